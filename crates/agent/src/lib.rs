@@ -1,0 +1,4 @@
+//! What runs where, and how it is built, started, watched and replaced: all decisions of the
+//! application manager. Historic name: Saffron.
+
+pub mod application;

@@ -1,0 +1,6 @@
+//! The binary. Dispatches, and nothing else.
+
+mod driver;
+mod store;
+
+fn main() {}

@@ -1,0 +1,145 @@
+//! The store as the rest of the binary sees it: one trait, whatever keeps the values. Parts of a
+//! node meet here alone.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use model::value::ContentHash;
+use model::{Key, NodeId, Prefix, Timestamp};
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+/// Values above this are content-addressed files and travel apart from their commits.
+pub const INLINE_VALUE_MAX: usize = 4096;
+
+#[derive(Debug, Error)]
+pub enum StoreError {
+    #[error("the store has stopped: {0}; restart the node once the cause is mended")]
+    Stopped(String),
+    #[error("no value is stored under '{0}'")]
+    Missing(Key),
+    #[error("the value is larger than {max} bytes; stream it instead")]
+    TooLarge { max: u64 },
+    #[error("{what}")]
+    Io {
+        what: String,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// What a write returns: its place in the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitId(pub [u8; 32]);
+
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub key: Key,
+    pub value: Value,
+    pub set_at: Timestamp,
+    pub node: NodeId,
+}
+
+/// Small values are at hand; large ones are files to be opened.
+#[derive(Clone, Debug)]
+pub enum Value {
+    Inline(Bytes),
+    File { hash: ContentHash, size: u64, path: PathBuf },
+}
+
+impl Value {
+    /// The bytes of a small value. Records of Cortex are always small.
+    pub fn inline(&self) -> Option<&Bytes> {
+        match self {
+            Value::Inline(bytes) => Some(bytes),
+            Value::File { .. } => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct HistoryEntry {
+    pub id: CommitId,
+    pub key: Key,
+    pub set_at: Timestamp,
+    pub node: NodeId,
+    pub deleted: bool,
+    pub size: u64,
+}
+
+/// Local to one node: (incarnation of the store, arrival number).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    pub incarnation: u64,
+    pub arrival: u64,
+}
+
+#[derive(Clone, Debug)]
+pub enum WatchEvent {
+    Changed {
+        cursor: Cursor,
+        key: Key,
+        /// None after a delete.
+        value: Option<Value>,
+    },
+    /// Changes were missed (a slow reader, an unknown cursor): read the prefix again.
+    Resync { cursor: Cursor },
+}
+
+/// Changes of one prefix, in order of arrival. Bounded: a reader that falls behind gets `Resync`.
+pub struct Watch {
+    pub events: mpsc::Receiver<WatchEvent>,
+}
+
+impl Watch {
+    /// None when the store has stopped.
+    pub async fn next(&mut self) -> Option<WatchEvent> {
+        self.events.recv().await
+    }
+}
+
+/// Every method may be called from any runtime. Writes return once they are durable.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Any size up to `limits`; above `INLINE_VALUE_MAX` the bytes go to a file first.
+    async fn set(&self, key: Key, value: Bytes) -> Result<CommitId, StoreError>;
+    /// Sets `key` to the content of a finished file made by `writer`.
+    async fn set_file(&self, key: Key, file: ValueFile) -> Result<CommitId, StoreError>;
+    /// A place to stream a large value to; hashing happens on the way.
+    async fn writer(&self) -> Result<ValueWriter, StoreError>;
+    async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError>;
+    async fn lookup(&self, key: &Key) -> Result<Option<Entry>, StoreError>;
+    /// SHA-1 of the value, from memory.
+    async fn lookup_hash(&self, key: &Key) -> Result<Option<[u8; 20]>, StoreError>;
+    /// In key order.
+    async fn prefix(&self, prefix: &Prefix) -> Result<Vec<Entry>, StoreError>;
+    async fn keys(&self, prefix: &Prefix) -> Result<Vec<Key>, StoreError>;
+    /// From now on, or from `cursor`.
+    async fn watch(&self, prefix: Prefix, from: Option<Cursor>) -> Result<Watch, StoreError>;
+    /// Newest first, at most `limit`.
+    async fn history(&self, prefix: &Prefix, limit: usize)
+    -> Result<Vec<HistoryEntry>, StoreError>;
+    /// The id of the whole history: equal on two nodes exactly when their histories are.
+    async fn head(&self) -> Result<String, StoreError>;
+}
+
+pub type SharedStore = Arc<dyn Store>;
+
+/// A large value on its way in: a temporary file, hashed while it is written.
+pub struct ValueWriter {
+    pub file: std::fs::File,
+    pub path: PathBuf,
+    pub hasher: blake3::Hasher,
+    pub size: u64,
+}
+
+/// A finished, durable content-addressed file that no key refers to yet.
+#[derive(Clone, Debug)]
+pub struct ValueFile {
+    pub hash: ContentHash,
+    pub sha1: [u8; 20],
+    pub size: u64,
+    pub path: PathBuf,
+}

@@ -1,0 +1,79 @@
+//! What runs.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{Generation, ReleaseId};
+use crate::record::{RECORD_VERSION, Unknown};
+use crate::time::Timestamp;
+
+/// `instance::NAME::PROCESS::SLOT::NODE`: NODE's claim on a slot, written by NODE's agent alone.
+/// During a rollout or restart a slot holds the old process and the new one side by side.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    pub v: u32,
+    pub claimed_at: Timestamp,
+    /// Oldest first; at most `INCARNATIONS_MAX`.
+    pub incarnations: Vec<Incarnation>,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// An old one draining, a current one, a new one starting, and one more that is being stopped
+/// because a newer release overtook it.
+pub const INCARNATIONS_MAX: usize = 4;
+
+impl Claim {
+    pub fn new(claimed_at: Timestamp) -> Claim {
+        Claim { v: RECORD_VERSION, claimed_at, incarnations: Vec::new(), unknown: Unknown::new() }
+    }
+}
+
+/// One process (with its tree) that was started in a slot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Incarnation {
+    pub generation: Generation,
+    pub release: ReleaseId,
+    /// `ApplicationSpec::restart` when it was started.
+    pub restart: u32,
+    pub state: InstanceState,
+    /// On the node's loopback; web processes only.
+    #[serde(default)]
+    pub port: Option<u16>,
+    #[serde(default)]
+    pub process: Option<ProcessIdentity>,
+    #[serde(default)]
+    pub started_at: Option<Timestamp>,
+    /// Requests at a time; none for no limit.
+    #[serde(default)]
+    pub concurrency: Option<u32>,
+    /// Starts after the first one in this slot for this release that followed a failure.
+    #[serde(default)]
+    pub restarts: u32,
+    /// Why it is in this state, where a person would ask: "exit status 1", "memory limit".
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// A pid alone may be another process after a reboot or a wrap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessIdentity {
+    pub pid: u32,
+    /// Field 22 of `/proc/PID/stat`: clock ticks after boot.
+    pub start_ticks: u64,
+    pub boot_id: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InstanceState {
+    /// Started, or about to be; not yet healthy.
+    Starting,
+    /// Healthy. It takes traffic if its release is the serving one.
+    Ready,
+    /// Takes no new requests; stopped when the last one is answered.
+    Draining,
+    /// Ended because it was told to.
+    Stopped,
+    /// Ended by itself; started again after a pause.
+    Crashed,
+}

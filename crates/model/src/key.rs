@@ -1,0 +1,321 @@
+//! Keys of the store: `::`-separated tokens, and the typed keys that Cortex itself uses.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::id::{ApplicationName, InstanceId, NodeId, ProcessType, ReleaseId};
+use crate::value::ContentHash;
+
+pub const SEPARATOR: &str = "::";
+/// Keys live in memory on every node and travel in every commit.
+pub const KEY_LENGTH_MAX: usize = 1024;
+
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum KeyError {
+    #[error("a key has at most {KEY_LENGTH_MAX} bytes; this one has {0}")]
+    TooLong(usize),
+    #[error(
+        "'{0}' is no key: tokens between '::' must not be empty; write for example 'app::hello'"
+    )]
+    EmptyToken(String),
+    #[error("'{0}' is no key: control characters are not allowed")]
+    Control(String),
+}
+
+fn validate(text: &str) -> Result<(), KeyError> {
+    if text.len() > KEY_LENGTH_MAX {
+        return Err(KeyError::TooLong(text.len()));
+    }
+    let shown = || text.escape_debug().take(80).collect();
+    if text.split(SEPARATOR).any(str::is_empty) {
+        return Err(KeyError::EmptyToken(shown()));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(KeyError::Control(shown()));
+    }
+    Ok(())
+}
+
+/// A well-formed key. Tokens compare as text; `Ord` is by the whole text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Key(String);
+
+impl Key {
+    /// Keys under this token are this node's board: in memory only, never replicated.
+    pub const LOCAL: &str = "local";
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn tokens(&self) -> impl Iterator<Item = &str> {
+        self.0.split(SEPARATOR)
+    }
+
+    pub fn is_local(&self) -> bool {
+        self.tokens().next() == Some(Self::LOCAL)
+    }
+}
+
+impl FromStr for Key {
+    type Err = KeyError;
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        validate(text)?;
+        Ok(Key(text.into()))
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = KeyError;
+    fn try_from(text: String) -> Result<Self, KeyError> {
+        validate(&text)?;
+        Ok(Key(text))
+    }
+}
+
+impl From<Key> for String {
+    fn from(key: Key) -> String {
+        key.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// Matches the key itself and everything below it, by whole tokens: `foo::bar` matches
+/// `foo::bar::baz`, never `foo::barbaz`. The empty prefix matches everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix(String);
+
+impl Prefix {
+    pub fn all() -> Prefix {
+        Prefix::default()
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn tokens(&self) -> impl Iterator<Item = &str> {
+        self.0.split(SEPARATOR).filter(|token| !token.is_empty())
+    }
+
+    pub fn matches(&self, key: &Key) -> bool {
+        match key.0.strip_prefix(&self.0) {
+            Some(rest) => self.0.is_empty() || rest.is_empty() || rest.starts_with(SEPARATOR),
+            None => false,
+        }
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = KeyError;
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        if !text.is_empty() {
+            validate(text)?;
+        }
+        Ok(Prefix(text.into()))
+    }
+}
+
+impl From<Key> for Prefix {
+    fn from(key: Key) -> Prefix {
+        Prefix(key.0)
+    }
+}
+
+/// Every key that Cortex itself writes, in one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TypedKey {
+    Spec(ApplicationName),
+    Config(ApplicationName),
+    Release(ApplicationName, ReleaseId),
+    /// The tar archive that was pushed.
+    Source(ApplicationName, ContentHash),
+    Rollout(ApplicationName),
+    Claim(InstanceId, NodeId),
+    Probe(NodeId, InstanceId),
+    Member(NodeId),
+    NodeInfo(NodeId),
+    NodeLoad(NodeId),
+    Board(Board),
+}
+
+/// `local::…`: what parts of one node tell each other; in memory only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Board {
+    /// The router has taken this incarnation out and nothing is in flight on it.
+    Drained(InstanceId, u64),
+    /// Resident memory of an incarnation in bytes, as text.
+    Memory(InstanceId, u64),
+    /// The router met a connection refused, reset or cut on this incarnation; the value says what.
+    Suspect(InstanceId, u64),
+}
+
+impl TypedKey {
+    pub fn key(&self) -> Key {
+        let text = match self {
+            TypedKey::Spec(app) => format!("app::{app}::spec"),
+            TypedKey::Config(app) => format!("app::{app}::config"),
+            TypedKey::Release(app, id) => {
+                format!("app::{app}::release::{}::{}", id.number, id.node)
+            }
+            TypedKey::Source(app, hash) => format!("app::{app}::source::{hash}"),
+            TypedKey::Rollout(app) => format!("app::{app}::rollout"),
+            TypedKey::Claim(id, node) => {
+                format!("instance::{}::{}::{}::{node}", id.application, id.process, id.slot)
+            }
+            TypedKey::Probe(node, id) => {
+                format!("probe::{node}::{}::{}::{}", id.application, id.process, id.slot)
+            }
+            TypedKey::Member(node) => format!("cluster::nodes::{node}"),
+            TypedKey::NodeInfo(node) => format!("node::{node}::info"),
+            TypedKey::NodeLoad(node) => format!("node::{node}::load"),
+            TypedKey::Board(board) => {
+                let (word, id, generation) = match board {
+                    Board::Drained(id, generation) => ("drained", id, generation),
+                    Board::Memory(id, generation) => ("memory", id, generation),
+                    Board::Suspect(id, generation) => ("suspect", id, generation),
+                };
+                let InstanceId { application, process, slot } = id;
+                format!("local::{word}::{application}::{process}::{slot}::{generation}")
+            }
+        };
+        Key(text)
+    }
+
+    /// None for keys of users and of newer versions.
+    pub fn parse(key: &Key) -> Option<TypedKey> {
+        let tokens: Vec<&str> = key.tokens().collect();
+        let instance = |app: &str, process: &str, slot: &str| {
+            Some(InstanceId {
+                application: app.parse().ok()?,
+                process: process.parse().ok()?,
+                slot: slot.parse().ok()?,
+            })
+        };
+        Some(match tokens[..] {
+            ["app", app, "spec"] => TypedKey::Spec(app.parse().ok()?),
+            ["app", app, "config"] => TypedKey::Config(app.parse().ok()?),
+            ["app", app, "release", number, node] => {
+                let id = ReleaseId { number: number.parse().ok()?, node: node.parse().ok()? };
+                TypedKey::Release(app.parse().ok()?, id)
+            }
+            ["app", app, "source", hash] => TypedKey::Source(app.parse().ok()?, hash.parse().ok()?),
+            ["app", app, "rollout"] => TypedKey::Rollout(app.parse().ok()?),
+            ["instance", app, process, slot, node] => {
+                TypedKey::Claim(instance(app, process, slot)?, node.parse().ok()?)
+            }
+            ["probe", node, app, process, slot] => {
+                TypedKey::Probe(node.parse().ok()?, instance(app, process, slot)?)
+            }
+            ["cluster", "nodes", node] => TypedKey::Member(node.parse().ok()?),
+            ["node", node, "info"] => TypedKey::NodeInfo(node.parse().ok()?),
+            ["node", node, "load"] => TypedKey::NodeLoad(node.parse().ok()?),
+            ["local", word, app, process, slot, generation] => {
+                let id = instance(app, process, slot)?;
+                let generation = generation.parse().ok()?;
+                TypedKey::Board(match word {
+                    "drained" => Board::Drained(id, generation),
+                    "memory" => Board::Memory(id, generation),
+                    "suspect" => Board::Suspect(id, generation),
+                    _ => return None,
+                })
+            }
+            _ => return None,
+        })
+    }
+
+    /// The application that this key belongs to.
+    pub fn application(&self) -> Option<&ApplicationName> {
+        match self {
+            TypedKey::Spec(app)
+            | TypedKey::Config(app)
+            | TypedKey::Release(app, _)
+            | TypedKey::Source(app, _)
+            | TypedKey::Rollout(app) => Some(app),
+            TypedKey::Claim(id, _) | TypedKey::Probe(_, id) => Some(&id.application),
+            TypedKey::Board(
+                Board::Drained(id, _) | Board::Memory(id, _) | Board::Suspect(id, _),
+            ) => Some(&id.application),
+            TypedKey::Member(_) | TypedKey::NodeInfo(_) | TypedKey::NodeLoad(_) => None,
+        }
+    }
+}
+
+/// Everything users said about one application, and all its releases.
+pub fn application_prefix(app: &ApplicationName) -> Prefix {
+    Prefix(format!("app::{app}"))
+}
+
+/// All claims on one application's slots.
+pub fn instances_prefix(app: &ApplicationName) -> Prefix {
+    Prefix(format!("instance::{app}"))
+}
+
+/// All claims on one process type's slots.
+pub fn process_prefix(app: &ApplicationName, process: &ProcessType) -> Prefix {
+    Prefix(format!("instance::{app}::{process}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_validated() {
+        for good in ["a", "a::b", "a:b::c", "app::x::spec", "ä::ö"] {
+            assert!(good.parse::<Key>().is_ok(), "{good}");
+        }
+        for bad in ["", "::", "a::", "::a", "a::::b", "a\nb", &"x".repeat(1025)] {
+            assert!(bad.parse::<Key>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn prefixes_match_whole_tokens() {
+        let prefix: Prefix = "foo::bar".parse().unwrap();
+        for (key, expected) in [
+            ("foo::bar", true),
+            ("foo::bar::baz", true),
+            ("foo::barbaz", false),
+            ("foo", false),
+            ("foo::bar:::x", true),
+        ] {
+            assert_eq!(prefix.matches(&Key(key.into())), expected, "{key}");
+        }
+        assert!(Prefix::all().matches(&Key("anything".into())));
+    }
+
+    #[test]
+    fn typed_keys_round_trip() {
+        let app: ApplicationName = "shop".parse().unwrap();
+        let node: NodeId = "n1".parse().unwrap();
+        let id = InstanceId { application: app.clone(), process: ProcessType::web(), slot: 3 };
+        let release = ReleaseId { number: 7, node: node.clone() };
+        for key in [
+            TypedKey::Spec(app.clone()),
+            TypedKey::Config(app.clone()),
+            TypedKey::Release(app.clone(), release),
+            TypedKey::Source(app.clone(), ContentHash([7; 32])),
+            TypedKey::Rollout(app),
+            TypedKey::Claim(id.clone(), node.clone()),
+            TypedKey::Probe(node.clone(), id.clone()),
+            TypedKey::Member(node.clone()),
+            TypedKey::NodeInfo(node.clone()),
+            TypedKey::NodeLoad(node),
+            TypedKey::Board(Board::Drained(id.clone(), 4)),
+            TypedKey::Board(Board::Memory(id.clone(), 4)),
+            TypedKey::Board(Board::Suspect(id, 4)),
+        ] {
+            assert_eq!(TypedKey::parse(&key.key()), Some(key));
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Vocabulary and contract shared by every part of Cortex: identifiers, time, the records kept in
+//! the store under typed keys, and the contract of a state machine. Data only: nothing here decides
+//! and nothing here does I/O.
+
+pub mod application;
+pub mod id;
+pub mod instance;
+pub mod key;
+pub mod machine;
+pub mod node;
+pub mod probe;
+pub mod record;
+pub mod release;
+pub mod rollout;
+pub mod time;
+pub mod value;
+
+pub use application::{ApplicationSpec, ProcessSpec};
+pub use id::{ApplicationName, Generation, InstanceId, NodeId, ProcessType, ReleaseId, Slot};
+pub use instance::{Claim, Incarnation, InstanceState};
+pub use key::{Key, Prefix, TypedKey};
+pub use machine::Machine;
+pub use release::{Recipe, Release};
+pub use rollout::{Rollout, RolloutPhase};
+pub use time::Timestamp;
+pub use value::ValueRef;

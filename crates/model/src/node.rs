@@ -1,0 +1,47 @@
+//! Machines.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::NodeId;
+use crate::record::Unknown;
+use crate::time::Timestamp;
+
+/// `cluster::nodes::ID`: the roster. A node stays on it, alive or not, until it is removed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    pub v: u32,
+    pub id: NodeId,
+    pub joined_at: Timestamp,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// `node::ID::info`: written at each start of the node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    pub v: u32,
+    pub hostname: String,
+    pub version: String,
+    pub cores: u32,
+    pub memory_bytes: u64,
+    pub started_at: Timestamp,
+    /// Where this node's public HTTP listens.
+    pub http: String,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// `node::ID::load`: written when it changed by `LOAD_CHANGE_PERCENT`, at most every
+/// `LOAD_INTERVAL_MS`, so that nothing periodic enters the store.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeLoad {
+    pub v: u32,
+    /// The larger of one-minute load per core and used memory, in percent.
+    pub percent: u32,
+    pub measured_at: Timestamp,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+pub const LOAD_CHANGE_PERCENT: u32 = 5;
+pub const LOAD_INTERVAL_MS: u64 = 5_000;

@@ -1,0 +1,31 @@
+//! Verdicts of checkers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::Generation;
+use crate::record::Unknown;
+use crate::time::Timestamp;
+
+/// `probe::NODE::NAME::PROCESS::SLOT`: NODE's verdict on an instance, written when it changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    pub v: u32,
+    /// The incarnation that was probed; a verdict says nothing about any other.
+    pub generation: Generation,
+    pub health: Health,
+    /// What the last probe saw: "connection refused", "GET /up answered 500".
+    pub detail: String,
+    pub changed_at: Timestamp,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    Healthy,
+    /// It exists but fails its health path or does not answer in time.
+    Failing,
+    /// Nothing listens there any more.
+    Gone,
+}

@@ -1,0 +1,94 @@
+//! What was pushed: immutable once made.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::application::Settings;
+use crate::id::{ProcessType, ReleaseId};
+use crate::record::Unknown;
+use crate::time::Timestamp;
+use crate::value::ContentHash;
+
+/// `app::NAME::release::N::NODE`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Release {
+    pub v: u32,
+    pub id: ReleaseId,
+    /// A tar archive in the store under `app::NAME::source::HASH`.
+    pub source: ContentHash,
+    pub source_bytes: u64,
+    pub recipe: Recipe,
+    #[serde(default)]
+    pub settings: Settings,
+    pub created_at: Timestamp,
+    /// The user who pushed, as the operating system names them.
+    pub author: String,
+    /// For people: "push of abc123", "rollback to v3".
+    pub note: String,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// How one release is built, released and started: what detection found, overridden by what the
+/// project's own files say.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Recipe {
+    /// A name from `agent::frameworks`, for example `rails`.
+    pub framework: String,
+    /// The file that decided, and why: "manage.py names Django".
+    pub decided_by: String,
+    /// Once per release and node: dependencies, assets.
+    #[serde(default)]
+    pub build: Vec<Step>,
+    /// Once per release in the cluster: migrations.
+    #[serde(default)]
+    pub release: Vec<Step>,
+    #[serde(default)]
+    pub processes: BTreeMap<ProcessType, ProcessRecipe>,
+    /// Given to steps and processes; never overrides what the user configured.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// Paths relative to the source that outlive a release.
+    #[serde(default)]
+    pub persist: Vec<String>,
+    /// Directories that the router serves itself.
+    #[serde(default)]
+    pub statics: Vec<StaticMount>,
+    /// For people: files and keys that were ignored, and why.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// One command, run by `/bin/sh -c` in the release's directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// For people: "Installing gems".
+    pub name: String,
+    pub command: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessRecipe {
+    /// Run by `/bin/sh -c 'exec …'` in the release's directory; `$PORT` and `$HOST` say where to listen.
+    pub command: String,
+    /// Requests at a time; none for as many as come. 1 for a serial server.
+    #[serde(default)]
+    pub concurrency: Option<u32>,
+    /// Instances wanted until the user scales.
+    pub default_count: u32,
+}
+
+/// `prefix` of the URL path is served from `directory` of the release, before the processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StaticMount {
+    /// Starts and ends with `/`.
+    pub prefix: String,
+    /// Relative to the release's directory.
+    pub directory: String,
+    /// Served with status 200 where no file matches (single-page applications), relative to `directory`.
+    #[serde(default)]
+    pub fallback: Option<String>,
+}

@@ -1,0 +1,58 @@
+//! How far a release has got.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{NodeId, ReleaseId};
+use crate::record::{RECORD_VERSION, Unknown};
+use crate::time::Timestamp;
+
+/// `app::NAME::rollout`: written by the coordinator, and by the command that asks for a release.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rollout {
+    pub v: u32,
+    /// The release that takes traffic. Routers use ready instances of this release alone, so that
+    /// one write switches all of them.
+    pub serving: Option<ReleaseId>,
+    /// The release that was asked for last.
+    pub target: Option<ReleaseId>,
+    pub phase: RolloutPhase,
+    pub coordinator: NodeId,
+    /// Why the phase is `failed`, with the application's last output.
+    #[serde(default)]
+    pub message: Option<String>,
+    pub changed_at: Timestamp,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+impl Rollout {
+    pub fn new(coordinator: NodeId, now: Timestamp) -> Rollout {
+        Rollout {
+            v: RECORD_VERSION,
+            serving: None,
+            target: None,
+            phase: RolloutPhase::Done,
+            coordinator,
+            message: None,
+            changed_at: now,
+            unknown: Unknown::new(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RolloutPhase {
+    /// The command wrote `target`; nobody acted yet.
+    Requested,
+    /// Sources unpacked, build steps running.
+    Building,
+    /// Release steps (migrations) running.
+    Releasing,
+    /// New instances starting beside the old ones (or after them).
+    Starting,
+    /// `serving` is `target`; old instances are draining.
+    Done,
+    /// `serving` is what it was before.
+    Failed,
+}

@@ -1,0 +1,68 @@
+//! References to values: machines hold these, never the bytes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// BLAKE3 of a value's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ContentHash(pub [u8; 32]);
+
+impl fmt::Display for ContentHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ContentHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl FromStr for ContentHash {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let error = || format!("'{}' is no hash: 64 hex digits were expected", text.escape_debug());
+        if text.len() != 64 || !text.is_ascii() {
+            return Err(error());
+        }
+        let mut hash = [0; 32];
+        for (i, byte) in hash.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).map_err(|_| error())?;
+        }
+        Ok(ContentHash(hash))
+    }
+}
+
+impl TryFrom<String> for ContentHash {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<ContentHash> for String {
+    fn from(hash: ContentHash) -> String {
+        hash.to_string()
+    }
+}
+
+/// Where a value's bytes are, as far as this node knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// In the commit log, inside the record that set it.
+    Log { segment: u64, offset: u32 },
+    /// A content-addressed file.
+    File,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ValueRef {
+    pub hash: ContentHash,
+    pub size: u64,
+    pub place: Place,
+}
