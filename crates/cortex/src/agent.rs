@@ -1,0 +1,3 @@
+//! The agent's shell: one actor per application, the launcher, and what is prepared on disk.
+
+pub mod launcher;

@@ -1,0 +1,84 @@
+//! How processes come into being: the extension point between the agent and the operating system.
+//! `plain` starts them under a shim that outlives this node process; a sandboxed launcher comes
+//! beside it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agent::application::Exit;
+use async_trait::async_trait;
+use model::instance::ProcessIdentity;
+use model::{ApplicationName, Generation, InstanceId};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+/// What is to be run. Sent to the shim through its socket: secrets are never in argv or on disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LaunchSpec {
+    pub purpose: Purpose,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    pub directory: PathBuf,
+    /// The whole environment: nothing is inherited.
+    pub environment: BTreeMap<String, String>,
+    /// Output goes here, a time before each line; rotated by the shim.
+    pub log: PathBuf,
+    pub port: Option<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    Instance {
+        instance: InstanceId,
+        generation: Generation,
+    },
+    /// A build or release step, or a user's one-off command: niced, idle I/O class.
+    Task {
+        application: ApplicationName,
+        name: String,
+    },
+}
+
+impl Purpose {
+    pub fn application(&self) -> &ApplicationName {
+        match self {
+            Purpose::Instance { instance, .. } => &instance.application,
+            Purpose::Task { application, .. } => application,
+        }
+    }
+
+    /// Unique on this node while it runs: `hello/web.1.7`, `hello/task.build-v3`.
+    pub fn id(&self) -> String {
+        match self {
+            Purpose::Instance { instance, generation } => {
+                format!("{}/{}.{generation}", instance.application, instance.label())
+            }
+            Purpose::Task { application, name } => format!("{application}/task.{name}"),
+        }
+    }
+}
+
+/// A process held by a shim. Dropping this lets go of the shim and leaves the process running.
+#[async_trait]
+pub trait Held: Send + Sync {
+    fn purpose(&self) -> &Purpose;
+    fn process(&self) -> &ProcessIdentity;
+    fn port(&self) -> Option<u16>;
+    /// Some once the whole process tree is gone. A shim that vanished counts as an exit too.
+    fn exit(&self) -> watch::Receiver<Option<Exit>>;
+    /// SIGTERM to the whole tree, SIGKILL after `grace`; returns when that is under way. May be
+    /// called again with a shorter grace.
+    async fn stop(&self, grace: Duration) -> anyhow::Result<()>;
+    /// Removes what the shim left on disk, once the exit was taken note of.
+    async fn forget(&self) -> anyhow::Result<()>;
+}
+
+#[async_trait]
+pub trait Launcher: Send + Sync {
+    /// Returns once the process exists (or could not be made: that is an error that says why).
+    async fn launch(&self, spec: LaunchSpec) -> anyhow::Result<Box<dyn Held>>;
+    /// All that earlier node processes left running, or ended and not yet forgotten.
+    async fn adopt(&self) -> anyhow::Result<Vec<Box<dyn Held>>>;
+}

@@ -1,0 +1,102 @@
+//! Where things lie on disk: the only file that knows the names of directories.
+
+use std::path::{Path, PathBuf};
+
+use model::{ApplicationName, InstanceId, ReleaseId};
+
+/// `DATA`: everything of one node.
+#[derive(Clone, Debug)]
+pub struct DataDirectory {
+    root: PathBuf,
+    sockets: PathBuf,
+}
+
+impl DataDirectory {
+    /// `root` is absolute. Sockets live elsewhere, as a socket's path ends at 107 bytes:
+    /// `runtime` is `$XDG_RUNTIME_DIR` or `/tmp/cortex-UID`.
+    pub fn new(root: PathBuf, runtime: &Path) -> DataDirectory {
+        let hash = blake3::hash(root.as_os_str().as_encoded_bytes()).to_hex();
+        let sockets = runtime.join(&hash[..12]);
+        DataDirectory { root, sockets }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn store(&self) -> PathBuf {
+        self.root.join("store")
+    }
+
+    pub fn values(&self) -> PathBuf {
+        self.root.join("values")
+    }
+
+    /// Copies of the binary, by hash: shims outlive upgrades.
+    pub fn bin(&self) -> PathBuf {
+        self.root.join("bin")
+    }
+
+    /// One directory per process that a shim holds: `run/NAME/ID/{state,exit}.json`.
+    pub fn run(&self) -> PathBuf {
+        self.root.join("run")
+    }
+
+    /// Locked while a node runs on this directory.
+    pub fn lock(&self) -> PathBuf {
+        self.root.join("node.lock")
+    }
+
+    /// Package caches shared by all applications of this node.
+    pub fn shared_cache(&self) -> PathBuf {
+        self.root.join("cache")
+    }
+
+    pub fn application(&self, name: &ApplicationName) -> PathBuf {
+        self.root.join("apps").join(name.as_str())
+    }
+
+    pub fn release(&self, name: &ApplicationName, release: &ReleaseId) -> PathBuf {
+        self.application(name).join("releases").join(release.to_string())
+    }
+
+    pub fn persist(&self, name: &ApplicationName) -> PathBuf {
+        self.application(name).join("persist")
+    }
+
+    pub fn cache(&self, name: &ApplicationName) -> PathBuf {
+        self.application(name).join("cache")
+    }
+
+    pub fn logs(&self, name: &ApplicationName) -> PathBuf {
+        self.application(name).join("logs")
+    }
+
+    /// Output of one slot's processes: `logs/web.1.log`.
+    pub fn instance_log(&self, instance: &InstanceId) -> PathBuf {
+        self.logs(&instance.application).join(format!("{}.log", instance.label()))
+    }
+
+    /// What the platform itself says of an application.
+    pub fn platform_log(&self, name: &ApplicationName) -> PathBuf {
+        self.logs(name).join("cortex.log")
+    }
+
+    /// Output of build and release steps.
+    pub fn build_log(&self, name: &ApplicationName, release: &ReleaseId) -> PathBuf {
+        self.logs(name).join(format!("build.{release}.log"))
+    }
+
+    pub fn sockets(&self) -> &Path {
+        &self.sockets
+    }
+
+    pub fn api_socket(&self) -> PathBuf {
+        self.sockets.join("api")
+    }
+
+    /// `id` as in `run()`; hashed to stay short.
+    pub fn shim_socket(&self, id: &str) -> PathBuf {
+        self.sockets.join(format!("shim-{}", &blake3::hash(id.as_bytes()).to_hex()[..16]))
+    }
+}
