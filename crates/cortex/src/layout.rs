@@ -47,6 +47,10 @@ impl DataDirectory {
         self.root.join("node.lock")
     }
 
+    pub fn node_id(&self) -> PathBuf {
+        self.root.join("node.id")
+    }
+
     /// Package caches shared by all applications of this node.
     pub fn shared_cache(&self) -> PathBuf {
         self.root.join("cache")

@@ -1,0 +1,119 @@
+//! Who this node is, and that it is alone on its data directory.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use model::NodeId;
+use rustix::fs::FlockOperation;
+
+use crate::layout::DataDirectory;
+
+const NODE_ID_LENGTH: usize = 8;
+/// Without letters that are mistaken for one another when read aloud.
+const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+
+/// Held as long as the node runs; the kernel lets go of it however the process ends.
+#[derive(Debug)]
+pub struct DataLock {
+    _file: File,
+}
+
+/// Makes the data directory where it is missing, readable by its owner alone: it holds secrets.
+pub fn lock(layout: &DataDirectory) -> anyhow::Result<DataLock> {
+    let root = layout.root();
+    private_directory(root).with_context(|| {
+        format!(
+            "the data directory {} cannot be made; choose another with --data-dir",
+            root.display()
+        )
+    })?;
+    let path = layout.lock();
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .with_context(|| {
+            format!("{} cannot be opened; choose another --data-dir", path.display())
+        })?;
+    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut pid = String::new();
+        file.read_to_string(&mut pid).ok();
+        bail!(
+            "a node already runs on {} (pid {}): see `cortex status`, stop it with `cortex down`, \
+             or choose another directory with --data-dir",
+            root.display(),
+            pid.trim()
+        );
+    }
+    file.set_len(0)?;
+    writeln!(file, "{}", std::process::id())?;
+    Ok(DataLock { _file: file })
+}
+
+/// Owner-only, parents included where they are missing.
+pub fn private_directory(path: &Path) -> std::io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// The id made at the first start; it stays with the data directory.
+pub fn node_id(layout: &DataDirectory) -> anyhow::Result<NodeId> {
+    let path = layout.node_id();
+    match fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse().with_context(|| {
+            format!("{} is damaged; restore it from a backup of this directory", path.display())
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let id = random_id()?;
+            let fresh = path.with_extension("fresh");
+            let mut file = File::create(&fresh)?;
+            writeln!(file, "{id}")?;
+            file.sync_all()?;
+            fs::rename(&fresh, &path)?;
+            File::open(layout.root())?.sync_all()?;
+            Ok(id)
+        }
+        Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
+    }
+}
+
+fn random_id() -> anyhow::Result<NodeId> {
+    let mut bytes = [0u8; NODE_ID_LENGTH];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    let text: String =
+        bytes.iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect();
+    Ok(text.parse()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(directory: &Path) -> DataDirectory {
+        DataDirectory::new(directory.to_path_buf(), directory)
+    }
+
+    #[test]
+    fn a_second_node_is_told_who_holds_the_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = layout(directory.path());
+        let first = lock(&layout).unwrap();
+        let error = lock(&layout).unwrap_err().to_string();
+        assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
+        drop(first);
+        lock(&layout).unwrap();
+    }
+
+    #[test]
+    fn the_id_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = layout(directory.path());
+        let id = node_id(&layout).unwrap();
+        assert_eq!(node_id(&layout).unwrap(), id);
+    }
+}
