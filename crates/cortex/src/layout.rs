@@ -20,6 +20,21 @@ impl DataDirectory {
         DataDirectory { root, sockets }
     }
 
+    /// As `new`, but where a node has run on `root` before, its sockets are where it put them: the
+    /// caller's environment may name another runtime directory than the node's did.
+    pub fn find(root: PathBuf, runtime: &Path) -> DataDirectory {
+        let fresh = DataDirectory::new(root, runtime);
+        match std::fs::read_link(fresh.sockets_link()) {
+            Ok(sockets) if sockets.is_dir() => DataDirectory { sockets, ..fresh },
+            _ => fresh,
+        }
+    }
+
+    /// Remembers where the sockets are.
+    pub fn sockets_link(&self) -> PathBuf {
+        self.root.join("sockets")
+    }
+
     pub fn root(&self) -> &Path {
         &self.root
     }
