@@ -2,6 +2,7 @@
 //! the modules; the binary only dispatches.
 
 pub mod agent;
+pub mod bench;
 pub mod driver;
 pub mod layout;
 pub mod node;

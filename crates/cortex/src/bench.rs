@@ -1,0 +1,34 @@
+//! Measurements that anybody can run again. Each starts what it measures, on this machine's own
+//! addresses, bounded in time, and prints a table for people or JSON for machines.
+
+pub mod platform;
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub what: What,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum What {
+    /// Push to first answer, recovery of a killed instance under load, memory, size of the binary
+    Platform(platform::PlatformArgs),
+}
+
+pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    match &args.what {
+        What::Platform(args) => platform::run(args),
+    }
+}
+
+/// Of a handful of rounds; the middle one resists a neighbour's noise.
+pub fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    match samples.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => samples[n / 2],
+        n => f64::midpoint(samples[n / 2 - 1], samples[n / 2]),
+    }
+}
