@@ -67,7 +67,7 @@ fn client(address: SocketAddr, stopped: &AtomicBool, shared: &Shared) {
     let mut connection = None;
     while !stopped.load(Ordering::Relaxed) {
         let number = shared.next.fetch_add(1, Ordering::Relaxed);
-        match request(&mut connection, address, &format!("/?request={number}")) {
+        match request(&mut connection, address, number) {
             Ok(body) => {
                 if let Some(pid) = pid_in(&body) {
                     let mut first = shared.first_answers.lock().expect("no client panics");
@@ -91,7 +91,7 @@ fn pid_in(body: &str) -> Option<u32> {
 }
 
 pub fn get_once(url: &str) -> anyhow::Result<String> {
-    request(&mut None, address_of(url)?, "/")
+    request(&mut None, address_of(url)?, 0)
 }
 
 fn address_of(url: &str) -> anyhow::Result<SocketAddr> {
@@ -103,7 +103,7 @@ fn address_of(url: &str) -> anyhow::Result<SocketAddr> {
 fn request(
     connection: &mut Option<BufReader<TcpStream>>,
     address: SocketAddr,
-    path: &str,
+    number: u64,
 ) -> anyhow::Result<String> {
     if connection.is_none() {
         let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
@@ -113,9 +113,10 @@ fn request(
         *connection = Some(BufReader::new(stream));
     }
     let reader = connection.as_mut().expect("connected above");
-    reader
-        .get_mut()
-        .write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())?;
+    reader.get_mut().write_all(
+        format!("GET / HTTP/1.1\r\nHost: {address}\r\nX-Request-Number: {number}\r\n\r\n")
+            .as_bytes(),
+    )?;
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let status = line.split(' ').nth(1).unwrap_or_default().to_string();
