@@ -1,6 +1,7 @@
 //! The store as the rest of the binary sees it: one trait, whatever keeps the values. Parts of a
 //! node meet here alone.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use model::value::ContentHash;
 use model::{Key, NodeId, Prefix, Timestamp};
+use sha1::Digest;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -55,6 +57,22 @@ impl Value {
         match self {
             Value::Inline(bytes) => Some(bytes),
             Value::File { .. } => None,
+        }
+    }
+
+    /// The bytes, also of a file, up to `max`: a record with many variables or notes may be one.
+    /// Files are read by the caller's thread, so `max` is small where that thread is a runtime's.
+    pub fn read(&self, max: u64) -> Result<Bytes, StoreError> {
+        match self {
+            Value::Inline(bytes) => Ok(bytes.clone()),
+            Value::File { size, .. } if *size > max => Err(StoreError::TooLarge { max }),
+            Value::File { path, .. } => match std::fs::read(path) {
+                Ok(bytes) => Ok(bytes.into()),
+                Err(source) => Err(StoreError::Io {
+                    what: format!("{} cannot be read", path.display()),
+                    source,
+                }),
+            },
         }
     }
 }
@@ -132,7 +150,47 @@ pub struct ValueWriter {
     pub file: std::fs::File,
     pub path: PathBuf,
     pub hasher: blake3::Hasher,
+    pub sha1: sha1::Sha1,
     pub size: u64,
+}
+
+impl ValueWriter {
+    /// Blocks: for threads that may.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.file.write_all(bytes).map_err(|source| self.failed("written", source))?;
+        self.hasher.update(bytes);
+        self.sha1.update(bytes);
+        self.size += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Makes the file durable under the name of its hash, beside the temporary one. Blocks.
+    pub fn finish(self) -> Result<ValueFile, StoreError> {
+        let hash = ContentHash(*self.hasher.finalize().as_bytes());
+        let path = self.path.with_file_name(hash.to_string());
+        let store = || {
+            self.file.sync_all()?;
+            std::fs::rename(&self.path, &path)?;
+            match path.parent() {
+                Some(directory) => std::fs::File::open(directory)?.sync_all(),
+                None => Ok(()),
+            }
+        };
+        store().map_err(|source| self.failed("stored", source))?;
+        let sha1 = self.sha1.clone().finalize().into();
+        Ok(ValueFile { hash, sha1, size: self.size, path })
+    }
+
+    fn failed(&self, verb: &str, source: std::io::Error) -> StoreError {
+        StoreError::Io { what: format!("{} cannot be {verb}", self.path.display()), source }
+    }
+}
+
+/// Unfinished ones leave nothing behind.
+impl Drop for ValueWriter {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.path).ok();
+    }
 }
 
 /// A finished, durable content-addressed file that no key refers to yet.

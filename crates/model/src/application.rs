@@ -23,6 +23,9 @@ pub struct ApplicationSpec {
     /// The application's own public port.
     #[serde(default)]
     pub port: Option<u16>,
+    /// Chosen by a command: the project's own file does not change it.
+    #[serde(default)]
+    pub port_chosen: bool,
     /// Host names beside `NAME.localhost`.
     #[serde(default)]
     pub domains: Vec<String>,
@@ -41,6 +44,7 @@ impl ApplicationSpec {
             framework: None,
             processes: BTreeMap::new(),
             port: None,
+            port_chosen: false,
             domains: Vec::new(),
             restart: 0,
             unknown: Unknown::new(),

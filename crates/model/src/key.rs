@@ -136,6 +136,8 @@ impl From<Key> for Prefix {
 pub enum TypedKey {
     Spec(ApplicationName),
     Config(ApplicationName),
+    /// The variables as they were when a release was made, so that a rollback restores them.
+    ConfigAt(ApplicationName, ReleaseId),
     Release(ApplicationName, ReleaseId),
     /// The tar archive that was pushed.
     Source(ApplicationName, ContentHash),
@@ -164,6 +166,9 @@ impl TypedKey {
         let text = match self {
             TypedKey::Spec(app) => format!("app::{app}::spec"),
             TypedKey::Config(app) => format!("app::{app}::config"),
+            TypedKey::ConfigAt(app, id) => {
+                format!("app::{app}::config::{}::{}", id.number, id.node)
+            }
             TypedKey::Release(app, id) => {
                 format!("app::{app}::release::{}::{}", id.number, id.node)
             }
@@ -204,9 +209,12 @@ impl TypedKey {
         Some(match tokens[..] {
             ["app", app, "spec"] => TypedKey::Spec(app.parse().ok()?),
             ["app", app, "config"] => TypedKey::Config(app.parse().ok()?),
-            ["app", app, "release", number, node] => {
+            ["app", app, word @ ("release" | "config"), number, node] => {
                 let id = ReleaseId { number: number.parse().ok()?, node: node.parse().ok()? };
-                TypedKey::Release(app.parse().ok()?, id)
+                match word {
+                    "release" => TypedKey::Release(app.parse().ok()?, id),
+                    _ => TypedKey::ConfigAt(app.parse().ok()?, id),
+                }
             }
             ["app", app, "source", hash] => TypedKey::Source(app.parse().ok()?, hash.parse().ok()?),
             ["app", app, "rollout"] => TypedKey::Rollout(app.parse().ok()?),
@@ -238,6 +246,7 @@ impl TypedKey {
         match self {
             TypedKey::Spec(app)
             | TypedKey::Config(app)
+            | TypedKey::ConfigAt(app, _)
             | TypedKey::Release(app, _)
             | TypedKey::Source(app, _)
             | TypedKey::Rollout(app) => Some(app),
@@ -303,6 +312,7 @@ mod tests {
         for key in [
             TypedKey::Spec(app.clone()),
             TypedKey::Config(app.clone()),
+            TypedKey::ConfigAt(app.clone(), release.clone()),
             TypedKey::Release(app.clone(), release),
             TypedKey::Source(app.clone(), ContentHash([7; 32])),
             TypedKey::Rollout(app),
