@@ -1,0 +1,111 @@
+//! One instance under probe: what is asked, what was answered, and what follows from it.
+
+use std::time::Duration;
+
+use model::Generation;
+use model::probe::Health;
+
+/// Refused once may be an overflowing backlog; refused twice, a moment apart, is a listener gone.
+pub const GONE_AFTER: u32 = 2;
+/// A slow answer or two are no reason to call an instance unhealthy.
+pub const FAILING_AFTER: u32 = 3;
+/// Until a doubtful instance is probed again.
+pub const RECHECK: Duration = Duration::from_millis(100);
+
+/// What is probed, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub generation: Generation,
+    pub method: Method,
+    /// Between two probes of an instance that is well.
+    pub interval: Duration,
+    /// For one probe.
+    pub timeout: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Connect to the port on loopback.
+    Tcp { port: u16 },
+    /// GET of `path`; 200 to 399 is well.
+    Http { port: u16, path: String },
+    /// No port: the process is there.
+    Process { pid: u32, start_ticks: u64 },
+}
+
+/// What one probe saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Well,
+    /// Nothing is there: connection refused, no such process.
+    Absent {
+        detail: String,
+    },
+    /// Something is there that does not do as it should: a status, a time-out.
+    Unwell {
+        detail: String,
+    },
+}
+
+/// Counts in a row decide; a single good probe clears both.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    absent: u32,
+    unwell: u32,
+}
+
+impl Tally {
+    /// The verdict that this outcome leads to; none while it is still in doubt.
+    pub fn count(&mut self, outcome: &Outcome) -> Option<Health> {
+        match outcome {
+            Outcome::Well => {
+                *self = Tally::default();
+                Some(Health::Healthy)
+            }
+            Outcome::Absent { .. } => {
+                self.absent = self.absent.saturating_add(1);
+                (self.absent >= GONE_AFTER).then_some(Health::Gone)
+            }
+            Outcome::Unwell { .. } => {
+                self.absent = 0;
+                self.unwell = self.unwell.saturating_add(1);
+                (self.unwell >= FAILING_AFTER).then_some(Health::Failing)
+            }
+        }
+    }
+
+    pub fn in_doubt(&self) -> bool {
+        (1..GONE_AFTER).contains(&self.absent) || (1..FAILING_AFTER).contains(&self.unwell)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(outcomes: &str, expected: Option<Health>) {
+        let mut tally = Tally::default();
+        let mut last = None;
+        for outcome in outcomes.chars() {
+            last = tally.count(&match outcome {
+                'w' => Outcome::Well,
+                'a' => Outcome::Absent { detail: String::new() },
+                _ => Outcome::Unwell { detail: String::new() },
+            });
+        }
+        assert_eq!(last, expected, "{outcomes}");
+    }
+
+    #[test]
+    fn verdicts_need_several_probes_in_a_row() {
+        check("w", Some(Health::Healthy));
+        check("a", None);
+        check("aa", Some(Health::Gone));
+        check("awa", None);
+        check("uu", None);
+        check("uuu", Some(Health::Failing));
+        check("uuua", None);
+        check("uuuw", Some(Health::Healthy));
+        check("aua", None);
+    }
+}

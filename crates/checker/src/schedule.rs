@@ -1,0 +1,248 @@
+//! When which instance is probed, and what is written of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use model::probe::{Health, Verdict};
+use model::record::{RECORD_VERSION, Unknown};
+use model::{Generation, InstanceId, Machine, Timestamp};
+
+use crate::probe::{Outcome, RECHECK, Tally, Target};
+
+/// Each probe holds a socket; a node with hundreds of instances still finishes a round in time.
+pub const PROBES_AT_ONCE_MAX: usize = 64;
+/// A report that never comes (its task died) must not stop an instance from being probed for ever.
+const REPORT_LOST_AFTER: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// An instance is to be probed (or probed otherwise than before); none when no longer.
+    Target(InstanceId, Option<Target>),
+    /// The verdict that this node wrote earlier, read at start.
+    Written(InstanceId, Verdict),
+    /// The router could not reach it: probe at once.
+    Suspect(InstanceId, Generation),
+    /// Answer to `Effect::Probe`.
+    Probed { instance: InstanceId, generation: Generation, outcome: Outcome },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    Probe {
+        instance: InstanceId,
+        target: Target,
+    },
+    /// None: nothing is to be said of this instance any more.
+    WriteVerdict {
+        instance: InstanceId,
+        verdict: Option<Verdict>,
+    },
+}
+
+/// The checker of one node.
+#[derive(Debug)]
+pub struct Checker {
+    /// Spreads probes of instances that came together; seeded from outside.
+    random: u64,
+    watched: BTreeMap<InstanceId, Watched>,
+    /// The same instances by the time of their next step.
+    due: BTreeSet<(Timestamp, InstanceId)>,
+    written: BTreeMap<InstanceId, Verdict>,
+    probing: usize,
+}
+
+#[derive(Debug)]
+struct Watched {
+    target: Target,
+    tally: Tally,
+    next: Timestamp,
+    probing: bool,
+}
+
+impl Checker {
+    pub fn new(seed: u64) -> Checker {
+        Checker {
+            random: seed,
+            watched: BTreeMap::new(),
+            due: BTreeSet::new(),
+            written: BTreeMap::new(),
+            probing: 0,
+        }
+    }
+
+    fn target(
+        &mut self,
+        now: Timestamp,
+        instance: InstanceId,
+        target: Option<Target>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(target) = target else {
+            self.forget(&instance);
+            if self.written.remove(&instance).is_some() {
+                effects.push(Effect::WriteVerdict { instance, verdict: None });
+            }
+            return;
+        };
+        if self.watched.get(&instance).is_some_and(|watched| watched.target == target) {
+            return;
+        }
+        let same = self
+            .watched
+            .get(&instance)
+            .is_some_and(|watched| watched.target.generation == target.generation);
+        self.forget(&instance);
+        if !same && self.written.get(&instance).is_some_and(|v| v.generation != target.generation) {
+            self.written.remove(&instance);
+            effects.push(Effect::WriteVerdict { instance: instance.clone(), verdict: None });
+        }
+        let next = now.after(self.jitter(target.interval));
+        self.due.insert((next, instance.clone()));
+        let tally = Tally::default();
+        self.watched.insert(instance, Watched { target, tally, next, probing: false });
+    }
+
+    fn forget(&mut self, instance: &InstanceId) {
+        if let Some(watched) = self.watched.remove(instance) {
+            self.due.remove(&(watched.next, instance.clone()));
+            self.probing -= usize::from(watched.probing);
+        }
+    }
+
+    fn schedule(&mut self, instance: &InstanceId, at: Timestamp) {
+        if let Some(watched) = self.watched.get_mut(instance) {
+            self.due.remove(&(watched.next, instance.clone()));
+            watched.next = at;
+            self.due.insert((at, instance.clone()));
+        }
+    }
+
+    fn suspect(&mut self, now: Timestamp, instance: &InstanceId, generation: Generation) {
+        let fresh = self
+            .watched
+            .get(instance)
+            .is_some_and(|watched| watched.target.generation == generation && !watched.probing);
+        if fresh {
+            self.schedule(instance, now);
+        }
+    }
+
+    fn probed(
+        &mut self,
+        now: Timestamp,
+        instance: InstanceId,
+        generation: Generation,
+        outcome: &Outcome,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(watched) = self.watched.get_mut(&instance) else { return };
+        if watched.target.generation != generation || !watched.probing {
+            return;
+        }
+        watched.probing = false;
+        self.probing -= 1;
+        let health = watched.tally.count(outcome);
+        let wait = if watched.tally.in_doubt() { RECHECK } else { watched.target.interval };
+        self.schedule(&instance, now.after(wait));
+        let Some(health) = health else { return };
+        let said = self.written.get(&instance);
+        // Nothing written means healthy: what was never ill needs no record.
+        let before = said.map_or(Health::Healthy, |verdict| verdict.health);
+        if before == health && said.is_none_or(|verdict| verdict.generation == generation) {
+            return;
+        }
+        let detail = match outcome {
+            Outcome::Well => "answers".into(),
+            Outcome::Absent { detail } | Outcome::Unwell { detail } => detail.clone(),
+        };
+        let verdict = Verdict {
+            v: RECORD_VERSION,
+            generation,
+            health,
+            detail,
+            changed_at: now,
+            unknown: Unknown::new(),
+        };
+        self.written.insert(instance.clone(), verdict.clone());
+        effects.push(Effect::WriteVerdict { instance, verdict: Some(verdict) });
+    }
+
+    /// Starts what is due, as far as probes may run at once.
+    fn start_due(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.give_up_lost(now);
+        while self.probing < PROBES_AT_ONCE_MAX {
+            let Some((at, instance)) = self.due.first().cloned() else { break };
+            if at > now {
+                break;
+            }
+            self.schedule(&instance, now.after(REPORT_LOST_AFTER));
+            let Some(watched) = self.watched.get_mut(&instance) else { break };
+            watched.probing = true;
+            self.probing += 1;
+            effects.push(Effect::Probe { instance, target: watched.target.clone() });
+        }
+    }
+
+    /// A probe under way whose next step has come was never reported.
+    fn give_up_lost(&mut self, now: Timestamp) {
+        for (_, instance) in self.due.iter().take_while(|(at, _)| *at <= now) {
+            if let Some(watched) = self.watched.get_mut(instance)
+                && watched.probing
+            {
+                watched.probing = false;
+                self.probing -= 1;
+            }
+        }
+    }
+
+    /// Up to one interval: splitmix64, see Steele, Lea and Flood, "Fast splittable pseudorandom
+    /// number generators" (2014).
+    fn jitter(&mut self, interval: Duration) -> Duration {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let span = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX).max(1);
+        Duration::from_millis((z ^ (z >> 31)) % span)
+    }
+}
+
+impl Machine for Checker {
+    type Event = Event;
+    type Effect = Effect;
+
+    fn handle(&mut self, now: Timestamp, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Target(instance, target) => self.target(now, instance, target, effects),
+            Event::Written(instance, verdict) => {
+                self.written.entry(instance).or_insert(verdict);
+            }
+            Event::Suspect(instance, generation) => self.suspect(now, &instance, generation),
+            Event::Probed { instance, generation, outcome } => {
+                self.probed(now, instance, generation, &outcome, effects);
+            }
+        }
+        self.start_due(now, effects);
+    }
+
+    fn tick(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.start_due(now, effects);
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        // With all probes under way only a report (or its loss) can make room.
+        if self.probing >= PROBES_AT_ONCE_MAX {
+            return self.watched.values().filter(|w| w.probing).map(|w| w.next).min();
+        }
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    fn check_invariants(&self) {
+        assert_eq!(self.due.len(), self.watched.len(), "each instance has one next step");
+        assert_eq!(self.probing, self.watched.values().filter(|w| w.probing).count());
+        assert!(self.probing <= PROBES_AT_ONCE_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests;
