@@ -2,3 +2,8 @@
 //! application manager. Historic name: Saffron.
 
 pub mod application;
+pub mod detect;
+pub mod frameworks;
+pub mod manifest;
+pub mod procfile;
+pub mod source;

@@ -49,6 +49,10 @@ pub struct Recipe {
     /// Given to steps and processes; never overrides what the user configured.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
+    /// Directories relative to the release that come first in `PATH`, for steps, processes and
+    /// one-off commands: `.venv/bin`, `node_modules/.bin`.
+    #[serde(default)]
+    pub path: Vec<String>,
     /// Paths relative to the source that outlive a release.
     #[serde(default)]
     pub persist: Vec<String>,

@@ -1,0 +1,333 @@
+//! From a source tree to the way it is built, released and run. Knows the order of precedence (flag,
+//! our own file, Procfile, detection) and no framework; driven by whoever takes a push.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use model::application::Settings;
+use model::release::{ProcessRecipe, StaticMount, Step};
+use model::{ProcessType, Recipe};
+use thiserror::Error;
+
+use crate::frameworks::{self, Framework};
+use crate::manifest::{self, CORTEX_TOML, Manifest, ManifestError};
+use crate::procfile::{self, Procfile, ProcfileError};
+use crate::source::SourceTree;
+
+pub const PROCFILE: &str = "Procfile";
+/// Enough of the root to recognise one's own mistake by.
+const SEEN_MAX: usize = 30;
+const SHOWN_CHARS_MAX: usize = 80;
+
+/// Everything that a push of one tree asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub recipe: Recipe,
+    pub settings: Settings,
+    pub manifest: Manifest,
+}
+
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum DetectError {
+    #[error("{0}")]
+    Nothing(Checklist),
+    #[error(
+        "there is no application type '{asked}': use one of {}, or leave the type out to have it \
+         detected", .known.join(", ")
+    )]
+    UnknownFramework { asked: String, known: Vec<&'static str> },
+    #[error("this looks like {framework}, but {why}")]
+    Unusable { framework: &'static str, why: String },
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    #[error(transparent)]
+    Procfile(#[from] ProcfileError),
+    #[error("the Procfile is no UTF-8 text of at most 256 KiB")]
+    ProcfileUnreadable,
+}
+
+/// What was seen and what would have been recognised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checklist {
+    pub application: String,
+    /// Names in the root, at most `SEEN_MAX` of them.
+    pub seen: Vec<String>,
+    pub more: usize,
+    /// Every framework's name and what it looks for.
+    pub recognised: Vec<(&'static str, &'static str)>,
+}
+
+impl fmt::Display for Checklist {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "it is not clear how to run '{}'.", self.application)?;
+        if self.seen.is_empty() {
+            writeln!(f, "The directory that was pushed is empty.")?;
+        } else {
+            writeln!(f, "In the root of what was pushed there is:")?;
+            for entry in &self.seen {
+                writeln!(f, "    {entry}")?;
+            }
+            if self.more > 0 {
+                writeln!(f, "    and {} more", self.more)?;
+            }
+        }
+        writeln!(f, "These would be recognised:")?;
+        for (name, looks_for) in &self.recognised {
+            writeln!(f, "    {name:<10} {looks_for}")?;
+        }
+        writeln!(f, "Check that")?;
+        writeln!(
+            f,
+            "  1. you pushed the application's own root directory, not one above or below;"
+        )?;
+        writeln!(f, "  2. the file that tells its type is committed and not ignored;")?;
+        writeln!(f, "  3. its name is written exactly as above, in lower and upper case;")?;
+        write!(
+            f,
+            "  4. or say yourself how to start it: a Procfile with the line 'web: COMMAND', where \
+             COMMAND listens on $HOST and $PORT."
+        )
+    }
+}
+
+/// `forced` is the type that the user chose; `name_hint` is how messages call the application.
+pub fn plan_release(
+    tree: &SourceTree,
+    forced: Option<&str>,
+    name_hint: &str,
+) -> Result<Plan, DetectError> {
+    let manifest = manifest::read(tree)?;
+    let procfile = read_procfile(tree)?;
+    let mut recipe = match forced.or(manifest.framework.as_deref()) {
+        Some(name) => chosen(tree, name, forced.is_some(), &manifest)?,
+        None => detected(tree, &manifest, name_hint)?,
+    };
+    if let Some(procfile) = procfile {
+        apply_procfile(tree, &mut recipe, procfile);
+    }
+    apply_manifest(tree, &mut recipe, &manifest);
+    let settings = settings(&manifest);
+    Ok(Plan { recipe, settings, manifest })
+}
+
+fn read_procfile(tree: &SourceTree) -> Result<Option<Procfile>, DetectError> {
+    if !tree.exists(PROCFILE) {
+        return Ok(None);
+    }
+    let text = tree.text(PROCFILE).ok_or(DetectError::ProcfileUnreadable)?;
+    Ok(Some(procfile::parse(text)?))
+}
+
+fn chosen(
+    tree: &SourceTree,
+    name: &str,
+    by_flag: bool,
+    manifest: &Manifest,
+) -> Result<Recipe, DetectError> {
+    let Some(framework) = frameworks::ALL.iter().find(|framework| framework.name() == name) else {
+        let known = frameworks::ALL.iter().map(|framework| framework.name()).collect();
+        let asked = name.chars().take(SHOWN_CHARS_MAX).collect();
+        return Err(DetectError::UnknownFramework { asked, known });
+    };
+    let by = match manifest.files.first() {
+        _ if by_flag => "the chosen type",
+        Some(file) => file,
+        None => CORTEX_TOML,
+    };
+    recipe_of(*framework, tree, format!("{by} says {name}"))
+}
+
+fn detected(
+    tree: &SourceTree,
+    manifest: &Manifest,
+    name_hint: &str,
+) -> Result<Recipe, DetectError> {
+    for framework in frameworks::ALL {
+        if let Some(reason) = framework.detect(tree) {
+            return recipe_of(*framework, tree, reason);
+        }
+    }
+    let own_commands = manifest.processes.iter().any(|(_, process)| process.command.is_some());
+    if own_commands || !manifest.statics.is_empty() {
+        return Ok(Recipe {
+            framework: "procfile".into(),
+            decided_by: format!("{CORTEX_TOML} says what runs"),
+            ..Recipe::default()
+        });
+    }
+    let mut seen = tree.root_entries();
+    let more = seen.len().saturating_sub(SEEN_MAX);
+    seen.truncate(SEEN_MAX);
+    let shown =
+        |name: String| name.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
+    Err(DetectError::Nothing(Checklist {
+        application: shown(name_hint.to_owned()),
+        seen: seen.into_iter().map(shown).collect(),
+        more,
+        recognised: frameworks::ALL.iter().map(|f| (f.name(), f.looks_for())).collect(),
+    }))
+}
+
+fn recipe_of(
+    framework: &dyn Framework,
+    tree: &SourceTree,
+    decided_by: String,
+) -> Result<Recipe, DetectError> {
+    let name = framework.name();
+    let recipe = framework
+        .recipe(tree)
+        .map_err(|error| DetectError::Unusable { framework: name, why: error.0 })?;
+    Ok(Recipe { framework: name.into(), decided_by, ..recipe })
+}
+
+/// The Procfile says what runs; how it is built stays the framework's.
+fn apply_procfile(tree: &SourceTree, recipe: &mut Recipe, procfile: Procfile) {
+    recipe.notes.extend(procfile.notes);
+    for (process, command) in procfile.processes {
+        let by = (recipe.framework != PROCFILE.to_lowercase()).then_some(PROCFILE);
+        set_command(tree, recipe, process, command, by);
+    }
+    if let Some(command) = procfile.release {
+        let step = Step { name: "Running the Procfile's release command".into(), command };
+        replace_steps(&mut recipe.release, vec![step], PROCFILE, "release", &mut recipe.notes);
+    }
+    if let Some(command) = procfile.preflight {
+        recipe
+            .build
+            .push(Step { name: "Running the Procfile's preflight command".into(), command });
+    }
+    if let Some(directory) = procfile.static_directory {
+        match manifest::relative_path(&directory) {
+            Ok(directory) if tree.has_directory(&directory) => {
+                let mount = StaticMount { prefix: "/".into(), directory, fallback: None };
+                recipe.statics.insert(0, mount);
+            }
+            _ => recipe.notes.push(format!(
+                "{PROCFILE}: 'static' was ignored: there is no directory '{directory}'"
+            )),
+        }
+    }
+}
+
+/// What the project's own file says replaces what weaker sources said; lists of paths add up.
+fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
+    let file = manifest.files.first().map_or(CORTEX_TOML, String::as_str);
+    for (process, wanted) in &manifest.processes {
+        if let Some(command) = &wanted.command {
+            set_command(tree, recipe, process.clone(), command.clone(), Some(file));
+        }
+        match recipe.processes.get_mut(process) {
+            Some(found) => {
+                found.concurrency = wanted.concurrency.or(found.concurrency);
+                found.default_count = wanted.count.unwrap_or(found.default_count);
+            }
+            None => recipe.notes.push(format!(
+                "{file}: '{process}' was ignored: it has no command and nothing else defines it"
+            )),
+        }
+    }
+    for (key, steps, commands) in [
+        ("build", &mut recipe.build, &manifest.build),
+        ("release", &mut recipe.release, &manifest.release),
+    ] {
+        if let Some(commands) = commands {
+            let steps_of = |command: &String| Step {
+                name: format!(
+                    "Running {}",
+                    command.chars().take(SHOWN_CHARS_MAX).collect::<String>()
+                ),
+                command: command.clone(),
+            };
+            replace_steps(
+                steps,
+                commands.iter().map(steps_of).collect(),
+                file,
+                key,
+                &mut recipe.notes,
+            );
+        }
+    }
+    if let Some(command) = &manifest.postdeploy {
+        let name = "Running app.json's postdeploy script".into();
+        recipe.release.push(Step { name, command: command.clone() });
+        recipe.notes.push(
+            "app.json: postdeploy runs at each release, not only at the first one".to_owned(),
+        );
+    }
+    recipe.environment.extend(manifest.environment.clone());
+    recipe.persist.extend(manifest.persist.iter().cloned());
+    recipe.persist.sort();
+    recipe.persist.dedup();
+    recipe.statics.splice(0..0, manifest.statics.iter().cloned());
+    recipe.notes.extend(manifest.notes.iter().cloned());
+    for (names, why) in [
+        (&manifest.required, "requires it; set it with 'cortex config set'"),
+        (&manifest.secrets, "wants it generated; set it with 'cortex config set'"),
+    ] {
+        for name in names.iter().filter(|name| !recipe.environment.contains_key(*name)) {
+            recipe.notes.push(format!("app.json: {name} is not set here: the file {why}"));
+        }
+    }
+}
+
+fn replace_steps(
+    steps: &mut Vec<Step>,
+    new: Vec<Step>,
+    file: &str,
+    key: &str,
+    notes: &mut Vec<String>,
+) {
+    if !steps.is_empty() {
+        let old: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
+        notes.push(format!("{file}: '{key}' replaces: {}", old.join(", ")));
+    }
+    *steps = new;
+}
+
+/// `by` is the file to be named in a note when it overrides what was found before.
+fn set_command(
+    tree: &SourceTree,
+    recipe: &mut Recipe,
+    process: ProcessType,
+    command: String,
+    by: Option<&str>,
+) {
+    let concurrency =
+        if process.is_web() { frameworks::concurrency_of(tree, &command) } else { None };
+    let count = if process.is_web() { frameworks::web_count(concurrency) } else { 1 };
+    if let (Some(old), Some(by)) = (recipe.processes.get(&process), by)
+        && old.command != command
+    {
+        recipe.notes.push(format!("{by}: its '{process}' replaces '{}'", old.command));
+    }
+    let new = ProcessRecipe { command, concurrency, default_count: count };
+    recipe.processes.insert(process, new);
+}
+
+fn settings(manifest: &Manifest) -> Settings {
+    let mut settings = Settings::default();
+    let health = &manifest.health;
+    settings.health.path.clone_from(&health.path);
+    for (value, setting) in [
+        (health.start_timeout_ms, &mut settings.health.start_timeout_ms),
+        (health.timeout_ms, &mut settings.health.timeout_ms),
+        (health.interval_ms, &mut settings.health.interval_ms),
+        (manifest.stop_grace_ms, &mut settings.stop_grace_ms),
+    ] {
+        *setting = value.unwrap_or(*setting);
+    }
+    settings.limits.memory_bytes = manifest.memory_bytes;
+    settings.limits.concurrency = manifest.concurrency;
+    settings.rollout = manifest.rollout.unwrap_or_default();
+    if let Some(balance) = &manifest.balance {
+        settings.balance.clone_from(balance);
+    }
+    settings
+}
+
+/// For frameworks: one process type that gets traffic.
+pub fn web_only(command: String, concurrency: Option<u32>) -> BTreeMap<ProcessType, ProcessRecipe> {
+    let default_count = frameworks::web_count(concurrency);
+    let web = ProcessRecipe { command, concurrency, default_count };
+    BTreeMap::from([(ProcessType::web(), web)])
+}

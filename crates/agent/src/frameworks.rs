@@ -1,0 +1,80 @@
+//! The frameworks that are recognised: the extension point of detection. A framework is one file with
+//! one type, and one line in `ALL`. Frameworks read the tree and know nothing of each other, of
+//! Procfiles and of the project's settings: `detect` combines these.
+
+mod procfile_only;
+mod python;
+mod python_code;
+mod static_site;
+mod venv;
+
+use model::Recipe;
+
+use crate::source::SourceTree;
+
+pub trait Framework: Sync {
+    /// Lower case; what `--type` and `type =` take.
+    fn name(&self) -> &'static str;
+
+    /// One line for people whose project was not recognised.
+    fn looks_for(&self) -> &'static str;
+
+    /// The reason, naming the file that decided: "manage.py names Django".
+    fn detect(&self, tree: &SourceTree) -> Option<String>;
+
+    /// How it is built, released and started. Called after `detect` said yes, or because the user
+    /// chose this framework. `framework` and `decided_by` are filled in by the caller.
+    fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError>;
+}
+
+/// Why there is no way to run it, and what to do: the end of "this looks like Rails, but …".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecipeError(pub String);
+
+/// The first that recognises a tree wins. Rails, Django and the like carry a package.json for their
+/// assets, so Node.js comes after them; what needs the least comes last.
+pub const ALL: &[&dyn Framework] =
+    &[&python::Python, &procfile_only::ProcfileOnly, &static_site::StaticSite];
+
+/// Instances of a serial server: as many requests are answered at a time.
+const SERIAL_COUNT: u32 = 4;
+/// Of others: two, so that one may fail.
+const WEB_COUNT: u32 = 2;
+
+/// How many web instances run until the user scales.
+pub fn web_count(concurrency: Option<u32>) -> u32 {
+    if concurrency == Some(1) { SERIAL_COUNT } else { WEB_COUNT }
+}
+
+/// Requests that one instance started by `command` takes at a time, as far as the command and the
+/// files that it names tell; none for no limit known.
+pub fn concurrency_of(tree: &SourceTree, command: &str) -> Option<u32> {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let names = |program: &str| {
+        words.iter().any(|word| *word == program || word.ends_with(&format!("/{program}")))
+    };
+    if names("gunicorn") {
+        return gunicorn_concurrency(&words);
+    }
+    let script = words.iter().find(|word| word.ends_with(".py"))?;
+    python_code::script_concurrency(tree, script.trim_start_matches("./"))
+}
+
+/// gunicorn's own default is one synchronous worker, which answers one request at a time.
+fn gunicorn_concurrency(words: &[&str]) -> Option<u32> {
+    let option = |short: &str, long: &str| {
+        words.iter().enumerate().find_map(|(index, word)| {
+            let inline = word.strip_prefix(long).and_then(|rest| rest.strip_prefix('='));
+            let separate = || (*word == short || *word == long).then(|| words.get(index + 1))?;
+            inline.or_else(|| separate().copied())
+        })
+    };
+    let configured = option("-c", "--config").is_some() || option("-k", "--worker-class").is_some();
+    if configured || option("", "--threads").is_some() {
+        return None;
+    }
+    match option("-w", "--workers") {
+        None => Some(1),
+        Some(workers) => workers.parse().ok().filter(|workers| *workers > 0),
+    }
+}

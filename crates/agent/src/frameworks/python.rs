@@ -1,0 +1,135 @@
+//! Plain Python: a WSGI callable where there is one, else a script that is its own server. A project
+//! without listed packages and with a script needs no virtual environment and starts at once.
+
+use std::collections::BTreeMap;
+
+use model::Recipe;
+
+use super::python_code::{self, Callable};
+use super::{Framework, RecipeError, venv};
+use crate::detect::web_only;
+use crate::source::SourceTree;
+
+/// Scripts that are started, the likeliest first.
+const SCRIPTS: &[&str] =
+    &["main.py", "app.py", "start.py", "server.py", "web.py", "bot.py", "hello.py", "run.py"];
+/// One request takes a thread; enough for requests that wait for a database.
+const GUNICORN_THREADS: u32 = 8;
+
+pub struct Python;
+
+impl Framework for Python {
+    fn name(&self) -> &'static str {
+        "python"
+    }
+
+    fn looks_for(&self) -> &'static str {
+        "main.py, app.py, server.py or the only *.py in the root, or a module with a WSGI function"
+    }
+
+    fn detect(&self, tree: &SourceTree) -> Option<String> {
+        let packages = venv::listed_in(tree);
+        match (starts(tree), packages) {
+            (Some(Start::Callable(callable)), _) => {
+                Some(format!("{} defines the WSGI function '{}'", callable.file, callable.name))
+            }
+            (Some(Start::Script(script)), None) => Some(format!("{script} is a Python program")),
+            (_, Some(file)) => Some(format!("{file} lists Python packages")),
+            (None, None) => None,
+        }
+    }
+
+    fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError> {
+        let mut notes = Vec::new();
+        let listed = venv::listed_in(tree).is_some();
+        let (build, processes) = match starts(tree) {
+            Some(Start::Callable(callable)) => {
+                (venv::install(tree, &["gunicorn"]), web_only(gunicorn(&callable), None))
+            }
+            Some(Start::Script(script)) => {
+                let concurrency = python_code::script_concurrency(tree, &script);
+                if !tree.mentions(&script, "PORT") {
+                    notes.push(format!(
+                        "{script} never reads $PORT; it must listen on the port that it names"
+                    ));
+                }
+                let python = if listed { ".venv/bin/python" } else { "/usr/bin/python3" };
+                let build = if listed { venv::install(tree, &[]) } else { Vec::new() };
+                (build, web_only(format!("{python} {script}"), concurrency))
+            }
+            None if tree.exists(crate::detect::PROCFILE) => {
+                (if listed { venv::install(tree, &[]) } else { Vec::new() }, BTreeMap::new())
+            }
+            None => {
+                return Err(RecipeError(format!(
+                    "no file in it says how to start it: name the program {}, or add a Procfile \
+                     with the line 'web: python3 FILE.py'",
+                    SCRIPTS[..4].join(", ")
+                )));
+            }
+        };
+        Ok(Recipe {
+            build,
+            processes,
+            environment: environment(),
+            path: path(listed),
+            notes,
+            ..Recipe::default()
+        })
+    }
+}
+
+enum Start {
+    Callable(Callable),
+    Script(String),
+}
+
+/// A script that starts a server itself is left to do so.
+fn starts(tree: &SourceTree) -> Option<Start> {
+    let script = script(tree);
+    let serves = |script: &String| {
+        tree.text(script).is_some_and(|text| {
+            ["serve_forever", "__main__"].iter().any(|word| text.contains(word))
+        })
+    };
+    if let Some(script) = script.clone().filter(serves) {
+        return Some(Start::Script(script));
+    }
+    match python_code::find_wsgi_function(tree) {
+        Some(callable) => Some(Start::Callable(callable)),
+        None => script.map(Start::Script),
+    }
+}
+
+fn script(tree: &SourceTree) -> Option<String> {
+    if let Some(likely) = SCRIPTS.iter().find(|script| tree.exists(script)) {
+        return Some((*likely).into());
+    }
+    let mut root = tree
+        .named("*.py")
+        .map(|(path, _)| path)
+        .filter(|path| !path.contains('/') && !matches!(*path, "setup.py" | "conftest.py"));
+    let only = root.next()?;
+    root.next().is_none().then(|| only.into())
+}
+
+/// For all Python frameworks: output appears as it is written.
+pub fn environment() -> BTreeMap<String, String> {
+    BTreeMap::from([("PYTHONUNBUFFERED".into(), "1".into())])
+}
+
+/// For all Python frameworks: the environment's programs are found by their names.
+pub fn path(venv: bool) -> Vec<String> {
+    if venv { vec![venv::BIN.into()] } else { Vec::new() }
+}
+
+/// Threads rather than workers: one process per instance, so that its memory is told apart.
+pub fn gunicorn(callable: &Callable) -> String {
+    let directory = callable.directory.map(|d| format!(" --chdir {d}")).unwrap_or_default();
+    let call = if callable.factory { "()" } else { "" };
+    format!(
+        "{}/gunicorn --bind \"$HOST:$PORT\" --threads {GUNICORN_THREADS}{directory} '{}{call}'",
+        venv::BIN,
+        callable.target(),
+    )
+}

@@ -1,0 +1,191 @@
+//! Heroku's `app.json`, as far as there is something here that it can mean.
+
+use model::ProcessType;
+use serde_json::{Map, Value};
+
+use super::{
+    APP_JSON, COUNT_MAX, LIST_LENGTH_MAX, Manifest, ManifestError, application_name,
+    is_variable_name,
+};
+
+/// Keys that describe, or that are about Heroku's own offers: silent.
+const DESCRIPTIVE: &[&str] = &[
+    "description",
+    "keywords",
+    "website",
+    "repository",
+    "logo",
+    "success_url",
+    "stack",
+    "$schema",
+];
+/// By one of these keys the file is told from others of the same name.
+const TELLING: &[&str] =
+    &["env", "formation", "scripts", "healthchecks", "addons", "buildpacks", "stack", "cron"];
+
+/// None when the file is somebody else's.
+pub fn parse(text: &str) -> Result<Option<Manifest>, ManifestError> {
+    let error = |why: String| ManifestError { file: APP_JSON, why };
+    let value: Value = serde_json::from_str(text)
+        .map_err(|cause| error(format!("it is not valid JSON: {cause}")))?;
+    let Value::Object(object) = value else {
+        return Err(error("a JSON object was expected".into()));
+    };
+    if !TELLING.iter().any(|key| object.contains_key(*key)) {
+        return Ok(None);
+    }
+    let mut manifest = Manifest { files: vec![APP_JSON.into()], ..Manifest::default() };
+    for (key, value) in &object {
+        match (key.as_str(), value) {
+            ("name", Value::String(name)) => {
+                manifest.name = Some(application_name(name, APP_JSON, &mut manifest.notes));
+            }
+            ("env", Value::Object(variables)) => env(variables, &mut manifest).map_err(error)?,
+            ("formation", Value::Object(processes)) => {
+                formation(processes, &mut manifest).map_err(error)?;
+            }
+            ("scripts", Value::Object(scripts)) => self::scripts(scripts, &mut manifest),
+            ("healthchecks", Value::Object(checks)) => healthchecks(checks, &mut manifest),
+            (key, _) if DESCRIPTIVE.contains(&key) => {}
+            ("name" | "env" | "formation" | "scripts" | "healthchecks", _) => {
+                return Err(error(format!("'{key}' has a value of the wrong kind")));
+            }
+            (key, _) => manifest.notes.push(ignored(key)),
+        }
+    }
+    Ok(Some(manifest))
+}
+
+fn ignored(key: &str) -> String {
+    format!("{APP_JSON}: '{}' was ignored: there is nothing like it here", key.escape_debug())
+}
+
+fn env(variables: &Map<String, Value>, manifest: &mut Manifest) -> Result<(), String> {
+    if variables.len() > LIST_LENGTH_MAX {
+        return Err(format!("'env' has more than {LIST_LENGTH_MAX} variables"));
+    }
+    for (name, value) in variables {
+        if !is_variable_name(name) {
+            return Err(format!("'{}' in 'env' is no variable's name", name.escape_debug()));
+        }
+        let wanted = match value {
+            Value::Object(wanted) => wanted.clone(),
+            plain => Map::from_iter([("value".to_owned(), plain.clone())]),
+        };
+        let required = wanted.get("required").and_then(Value::as_bool).unwrap_or(true);
+        match (wanted.get("value"), wanted.get("generator").and_then(Value::as_str)) {
+            (_, Some("secret")) => manifest.secrets.push(name.clone()),
+            (Some(Value::String(value)), _) => {
+                manifest.environment.insert(name.clone(), value.clone());
+            }
+            (Some(value @ (Value::Number(_) | Value::Bool(_))), _) => {
+                manifest.environment.insert(name.clone(), value.to_string());
+            }
+            (Some(Value::Null) | None, _) if required => manifest.required.push(name.clone()),
+            (Some(Value::Null) | None, _) => {}
+            _ => return Err(format!("'env.{name}' has a value that is no text")),
+        }
+    }
+    Ok(())
+}
+
+fn formation(processes: &Map<String, Value>, manifest: &mut Manifest) -> Result<(), String> {
+    for (name, wanted) in processes {
+        let process: ProcessType = name.parse().map_err(|error| format!("{error}"))?;
+        let Some(quantity) = wanted.get("quantity") else { continue };
+        let count = quantity.as_u64().filter(|count| *count <= COUNT_MAX.into());
+        let Some(count) = count.and_then(|count| u32::try_from(count).ok()) else {
+            return Err(format!("'formation.{name}.quantity' must be 0 to {COUNT_MAX}"));
+        };
+        manifest.processes.entry(process).or_default().count = Some(count);
+    }
+    Ok(())
+}
+
+fn scripts(scripts: &Map<String, Value>, manifest: &mut Manifest) {
+    for (name, command) in scripts {
+        match (name.as_str(), command) {
+            ("postdeploy", Value::String(command)) => manifest.postdeploy = Some(command.clone()),
+            (name, _) => manifest.notes.push(ignored(&format!("scripts.{name}"))),
+        }
+    }
+}
+
+/// The first check of `web` that has a path.
+fn healthchecks(checks: &Map<String, Value>, manifest: &mut Manifest) {
+    for (process, list) in checks {
+        let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
+        let path = |check: &Value| check.get("path").and_then(Value::as_str).map(str::to_owned);
+        let Some(check) =
+            list.iter().find(|check| path(check).is_some()).filter(|_| process == "web")
+        else {
+            let name = format!("healthchecks.{process}");
+            manifest.notes.push(ignored(&name));
+            continue;
+        };
+        let ms = |key: &str| {
+            let seconds = check.get(key).and_then(Value::as_u64)?;
+            (1..=super::cortex_toml::DURATION_S_MAX).contains(&seconds).then_some(seconds * 1000)
+        };
+        manifest.health.path = path(check).filter(|path| path.starts_with('/'));
+        manifest.health.timeout_ms = ms("timeout");
+        manifest.health.interval_ms = ms("wait");
+        if let Some(attempts) = check.get("attempts").and_then(Value::as_u64) {
+            let wait_ms = ms("wait").unwrap_or(1_000) + ms("timeout").unwrap_or(1_000);
+            let all = attempts.saturating_mul(wait_ms) + ms("initialDelay").unwrap_or(0);
+            // Attempts are meant for a process that is nearly up; never less than the default.
+            let default = model::application::START_TIMEOUT_MS_DEFAULT;
+            let longest = super::cortex_toml::DURATION_S_MAX * 1000;
+            manifest.health.start_timeout_ms = Some(all.clamp(default, longest));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_meant_is_honoured() {
+        let text = r#"{
+            "name": "My Shop", "description": "x", "addons": ["heroku-postgresql"],
+            "env": {
+                "GREETING": "hello", "KEY": {"generator": "secret"}, "DEPTH": {"value": 3},
+                "MAIL": {"description": "where to"}, "MAYBE": {"required": false}
+            },
+            "formation": {"web": {"quantity": 3, "size": "m"}, "worker": {"quantity": 0}},
+            "scripts": {"postdeploy": "rake seed", "test": "x"},
+            "healthchecks": {"web": [{"type": "startup", "path": "/up", "timeout": 2, "wait": 3}]}
+        }"#;
+        let manifest = parse(text).unwrap().unwrap();
+        assert_eq!(manifest.name.unwrap().as_str(), "my-shop");
+        assert_eq!(manifest.environment["GREETING"], "hello");
+        assert_eq!(manifest.environment["DEPTH"], "3");
+        assert_eq!(manifest.secrets, ["KEY"]);
+        assert_eq!(manifest.required, ["MAIL"]);
+        let counts: Vec<Option<u32>> = manifest.processes.values().map(|p| p.count).collect();
+        assert_eq!(counts, [Some(3), Some(0)]);
+        assert_eq!(manifest.postdeploy.as_deref(), Some("rake seed"));
+        assert_eq!(manifest.health.path.as_deref(), Some("/up"));
+        assert_eq!(manifest.health.timeout_ms, Some(2_000));
+        assert_eq!(manifest.health.interval_ms, Some(3_000));
+        let notes = manifest.notes.join("\n");
+        assert!(notes.contains("addons") && notes.contains("scripts.test"), "{notes}");
+    }
+
+    #[test]
+    fn mistakes_are_named_and_strangers_left_alone() {
+        for (text, expected) in [
+            ("{", "not valid JSON"),
+            ("[]", "a JSON object"),
+            (r#"{"env": 3}"#, "'env' has a value of the wrong kind"),
+            (r#"{"env": {"A B": "x"}}"#, "no variable's name"),
+            (r#"{"formation": {"web": {"quantity": -1}}}"#, "formation.web.quantity"),
+            (r#"{"formation": {"w b": {"quantity": 1}}}"#, "'w b' cannot be a process type"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text:?}: {error}");
+        }
+        assert_eq!(parse(r#"{"expo": {"name": "phone"}}"#), Ok(None));
+    }
+}

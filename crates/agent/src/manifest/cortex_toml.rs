@@ -1,0 +1,294 @@
+//! `cortex.toml`: parsed strictly, so that a mistyped key is an error and not a silent loss, then
+//! validated. `cortex.example.toml` in the repository's root is its reference.
+
+use std::collections::BTreeMap;
+
+use model::application::RolloutMode;
+use model::release::StaticMount;
+use serde::Deserialize;
+
+use super::{
+    CORTEX_TOML, COUNT_MAX, LIST_LENGTH_MAX, Manifest, ManifestError, ManifestHealth,
+    ManifestProcess, is_variable_name, relative_path,
+};
+
+/// No start, probe or stop takes a day; a longer one is a typing mistake.
+pub const DURATION_S_MAX: u64 = 24 * 60 * 60;
+/// Below this no interpreter starts.
+const MEMORY_BYTES_MIN: u64 = 4 << 20;
+const CONCURRENCY_MAX: u32 = 100_000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: Option<String>,
+    #[serde(rename = "type")]
+    framework: Option<String>,
+    port: Option<u16>,
+    #[serde(default)]
+    domains: Vec<String>,
+    build: Option<Vec<String>>,
+    release: Option<Vec<String>>,
+    #[serde(default)]
+    persist: Vec<String>,
+    rollout: Option<RolloutMode>,
+    balance: Option<String>,
+    stop_grace: Option<String>,
+    #[serde(default)]
+    processes: BTreeMap<String, Process>,
+    #[serde(default)]
+    env: BTreeMap<String, Scalar>,
+    #[serde(default)]
+    health: Health,
+    #[serde(default)]
+    limits: Limits,
+    #[serde(default)]
+    statics: Vec<Static>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a command, or a table of command, count and concurrency")]
+enum Process {
+    Command(String),
+    Full(FullProcess),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FullProcess {
+    command: Option<String>,
+    count: Option<u32>,
+    concurrency: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a text, number or boolean")]
+enum Scalar {
+    Text(String),
+    Integer(i64),
+    Float(f64),
+    Boolean(bool),
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Health {
+    path: Option<String>,
+    start_timeout: Option<String>,
+    timeout: Option<String>,
+    interval: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limits {
+    memory: Option<String>,
+    concurrency: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Static {
+    prefix: String,
+    directory: String,
+    fallback: Option<String>,
+}
+
+pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
+    let error = |why: String| ManifestError { file: CORTEX_TOML, why };
+    let file: File = toml::from_str(text.trim_start_matches('\u{feff}'))
+        .map_err(|cause| error(cause.to_string().trim_end().to_owned()))?;
+    validate(file).map_err(error)
+}
+
+fn validate(file: File) -> Result<Manifest, String> {
+    for (name, length) in [
+        ("domains", file.domains.len()),
+        ("persist", file.persist.len()),
+        ("statics", file.statics.len()),
+        ("processes", file.processes.len()),
+        ("env", file.env.len()),
+        ("build", file.build.as_ref().map_or(0, Vec::len)),
+        ("release", file.release.as_ref().map_or(0, Vec::len)),
+    ] {
+        if length > LIST_LENGTH_MAX {
+            return Err(format!("'{name}' has more than {LIST_LENGTH_MAX} entries"));
+        }
+    }
+    let name = file.name.map(|name| name.parse()).transpose().map_err(|e| format!("name: {e}"))?;
+    if file.port == Some(0) {
+        return Err("port: 0 is no port; use 1 to 65535, or leave it out".into());
+    }
+    Ok(Manifest {
+        files: vec![CORTEX_TOML.into()],
+        name,
+        framework: file.framework,
+        port: file.port,
+        domains: domains(file.domains)?,
+        environment: environment(file.env)?,
+        processes: processes(file.processes)?,
+        build: commands("build", file.build)?,
+        release: commands("release", file.release)?,
+        persist: file.persist.iter().map(|path| relative_path(path)).collect::<Result<_, _>>()?,
+        statics: file.statics.into_iter().map(static_mount).collect::<Result<_, _>>()?,
+        health: health(file.health)?,
+        memory_bytes: file.limits.memory.map(|text| memory(&text)).transpose()?,
+        concurrency: concurrency("limits.concurrency", file.limits.concurrency)?,
+        rollout: file.rollout,
+        balance: file.balance,
+        stop_grace_ms: duration("stop_grace", file.stop_grace)?,
+        ..Manifest::default()
+    })
+}
+
+fn domains(domains: Vec<String>) -> Result<Vec<String>, String> {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    };
+    let check = |domain: String| {
+        let name = domain.trim_end_matches('.').to_ascii_lowercase();
+        let plain = name.strip_prefix("*.").unwrap_or(&name);
+        if plain.len() <= 253 && plain.split('.').all(label) {
+            Ok(name)
+        } else {
+            let shown = domain.escape_debug();
+            Err(format!("domains: '{shown}' is no host name, for example 'shop.example.org'"))
+        }
+    };
+    domains.into_iter().map(check).collect()
+}
+
+fn environment(env: BTreeMap<String, Scalar>) -> Result<BTreeMap<String, String>, String> {
+    let one = |(name, value): (String, Scalar)| {
+        if !is_variable_name(&name) {
+            let shown = name.escape_debug();
+            return Err(format!("env: '{shown}' is no variable's name; use A-Z, 0-9 and _"));
+        }
+        let value = match value {
+            Scalar::Text(text) => text,
+            Scalar::Integer(number) => number.to_string(),
+            Scalar::Float(number) => number.to_string(),
+            Scalar::Boolean(truth) => truth.to_string(),
+        };
+        if value.contains('\0') {
+            return Err(format!("env: '{name}' holds a zero byte"));
+        }
+        Ok((name, value))
+    };
+    env.into_iter().map(one).collect()
+}
+
+fn processes(
+    processes: BTreeMap<String, Process>,
+) -> Result<BTreeMap<model::ProcessType, ManifestProcess>, String> {
+    let one = |(name, process): (String, Process)| {
+        let kind = name.parse().map_err(|error| format!("processes: {error}"))?;
+        let process = match process {
+            Process::Command(command) => {
+                FullProcess { command: Some(command), count: None, concurrency: None }
+            }
+            Process::Full(process) => process,
+        };
+        if process.count.is_some_and(|count| count > COUNT_MAX) {
+            return Err(format!("processes.{name}.count must be 0 to {COUNT_MAX}"));
+        }
+        let command = process.command.map(|text| command("processes", &text)).transpose()?;
+        let limit = concurrency(&format!("processes.{name}.concurrency"), process.concurrency)?;
+        Ok((kind, ManifestProcess { command, count: process.count, concurrency: limit }))
+    };
+    processes.into_iter().map(one).collect()
+}
+
+fn commands(key: &str, list: Option<Vec<String>>) -> Result<Option<Vec<String>>, String> {
+    list.map(|list| list.iter().map(|text| command(key, text)).collect()).transpose()
+}
+
+fn command(key: &str, text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() || text.contains('\0') {
+        return Err(format!("{key}: a command is empty or holds a zero byte"));
+    }
+    Ok(text.into())
+}
+
+fn concurrency(key: &str, limit: Option<u32>) -> Result<Option<u32>, String> {
+    match limit {
+        Some(limit) if !(1..=CONCURRENCY_MAX).contains(&limit) => {
+            Err(format!("{key} must be 1 to {CONCURRENCY_MAX}; leave it out for no limit"))
+        }
+        limit => Ok(limit),
+    }
+}
+
+fn health(health: Health) -> Result<ManifestHealth, String> {
+    if let Some(path) = &health.path {
+        let plain = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
+        if !plain {
+            return Err(format!("health.path: '{}' must begin with '/'", path.escape_debug()));
+        }
+    }
+    Ok(ManifestHealth {
+        path: health.path,
+        start_timeout_ms: duration("health.start_timeout", health.start_timeout)?,
+        timeout_ms: duration("health.timeout", health.timeout)?,
+        interval_ms: duration("health.interval", health.interval)?,
+    })
+}
+
+fn static_mount(entry: Static) -> Result<StaticMount, String> {
+    let prefix = match entry.prefix.trim_matches('/') {
+        "" => "/".to_owned(),
+        inner => format!("/{inner}/"),
+    };
+    let directory = match entry.directory.as_str() {
+        "." | "./" => ".".to_owned(),
+        directory => relative_path(directory).map_err(|why| format!("statics: {why}"))?,
+    };
+    let fallback = entry.fallback.map(|path| relative_path(&path)).transpose()?;
+    Ok(StaticMount { prefix, directory, fallback })
+}
+
+fn duration(key: &str, text: Option<String>) -> Result<Option<u64>, String> {
+    let Some(text) = text else { return Ok(None) };
+    let (number, unit) = split_unit(&text);
+    let factor = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" | "min" => 60_000,
+        _ => 0,
+    };
+    let ms = number.and_then(|number| number.checked_mul(factor));
+    match ms {
+        Some(ms) if ms > 0 && ms <= DURATION_S_MAX * 1_000 => Ok(Some(ms)),
+        _ => Err(format!(
+            "{key}: '{}' is no duration up to a day; write '500ms', '30s' or '2m'",
+            text.escape_debug()
+        )),
+    }
+}
+
+fn memory(text: &str) -> Result<u64, String> {
+    let (number, unit) = split_unit(text);
+    let factor = match unit.to_ascii_lowercase().as_str() {
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1_u64 << 30,
+        _ => 0,
+    };
+    match number.and_then(|number| number.checked_mul(factor)) {
+        Some(bytes) if bytes >= MEMORY_BYTES_MIN => Ok(bytes),
+        _ => Err(format!(
+            "limits.memory: '{}' is no size of at least 4 MB; write '512MB' or '1GB'",
+            text.escape_debug()
+        )),
+    }
+}
+
+fn split_unit(text: &str) -> (Option<u64>, &str) {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    (text[..end].parse().ok(), text[end..].trim())
+}

@@ -1,0 +1,141 @@
+//! The Procfile, as Heroku, Dokku and piku know it: one `NAME: COMMAND` per line. Reads it and
+//! nothing else; `detect` combines it with what a framework says.
+
+use std::collections::BTreeMap;
+
+use model::ProcessType;
+use thiserror::Error;
+
+/// A longer file is no Procfile: real ones have fewer than ten lines.
+const LINES_MAX: usize = 1_000;
+const SHOWN_CHARS_MAX: usize = 80;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Procfile {
+    pub processes: BTreeMap<ProcessType, String>,
+    /// Heroku's release phase: once per release, before traffic switches.
+    pub release: Option<String>,
+    /// piku's: once before the processes of a release, for us a build step.
+    pub preflight: Option<String>,
+    /// piku's: a directory to be served as it is.
+    pub static_directory: Option<String>,
+    /// What was ignored, and why.
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ProcfileError {
+    #[error(
+        "Procfile line {line}: '{shown}' is not of the form 'NAME: COMMAND' (NAME is letters, \
+         digits, hyphens and underscores); write for example 'web: python3 app.py', and '#' \
+         before a comment"
+    )]
+    Form { line: usize, shown: String },
+    #[error(
+        "Procfile line {line}: '{name}' has no command; write what starts it after the colon, or \
+         remove the line"
+    )]
+    Empty { line: usize, name: String },
+    #[error(
+        "Procfile lines {first} and {second} both define '{name}': rename or remove one of them"
+    )]
+    Duplicate { name: String, first: usize, second: usize },
+    #[error("the Procfile has more than {LINES_MAX} lines: remove what is no process type")]
+    TooLong,
+    #[error(
+        "the Procfile names no process type: write for example 'web: python3 app.py', or remove \
+         the file"
+    )]
+    Nothing,
+}
+
+pub fn parse(text: &str) -> Result<Procfile, ProcfileError> {
+    let mut procfile = Procfile::default();
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+        let number = index + 1;
+        if number > LINES_MAX {
+            return Err(ProcfileError::TooLong);
+        }
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let form = || ProcfileError::Form {
+            line: number,
+            shown: line.chars().take(SHOWN_CHARS_MAX).collect(),
+        };
+        let (name, command) = line.split_once(':').ok_or_else(form)?;
+        let process: ProcessType = name.trim_end().parse().map_err(|_| form())?;
+        let command = command.trim();
+        if command.is_empty() {
+            return Err(ProcfileError::Empty { line: number, name: process.to_string() });
+        }
+        if let Some(first) = seen.insert(process.to_string(), number) {
+            let name = process.to_string();
+            return Err(ProcfileError::Duplicate { name, first, second: number });
+        }
+        procfile.take(process, command, number);
+    }
+    if seen.is_empty() { Err(ProcfileError::Nothing) } else { Ok(procfile) }
+}
+
+impl Procfile {
+    fn take(&mut self, process: ProcessType, command: &str, line: usize) {
+        let name = process.as_str();
+        if name == "release" {
+            self.release = Some(command.into());
+        } else if name == "preflight" {
+            self.preflight = Some(command.into());
+        } else if name == "static" && !command.contains(char::is_whitespace) {
+            self.static_directory = Some(command.into());
+        } else if name.starts_with("cron")
+            && command.starts_with(|c: char| "*0123456789@".contains(c))
+        {
+            self.notes.push(format!(
+                "Procfile line {line}: '{name}' is a schedule of piku's; schedules are not run, so \
+                 it was ignored"
+            ));
+        } else {
+            self.processes.insert(process, command.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_become_processes() {
+        let text = "\u{feff}# comment\n\nweb: bundle exec puma -p $PORT\r\nworker_2 :  a: b\nrelease: migrate\n\
+                    preflight: make\nstatic: public\ncron1: 0 * * * * x";
+        let procfile = parse(text).unwrap();
+        let processes: Vec<(&str, &str)> = procfile
+            .processes
+            .iter()
+            .map(|(name, command)| (name.as_str(), command.as_str()))
+            .collect();
+        assert_eq!(processes, [("web", "bundle exec puma -p $PORT"), ("worker_2", "a: b")]);
+        assert_eq!(procfile.release.as_deref(), Some("migrate"));
+        assert_eq!(procfile.preflight.as_deref(), Some("make"));
+        assert_eq!(procfile.static_directory.as_deref(), Some("public"));
+        assert_eq!(procfile.notes.len(), 1);
+    }
+
+    #[test]
+    fn mistakes_name_their_line() {
+        for (text, expected) in [
+            ("web: a\n\nweb: b", "Procfile lines 1 and 3 both define 'web'"),
+            ("release: a\nrelease: b", "Procfile lines 1 and 2 both define 'release'"),
+            ("nothing here", "Procfile line 1: 'nothing here' is not of the form"),
+            ("my web: a", "Procfile line 1: 'my web: a' is not of the form"),
+            ("web:", "Procfile line 1: 'web' has no command"),
+            ("# only\n", "names no process type"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text:?}: {error}");
+        }
+        assert_eq!(parse(&"#\n".repeat(LINES_MAX + 1)), Err(ProcfileError::TooLong));
+    }
+}
