@@ -1,0 +1,132 @@
+//! Django from PyPI: `django-admin startproject`, an application with a model, its migration and
+//! a static file, under another directory's name.
+
+use std::path::Path;
+
+use crate::journey::Journey;
+use crate::node::Node;
+use crate::outside::Site;
+use crate::project::{copy_of_example, edit, of_files, tool};
+
+/// A virtual environment of the test's own, for the generator alone.
+fn django_admin(directory: &Path) -> String {
+    let venv = directory.join("generator");
+    tool(directory, "/usr/bin/python3", &["-m", "venv", venv.to_str().unwrap()]);
+    let pip = venv.join("bin/pip");
+    tool(directory, pip.to_str().unwrap(), &["install", "--quiet", "django"]);
+    venv.join("bin/django-admin").to_str().unwrap().into()
+}
+
+const VIEWS: &str = "
+from django.http import HttpResponse
+from django.views.decorators.csrf import csrf_exempt
+from .models import Note
+
+
+@csrf_exempt
+def index(request):
+    if request.method == 'POST':
+        Note.objects.create(text=request.POST['text'])
+    notes = ', '.join(Note.objects.order_by('id').values_list('text', flat=True))
+    return HttpResponse(f'My notes: {notes}.')
+";
+
+const MODELS: &str = "
+from django.db import models
+
+
+class Note(models.Model):
+    text = models.CharField(max_length=80)
+";
+
+fn generate(node: &Node) -> std::path::PathBuf {
+    let directory = node.directory.path();
+    let admin = django_admin(directory);
+    tool(directory, &admin, &["startproject", "mysite"]);
+    let project = node.path("my-renamed-notes");
+    std::fs::rename(node.path("mysite"), &project).unwrap();
+    project
+}
+
+fn add_notes(node: &Node, project: &Path) {
+    let python = node.path("generator/bin/python");
+    let python = python.to_str().unwrap();
+    tool(project, python, &["manage.py", "startapp", "notes"]);
+    of_files(
+        project,
+        &[
+            ("notes/models.py", MODELS),
+            ("notes/views.py", VIEWS),
+            ("notes/static/notes.css", "p { color: navy; }\n"),
+        ],
+    );
+    edit(
+        &project.join("mysite/settings.py"),
+        "INSTALLED_APPS = [",
+        "INSTALLED_APPS = [\n    'notes',",
+    );
+    edit(&project.join("mysite/settings.py"), "DEBUG = True", "DEBUG = False");
+    edit(&project.join("mysite/settings.py"), "ALLOWED_HOSTS = []", "ALLOWED_HOSTS = ['*']");
+    let settings = project.join("mysite/settings.py");
+    let text =
+        std::fs::read_to_string(&settings).unwrap() + "\nSTATIC_ROOT = BASE_DIR / 'collected'\n";
+    std::fs::write(&settings, text).unwrap();
+    edit(
+        &project.join("mysite/urls.py"),
+        "urlpatterns = [",
+        "from notes.views import index\n\nurlpatterns = [\n    path('', index),",
+    );
+    tool(project, python, &["manage.py", "makemigrations", "notes"]);
+}
+
+#[test]
+fn a_freshly_generated_project_answers() {
+    let node = Node::start();
+    let project = generate(&node);
+    let site = node.push(&project, "fresh");
+    site.get("/").assert_ok("The install worked successfully");
+    let by_name = Site { host: "fresh.localhost".into(), port: node.http_port };
+    by_name.get("/").assert_ok("The install worked successfully");
+}
+
+#[test]
+fn journey_with_a_model_and_static_files() {
+    let mut node = Node::start();
+    let project = generate(&node);
+    add_notes(&node, &project);
+    let mut rows = Vec::new();
+    Journey {
+        name: "notes",
+        project: &project,
+        path: "/",
+        first: "My notes:",
+        second: "Our notes:",
+        edit: &|project| edit(&project.join("notes/views.py"), "My notes:", "Our notes:"),
+        spoil: &|project| edit(&project.join("notes/views.py"), "from .models", "from .missing"),
+        complaint: "missing",
+        in_hand_max: 4,
+    }
+    .run(&mut node, &mut |site| {
+        site.get("/static/notes.css").assert_ok("color: navy");
+        rows.push(format!("row {}", rows.len()));
+        let form = format!("text={}", rows.last().unwrap().replace(' ', "+"));
+        site.post_form("/", &[], &form).assert_ok(&format!("notes: {}.", rows.join(", ")));
+    });
+    // A new node process on the same data: the rows are there still.
+    node.up();
+    node.await_ready("notes", "web", 2);
+    let site = Site { host: "notes.localhost".into(), port: node.http_port };
+    site.get("/").assert_ok(&rows.join(", "));
+}
+
+#[test]
+fn the_example_answers_and_keeps_what_is_signed() {
+    let node = Node::start();
+    let project = node.path("django");
+    copy_of_example("django", &project);
+    let site = node.push(&project, "django");
+    site.get("/").assert_ok("Guests:");
+    assert_eq!(site.post_form("/sign", &[], "name=Ada").status, 201);
+    site.get("/").assert_ok("- Ada");
+    site.get("/static/guestbook.css").assert_ok("darkgreen");
+}

@@ -1,0 +1,135 @@
+//! One part's fault stays there: fail points are armed through the API while an outside client
+//! counts requests.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use crate::node::{Node, kill_nine};
+use crate::outside::{Callers, Site};
+use crate::project::copy_of_example;
+use crate::wait::{STATE_DEADLINE, wait_for};
+
+fn call(node: &Node, method: &str, point: &str, body: &str) -> String {
+    let socket = node.data().join("sockets/api");
+    let mut stream = UnixStream::connect(&socket).expect("the API's socket");
+    let head = format!(
+        "{method} /v1/failpoints/{point} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn arm(node: &Node, point: &str, fault: &str) {
+    let answer = call(node, "POST", point, &format!("{{\"fault\":\"{fault}\"}}"));
+    assert!(answer.starts_with("HTTP/1.1 2"), "{point}: {answer}");
+}
+
+fn disarm(node: &Node, point: &str) {
+    let answer = call(node, "DELETE", point, "");
+    assert!(answer.starts_with("HTTP/1.1 2"), "{point}: {answer}");
+}
+
+fn with_hello() -> (Node, Site) {
+    let node = Node::start_with(&["--fail-points"]);
+    let project = node.path("hello");
+    copy_of_example("hello", &project);
+    let site = node.push(&project, "hello");
+    node.await_ready("hello", "web", 4);
+    (node, site)
+}
+
+/// After the fault nothing was dropped, and the platform heals instances still.
+fn a_panic_is_survived(point: &str) {
+    let (node, site) = with_hello();
+    let callers = Callers::start(&site, "/", &["Hello from"]);
+    callers.answered_more(20);
+    arm(&node, point, "panic-once");
+    wait_for("the panic to be logged", STATE_DEADLINE, || {
+        // Something for every part to do.
+        node.cortex(&["scale", "web=3", "-a", "hello"]);
+        node.cortex(&["scale", "web=4", "-a", "hello"]);
+        let log = node.log();
+        if log.contains("panic") { Ok(()) } else { Err(log) }
+    });
+    callers.answered_more(50);
+    callers.finish_without_failure();
+    let victim = node.await_ready("hello", "web", 4).remove(2);
+    kill_nine(victim.pid.unwrap());
+    wait_for("it to be back", STATE_DEADLINE, || {
+        let rows = node.ready("hello", "web");
+        let back = rows.len() == 4 && rows.iter().all(|row| row.pid != victim.pid);
+        if back { Ok(()) } else { Err(format!("{rows:#?}")) }
+    });
+    site.get("/").assert_ok("Hello from");
+}
+
+#[test]
+fn a_panic_of_the_checker_is_survived() {
+    a_panic_is_survived("checker");
+}
+
+#[test]
+fn a_panic_of_the_metrics_is_survived() {
+    a_panic_is_survived("metrics");
+}
+
+#[test]
+fn a_panic_of_an_applications_actor_is_survived() {
+    a_panic_is_survived("application.hello");
+}
+
+#[test]
+fn a_panic_of_the_routers_control_is_survived() {
+    a_panic_is_survived("router.control");
+}
+
+/// Every sync of the store hangs: writes wait, requests do not.
+#[test]
+fn a_stalled_disk_does_not_stall_serving() {
+    let (node, site) = with_hello();
+    arm(&node, "store.sync", "stall");
+    let callers = Callers::start(&site, "/", &["Hello from"]);
+    let mut write = std::process::Command::new(crate::node::binary());
+    write.args(["store", "set", "a::b", "c", "--data-dir"]).arg(node.data());
+    let mut write = write.spawn().unwrap();
+    callers.answered_more(200);
+    assert!(write.try_wait().unwrap().is_none(), "a write is not acknowledged before it is safe");
+    disarm(&node, "store.sync");
+    let status = wait_for("the write to end", STATE_DEADLINE, || {
+        write.try_wait().unwrap().ok_or("it waits".to_string())
+    });
+    assert!(status.success());
+    callers.finish_without_failure();
+    assert_eq!(node.cortex(&["store", "get", "a::b"]).trim_end(), "c");
+}
+
+/// An instance that dies while the disk stalls is not called by the router any more.
+#[test]
+fn an_instance_that_dies_during_a_stall_costs_no_more_than_its_own_request() {
+    let (node, site) = with_hello();
+    let victim = node.ready("hello", "web").remove(0);
+    arm(&node, "store.sync", "stall");
+    let callers = Callers::start(&site, "/", &["Hello from"]);
+    callers.answered_more(20);
+    kill_nine(victim.pid.unwrap());
+    callers.answered_more(200);
+    let tally = callers.finish();
+    assert!(tally.failures.count <= 1, "{tally:#?}");
+    disarm(&node, "store.sync");
+    wait_for("it to be back", STATE_DEADLINE, || {
+        let rows = node.ready("hello", "web");
+        let back = rows.len() == 4 && rows.iter().all(|row| row.pid != victim.pid);
+        if back { Ok(()) } else { Err(format!("{rows:#?}")) }
+    });
+}
+
+#[test]
+fn fail_points_are_off_unless_asked_for() {
+    let node = Node::start();
+    let answer = call(&node, "POST", "checker", "{\"fault\":\"panic-once\"}");
+    assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+}

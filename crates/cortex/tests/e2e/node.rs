@@ -1,0 +1,301 @@
+//! One node under test: `cortex up` as a child in a directory of its own, and the command line
+//! against it. Whatever a test does, everything that its node started is stopped in the end.
+
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use crate::machine::{Identity, free_port, identity, kill, processes_below};
+use crate::outside::Site;
+use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
+
+/// Installing packages over a slow network is part of some pushes.
+const COMMAND_DEADLINE: Duration = Duration::from_secs(600);
+
+pub fn binary() -> PathBuf {
+    let path = std::env::var_os("CORTEX_BIN").map(PathBuf::from);
+    path.unwrap_or_else(|| env!("CARGO_BIN_EXE_cortex").into())
+}
+
+/// What one command did.
+#[derive(Debug)]
+pub struct Outcome {
+    pub command: String,
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Outcome {
+    #[track_caller]
+    pub fn succeeded(self) -> Outcome {
+        assert!(
+            self.status.success(),
+            "`{}` failed:\n{}{}",
+            self.command,
+            self.stdout,
+            self.stderr
+        );
+        self
+    }
+
+    /// Refused in an orderly way: an exit code, something on stderr, no panic.
+    #[track_caller]
+    pub fn refused(self) -> Outcome {
+        let orderly = self.status.code().is_some_and(|code| code != 0 && code != 101)
+            && !self.stderr.trim().is_empty()
+            && !self.stderr.contains("panicked");
+        assert!(orderly, "`{}` was to be refused with a reason: {self:#?}", self.command);
+        self
+    }
+
+    /// Each of `needles` appears in what people read on stderr.
+    #[track_caller]
+    pub fn saying(self, needles: &[&str]) -> Outcome {
+        for needle in needles {
+            assert!(
+                self.stderr.to_lowercase().contains(&needle.to_lowercase()),
+                "`{}` was to say '{needle}':\n{}",
+                self.command,
+                self.stderr
+            );
+        }
+        self
+    }
+
+    /// The URL that stands alone on a line of stdout.
+    #[track_caller]
+    pub fn site(&self) -> Site {
+        let url = self.stdout.lines().find(|line| line.starts_with("http://"));
+        Site::parse(url.unwrap_or_else(|| panic!("no URL on stdout: {self:#?}")))
+    }
+}
+
+/// A row of `cortex ps --json`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Row {
+    pub application: String,
+    pub process: String,
+    pub slot: u32,
+    pub node: String,
+    pub pid: Option<u32>,
+    pub port: Option<u16>,
+    pub release: String,
+    pub state: String,
+    pub started_at: Option<String>,
+    pub memory_bytes: Option<u64>,
+    pub restarts: u32,
+}
+
+impl Row {
+    pub fn is_ready(&self) -> bool {
+        self.state == "ready"
+    }
+
+    pub fn identity(&self) -> Option<Identity> {
+        self.pid.and_then(identity)
+    }
+}
+
+pub struct Node {
+    pub directory: TempDir,
+    pub http_port: u16,
+    options: Vec<String>,
+    child: Option<Child>,
+    starts: u32,
+}
+
+impl Node {
+    pub fn start() -> Node {
+        Node::start_with(&[])
+    }
+
+    pub fn start_with(options: &[&str]) -> Node {
+        let directory = TempDir::with_prefix("cortex-e2e-").expect("a temporary directory");
+        Node::start_in(directory, options)
+    }
+
+    /// `directory/data` may exist already.
+    pub fn start_in(directory: TempDir, options: &[&str]) -> Node {
+        let mut node = Node {
+            directory,
+            http_port: free_port(),
+            options: options.iter().map(|option| option.to_string()).collect(),
+            child: None,
+            starts: 0,
+        };
+        node.up();
+        node
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    /// Where a test may put projects.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn up_command(&self) -> Command {
+        let mut command = Command::new(binary());
+        command.arg("up").arg("--data-dir").arg(self.data());
+        command.args(["--http", &format!("127.0.0.1:{}", self.http_port)]).args(&self.options);
+        command
+    }
+
+    /// Starts the node and returns when it answers commands.
+    pub fn up(&mut self) {
+        assert!(self.child.is_none(), "it is up already");
+        self.starts += 1;
+        let log = File::create(self.log_path()).expect("a file for the node's output");
+        let mut command = self.up_command();
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("the same file")).stderr(log);
+        self.child = Some(command.spawn().expect("the binary starts"));
+        wait_for("the node to answer", STATE_DEADLINE, || {
+            if let Ok(Some(status)) = self.child.as_mut().expect("just started").try_wait() {
+                panic!("the node ended with {status}:\n{}", self.log());
+            }
+            let outcome = self.run(&["status"]);
+            if outcome.status.success() { Ok(()) } else { Err(outcome.stderr) }
+        });
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.path(&format!("node.{}.log", self.starts))
+    }
+
+    /// What the node printed since its last start.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned()
+    }
+
+    pub fn kill_nine(&mut self) {
+        let mut child = self.child.take().expect("the node is up");
+        child.kill().expect("it can be killed");
+        child.wait().expect("it can be awaited");
+    }
+
+    /// `cortex down`, and nothing is left of what it ran.
+    pub fn down(&mut self) {
+        self.cortex(&["down"]);
+        let mut child = self.child.take().expect("the node is up");
+        wait_until("the node process to end", || matches!(child.try_wait(), Ok(Some(_))));
+        let data = self.data();
+        wait_for("everything to be stopped", STATE_DEADLINE, || {
+            let left = processes_below(&data);
+            if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+        });
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Outcome {
+        self.run_in(self.directory.path(), arguments)
+    }
+
+    pub fn run_in(&self, directory: &Path, arguments: &[&str]) -> Outcome {
+        let mut command = Command::new(binary());
+        command.arg(arguments[0]).arg("--data-dir").arg(self.data()).args(&arguments[1..]);
+        command.current_dir(directory);
+        run(command, &format!("cortex {}", arguments.join(" ")))
+    }
+
+    /// The command succeeds; its stdout.
+    #[track_caller]
+    pub fn cortex(&self, arguments: &[&str]) -> String {
+        self.run(arguments).succeeded().stdout
+    }
+
+    pub fn try_push(&self, project: &Path, name: &str) -> Outcome {
+        self.run(&["push", project.to_str().expect("test paths are text"), "-a", name])
+    }
+
+    #[track_caller]
+    pub fn push(&self, project: &Path, name: &str) -> Site {
+        self.try_push(project, name).succeeded().site()
+    }
+
+    /// Processes as `ps --json` shows them.
+    pub fn rows(&self, name: &str) -> Vec<Row> {
+        let text = self.cortex(&["ps", "--json", "-a", name]);
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("ps --json printed '{text}': {e}"))
+    }
+
+    pub fn ready(&self, name: &str, process: &str) -> Vec<Row> {
+        let rows = self.rows(name).into_iter();
+        rows.filter(|row| row.is_ready() && row.process == process).collect()
+    }
+
+    /// Waits until exactly `count` processes of that type are there, all of them ready.
+    pub fn await_ready(&self, name: &str, process: &str, count: usize) -> Vec<Row> {
+        wait_for(&format!("{count} x {name}/{process}"), STATE_DEADLINE, || {
+            let mut rows = self.rows(name);
+            rows.retain(|row| row.process == process);
+            let good = rows.len() == count && rows.iter().all(Row::is_ready);
+            if good { Ok(rows) } else { Err(format!("{rows:#?}")) }
+        })
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the node's output:\n{}---", self.log());
+        }
+        let orderly = self.child.is_some() && self.run(&["down"]).status.success();
+        if let Some(mut child) = self.child.take() {
+            if !orderly {
+                child.kill().ok();
+            }
+            child.wait().ok();
+        }
+        let left = processes_below(&self.data());
+        for (pid, _) in &left {
+            if let Some(pid) = rustix::process::Pid::from_raw(*pid as i32) {
+                rustix::process::kill_process(pid, Signal::KILL).ok();
+            }
+        }
+        if orderly && !left.is_empty() && !std::thread::panicking() {
+            panic!("`cortex down` left processes behind: {left:?}");
+        }
+    }
+}
+
+/// Runs to the end, or is killed at the deadline. Output goes to files, so that no pipe that some
+/// grandchild holds open can stall the test.
+pub fn run(mut command: Command, shown: &str) -> Outcome {
+    let stdout = tempfile::NamedTempFile::new().expect("a temporary file");
+    let stderr = tempfile::NamedTempFile::new().expect("a temporary file");
+    command.stdin(Stdio::null());
+    command.stdout(stdout.reopen().expect("it is there"));
+    command.stderr(stderr.reopen().expect("it is there"));
+    let mut child = command.spawn().unwrap_or_else(|e| panic!("`{shown}` does not start: {e}"));
+    let started = std::time::Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("it can be awaited") {
+            break status;
+        }
+        if started.elapsed() > COMMAND_DEADLINE {
+            child.kill().ok();
+            child.wait().ok();
+            let said = fs::read(stderr.path()).unwrap_or_default();
+            panic!("`{shown}` did not end: {}", String::from_utf8_lossy(&said));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(status.signal().is_none(), "`{shown}` was ended by {status}");
+    let text =
+        |path: &Path| String::from_utf8_lossy(&fs::read(path).expect("it is there")).into_owned();
+    let (stdout, stderr) = (text(stdout.path()), text(stderr.path()));
+    Outcome { command: shown.into(), status, stdout, stderr }
+}
+
+/// `kill -9`, as an accident would have it.
+pub fn kill_nine(pid: u32) {
+    kill(pid, Signal::KILL);
+}

@@ -1,0 +1,53 @@
+//! Projects to push: copies of the examples, freshly generated ones, and small ones made of text.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::node::run;
+
+fn examples() -> PathBuf {
+    let path = std::env::var_os("CORTEX_EXAMPLES").map(PathBuf::from);
+    path.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples"))
+}
+
+pub fn copy_of_example(name: &str, target: &Path) {
+    copy(&examples().join(name), target);
+}
+
+fn copy(source: &Path, target: &Path) {
+    fs::create_dir_all(target).unwrap_or_else(|e| panic!("{}: {e}", target.display()));
+    let entries = fs::read_dir(source).unwrap_or_else(|e| panic!("{}: {e}", source.display()));
+    for entry in entries.flatten() {
+        let (from, to) = (entry.path(), target.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            fs::copy(&from, &to).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
+        }
+    }
+}
+
+/// A directory with these files.
+pub fn of_files(target: &Path, files: &[(&str, &str)]) {
+    fs::create_dir_all(target).expect("a directory of the test's own");
+    for (path, text) in files {
+        let path = target.join(path);
+        fs::create_dir_all(path.parent().expect("it lies below the target")).expect("likewise");
+        fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
+}
+
+/// Replaces `old`, which must be there.
+pub fn edit(file: &Path, old: &str, new: &str) {
+    let text = fs::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    assert!(text.contains(old), "'{old}' is not in {}:\n{text}", file.display());
+    fs::write(file, text.replace(old, new)).expect("it can be written");
+}
+
+/// Runs a generator or package tool of the framework's own; its stdout.
+pub fn tool(directory: &Path, program: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(directory);
+    run(command, &format!("{program} {}", arguments.join(" "))).succeeded().stdout
+}

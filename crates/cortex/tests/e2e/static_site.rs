@@ -1,0 +1,62 @@
+//! `examples/static`: no process at all, the router answers.
+
+use std::fs;
+
+use crate::node::Node;
+use crate::outside::{Callers, Connection};
+use crate::project::{copy_of_example, edit, of_files};
+use crate::wait::wait_until;
+
+#[test]
+fn journey() {
+    let mut node = Node::start();
+    let project = node.path("site");
+    copy_of_example("static", &project);
+    let site = node.push(&project, "site");
+    let page = site.get("/");
+    page.assert_ok("<h1>A static site</h1>");
+    assert!(page.headers["content-type"].starts_with("text/html"), "{page:?}");
+    assert!(site.get("/style.css").headers["content-type"].starts_with("text/css"));
+    assert_eq!(site.get("/nothing-here").status, 404);
+    assert!(node.rows("site").is_empty(), "nothing runs for a static site");
+
+    let callers = Callers::start(&site, "/", &["A static site", "The second edition"]);
+    callers.answered_more(50);
+    edit(&project.join("index.html"), "<h1>A static site</h1>", "<h1>The second edition</h1>");
+    node.push(&project, "site");
+    callers.answered_more(50);
+    site.get("/").assert_ok("The second edition");
+
+    let aside = node.path("aside");
+    fs::rename(project.join("index.html"), &aside).unwrap();
+    fs::rename(project.join("style.css"), node.path("aside.css")).unwrap();
+    of_files(&project, &[("odd.xyz", "nothing that anybody knows")]);
+    node.try_push(&project, "site").refused().saying(&["odd.xyz", "index.html"]);
+    callers.answered_more(50);
+    callers.finish_without_failure();
+
+    node.kill_nine();
+    node.up();
+    wait_until("the site to be served again", || {
+        site.try_get("/").is_ok_and(|answer| answer.body.contains("The second edition"))
+    });
+    node.cortex(&["rollback", "-a", "site"]);
+    site.get("/").assert_ok("<h1>A static site</h1>");
+    node.down();
+}
+
+#[test]
+fn unchanged_files_are_not_sent_again_and_nothing_outside_is() {
+    let node = Node::start();
+    let project = node.path("site");
+    copy_of_example("static", &project);
+    let site = node.push(&project, "site");
+    let tag = site.get("/style.css").headers["etag"].clone();
+    let mut connection = Connection::open(&site).unwrap();
+    let again = connection.request("GET", "/style.css", &[("if-none-match", &tag)], b"").unwrap();
+    assert_eq!((again.status, again.body.as_str()), (304, ""));
+    for path in ["/../../../../../etc/passwd", "/%2e%2e/%2e%2e/%2e%2e/etc/passwd", "/..%2f..%2fx"] {
+        let answer = site.get(path);
+        assert!(answer.status == 400 || answer.status == 404, "{path}: {answer:?}");
+    }
+}

@@ -1,0 +1,30 @@
+//! Waiting for a state: poll with a deadline, never a fixed sleep.
+
+use std::time::{Duration, Instant};
+
+/// Long enough for any state of a loaded two-core machine; reached only when something is wrong.
+pub const STATE_DEADLINE: Duration = Duration::from_secs(90);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Polls until `look` gives a value; else panics with `what` and what was seen last.
+pub fn wait_for<T>(
+    what: &str,
+    deadline: Duration,
+    mut look: impl FnMut() -> Result<T, String>,
+) -> T {
+    let started = Instant::now();
+    loop {
+        match look() {
+            Ok(value) => return value,
+            Err(seen) if started.elapsed() > deadline => {
+                panic!("waited {deadline:?} in vain for {what}; seen last: {seen}")
+            }
+            Err(_) => std::thread::sleep(POLL_INTERVAL),
+        }
+    }
+}
+
+/// As `wait_for`, for a condition.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    wait_for(what, STATE_DEADLINE, || if holds() { Ok(()) } else { Err("not so".into()) });
+}

@@ -1,0 +1,408 @@
+//! House rules that a machine can check, over every tracked file. The reasons are in `STYLE.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Past this, a concept is missing; tests move into a file beside.
+const FILE_LINES_MAX: usize = 600;
+const LINE_COLUMNS_MAX: usize = 100;
+/// A function longer than this hides a step that has no name yet.
+const FUNCTION_LINES_MAX: usize = 100;
+
+/// Levels of the workspace: a crate may only name crates of lower levels.
+const LEVELS: &[(&str, u32)] = &[
+    ("model", 0),
+    ("store", 1),
+    ("agent", 1),
+    ("router", 1),
+    ("checker", 1),
+    ("cortex", 2),
+    ("sim", 2),
+];
+const PURE: &[&str] = &["model", "store", "agent", "router", "checker"];
+
+struct File {
+    /// Relative to the repository's root, with `/`.
+    path: String,
+    text: String,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the root is there")
+}
+
+/// Everything in the repository that is text, but for what is built or fetched.
+fn files() -> Vec<File> {
+    let root = root();
+    let mut found = Vec::new();
+    let mut directories = vec![root.clone()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).expect("a readable directory").flatten() {
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let skipped =
+                matches!(name.as_str(), ".git" | "target" | "node_modules" | "__pycache__");
+            if skipped || path.is_symlink() {
+                continue;
+            }
+            if path.is_dir() {
+                directories.push(path);
+            } else if let Ok(text) = fs::read_to_string(&path) {
+                let path = path.strip_prefix(&root).expect("it lies below").to_string_lossy();
+                found.push(File { path: path.into_owned(), text });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    assert!(found.iter().any(|file| file.path == "Cargo.toml"), "this is the root");
+    found
+}
+
+fn rust() -> impl Iterator<Item = File> {
+    files().into_iter().filter(|file| file.path.ends_with(".rs"))
+}
+
+/// This file names what it forbids.
+fn is_tidy(file: &File) -> bool {
+    file.path == "tests/tidy.rs"
+}
+
+fn assert_none(rule: &str, offenders: Vec<String>) {
+    assert!(offenders.is_empty(), "{rule}:\n  {}", offenders.join("\n  "));
+}
+
+/// Lines that match, as `path:line: text`.
+fn lines(file: &File, matches: impl Fn(&str) -> bool) -> Vec<String> {
+    let lines = file.text.lines().enumerate().filter(|(_, line)| matches(line));
+    lines.map(|(n, line)| format!("{}:{}: {}", file.path, n + 1, line.trim())).collect()
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
+}
+
+#[test]
+fn files_stay_short() {
+    let long = rust().filter_map(|file| {
+        let count = file.text.lines().count();
+        (count > FILE_LINES_MAX).then(|| format!("{}: {count} lines", file.path))
+    });
+    assert_none("a file has at most 600 lines with its tests", long.collect());
+}
+
+#[test]
+fn lines_stay_short() {
+    let long = rust().flat_map(|file| {
+        // rustfmt cannot break a text; those are few and stay readable.
+        lines(&file, |line| line.chars().count() > LINE_COLUMNS_MAX && !line.contains('"'))
+    });
+    assert_none("a line has at most 100 columns", long.collect());
+}
+
+#[test]
+fn functions_stay_short() {
+    let mut long = Vec::new();
+    for file in rust() {
+        let mut open: Option<(usize, String, usize)> = None;
+        for (number, line) in file.text.lines().enumerate() {
+            let indent = line.len() - line.trim_start().len();
+            let is_start = words(line).take(4).any(|word| word == "fn") && line.ends_with('{');
+            match &open {
+                None if is_start => open = Some((indent, line.trim().into(), number)),
+                Some((at, head, start)) if indent == *at && line.trim_start().starts_with('}') => {
+                    if number - start > FUNCTION_LINES_MAX {
+                        long.push(format!("{}: {head} has {} lines", file.path, number - start));
+                    }
+                    open = None;
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_none("a function has at most 100 lines", long);
+}
+
+#[test]
+fn modules_say_what_they_are() {
+    let silent = rust().filter(|file| !file.text.starts_with("//!")).map(|file| file.path);
+    assert_none(
+        "a file begins with `//!`: what it owns, must not know, who drives it",
+        silent.collect(),
+    );
+}
+
+#[test]
+fn nothing_is_called_common_or_utils() {
+    let banned =
+        ["mod", "common", "utils", "util", "helpers", "helper", "types", "prelude", "misc"];
+    let named = rust().filter(|file| {
+        let names = file.path.trim_end_matches(".rs").split('/');
+        names.filter(|name| banned.contains(name)).count() > 0
+    });
+    assert_none("a module is named after what it holds", named.map(|file| file.path).collect());
+}
+
+#[test]
+fn type_names_say_something() {
+    let vague = ["Manager", "Helper", "Util", "Utils", "Data", "Info"];
+    // `NodeInfo` is the record `node::ID::info`.
+    let allowed = ["NodeInfo"];
+    let named = rust().filter(|file| !is_tidy(file)).flat_map(|file| {
+        lines(&file, |line| {
+            let mut words =
+                words(line).skip_while(|word| !matches!(*word, "struct" | "enum" | "trait"));
+            let declared = words.next().is_some() && !line.trim_start().starts_with("//");
+            declared.then(|| words.next()).flatten().is_some_and(|name| {
+                !allowed.contains(&name) && vague.iter().any(|end| name.ends_with(end))
+            })
+        })
+    });
+    assert_none("a type's name is a noun that says what it is", named.collect());
+}
+
+#[test]
+fn nothing_is_unfinished() {
+    let banned = ["todo!", "unimplemented!", "dbg!", "#[ignore", "FIXME", "XXX", "TODO"];
+    let found = files().into_iter().filter(|file| !is_tidy(file) && file.path != "Cargo.lock");
+    let found = found.filter(|file| {
+        // These name the words in order to forbid them.
+        !matches!(file.path.as_str(), "Cargo.toml" | "STYLE.md")
+    });
+    let found = found.flat_map(|file| lines(&file, |line| banned.iter().any(|b| line.contains(b))));
+    assert_none("nothing is left for later, nothing is skipped", found.collect());
+}
+
+#[test]
+fn tests_wait_for_a_state_and_never_just_sleep() {
+    // The one place that polls, and the loop that watches a command with a deadline.
+    let allowed = ["crates/cortex/tests/e2e/wait.rs", "crates/cortex/tests/e2e/node.rs"];
+    let found = rust()
+        .filter(|file| file.path.contains("/tests/e2e/") && !allowed.contains(&file.path.as_str()));
+    let found = found.flat_map(|file| lines(&file, |line| line.contains("thread::sleep")));
+    assert_none("a test polls for a state with a deadline", found.collect());
+}
+
+/// The `[dependencies]`-like sections of a manifest: dependency names.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut inside = false;
+    let mut names = BTreeSet::new();
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            inside = line.ends_with("dependencies]");
+        } else if inside && !line.is_empty() && !line.starts_with('#') {
+            let name = line.split(['.', '=', ' ']).next().expect("split gives one at least");
+            names.insert(name.to_string());
+        }
+    }
+    names
+}
+
+#[test]
+fn arrows_between_crates_point_down() {
+    let levels: BTreeMap<&str, u32> = LEVELS.iter().copied().collect();
+    let mut seen = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for file in files() {
+        let Some(name) = file.path.strip_prefix("crates/") else { continue };
+        let Some(name) = name.strip_suffix("/Cargo.toml") else { continue };
+        let Some(level) = levels.get(name) else {
+            wrong.push(format!("{name}: a crate that design and tidy do not know"));
+            continue;
+        };
+        seen.insert(name.to_string());
+        for dependency in dependencies(&file.text) {
+            if levels.get(dependency.as_str()).is_some_and(|other| other >= level) {
+                wrong.push(format!("{name} -> {dependency}"));
+            }
+        }
+    }
+    assert_none("model <- store, agent, router, checker <- cortex, sim; no sibling arrows", wrong);
+    assert_eq!(seen.len(), LEVELS.len(), "every crate is there: {seen:?}");
+}
+
+#[test]
+fn pure_crates_stay_pure() {
+    let mut wrong = Vec::new();
+    let files = files();
+    for name in PURE {
+        let path = format!("crates/{name}/clippy.toml");
+        let bans = files.iter().find(|file| file.path == path).map(|file| file.text.as_str());
+        let bans = bans.unwrap_or_default();
+        for ban in ["HashMap", "SystemTime", "Instant", "fs::File", "TcpStream", "process::Command"]
+        {
+            if !bans.contains(ban) {
+                wrong.push(format!("{path} does not ban {ban}"));
+            }
+        }
+        let outside = ["tokio", "rand", "getrandom", "rustix", "socket2", "axum", "hyper"];
+        let manifest = files.iter().find(|file| file.path == format!("crates/{name}/Cargo.toml"));
+        let manifest = manifest.expect("checked by the arrows").text.as_str();
+        let normal = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+        for dependency in dependencies(normal) {
+            if outside.contains(&dependency.as_str()) {
+                wrong.push(format!("{name} depends on {dependency}"));
+            }
+        }
+    }
+    assert_none("what decides does no I/O", wrong);
+}
+
+/// Code before the `mod tests` at the bottom.
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text)
+}
+
+#[test]
+fn the_store_knows_no_applications() {
+    let names =
+        ["model::application", "model::release", "ApplicationSpec", "ReleaseId", "TypedKey"];
+    let found = rust().filter(|file| file.path.starts_with("crates/store/src/"));
+    let found = found.flat_map(|file| {
+        let code = File { text: without_tests(&file.text).into(), path: file.path };
+        lines(&code, |line| names.iter().any(|name| line.contains(name)))
+    });
+    assert_none("the store keeps keys and values, whatever they mean", found.collect());
+}
+
+#[test]
+fn historic_names_stay_in_their_place() {
+    let names = ["miranda", "saffron", "ariel", "g23", "gnosis", "blami"];
+    let found = files().into_iter().filter(|file| {
+        let header = file.path.starts_with("crates/") && file.path.ends_with("src/lib.rs");
+        // The command `vera` takes the options of the thesis, and says so.
+        let vera = file.path.contains("vera");
+        !header && !vera && !is_tidy(file) && file.path != "docs/names.md"
+    });
+    let found = found.flat_map(|file| {
+        lines(&file, |line| {
+            // An option of that command.
+            let line = line.to_lowercase().replace("--ariel-port", "").replace("ariel-port", "");
+            words(&line).any(|word| names.contains(&word))
+        })
+    });
+    assert_none("historic names live in docs/names.md and crate headers", found.collect());
+}
+
+#[test]
+fn no_file_names_a_place_of_one_machine() {
+    // Written in two parts, so that this file does not name them either.
+    let banned = [
+        concat!("/wo", "rk/"),
+        concat!("/ro", "ot/"),
+        concat!("/ho", "me/"),
+        concat!("registry", ".npmjs"),
+        concat!("pypi", ".org"),
+        concat!("static.", "crates.io"),
+        concat!("index.", "crates.io"),
+        concat!("deb.", "debian.org"),
+    ];
+    let found = files().into_iter().filter(|file| file.path != "LICENSE");
+    let found = found.flat_map(|file| lines(&file, |line| banned.iter().any(|b| line.contains(b))));
+    assert_none("no absolute path of a machine, no registry's host", found.collect());
+}
+
+/// Targets of `[text](target)`, without code.
+fn links(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for piece in text.split("](").skip(1) {
+        if let Some(target) = piece.split(')').next() {
+            found.push(target.to_string());
+        }
+    }
+    found
+}
+
+#[test]
+fn documents_link_to_what_exists() {
+    let root = root();
+    let mut dead = Vec::new();
+    for file in files().into_iter().filter(|file| file.path.ends_with(".md")) {
+        let folder = root.join(&file.path).parent().expect("a file has a folder").to_path_buf();
+        for link in links(&file.text) {
+            let target = link.split('#').next().unwrap_or_default();
+            let elsewhere = link.starts_with("http://") || link.starts_with("https://");
+            if !elsewhere && !target.is_empty() && !folder.join(target).exists() {
+                dead.push(format!("{} -> {link}", file.path));
+            }
+        }
+    }
+    assert_none("documents link to files that exist", dead);
+}
+
+/// Paths in backticks that look like files of this repository.
+#[test]
+fn documents_name_files_that_exist() {
+    let root = root();
+    let mut dead = Vec::new();
+    for file in files().into_iter().filter(|file| file.path.ends_with(".md")) {
+        for (n, code) in file.text.split('`').enumerate() {
+            let path = n % 2 == 1 && !code.contains([' ', '\n', '*', '{', '<', '$']);
+            let ours = ["crates/", "docs/", "examples/", "tests/"];
+            if path && ours.iter().any(|start| code.starts_with(start)) && !root.join(code).exists()
+            {
+                dead.push(format!("{}: {code}", file.path));
+            }
+        }
+    }
+    assert_none("documents name files that exist", dead);
+}
+
+#[test]
+fn documents_are_there() {
+    let root = root();
+    let expected = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "STYLE.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "cortex.example.toml",
+        "docs/names.md",
+        "docs/glossary.md",
+        "test",
+        ".ci/run",
+    ];
+    let missing = expected.iter().filter(|path| !root.join(path).exists());
+    assert_none("every clone has these", missing.map(|path| path.to_string()).collect());
+}
+
+/// Every `cortex COMMAND` of the README is one that the command line knows.
+#[test]
+fn the_readmes_commands_exist() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("there is a README");
+    let help = std::process::Command::new(env!("CARGO_BIN_EXE_cortex")).arg("--help").output();
+    let help = String::from_utf8(help.expect("the binary runs").stdout).expect("help is text");
+    let known: BTreeSet<&str> = help
+        .lines()
+        .filter(|line| line.starts_with("  "))
+        .flat_map(|line| words(line).next())
+        .collect();
+    let used = readme.lines().filter_map(|line| {
+        let line = line.trim().trim_start_matches("$ ");
+        let rest = line.strip_prefix("cortex ").or_else(|| line.split(" -- ").nth(1));
+        rest.and_then(|rest| words(rest).next())
+    });
+    let used: BTreeSet<&str> = used.collect();
+    assert!(used.contains("up") && used.len() > 10, "the README shows the tour: {used:?}");
+    let unknown = used.iter().filter(|command| !known.contains(*command));
+    assert_none("the README's commands exist", unknown.map(|c| c.to_string()).collect());
+}
+
+/// Two providers of cryptography in one binary panic at run time; `ring` is the one.
+#[test]
+fn one_provider_of_cryptography() {
+    let lock = fs::read_to_string(root().join("Cargo.lock")).expect("there is a Cargo.lock");
+    let found = lock.lines().filter(|line| line.contains("name = \"aws-lc"));
+    assert_none("aws-lc stays out", found.map(str::to_string).collect());
+}
+
+#[test]
+fn scripts_are_executable() {
+    use std::os::unix::fs::PermissionsExt;
+    for script in ["test", ".ci/run"] {
+        let path = root().join(script);
+        let mode = fs::metadata(&path).map(|found| found.permissions().mode()).unwrap_or_default();
+        assert!(mode & 0o111 == 0o111, "{script} is executable");
+    }
+}
