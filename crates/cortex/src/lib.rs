@@ -3,7 +3,10 @@
 
 pub mod agent;
 pub mod bench;
+pub mod checker;
 pub mod driver;
+pub mod faults;
 pub mod layout;
 pub mod node;
+pub mod probe;
 pub mod store;

@@ -1,0 +1,209 @@
+//! The checker's shell: keeps the machine told of this node's instances, probes, and writes the
+//! verdicts. It reads the store and nothing else; the agent and the router never hear of it.
+
+mod targets;
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use checker::{Checker, Effect, Event, Method, Outcome, Target};
+use model::key::Board;
+use model::probe::Verdict;
+use model::{InstanceId, Key, NodeId, Prefix, TypedKey, record};
+use tokio::sync::mpsc;
+
+use self::targets::Targets;
+use crate::driver::{Clock, Shell, drive};
+use crate::faults::Faults;
+use crate::probe::{self, ProbeError};
+use crate::store::{SharedStore, Value, WatchEvent};
+
+/// The name of this part's fail point.
+pub const FAIL_POINT: &str = "checker";
+/// Events wait here while a verdict is being written; a full queue makes the watch fall behind,
+/// which ends in a resync.
+const EVENTS_MAX: usize = 1024;
+
+/// Runs until the store stops.
+pub async fn run(
+    store: SharedStore,
+    node: NodeId,
+    clock: Clock,
+    faults: Faults,
+) -> anyhow::Result<()> {
+    let (sender, mut receiver) = mpsc::channel(EVENTS_MAX);
+    let mut checker = Checker::new(clock.now().0);
+    let mut shell =
+        ProbeShell { store: store.clone(), node: node.clone(), events: sender.clone(), faults };
+    tokio::select! {
+        result = watch(store, node, sender) => result,
+        result = drive(&mut checker, &mut shell, &mut receiver, clock) => result,
+    }
+}
+
+/// Translates records into events.
+async fn watch(
+    store: SharedStore,
+    node: NodeId,
+    events: mpsc::Sender<Event>,
+) -> anyhow::Result<()> {
+    let mut watch = store.watch(Prefix::all(), None).await?;
+    let mut targets = read_all(&store, &node, &events).await?;
+    while let Some(change) = watch.next().await {
+        match change {
+            WatchEvent::Resync { .. } => {
+                let fresh = read_all(&store, &node, &events).await?;
+                for instance in targets.instances().filter(|id| !fresh.watches(id)) {
+                    events.send(Event::Target(instance.clone(), None)).await?;
+                }
+                targets = fresh;
+            }
+            WatchEvent::Changed { key, value, .. } => {
+                for event in changed(&mut targets, &node, &key, value.as_ref()) {
+                    events.send(event).await?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn read_all(
+    store: &SharedStore,
+    node: &NodeId,
+    events: &mpsc::Sender<Event>,
+) -> anyhow::Result<Targets> {
+    let mut targets = Targets::default();
+    for entry in store.prefix(&Prefix::from("app".parse::<Key>()?)).await? {
+        changed(&mut targets, node, &entry.key, Some(&entry.value));
+    }
+    let mut found = Vec::new();
+    for entry in store.prefix(&Prefix::from("instance".parse::<Key>()?)).await? {
+        found.extend(changed(&mut targets, node, &entry.key, Some(&entry.value)));
+    }
+    let probes: Key = format!("probe::{node}").parse()?;
+    for entry in store.prefix(&Prefix::from(probes)).await? {
+        let Some(TypedKey::Probe(_, instance)) = TypedKey::parse(&entry.key) else { continue };
+        let Some(bytes) = entry.value.inline() else { continue };
+        if let Ok(verdict) = record::decode::<Verdict>(bytes) {
+            events.send(Event::Written(instance.clone(), verdict)).await?;
+        }
+        if !targets.watches(&instance) {
+            events.send(Event::Target(instance, None)).await?;
+        }
+    }
+    for event in found {
+        events.send(event).await?;
+    }
+    Ok(targets)
+}
+
+/// What one changed record means for the probes.
+fn changed(targets: &mut Targets, node: &NodeId, key: &Key, value: Option<&Value>) -> Vec<Event> {
+    let bytes = value.and_then(Value::inline);
+    match TypedKey::parse(key) {
+        Some(TypedKey::Claim(instance, owner)) if owner == *node => {
+            let target = targets.claim(&instance, decoded(key, bytes));
+            vec![Event::Target(instance, target)]
+        }
+        Some(TypedKey::Release(application, id)) => {
+            targets.release(&application, &id, decoded(key, bytes));
+            Vec::new()
+        }
+        Some(TypedKey::Board(Board::Suspect(instance, generation))) if bytes.is_some() => {
+            vec![Event::Suspect(instance, generation)]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A record that cannot be read counts as absent, and is reported.
+fn decoded<T: serde::de::DeserializeOwned>(key: &Key, bytes: Option<&bytes::Bytes>) -> Option<T> {
+    match record::decode(bytes?) {
+        Ok(record) => Some(record),
+        Err(error) => {
+            tracing::warn!(%key, %error, "checker.record_unreadable");
+            None
+        }
+    }
+}
+
+struct ProbeShell {
+    store: SharedStore,
+    node: NodeId,
+    events: mpsc::Sender<Event>,
+    faults: Faults,
+}
+
+impl Shell for ProbeShell {
+    type Effect = Effect;
+
+    async fn perform(&mut self, effect: Effect) -> anyhow::Result<()> {
+        self.faults.check_async(FAIL_POINT).await?;
+        match effect {
+            Effect::Probe { instance, target } => {
+                let events = self.events.clone();
+                tokio::spawn(async move {
+                    let generation = target.generation;
+                    let outcome = probe(&instance, &target).await;
+                    events.send(Event::Probed { instance, generation, outcome }).await.ok();
+                });
+            }
+            Effect::WriteVerdict { instance, verdict } => {
+                let key = TypedKey::Probe(self.node.clone(), instance.clone()).key();
+                match verdict {
+                    Some(verdict) => {
+                        tracing::info!(
+                            %instance,
+                            generation = verdict.generation,
+                            health = ?verdict.health,
+                            detail = verdict.detail,
+                            "checker.verdict"
+                        );
+                        self.store.set(key, record::encode(&verdict).into()).await?;
+                    }
+                    None => drop(self.store.delete(key).await?),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn probe(instance: &InstanceId, target: &Target) -> Outcome {
+    let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let result = match &target.method {
+        Method::Tcp { port } => probe::tcp(loopback(*port), target.timeout).await,
+        Method::Http { port, path } => {
+            let host = format!("{}.localhost", instance.application);
+            match probe::http_get(loopback(*port), &host, path, target.timeout).await {
+                Ok(200..=399) => Ok(()),
+                Ok(status) => {
+                    return Outcome::Unwell { detail: format!("GET {path} answered {status}") };
+                }
+                Err(error) => Err(error),
+            }
+        }
+        Method::Process { pid, start_ticks } => {
+            return if process_lives(*pid, *start_ticks) {
+                Outcome::Well
+            } else {
+                Outcome::Absent { detail: format!("process {pid} is gone") }
+            };
+        }
+    };
+    match result {
+        Ok(()) => Outcome::Well,
+        Err(error @ ProbeError::Refused) => Outcome::Absent { detail: error.to_string() },
+        Err(error) => Outcome::Unwell { detail: error.to_string() },
+    }
+}
+
+fn process_lives(pid: u32, start_ticks: u64) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut fields = after_name.split_whitespace();
+    let zombie = fields.next() == Some("Z");
+    // Field 22 of the line; the state is field 3.
+    let started = fields.nth(18).and_then(|ticks| ticks.parse().ok());
+    !zombie && started == Some(start_ticks)
+}

@@ -1,0 +1,133 @@
+//! Asks an instance whether it is there: a connection, or one GET. Used by the agent while an
+//! instance starts and by the checker afterwards; knows neither.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Only the head of the answer matters.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+const HEADERS_MAX: usize = 64;
+
+#[derive(Debug, Error)]
+pub enum ProbeError {
+    #[error("connection refused")]
+    Refused,
+    #[error("no answer within {} ms", .0.as_millis())]
+    TimedOut(Duration),
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("what answers does not speak HTTP")]
+    NotHttp,
+}
+
+/// Whether something accepts connections there.
+pub async fn tcp(address: SocketAddr, timeout: Duration) -> Result<(), ProbeError> {
+    within(timeout, connect(address)).await.map(drop)
+}
+
+/// The status of a GET.
+pub async fn http_get(
+    address: SocketAddr,
+    host: &str,
+    path: &str,
+    timeout: Duration,
+) -> Result<u16, ProbeError> {
+    within(timeout, async {
+        let mut stream = connect(address).await?;
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: cortex-checker\r\nAccept: */*\r\n\
+             Connection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await?;
+        read_status(&mut stream).await
+    })
+    .await
+}
+
+async fn within<T>(
+    timeout: Duration,
+    work: impl Future<Output = Result<T, ProbeError>>,
+) -> Result<T, ProbeError> {
+    tokio::time::timeout(timeout, work).await.unwrap_or(Err(ProbeError::TimedOut(timeout)))
+}
+
+async fn connect(address: SocketAddr) -> Result<TcpStream, ProbeError> {
+    TcpStream::connect(address).await.map_err(|error| match error.kind() {
+        ErrorKind::ConnectionRefused => ProbeError::Refused,
+        _ => ProbeError::Io(error),
+    })
+}
+
+async fn read_status(stream: &mut TcpStream) -> Result<u16, ProbeError> {
+    let mut head = Vec::with_capacity(1024);
+    loop {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut response = httparse::Response::new(&mut headers);
+        // A head with more headers than that still has a status.
+        let parsed = response.parse(&head);
+        let status = response.code.filter(|status| *status >= 200);
+        match (parsed, status) {
+            (Ok(httparse::Status::Complete(length)), None) => drop(head.drain(..length)),
+            (Ok(_) | Err(httparse::Error::TooManyHeaders), Some(status)) => return Ok(status),
+            (Ok(httparse::Status::Partial), None) => {
+                let room = HEAD_BYTES_MAX.saturating_sub(head.len());
+                let read = stream.take(room as u64).read_buf(&mut head).await?;
+                if read == 0 {
+                    return Err(ProbeError::NotHttp);
+                }
+            }
+            (Err(_), _) => return Err(ProbeError::NotHttp),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    const TIMEOUT: Duration = Duration::from_millis(300);
+
+    async fn answering(bytes: &'static [u8]) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 1024];
+                let _ = stream.read(&mut request).await;
+                let _ = stream.write_all(bytes).await;
+                // Kept open: the probe must not wait for the end.
+                tokio::spawn(async move { stream.read(&mut [0; 1]).await });
+            }
+        });
+        address
+    }
+
+    async fn check(answer: &'static [u8]) -> Result<u16, ProbeError> {
+        http_get(answering(answer).await, "shop.localhost", "/up", TIMEOUT).await
+    }
+
+    #[tokio::test]
+    async fn the_status_is_read_from_the_head() {
+        assert_eq!(check(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap(), 204);
+        assert_eq!(check(b"HTTP/1.0 500 Oh\r\nA: b\r\n\r\nbody").await.unwrap(), 500);
+        let continued = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n";
+        assert_eq!(check(continued).await.unwrap(), 200);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_answer_is_told_apart() {
+        assert!(matches!(check(b"SSH-2.0-x\r\n").await, Err(ProbeError::NotHttp)));
+        assert!(matches!(check(b"").await, Err(ProbeError::TimedOut(_))));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tcp(address, TIMEOUT).await.unwrap();
+        drop(listener);
+        assert!(matches!(tcp(address, TIMEOUT).await, Err(ProbeError::Refused)));
+    }
+}
