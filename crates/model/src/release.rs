@@ -26,6 +26,9 @@ pub struct Release {
     pub author: String,
     /// For people: "push of abc123", "rollback to v3".
     pub note: String,
+    /// What served when this was asked for: where `rollback` goes by default.
+    #[serde(default)]
+    pub replaces: Option<ReleaseId>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }
