@@ -43,6 +43,7 @@ fn values_are_set_listed_hashed_and_survive_a_killed_node() {
 }
 
 const FULL_DISK: &str = "CORTEX_TEST_FULL_DISK";
+/// Beside three times the binary, of which a node keeps a copy.
 const DISK_MIB: u64 = 64;
 
 /// In a mount namespace of its own, so that an ordinary user may mount a small disk.
@@ -54,8 +55,9 @@ fn a_full_disk_refuses_a_push_and_loses_nothing() {
     let disk = tempfile::tempdir().unwrap();
     let test = std::env::current_exe().unwrap();
     let name = std::thread::current().name().expect("libtest names threads").to_string();
+    let size = fs::metadata(crate::node::binary()).unwrap().len() * 3 / (1 << 20) + DISK_MIB;
     let script = format!(
-        "mount -t tmpfs -o size={DISK_MIB}m,mode=700 none \"$1\" && exec \"$2\" --exact \"$3\" --nocapture"
+        "mount -t tmpfs -o size={size}m,mode=700 none \"$1\" && exec \"$2\" --exact \"$3\" --nocapture"
     );
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "--", "sh", "-c", &script, "sh"]);
