@@ -48,6 +48,7 @@ pub fn edit(file: &Path, old: &str, new: &str) {
 /// Runs a generator or package tool of the framework's own; its stdout.
 pub fn tool(directory: &Path, program: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
-    command.args(arguments).current_dir(directory);
+    // Spring would leave a server behind.
+    command.args(arguments).current_dir(directory).env("DISABLE_SPRING", "1");
     run(command, &format!("{program} {}", arguments.join(" "))).succeeded().stdout
 }

@@ -154,7 +154,7 @@ fn one_above_its_memory_limit_is_replaced_and_the_reason_kept() {
             "    hoard = bytearray(b'x') * (300 << 20)\n",
             "threading.Thread(target=grow, daemon=True).start()",
         ),
-        "memory_limit = \"200MB\"\n",
+        "[limits]\nmemory = \"200MB\"\n",
     );
     case.push();
     case.node.cortex(&["scale", "web=1", "-a", "app"]);
