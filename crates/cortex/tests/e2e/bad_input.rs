@@ -59,9 +59,9 @@ fn an_unreadable_file_is_named_and_nothing_is_pushed() {
     let node = Node::start();
     let project = node.path("app");
     of_files(&project, &[("index.html", "<p>hi</p>"), ("secret.txt", "x")]);
-    fs::set_permissions(project.join("secret.txt"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(project.join("secret.txt"), fs::Permissions::from_mode(0o000)).unwrap();
     push_without_privilege(&node, project.to_str().unwrap()).refused().saying(&["secret.txt"]);
-    fs::set_permissions(&project, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&project, fs::Permissions::from_mode(0o000)).unwrap();
     push_without_privilege(&node, project.to_str().unwrap()).refused().saying(&["app"]);
     fs::set_permissions(&project, fs::Permissions::from_mode(0o700)).unwrap();
     assert_nothing_was_made(&node);
