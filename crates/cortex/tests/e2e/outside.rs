@@ -272,3 +272,61 @@ fn call(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Answers each request with the next of `answers`, over and over, closing after each.
+    fn serve(answers: &'static [&'static str]) -> Site {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // Ends with the test process.
+        std::thread::spawn(move || {
+            for (stream, answer) in listener.incoming().zip(answers.iter().cycle()) {
+                let mut stream = BufReader::new(stream.unwrap());
+                let mut line = String::new();
+                while stream.read_line(&mut line).is_ok_and(|size| size > 2) {
+                    line.clear();
+                }
+                stream.get_mut().write_all(answer.as_bytes()).ok();
+            }
+        });
+        Site { host: "test".into(), port }
+    }
+
+    const GOOD: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 4\r\n\r\ngood";
+    const CHUNKED: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\
+                           \r\n2\r\ngo\r\n2\r\nod\r\n0\r\n\r\n";
+    const BAD: &str = "HTTP/1.1 502 Bad\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    const CUT: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 9\r\n\r\ngood";
+
+    #[test]
+    fn good_answers_are_no_failures() {
+        let callers = Callers::start(&serve(&[GOOD, CHUNKED]), "/", &["good"]);
+        callers.answered_more(20);
+        callers.finish_without_failure();
+    }
+
+    #[test]
+    fn every_bad_answer_is_counted() {
+        let thirds: [&'static [&'static str]; 3] =
+            [&[GOOD, GOOD, BAD], &[GOOD, GOOD, CUT], &[GOOD, GOOD, ""]];
+        for answers in thirds {
+            let callers = Callers::start(&serve(answers), "/", &["good"]);
+            callers.answered_more(20);
+            let tally = callers.finish();
+            let third = tally.sent / 3;
+            assert!((third..=third + 1).contains(&tally.failures.count), "{tally:?}");
+        }
+    }
+
+    #[test]
+    fn another_text_is_a_failure() {
+        let callers = Callers::start(&serve(&[GOOD]), "/", &["better"]);
+        wait_until("failures", || callers.failures.lock().unwrap().count > 2);
+        assert!(callers.finish().failures.count > 2);
+    }
+}
