@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::node::{Node, binary};
+use crate::node::{Node, Running, binary};
 use crate::outside::Site;
 use crate::project::{copy_of_example, edit};
 use crate::wait::{STATE_DEADLINE, wait_for};
@@ -81,9 +81,10 @@ fn logs_follow_what_is_printed() {
     let (node, site) = with_hello();
     let mut command = Command::new(binary());
     command.args(["logs", "-f", "-n", "0", "-a", "hello", "--data-dir"]).arg(node.data());
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let mut child = Running(child.unwrap());
     let (lines, arrived) = std::sync::mpsc::channel();
-    let output = BufReader::new(child.stdout.take().unwrap());
+    let output = BufReader::new(child.0.stdout.take().unwrap());
     let reader = std::thread::spawn(move || {
         for line in output.lines().map_while(Result::ok) {
             if lines.send(line).is_err() {
@@ -96,8 +97,7 @@ fn logs_follow_what_is_printed() {
         let line = arrived.try_iter().find(|line| line.contains("/followed-path"));
         line.ok_or("nothing yet".to_string())
     });
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
     reader.join().unwrap();
 }
 

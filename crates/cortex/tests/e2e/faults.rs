@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use crate::node::{Node, kill_nine};
+use crate::node::{Node, Running, kill_nine};
 use crate::outside::{Callers, Site};
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for};
@@ -95,12 +95,12 @@ fn a_stalled_disk_does_not_stall_serving() {
     let callers = Callers::start(&site, "/", &["Hello from"]);
     let mut write = std::process::Command::new(crate::node::binary());
     write.args(["store", "set", "a::b", "c", "--data-dir"]).arg(node.data());
-    let mut write = write.spawn().unwrap();
+    let mut write = Running(write.spawn().unwrap());
     callers.answered_more(200);
-    assert!(write.try_wait().unwrap().is_none(), "a write is not acknowledged before it is safe");
+    assert!(write.0.try_wait().unwrap().is_none(), "a write is not acknowledged before it is safe");
     disarm(&node, "store.sync");
     let status = wait_for("the write to end", STATE_DEADLINE, || {
-        write.try_wait().unwrap().ok_or("it waits".to_string())
+        write.0.try_wait().unwrap().ok_or("it waits".to_string())
     });
     assert!(status.success());
     callers.finish_without_failure();

@@ -6,7 +6,7 @@ use std::thread;
 use serde::Deserialize;
 
 use crate::journey::Journey;
-use crate::node::{Node, run};
+use crate::node::{Node, Running, run};
 use crate::outside::{Callers, Site};
 use crate::project::{copy_of_example, edit, of_files};
 use crate::wait::{STATE_DEADLINE, wait_for};
@@ -82,9 +82,9 @@ fn up_with_a_directory_prints_the_url() {
     let file = std::fs::File::create(&output).expect("a file");
     let mut command = node.up_command();
     command.arg(&project).stdin(Stdio::null()).stdout(file).stderr(Stdio::null());
-    let mut child = command.spawn().expect("the binary starts");
+    let mut child = Running(command.spawn().expect("the binary starts"));
     let site = wait_for("the URL", STATE_DEADLINE, || {
-        assert!(child.try_wait().expect("a child").is_none(), "`up` ended early");
+        assert!(child.0.try_wait().expect("a child").is_none(), "`up` ended early");
         let text = std::fs::read_to_string(&output).expect("it is there");
         let url = text.lines().find(|line| line.starts_with("http://") && text.ends_with('\n'));
         url.map(Site::parse).ok_or(text.clone())
@@ -94,7 +94,7 @@ fn up_with_a_directory_prints_the_url() {
     let by_name = Site { host: "hello.localhost".into(), port: node.http_port };
     by_name.get("/").assert_ok("Hello from web.");
     node.cortex(&["down"]);
-    wait_for("`up` to end", STATE_DEADLINE, || match child.try_wait().expect("a child") {
+    wait_for("`up` to end", STATE_DEADLINE, || match child.0.try_wait().expect("a child") {
         Some(status) => Ok(status),
         None => Err("it runs on".into()),
     });

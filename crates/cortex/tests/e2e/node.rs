@@ -266,6 +266,16 @@ impl Drop for Node {
     }
 }
 
+/// A child that a failed test does not leave behind.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
 /// Runs to the end, or is killed at the deadline. Output goes to files, so that no pipe that some
 /// grandchild holds open can stall the test.
 pub fn run(mut command: Command, shown: &str) -> Outcome {
