@@ -163,13 +163,18 @@ fn type_names_say_something() {
 
 #[test]
 fn nothing_is_unfinished() {
-    let banned = ["todo!", "unimplemented!", "dbg!", "#[ignore", "FIXME", "XXX", "TODO"];
+    let banned = ["todo!", "unimplemented!", "dbg!", "#[ignore"];
+    let reminders = ["FIXME", "XXX", "TODO"];
     let found = files().into_iter().filter(|file| !is_tidy(file) && file.path != "Cargo.lock");
     let found = found.filter(|file| {
         // These name the words in order to forbid them.
         !matches!(file.path.as_str(), "Cargo.toml" | "STYLE.md")
     });
-    let found = found.flat_map(|file| lines(&file, |line| banned.iter().any(|b| line.contains(b))));
+    let found = found.flat_map(|file| {
+        lines(&file, |line| {
+            banned.iter().any(|b| line.contains(b)) || words(line).any(|w| reminders.contains(&w))
+        })
+    });
     assert_none("nothing is left for later, nothing is skipped", found.collect());
 }
 
