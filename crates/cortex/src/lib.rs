@@ -2,6 +2,7 @@
 //! the modules; the binary only dispatches.
 
 pub mod agent;
+pub mod api;
 pub mod bench;
 pub mod checker;
 pub mod driver;

@@ -1,0 +1,253 @@
+//! The store itself, for people and scripts: any key, any value, streamed both ways.
+
+use std::fs::File;
+use std::io::Read;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use model::{Key, Prefix};
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+use super::Shared;
+use super::problem::Problem;
+use super::progress::ndjson;
+use super::records::rfc3339;
+use super::wire::{Answer, HistoryRow, StoreChange, StoredKey};
+use crate::store::{INLINE_VALUE_MAX, Value, ValueWriter, WatchEvent};
+
+/// What one value may take; sources of applications have the same limit.
+const VALUE_BYTES_MAX: u64 = super::upload::ARCHIVE_BYTES_MAX;
+const READ_BYTES: usize = 64 * 1024;
+/// Chunks between disk and socket.
+const CHUNKS_WAITING_MAX: usize = 16;
+const HISTORY_DEFAULT: usize = 100;
+/// What fits an answer of some megabytes.
+const HISTORY_MAX: usize = 10_000;
+/// Values up to this size are shown in a watch; of larger ones the size alone.
+const WATCH_VALUE_MAX: usize = INLINE_VALUE_MAX;
+
+#[derive(Debug, Deserialize)]
+pub struct KeyQuery {
+    key: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub struct PrefixQuery {
+    #[serde(default)]
+    prefix: String,
+    #[serde(default)]
+    limit: Option<usize>,
+}
+
+fn key(text: &str) -> Result<Key, Problem> {
+    text.parse()
+        .map_err(|error: model::key::KeyError| Problem::invalid("invalid_key", error.to_string()))
+}
+
+fn prefix(text: &str) -> Result<Prefix, Problem> {
+    text.parse()
+        .map_err(|error: model::key::KeyError| Problem::invalid("invalid_key", error.to_string()))
+}
+
+fn no_value(key: &Key) -> Problem {
+    Problem::missing("no_value", format!("no value is stored under '{key}'"))
+        .hint("`cortex store ls PREFIX` lists the keys there are")
+}
+
+pub async fn get(
+    State(api): State<Shared>,
+    Query(query): Query<KeyQuery>,
+) -> Result<Response, Problem> {
+    let key = key(&query.key)?;
+    let entry = api.store.lookup(&key).await?.ok_or_else(|| no_value(&key))?;
+    let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
+    match entry.value {
+        Value::Inline(bytes) => Ok((kind, bytes).into_response()),
+        Value::File { path, size, .. } => {
+            let file = File::open(&path).map_err(|error| {
+                super::problem::storage(&format!("{} cannot be read", path.display()), &error)
+            })?;
+            let length = [(header::CONTENT_LENGTH, size.to_string())];
+            Ok((kind, length, Body::from_stream(chunks(file))).into_response())
+        }
+    }
+}
+
+fn chunks(mut file: File) -> impl futures_util::Stream<Item = std::io::Result<Bytes>> {
+    let (sender, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
+    tokio::task::spawn_blocking(move || {
+        loop {
+            let mut chunk = vec![0; READ_BYTES];
+            let read = file.read(&mut chunk).map(|count| {
+                chunk.truncate(count);
+                Bytes::from(chunk)
+            });
+            let ended = !matches!(&read, Ok(chunk) if !chunk.is_empty());
+            let is_end = matches!(&read, Ok(chunk) if chunk.is_empty());
+            if (!is_end && sender.blocking_send(read).is_err()) || ended {
+                return;
+            }
+        }
+    });
+    futures_util::stream::unfold(receiver, |mut receiver| async {
+        Some((receiver.recv().await?, receiver))
+    })
+}
+
+/// Small values go into the commit itself; once more has come than fits there, into a file.
+pub async fn set(
+    State(api): State<Shared>,
+    Query(query): Query<KeyQuery>,
+    body: Body,
+) -> Result<(StatusCode, Json<Answer>), Problem> {
+    let key = key(&query.key)?;
+    let mut body = body.into_data_stream();
+    let mut head = Vec::new();
+    while head.len() <= INLINE_VALUE_MAX {
+        match body.next().await {
+            None => {
+                let commit = api.store.set(key, head.into()).await?;
+                return Ok(stored(&commit.0));
+            }
+            Some(chunk) => head.extend_from_slice(&chunk.map_err(cut)?),
+        }
+    }
+    let writer = api.store.writer().await?;
+    let rest = futures_util::stream::once(async { Ok(Bytes::from(head)) }).chain(body);
+    let file = write(writer, rest).await?;
+    let commit = api.store.set_file(key, file).await?;
+    Ok(stored(&commit.0))
+}
+
+fn stored(id: &[u8; 32]) -> (StatusCode, Json<Answer>) {
+    (StatusCode::OK, Json([("commit".to_string(), hex(id).into())].into()))
+}
+
+fn cut(error: axum::Error) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, "upload_cut", format!("the upload was cut: {error}"))
+}
+
+async fn write(
+    mut writer: ValueWriter,
+    body: impl futures_util::Stream<Item = Result<Bytes, axum::Error>>,
+) -> Result<crate::store::ValueFile, Problem> {
+    let mut body = std::pin::pin!(body);
+    while let Some(chunk) = body.next().await {
+        let chunk = chunk.map_err(cut)?;
+        if writer.size + chunk.len() as u64 > VALUE_BYTES_MAX {
+            return Err(crate::store::StoreError::TooLarge { max: VALUE_BYTES_MAX }.into());
+        }
+        let written = tokio::task::spawn_blocking(move || writer.write(&chunk).map(|()| writer));
+        writer = written.await.map_err(|error| Problem::internal(error.to_string()))??;
+    }
+    let finished = tokio::task::spawn_blocking(move || writer.finish());
+    Ok(finished.await.map_err(|error| Problem::internal(error.to_string()))??)
+}
+
+pub async fn delete(
+    State(api): State<Shared>,
+    Query(query): Query<KeyQuery>,
+) -> Result<(StatusCode, Json<Answer>), Problem> {
+    let key = key(&query.key)?;
+    match api.store.delete(key.clone()).await? {
+        Some(commit) => Ok(stored(&commit.0)),
+        None => Err(no_value(&key)),
+    }
+}
+
+pub async fn hash(
+    State(api): State<Shared>,
+    Query(query): Query<KeyQuery>,
+) -> Result<Json<Answer>, Problem> {
+    let key = key(&query.key)?;
+    let hash = api.store.lookup_hash(&key).await?.ok_or_else(|| no_value(&key))?;
+    Ok(Json([("hash".to_string(), hex(&hash).into())].into()))
+}
+
+pub async fn list(
+    State(api): State<Shared>,
+    Query(query): Query<PrefixQuery>,
+) -> Result<Json<Vec<StoredKey>>, Problem> {
+    let entries = api.store.prefix(&prefix(&query.prefix)?).await?;
+    let rows = entries.into_iter().map(|entry| StoredKey {
+        key: entry.key.to_string(),
+        size: size(&entry.value),
+        set_at: rfc3339(entry.set_at),
+        node: entry.node.to_string(),
+    });
+    Ok(Json(rows.collect()))
+}
+
+fn size(value: &Value) -> u64 {
+    match value {
+        Value::Inline(bytes) => bytes.len() as u64,
+        Value::File { size, .. } => *size,
+    }
+}
+
+pub async fn history(
+    State(api): State<Shared>,
+    Query(query): Query<PrefixQuery>,
+) -> Result<Json<Vec<HistoryRow>>, Problem> {
+    let limit = query.limit.unwrap_or(HISTORY_DEFAULT).min(HISTORY_MAX);
+    let entries = api.store.history(&prefix(&query.prefix)?, limit).await?;
+    let rows = entries.into_iter().map(|entry| HistoryRow {
+        id: hex(&entry.id.0),
+        key: entry.key.to_string(),
+        set_at: rfc3339(entry.set_at),
+        node: entry.node.to_string(),
+        deleted: entry.deleted,
+        size: entry.size,
+    });
+    Ok(Json(rows.collect()))
+}
+
+pub async fn watch(
+    State(api): State<Shared>,
+    Query(query): Query<PrefixQuery>,
+) -> Result<Response, Problem> {
+    let mut watch = api.store.watch(prefix(&query.prefix)?, None).await?;
+    let (sender, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
+    tokio::spawn(async move {
+        loop {
+            let event = tokio::select! {
+                event = watch.next() => event,
+                () = sender.closed() => return,
+            };
+            let Some(event) = event else { return };
+            if sender.send(change(event)).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(ndjson(receiver))
+}
+
+fn change(event: WatchEvent) -> StoreChange {
+    match event {
+        WatchEvent::Resync { .. } => StoreChange::Resync,
+        WatchEvent::Changed { key, value: None, .. } => StoreChange::Deleted { key: key.into() },
+        WatchEvent::Changed { key, value: Some(value), .. } => {
+            let text = value
+                .inline()
+                .filter(|bytes| bytes.len() <= WATCH_VALUE_MAX)
+                .and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
+            StoreChange::Set { key: key.into(), size: size(&value), value: text }
+        }
+    }
+}
+
+pub async fn head(State(api): State<Shared>) -> Result<Json<Answer>, Problem> {
+    let head = api.store.head().await?;
+    Ok(Json([("head".to_string(), head.into())].into()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,140 @@
+//! How a release gets on, as a stream of JSON lines: phases from the store, output of its steps
+//! from its log. Ends with the rollout.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use model::{Prefix, ReleaseId, RolloutPhase, TypedKey};
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use super::follow::Follower;
+use super::problem::Problem;
+use super::wire::Progress;
+use super::{Shared, records, releases};
+
+/// Between two looks at the steps' log; a change of phase is seen at once.
+const LOG_POLL: Duration = Duration::from_millis(50);
+/// No build takes longer; a client that still listens then is told to look again.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+/// Lines between a step and a slow terminal.
+const LINES_WAITING_MAX: usize = 64;
+
+pub async fn stream(
+    State(api): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    let app = records::require(&*api.store, &name).await?;
+    let id = releases::resolve(&app, &id)?.id.clone();
+    let key = TypedKey::Rollout(app.name.clone()).key();
+    let watch = api.store.watch(Prefix::from(key), None).await?;
+    let log = Follower::from_start(api.layout.build_log(&app.name, &id), "build".into());
+    let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
+    let reporter = Reporter { api, name, id, log, shown: None, sender };
+    tokio::spawn(async move { reporter.run(watch).await });
+    Ok(ndjson(receiver))
+}
+
+/// A response of one JSON object a line.
+pub fn ndjson<T: Serialize + Send + 'static>(receiver: mpsc::Receiver<T>) -> Response {
+    let lines = futures_util::stream::unfold(receiver, |mut receiver| async {
+        let item = receiver.recv().await?;
+        let mut line = serde_json::to_vec(&item).unwrap_or_default();
+        line.push(b'\n');
+        Some((Ok::<_, std::convert::Infallible>(bytes::Bytes::from(line)), receiver))
+    });
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
+struct Reporter {
+    api: Shared,
+    name: String,
+    id: ReleaseId,
+    log: Follower,
+    shown: Option<RolloutPhase>,
+    sender: mpsc::Sender<Progress>,
+}
+
+/// The client is gone or has been told how it ended.
+struct Ended;
+
+impl Reporter {
+    async fn run(mut self, mut watch: crate::store::Watch) {
+        let deadline = tokio::time::Instant::now() + WAIT_MAX;
+        while self.report().await.is_ok() {
+            if tokio::time::Instant::now() >= deadline {
+                let message = "no end within an hour; `cortex releases` tells how it went".into();
+                self.sender.send(Progress::Failed { message, serving: None }).await.ok();
+                return;
+            }
+            tokio::select! {
+                event = watch.next() => if event.is_none() { return },
+                () = tokio::time::sleep(LOG_POLL) => {}
+                () = self.sender.closed() => return,
+            }
+        }
+    }
+
+    /// Everything new, in order: a phase's output comes before the next phase.
+    async fn report(&mut self) -> Result<(), Ended> {
+        let app = match records::require(&*self.api.store, &self.name).await {
+            Ok(app) => app,
+            Err(problem) => {
+                let message = problem.body().detail;
+                return self.end(Progress::Failed { message, serving: None }).await;
+            }
+        };
+        // Read after the state: what a phase wrote before it ended is there by now.
+        loop {
+            let lines = self.log.read();
+            if lines.is_empty() {
+                break;
+            }
+            for line in lines {
+                self.send(Progress::Line { text: line.text }).await?;
+            }
+        }
+        let Some(rollout) = &app.rollout else {
+            return Ok(());
+        };
+        let target = rollout.target.as_ref();
+        if target != Some(&self.id) {
+            let ended = match target {
+                Some(target) if rollout.serving.as_ref() != Some(&self.id) => {
+                    Progress::Overtaken { by: app.label(target) }
+                }
+                _ => Progress::Done { url: app.url(&self.api.url_host()) },
+            };
+            return self.end(ended).await;
+        }
+        if self.shown != Some(rollout.phase) {
+            self.shown = Some(rollout.phase);
+            let phase = records::phase_word(rollout.phase).to_string();
+            self.send(Progress::Phase { phase }).await?;
+        }
+        match rollout.phase {
+            RolloutPhase::Done => {
+                self.end(Progress::Done { url: app.url(&self.api.url_host()) }).await
+            }
+            RolloutPhase::Failed => {
+                let message =
+                    rollout.message.clone().unwrap_or_else(|| "no reason is known".into());
+                let serving = rollout.serving.as_ref().map(|id| app.label(id));
+                self.end(Progress::Failed { message, serving }).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn send(&self, progress: Progress) -> Result<(), Ended> {
+        self.sender.send(progress).await.map_err(|_| Ended)
+    }
+
+    async fn end(&self, progress: Progress) -> Result<(), Ended> {
+        self.send(progress).await.ok();
+        Err(Ended)
+    }
+}

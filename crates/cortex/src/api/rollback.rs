@@ -1,0 +1,53 @@
+//! Rollback: an old release's code and variables as a new release.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{ConnectInfo, Path, State};
+use axum::http::StatusCode;
+use model::{Release, TypedKey};
+
+use super::problem::Problem;
+use super::records::{self, Application, Config};
+use super::releases::{self, Draft};
+use super::wire::{Released, Rollback};
+use super::{Peer, Shared, parse};
+
+pub async fn rollback(
+    State(api): State<Shared>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Released>), Problem> {
+    let asked: Rollback = parse(&body)?;
+    let _changing = api.changes.lock().await;
+    let mut app = records::require(&*api.store, &name).await?;
+    let old = match &asked.to {
+        Some(text) => releases::resolve(&app, text)?,
+        None => previous(&app)?,
+    };
+    let store = &*api.store;
+    let at = TypedKey::ConfigAt(app.name.clone(), old.id.clone());
+    let config: Config = match records::read(store, at).await? {
+        Some(config) => config,
+        None => records::config(store, &app.name).await?,
+    };
+    let note = format!("rollback to {}", app.label(&old.id));
+    let author = super::machine::user_name(peer.uid);
+    let draft = Draft::from_release(old, config.clone(), note, author);
+    records::write(store, TypedKey::Config(app.name.clone()), &config).await?;
+    let release = releases::make(&api, &mut app, draft).await?;
+    Ok((StatusCode::CREATED, Json(releases::released(&api, &app, &release))))
+}
+
+/// What served before that which serves now.
+fn previous(app: &Application) -> Result<&Release, Problem> {
+    let nothing = |why: String| {
+        Problem::conflict("nothing_before", why)
+            .hint(format!("`cortex releases -a {}` lists all; name one to go to it", app.name))
+    };
+    let serving =
+        app.serving().ok_or_else(|| nothing(format!("no release of {} serves yet", app.name)))?;
+    serving.replaces.as_ref().and_then(|id| app.release(id)).ok_or_else(|| {
+        nothing(format!("nothing served before {} of {}", app.label(&serving.id), app.name))
+    })
+}

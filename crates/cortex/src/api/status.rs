@@ -1,0 +1,75 @@
+//! The node itself: how it is, its metrics, and its end.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use model::TypedKey;
+use model::node::NodeLoad;
+
+use super::problem::Problem;
+use super::wire::{Answer, ApplicationRow, NodeStatus, PortRow};
+use super::{Shared, applications, machine, parse, records};
+
+pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Problem> {
+    let applications = applications::rows(&api).await?;
+    let ports = api.control.ports();
+    let load: Option<NodeLoad> =
+        records::read(&*api.store, TypedKey::NodeLoad(api.node.clone())).await?;
+    Ok(Json(NodeStatus {
+        node: api.node.to_string(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        uptime_seconds: api.now().since(api.started_at).as_secs(),
+        memory_bytes: machine::own_memory_bytes(),
+        data: api.layout.root().display().to_string(),
+        http: api.http.to_string(),
+        load_percent: load.map(|load| load.percent),
+        problems: problems(&applications, &ports),
+        ports,
+        applications,
+    }))
+}
+
+fn problems(applications: &[ApplicationRow], ports: &[PortRow]) -> Vec<String> {
+    let ports = ports.iter().filter_map(|port| {
+        let error = port.error.as_ref()?;
+        let whose = match &port.application {
+            Some(app) => format!("the port of {app}, {}", port.address),
+            None => port.address.clone(),
+        };
+        Some(format!("{whose}: {error}"))
+    });
+    let applications = applications.iter().filter_map(|app| match app.state.as_str() {
+        "degraded" | "down" | "failed" => Some(format!(
+            "{} is {}: {} of {} instances are ready; see `cortex logs -a {}`",
+            app.name, app.state, app.ready, app.wanted, app.name
+        )),
+        _ => None,
+    });
+    ports.chain(applications).collect()
+}
+
+pub async fn metrics(State(api): State<Shared>) -> String {
+    api.control.metrics()
+}
+
+pub async fn shut_down(State(api): State<Shared>) -> (StatusCode, Json<Vec<ApplicationRow>>) {
+    // What will be stopped, for the client to show; the stop itself needs no store.
+    let running = applications::rows(&api).await.unwrap_or_default();
+    api.control.shut_down();
+    (StatusCode::ACCEPTED, Json(running))
+}
+
+pub async fn set_fail_point(
+    State(api): State<Shared>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<Answer>, Problem> {
+    let asked: std::collections::BTreeMap<String, String> = parse(&body)?;
+    let action = asked.get("action").map_or("off", String::as_str);
+    api.control
+        .set_fail_point(&name, action)
+        .map_err(|why| Problem::conflict("no_fail_point", why))?;
+    Ok(Json([("fail_point".to_string(), name.into())].into()))
+}

@@ -1,0 +1,247 @@
+//! Push: an archive streams in, is looked at, and becomes a release. Until the release is written,
+//! nothing that exists is touched.
+
+use std::io::{BufReader, Seek, SeekFrom};
+
+use agent::detect::{DetectError, Plan, plan_release};
+use agent::manifest::Manifest;
+use agent::source::SourceTree;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Path, Query, State};
+use axum::http::StatusCode;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use model::{ApplicationName, RolloutPhase, TypedKey};
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+use super::problem::{Problem, storage};
+use super::records::{self, Application, Config};
+use super::releases::{self, Draft};
+use super::wire::Released;
+use super::{Api, Peer, Shared, archive, ports};
+use crate::store::{StoreError, ValueFile, ValueWriter};
+
+/// Heroku's limit for a slug is 500 MB compressed; sources above this hold what is no source.
+pub const ARCHIVE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+/// Chunks between the socket and the disk: memory stays bounded whatever is pushed.
+const CHUNKS_WAITING_MAX: usize = 16;
+const NOTE_CHARS_MAX: usize = 200;
+/// 256 bits, in hex.
+const SECRET_BYTES: usize = 32;
+
+#[derive(Debug, Default, Deserialize)]
+pub struct PushQuery {
+    /// For people: where the source came from.
+    #[serde(default)]
+    note: Option<String>,
+    /// Do nothing where the same source serves already.
+    #[serde(default)]
+    if_changed: bool,
+}
+
+pub async fn push(
+    State(api): State<Shared>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+    Query(query): Query<PushQuery>,
+    body: Body,
+) -> Result<(StatusCode, Json<Released>), Problem> {
+    let name: ApplicationName = name.parse()?;
+    let existing = records::find(&*api.store, &name).await?;
+    let forced = existing.and_then(|app| app.spec.framework);
+    let upload = receive(api.store.writer().await.map_err(Problem::from)?, body).await?;
+    let hint = name.to_string();
+    let (plan, file) = blocking(move || examine(upload, forced.as_deref(), &hint)).await?;
+    let author = super::machine::user_name(peer.uid);
+    release(&api, name, plan, file, author, query).await
+}
+
+/// Streams the body to a file. The disk is the slower side: the channel makes the socket wait.
+async fn receive(mut writer: ValueWriter, body: Body) -> Result<ValueWriter, Problem> {
+    let (chunks, mut waiting) = mpsc::channel::<Bytes>(CHUNKS_WAITING_MAX);
+    let disk = tokio::task::spawn_blocking(move || -> Result<ValueWriter, StoreError> {
+        while let Some(chunk) = waiting.blocking_recv() {
+            writer.write(&chunk)?;
+        }
+        Ok(writer)
+    });
+    let mut body = body.into_data_stream();
+    let mut size = 0;
+    let mut cut = None;
+    while let Some(chunk) = body.next().await {
+        match chunk {
+            Ok(chunk) => {
+                size += chunk.len() as u64;
+                if size > ARCHIVE_BYTES_MAX {
+                    cut = Some(too_large());
+                    break;
+                }
+                // The disk side has failed and says why below.
+                if chunks.send(chunk).await.is_err() {
+                    break;
+                }
+            }
+            Err(error) => {
+                let detail = format!("the push was cut: {error}");
+                cut = Some(Problem::new(StatusCode::BAD_REQUEST, "push_cut", detail));
+                break;
+            }
+        }
+    }
+    drop(chunks);
+    let writer = disk.await.map_err(|error| Problem::internal(error.to_string()))??;
+    match cut {
+        None => Ok(writer),
+        Some(problem) => Err(problem),
+    }
+}
+
+fn too_large() -> Problem {
+    let gib = ARCHIVE_BYTES_MAX / (1024 * 1024 * 1024);
+    Problem::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "source_too_large",
+        format!("the source is larger than {gib} GiB"),
+    )
+    .hint("leave out what is generated or data: list it in .gitignore or .cortexignore")
+}
+
+fn examine(
+    mut upload: ValueWriter,
+    forced: Option<&str>,
+    name: &str,
+) -> Result<(Plan, ValueFile), Problem> {
+    let mut read = || -> std::io::Result<std::fs::File> {
+        upload.file.seek(SeekFrom::Start(0))?;
+        std::fs::File::open(&upload.path)
+    };
+    let file = read().map_err(|error| storage("the upload cannot be read", &error))?;
+    let tree = archive::read(BufReader::new(file))?;
+    let plan = plan_of(&tree, forced, name)?;
+    Ok((plan, upload.finish()?))
+}
+
+fn plan_of(tree: &SourceTree, forced: Option<&str>, name: &str) -> Result<Plan, Problem> {
+    plan_release(tree, forced, name).map_err(|error| {
+        let code = match error {
+            DetectError::Nothing(_) => "not_recognised",
+            DetectError::UnknownFramework { .. } => "unknown_type",
+            DetectError::Unusable { .. } => "unusable",
+            _ => "invalid_file",
+        };
+        Problem::invalid(code, error.to_string())
+    })
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Problem::internal(error.to_string()))?
+}
+
+async fn release(
+    api: &Api,
+    name: ApplicationName,
+    plan: Plan,
+    file: ValueFile,
+    author: String,
+    query: PushQuery,
+) -> Result<(StatusCode, Json<Released>), Problem> {
+    let _changing = api.changes.lock().await;
+    let found = records::find(&*api.store, &name).await?;
+    let created = found.is_none();
+    let mut app = found.unwrap_or_else(|| Application::new(name.clone(), api.now()));
+    if query.if_changed && is_serving(&app, &plan, &file) {
+        let serving = app.serving().expect("checked by is_serving");
+        let answer = Released { unchanged: true, ..releases::released(api, &app, serving) };
+        return Ok((StatusCode::OK, Json(answer)));
+    }
+    let config = complete_config(api, &name, &plan.manifest, &plan.recipe.environment).await?;
+    merge(api, &mut app, &plan.manifest).await?;
+    records::write(&*api.store, TypedKey::Spec(name.clone()), &app.spec).await?;
+    let source = TypedKey::Source(name.clone(), file.hash).key();
+    let (hash, size) = (file.hash, file.size);
+    api.store.set_file(source, file).await?;
+    let note = query.note.unwrap_or_else(|| "push".into());
+    let draft = Draft {
+        source: hash,
+        source_bytes: size,
+        recipe: plan.recipe,
+        settings: plan.settings,
+        note: note.chars().filter(|c| !c.is_control()).take(NOTE_CHARS_MAX).collect(),
+        author,
+        config,
+    };
+    let release = releases::make(api, &mut app, draft).await?;
+    let answer = Released { created, ..releases::released(api, &app, &release) };
+    Ok((StatusCode::CREATED, Json(answer)))
+}
+
+fn is_serving(app: &Application, plan: &Plan, file: &ValueFile) -> bool {
+    let done = app
+        .rollout
+        .as_ref()
+        .is_some_and(|one| one.phase == RolloutPhase::Done && one.serving == one.target);
+    done && app.serving().is_some_and(|release| {
+        release.source == file.hash
+            && release.recipe == plan.recipe
+            && release.settings == plan.settings
+    })
+}
+
+/// What the project's own files say of the application itself; commands win.
+async fn merge(api: &Api, app: &mut Application, manifest: &Manifest) -> Result<(), Problem> {
+    if !app.spec.port_chosen && manifest.port.is_some() && manifest.port != app.spec.port {
+        app.spec.port = ports::allot(api, &app.name, manifest.port).await?;
+    }
+    if app.spec.port.is_none() {
+        app.spec.port = ports::allot(api, &app.name, None).await?;
+    }
+    if !manifest.domains.is_empty() {
+        app.spec.domains = manifest.domains.clone();
+    }
+    Ok(())
+}
+
+/// Makes the secrets that `app.json` wants generated, and insists on the variables it requires.
+async fn complete_config(
+    api: &Api,
+    name: &ApplicationName,
+    manifest: &Manifest,
+    environment: &Config,
+) -> Result<Config, Problem> {
+    let mut config = records::config(&*api.store, name).await?;
+    let given =
+        |config: &Config, key: &String| config.contains_key(key) || environment.contains_key(key);
+    let missing: Vec<&str> =
+        manifest.required.iter().filter(|key| !given(&config, key)).map(String::as_str).collect();
+    if !missing.is_empty() {
+        let assignments: Vec<String> = missing.iter().map(|key| format!("{key}=…")).collect();
+        return Err(Problem::invalid(
+            "config_required",
+            format!("app.json requires variables that are not set: {}", missing.join(", ")),
+        )
+        .hint(format!(
+            "set them with `cortex config set {} -a {name}` (after `cortex apps create {name}` \
+             where there is no application yet), then push again",
+            assignments.join(" ")
+        )));
+    }
+    let wanted: Vec<&String> = manifest.secrets.iter().filter(|key| !given(&config, key)).collect();
+    if !wanted.is_empty() {
+        for key in wanted {
+            config.insert(key.clone(), random_hex()?);
+        }
+        records::write(&*api.store, TypedKey::Config(name.clone()), &config).await?;
+    }
+    Ok(config)
+}
+
+fn random_hex() -> Result<String, Problem> {
+    let mut bytes = [0u8; SECRET_BYTES];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Problem::internal(format!("no random bytes: {error}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,267 @@
+//! What travels between client and API, as JSON under `/v1`. Fields are only ever added.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProblemBody {
+    pub status: u16,
+    pub code: String,
+    pub title: String,
+    pub detail: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CreateApplication {
+    pub name: String,
+    #[serde(default, rename = "type")]
+    pub framework: Option<String>,
+    #[serde(default)]
+    pub port: Option<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ApplicationRow {
+    pub name: String,
+    #[serde(rename = "type")]
+    pub framework: Option<String>,
+    pub release: Option<String>,
+    /// `running`, `degraded`, `down`, `failed`, `scaled to zero`, `no release`, or a rollout's phase.
+    pub state: String,
+    pub ready: u32,
+    pub wanted: u32,
+    pub port: Option<u16>,
+    pub url: Option<String>,
+    pub created_at: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ApplicationShown {
+    #[serde(flatten)]
+    pub row: ApplicationRow,
+    pub domains: Vec<String>,
+    /// The file that decided what the application is.
+    pub decided_by: Option<String>,
+    pub processes: Vec<ProcessRow>,
+    pub rollout: Option<RolloutShown>,
+    pub releases: usize,
+    pub persist: Vec<String>,
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcessRow {
+    pub process: String,
+    pub command: String,
+    pub wanted: u32,
+    pub ready: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RolloutShown {
+    pub serving: Option<String>,
+    pub target: Option<String>,
+    pub phase: String,
+    pub message: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Destroyed {
+    pub name: String,
+    /// Everything that ran has ended.
+    pub stopped: bool,
+    /// Where the application's persistent files remain.
+    pub kept: Option<String>,
+}
+
+/// One process, as `ps` shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InstanceRow {
+    pub application: String,
+    pub process: String,
+    pub slot: u32,
+    pub node: String,
+    pub pid: Option<u32>,
+    pub port: Option<u16>,
+    pub release: String,
+    pub state: String,
+    pub started_at: Option<String>,
+    pub memory_bytes: Option<u64>,
+    pub restarts: u32,
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReleaseRow {
+    pub release: String,
+    /// With the node that made it.
+    pub id: String,
+    pub note: String,
+    pub author: String,
+    pub created_at: String,
+    #[serde(rename = "type")]
+    pub framework: String,
+    pub source: String,
+    pub source_bytes: u64,
+    /// `serving`, `failed`, `building` …, or empty.
+    pub state: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Released {
+    pub application: String,
+    /// As people write it: `v3`.
+    pub release: String,
+    pub id: String,
+    /// The same as what serves: nothing was released.
+    #[serde(default)]
+    pub unchanged: bool,
+    #[serde(default)]
+    pub created: bool,
+    #[serde(default, rename = "type")]
+    pub framework: String,
+    #[serde(default)]
+    pub decided_by: String,
+    #[serde(default)]
+    pub notes: Vec<String>,
+    pub url: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Rollback {
+    #[serde(default)]
+    pub to: Option<String>,
+}
+
+/// One line of a progress stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Progress {
+    Phase {
+        phase: String,
+    },
+    /// Output of a build or release step.
+    Line {
+        text: String,
+    },
+    Done {
+        url: Option<String>,
+    },
+    Failed {
+        message: String,
+        serving: Option<String>,
+    },
+    /// A newer release was asked for meanwhile.
+    Overtaken {
+        by: String,
+    },
+}
+
+pub type Scale = BTreeMap<String, u32>;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Scaled {
+    pub application: String,
+    pub processes: Scale,
+}
+
+/// Answers to changes of configuration; the release is none when nothing was pushed yet.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Configured {
+    pub application: String,
+    pub changed: Vec<String>,
+    pub released: Option<Released>,
+}
+
+/// A value sets, null unsets.
+pub type ConfigChange = BTreeMap<String, Option<String>>;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LogLine {
+    pub time: Option<String>,
+    /// `web.1`, or `cortex` for the platform's own lines.
+    pub source: String,
+    pub text: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeStatus {
+    pub node: String,
+    pub version: String,
+    pub pid: u32,
+    pub uptime_seconds: u64,
+    pub memory_bytes: Option<u64>,
+    pub data: String,
+    pub http: String,
+    pub load_percent: Option<u32>,
+    pub ports: Vec<PortRow>,
+    pub applications: Vec<ApplicationRow>,
+    pub problems: Vec<String>,
+}
+
+/// One of the router's public ports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PortRow {
+    pub address: String,
+    /// None for the address where Host decides.
+    pub application: Option<String>,
+    /// Why it is not bound.
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckResult {
+    Ok,
+    Warn,
+    Fail,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    pub name: String,
+    pub result: CheckResult,
+    pub detail: String,
+    pub advice: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StoredKey {
+    pub key: String,
+    pub size: u64,
+    pub set_at: String,
+    pub node: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HistoryRow {
+    pub id: String,
+    pub key: String,
+    pub set_at: String,
+    pub node: String,
+    pub deleted: bool,
+    pub size: u64,
+}
+
+/// One line of a watch stream.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum StoreChange {
+    Set {
+        key: String,
+        size: u64,
+        value: Option<String>,
+    },
+    Deleted {
+        key: String,
+    },
+    /// Changes were missed: read the prefix again.
+    Resync,
+}
+
+/// `{"hash": …}` and the like: answers of one value.
+pub type Answer = BTreeMap<String, Value>;
