@@ -9,11 +9,13 @@ use crate::outside::{Callers, Site};
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
-fn call(node: &Node, method: &str, point: &str, body: &str) -> String {
+/// `action`: `panic-once`, `stall`, `error` or `off`.
+fn set(node: &Node, point: &str, action: &str) -> String {
     let socket = node.data().join("sockets/api");
     let mut stream = UnixStream::connect(&socket).expect("the API's socket");
+    let body = format!("{{\"action\":\"{action}\"}}");
     let head = format!(
-        "{method} /v1/failpoints/{point} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\
+        "POST /v1/fail-points/{point} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -24,13 +26,12 @@ fn call(node: &Node, method: &str, point: &str, body: &str) -> String {
 }
 
 fn arm(node: &Node, point: &str, fault: &str) {
-    let answer = call(node, "POST", point, &format!("{{\"fault\":\"{fault}\"}}"));
+    let answer = set(node, point, fault);
     assert!(answer.starts_with("HTTP/1.1 2"), "{point}: {answer}");
 }
 
 fn disarm(node: &Node, point: &str) {
-    let answer = call(node, "DELETE", point, "");
-    assert!(answer.starts_with("HTTP/1.1 2"), "{point}: {answer}");
+    arm(node, point, "off");
 }
 
 fn with_hello() -> (Node, Site) {
@@ -130,6 +131,6 @@ fn an_instance_that_dies_during_a_stall_costs_no_more_than_its_own_request() {
 #[test]
 fn fail_points_are_off_unless_asked_for() {
     let node = Node::start();
-    let answer = call(&node, "POST", "checker", "{\"fault\":\"panic-once\"}");
+    let answer = set(&node, "checker", "panic-once");
     assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
 }
