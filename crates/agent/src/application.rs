@@ -3,14 +3,37 @@
 //! the effects and reports what happened as events. Decides from whole state, so that any event
 //! may be lost or repeated at the cost of latency alone.
 
+mod adopt;
+mod plan;
+mod rollout;
+mod slot;
+mod supervise;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model::application::Health;
-use model::instance::ProcessIdentity;
+use model::instance::{INCARNATIONS_MAX, ProcessIdentity};
 use model::probe::Verdict;
 use model::{
-    ApplicationSpec, Claim, Generation, InstanceId, ProcessType, Release, ReleaseId, Rollout,
+    ApplicationName, ApplicationSpec, Claim, Generation, InstanceId, Machine, NodeId, ProcessType,
+    Release, ReleaseId, Rollout, Timestamp,
 };
+
+use crate::restart::History;
+pub use plan::{DRAIN_MAX, FAILING_PATIENCE, GONE_PATIENCE};
+use rollout::{Attempt, Stage};
+pub use rollout::{EXITS_MAX, merge};
+use slot::{Phase, Place, Slot};
+
+/// Rolling back further is rare; a release of a large application takes hundreds of megabytes.
+pub const RELEASES_KEPT: usize = 5;
+/// The platform's log is read by people: the end of an output says what went wrong.
+const NOTED_LINES_MAX: usize = 10;
+/// Steps lead to steps; in practice three passes are enough.
+const PASSES_MAX: usize = 32;
+/// When they were not enough, something is wrong: look again, without spinning.
+const PASSES_PAUSE: Duration = Duration::from_millis(100);
 
 /// Which process exactly: a slot's place and the incarnation in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,3 +181,316 @@ pub enum Effect {
     /// After `Shutdown` or the deletion of the specification: nothing runs here any more.
     AllStopped,
 }
+
+/// The agent's part of one application on one node.
+#[derive(Debug)]
+pub struct Application {
+    node: NodeId,
+    name: ApplicationName,
+    spec: Option<ApplicationSpec>,
+    releases: BTreeMap<ReleaseId, Release>,
+    rollout: Option<Rollout>,
+    /// The coordinator's own memory of what serves: requests carry what a command read earlier.
+    serving: Option<ReleaseId>,
+    /// The request that was acted upon last: it may be seen again.
+    accepted: Option<(Option<ReleaseId>, Timestamp)>,
+    attempt: Option<Attempt>,
+    builds: BTreeMap<ReleaseId, Build>,
+    slots: BTreeMap<Place, Slot>,
+    /// Processes without a claim, since they were told to stop.
+    strays: BTreeMap<IncarnationId, Timestamp>,
+    verdicts: BTreeMap<Place, Seen>,
+    /// Claims as they were read, until processes are adopted.
+    read: BTreeMap<InstanceId, Claim>,
+    adopted: bool,
+    shutdown: bool,
+    ended: bool,
+    /// No generation up to this one is used in a new claim.
+    generation_floor: Generation,
+    kept: BTreeSet<ReleaseId>,
+    queue: Vec<Effect>,
+    wake: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug)]
+enum Build {
+    Running(History),
+    Done,
+    Failed(History),
+}
+
+#[derive(Debug)]
+struct Seen {
+    verdict: Verdict,
+    since: Timestamp,
+}
+
+impl Application {
+    /// Decides nothing before `Event::Adopted`.
+    pub fn new(node: NodeId, name: ApplicationName) -> Application {
+        Application {
+            node,
+            name,
+            spec: None,
+            releases: BTreeMap::new(),
+            rollout: None,
+            serving: None,
+            accepted: None,
+            attempt: None,
+            builds: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            strays: BTreeMap::new(),
+            verdicts: BTreeMap::new(),
+            read: BTreeMap::new(),
+            adopted: false,
+            shutdown: false,
+            ended: false,
+            generation_floor: 0,
+            kept: BTreeSet::new(),
+            queue: Vec::new(),
+            wake: None,
+        }
+    }
+
+    fn is_ending(&self) -> bool {
+        self.shutdown || self.spec.is_none()
+    }
+
+    fn take_note(&mut self, now: Timestamp, event: Event) {
+        match event {
+            Event::Spec(spec) => self.spec_changed(now, spec),
+            Event::Release(id, Some(release)) => {
+                self.releases.insert(id, release);
+            }
+            Event::Release(id, None) => {
+                self.releases.remove(&id);
+            }
+            Event::Rollout(record) if self.adopted && !self.is_ending() => {
+                self.rollout_changed(now, record);
+            }
+            Event::Rollout(record) => self.rollout = record,
+            Event::Claim(instance, claim) => {
+                if !self.adopted && instance.application == self.name {
+                    self.read.insert(instance, claim);
+                }
+            }
+            Event::Verdict(instance, verdict) => self.verdict_changed(now, instance, verdict),
+            Event::Adopted(adopted) => self.adopt(now, adopted),
+            Event::Built { release, result } => self.built(now, &release, result),
+            Event::Released { release, result } => self.released(now, &release, result),
+            Event::Started { id, process, port } => self.started(now, id, process, port),
+            Event::StartFailed { id, why } => self.start_failed(now, &id, &why),
+            Event::Healthy { id, warning } => self.healthy(now, &id, warning),
+            Event::NotYetHealthy { id, detail } => {
+                if let Some(process) = self.process_mut(&id) {
+                    process.detail = Some(detail);
+                }
+            }
+            Event::Exited { id, exit } => self.exited(now, id, exit),
+            Event::Drained { id } => {
+                if let Some(process) = self.process_mut(&id) {
+                    process.drained = process.phase == Phase::Draining;
+                }
+            }
+            Event::Memory { id, bytes } => self.memory(now, &id, bytes),
+            Event::Shutdown => {
+                self.shutdown = true;
+                self.attempt = None;
+            }
+        }
+    }
+
+    fn spec_changed(&mut self, now: Timestamp, spec: Option<ApplicationSpec>) {
+        let created = self.spec.is_none() && spec.is_some();
+        self.spec = spec;
+        if self.spec.is_none() {
+            self.rollout = None;
+            self.serving = None;
+            self.accepted = None;
+            self.attempt = None;
+            self.builds.clear();
+        } else if created && self.adopted && !self.shutdown {
+            self.ended = false;
+            self.resume_rollout(now);
+        }
+    }
+
+    fn verdict_changed(&mut self, now: Timestamp, instance: InstanceId, verdict: Option<Verdict>) {
+        let place = (instance.process, instance.slot);
+        let Some(verdict) = verdict else {
+            self.verdicts.remove(&place);
+            return;
+        };
+        let known = self.verdicts.get(&place).filter(|seen| {
+            seen.verdict.generation == verdict.generation && seen.verdict.health == verdict.health
+        });
+        let since = known.map_or(now, |seen| seen.since);
+        self.verdicts.insert(place, Seen { verdict, since });
+    }
+
+    fn build(&mut self, id: &ReleaseId) {
+        let Some(release) = self.releases.get(id).cloned() else { return };
+        let history = match self.builds.get(id) {
+            Some(Build::Failed(history)) => history.clone(),
+            _ => History::default(),
+        };
+        self.builds.insert(id.clone(), Build::Running(history));
+        self.emit(Effect::Build { release });
+    }
+
+    fn decide(&mut self, now: Timestamp) {
+        let mut passes = 0;
+        loop {
+            self.wake = None;
+            let moved = self.advance_rollout(now);
+            let plan = plan::plan(self, now);
+            if let Some(wake) = plan.wake {
+                self.wake_at(wake);
+            }
+            if plan.steps.is_empty() && !moved {
+                break;
+            }
+            passes += 1;
+            if passes > PASSES_MAX {
+                debug_assert!(false, "no rest after {PASSES_MAX} passes: {:?}", plan.steps);
+                self.wake = Some(now.after(PASSES_PAUSE));
+                break;
+            }
+            for step in plan.steps {
+                self.perform(now, step);
+            }
+        }
+        self.tidy();
+        self.flush_claims();
+        self.prune();
+        self.end();
+    }
+
+    /// Nothing is remembered of places that nobody wants and nothing fills.
+    fn tidy(&mut self) {
+        let roles = if self.is_ending() { Vec::new() } else { plan::roles(self) };
+        for (place, slot) in &mut self.slots {
+            let wanted = |release: &ReleaseId| {
+                roles.iter().any(|role| role.release == *release && role.places.contains(place))
+            };
+            slot.crashed = slot.crashed.take().filter(|crashed| wanted(&crashed.release));
+        }
+        self.flush_claims();
+        let floor = &mut self.generation_floor;
+        self.slots.retain(|place, slot| {
+            let wanted = roles.iter().any(|role| role.places.contains(place));
+            let stays = wanted || slot.written.is_some();
+            if !stays {
+                *floor = (*floor).max(slot.last_generation);
+            }
+            stays
+        });
+        let slots = &self.slots;
+        self.verdicts.retain(|place, _| slots.contains_key(place));
+    }
+
+    fn prune(&mut self) {
+        if self.is_ending() {
+            return;
+        }
+        let newest = self.releases.keys().rev().take(RELEASES_KEPT).cloned();
+        let mut keep: BTreeSet<ReleaseId> = newest.collect();
+        keep.extend(self.serving.clone());
+        keep.extend(self.rollout.as_ref().and_then(|rollout| rollout.target.clone()));
+        let processes = self.slots.values().flat_map(|slot| &slot.living);
+        keep.extend(processes.map(|process| process.record.release.clone()));
+        if keep != self.kept {
+            self.builds.retain(|release, _| keep.contains(release));
+            self.kept.clone_from(&keep);
+            self.emit(Effect::PruneReleases { keep: keep.into_iter().collect() });
+        }
+    }
+
+    fn end(&mut self) {
+        let empty = self.slots.is_empty() && self.strays.is_empty();
+        if self.is_ending() && empty && !self.ended {
+            self.ended = true;
+            self.emit(Effect::AllStopped);
+        }
+    }
+
+    fn wake_at(&mut self, at: Timestamp) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    /// Claims go first: what is done must be known to whoever comes after a crash.
+    fn emit(&mut self, effect: Effect) {
+        self.flush_claims();
+        self.queue.push(effect);
+    }
+
+    fn flush_claims(&mut self) {
+        for ((process, slot_number), slot) in &mut self.slots {
+            let claim = slot.claim();
+            if claim != slot.written {
+                let instance = InstanceId {
+                    application: self.name.clone(),
+                    process: process.clone(),
+                    slot: *slot_number,
+                };
+                slot.written.clone_from(&claim);
+                self.queue.push(Effect::WriteClaim { instance, claim });
+            }
+        }
+    }
+
+    fn note(&mut self, text: String) {
+        self.note_last_words(&text);
+    }
+
+    fn note_last_words(&mut self, text: &str) {
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let first = lines.len().saturating_sub(NOTED_LINES_MAX);
+        self.queue.extend(lines[first..].iter().map(|line| Effect::Note((*line).into())));
+    }
+}
+
+impl Machine for Application {
+    type Event = Event;
+    type Effect = Effect;
+
+    fn handle(&mut self, now: Timestamp, event: Event, effects: &mut Vec<Effect>) {
+        self.take_note(now, event);
+        if self.adopted {
+            self.decide(now);
+        }
+        effects.append(&mut self.queue);
+    }
+
+    fn tick(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.adopted {
+            self.decide(now);
+        }
+        effects.append(&mut self.queue);
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        self.wake
+    }
+
+    fn check_invariants(&self) {
+        assert!(self.queue.is_empty(), "every effect was handed over");
+        for (place, slot) in &self.slots {
+            assert!(slot.living.len() <= INCARNATIONS_MAX, "too many incarnations in {place:?}");
+            let generations = slot.living.iter().map(slot::Process::generation);
+            assert!(generations.is_sorted_by(|a, b| a < b), "generations rise in {place:?}");
+            assert!(
+                slot.living.iter().all(|process| process.generation() <= slot.last_generation),
+                "generations are counted in {place:?}"
+            );
+            assert_eq!(slot.claim(), slot.written, "the claim of {place:?} is written");
+        }
+        if let Some(attempt) = &self.attempt {
+            let target = self.rollout.as_ref().and_then(|rollout| rollout.target.as_ref());
+            assert_eq!(target, Some(&attempt.target), "an attempt is at the rollout's target");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

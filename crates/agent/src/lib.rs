@@ -5,5 +5,8 @@ pub mod application;
 pub mod detect;
 pub mod frameworks;
 pub mod manifest;
+pub mod mutants;
+pub mod placement;
 pub mod procfile;
+pub mod restart;
 pub mod source;

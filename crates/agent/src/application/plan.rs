@@ -1,0 +1,368 @@
+//! What has to happen now for the observed to become the desired, as a list of steps, and when to
+//! look again. Only reads the machine's state; the steps are too simple to go wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use model::application::{RolloutMode, STOP_GRACE_MS_DEFAULT};
+use model::probe::Health;
+use model::{Generation, ProcessType, Release, ReleaseId, Timestamp};
+
+use super::slot::{Phase, Place, Process, Replace, Slot};
+use super::{Application, Stage};
+use crate::mutants;
+use crate::placement::slots_here;
+
+/// A long answer may finish; a client that never reads may not hold an old release for ever.
+pub const DRAIN_MAX: Duration = Duration::from_secs(30);
+/// Between the order to start and the existence of a process: a busy disk may take seconds.
+pub const LAUNCH_MAX: Duration = Duration::from_secs(30);
+/// A stop that was not answered so long after its grace is ordered again.
+pub const STOP_REPEAT: Duration = Duration::from_secs(10);
+/// A listener that is gone this long does not come back by itself.
+pub const GONE_PATIENCE: Duration = Duration::from_secs(2);
+/// A database's hiccup should not restart what depends on it.
+pub const FAILING_PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Build(ReleaseId),
+    Start {
+        place: Place,
+        release: ReleaseId,
+        restart: u32,
+    },
+    /// Out of traffic, then stopped.
+    Retire {
+        place: Place,
+        generation: Generation,
+    },
+    Stop {
+        place: Place,
+        generation: Generation,
+    },
+    /// It did not become healthy in time.
+    GiveUp {
+        place: Place,
+        generation: Generation,
+        why: String,
+    },
+    /// Ready by its own account, unusable by the checker's.
+    Distrust {
+        place: Place,
+        generation: Generation,
+        why: String,
+    },
+    /// The checker changed its mind.
+    Trust {
+        place: Place,
+        generation: Generation,
+    },
+    StopStray(super::IncarnationId),
+}
+
+/// A release that this node is to run, and where.
+#[derive(Clone, Debug)]
+pub(super) struct Role {
+    pub release: ReleaseId,
+    pub restart: u32,
+    /// Not serving yet: failures are the rollout's business, and restarts wait until it serves.
+    pub target: bool,
+    pub places: BTreeSet<Place>,
+}
+
+impl Role {
+    fn is_met_by(&self, process: &Process) -> bool {
+        self.target || (process.record.restart == self.restart && process.replace.is_none())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub steps: Vec<Step>,
+    pub wake: Option<Timestamp>,
+    /// Process types in which a slot was chosen to be replaced.
+    granted: BTreeSet<ProcessType>,
+}
+
+pub(super) fn plan(app: &Application, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    plan.time_limits(app, now);
+    if app.is_ending() {
+        plan.end(app);
+        return plan;
+    }
+    let roles = roles(app);
+    for role in &roles {
+        plan.build(app, now, &role.release);
+    }
+    let mut places: BTreeSet<&Place> = app.slots.keys().collect();
+    places.extend(roles.iter().flat_map(|role| &role.places));
+    for place in places {
+        plan.slot(app, now, place, &roles);
+    }
+    plan
+}
+
+/// The places of a release's processes on this node, as far as users want them.
+pub(super) fn places(app: &Application, release: &Release) -> BTreeSet<Place> {
+    let chosen = app.spec.as_ref().map(|spec| &spec.processes);
+    let mut places = BTreeSet::new();
+    for (process, recipe) in &release.recipe.processes {
+        let count = chosen
+            .and_then(|processes| processes.get(process))
+            .map_or(recipe.default_count, |spec| spec.count);
+        let members = BTreeMap::from([(app.node.clone(), 1)]);
+        for slot in slots_here(&app.name, process, count, &members, &app.node) {
+            places.insert((process.clone(), slot));
+        }
+    }
+    places
+}
+
+pub(super) fn roles(app: &Application) -> Vec<Role> {
+    let Some(spec) = &app.spec else { return Vec::new() };
+    let mut roles = Vec::new();
+    let starting = app.attempt.as_ref().filter(|attempt| attempt.stage == Stage::Starting);
+    let target = starting.map(|attempt| &attempt.target);
+    let alone = target.is_some_and(|target| mode(app, target) == RolloutMode::StopFirst);
+    let mut add = |id: &ReleaseId, target: bool| {
+        if let Some(release) = app.releases.get(id) {
+            let places = places(app, release);
+            roles.push(Role { release: id.clone(), restart: spec.restart, target, places });
+        }
+    };
+    if let Some(serving) = &app.serving
+        && (!alone || target == Some(serving))
+    {
+        add(serving, false);
+    }
+    if let Some(target) = target
+        && app.serving.as_ref() != Some(target)
+    {
+        add(target, true);
+    }
+    roles
+}
+
+pub(super) fn mode(app: &Application, release: &ReleaseId) -> RolloutMode {
+    app.releases.get(release).map(|release| release.settings.rollout).unwrap_or_default()
+}
+
+pub(super) fn stop_grace(app: &Application, release: &ReleaseId) -> Duration {
+    let settings = app.releases.get(release).map(|release| &release.settings);
+    Duration::from_millis(settings.map_or(STOP_GRACE_MS_DEFAULT, |s| s.stop_grace_ms))
+}
+
+impl Plan {
+    fn wait_until(&mut self, at: Timestamp) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    /// True when the time has come; otherwise looks again then.
+    fn is_over(&mut self, now: Timestamp, since: Timestamp, limit: Duration) -> bool {
+        let end = since.after(limit);
+        if end > now {
+            self.wait_until(end);
+        }
+        end <= now
+    }
+
+    fn time_limits(&mut self, app: &Application, now: Timestamp) {
+        for (place, slot) in &app.slots {
+            for process in &slot.living {
+                self.time_limit(app, now, place, process);
+            }
+        }
+        for (id, since) in &app.strays {
+            let limit = Duration::from_millis(STOP_GRACE_MS_DEFAULT) + STOP_REPEAT;
+            if self.is_over(now, *since, limit) {
+                self.steps.push(Step::StopStray(id.clone()));
+            }
+        }
+    }
+
+    fn time_limit(&mut self, app: &Application, now: Timestamp, place: &Place, process: &Process) {
+        let generation = process.generation();
+        let place = place.clone();
+        let release = app.releases.get(&process.record.release);
+        let since = process.since;
+        match process.phase {
+            Phase::Launching if self.is_over(now, since, LAUNCH_MAX) => {
+                let why = format!("did not come into being within {} s", LAUNCH_MAX.as_secs());
+                self.steps.push(Step::GiveUp { place, generation, why });
+            }
+            Phase::Waking => {
+                let health = release.map(|r| r.settings.health.clone()).unwrap_or_default();
+                if self.is_over(now, since, Duration::from_millis(health.start_timeout_ms)) {
+                    let detail = process.detail.as_deref().unwrap_or("nothing was heard of it");
+                    let seconds = health.start_timeout_ms as f64 / 1000.0;
+                    let why = format!("was not ready within {seconds} s: {detail}");
+                    self.steps.push(Step::GiveUp { place, generation, why });
+                }
+            }
+            Phase::Draining => {
+                if process.drained || self.is_over(now, since, DRAIN_MAX) {
+                    self.steps.push(Step::Stop { place, generation });
+                }
+            }
+            Phase::Stopping => {
+                let limit = stop_grace(app, &process.record.release) + STOP_REPEAT;
+                if self.is_over(now, since, limit) {
+                    self.steps.push(Step::Stop { place, generation });
+                }
+            }
+            Phase::Ready => self.verdict(app, now, place, process),
+            Phase::Launching => {}
+        }
+    }
+
+    fn verdict(&mut self, app: &Application, now: Timestamp, place: Place, process: &Process) {
+        let generation = process.generation();
+        let seen = app.verdicts.get(&place).filter(|seen| seen.verdict.generation == generation);
+        let health = seen.map_or(Health::Healthy, |seen| seen.verdict.health);
+        let patience = match health {
+            Health::Gone => GONE_PATIENCE,
+            Health::Failing => FAILING_PATIENCE,
+            Health::Healthy => {
+                if process.replace == Some(Replace::Verdict) {
+                    self.steps.push(Step::Trust { place, generation });
+                }
+                return;
+            }
+        };
+        let Some(seen) = seen else { return };
+        if process.replace.is_none() && self.is_over(now, seen.since, patience) {
+            let why = seen.verdict.detail.clone();
+            self.steps.push(Step::Distrust { place, generation, why });
+        }
+    }
+
+    /// Everything stops; nothing starts.
+    fn end(&mut self, app: &Application) {
+        for (place, slot) in &app.slots {
+            for process in &slot.living {
+                if process.is_current() || process.phase == Phase::Draining {
+                    let (place, generation) = (place.clone(), process.generation());
+                    self.steps.push(Step::Stop { place, generation });
+                }
+            }
+        }
+    }
+
+    fn build(&mut self, app: &Application, now: Timestamp, release: &ReleaseId) {
+        match app.builds.get(release) {
+            None => self.steps.push(Step::Build(release.clone())),
+            Some(super::Build::Failed(history)) if history.not_before() <= now => {
+                self.steps.push(Step::Build(release.clone()));
+            }
+            Some(super::Build::Failed(history)) => self.wait_until(history.not_before()),
+            Some(super::Build::Running(_) | super::Build::Done) => {}
+        }
+    }
+
+    fn slot(&mut self, app: &Application, now: Timestamp, place: &Place, roles: &[Role]) {
+        let empty = Slot::new(now, 0);
+        let slot = app.slots.get(place).unwrap_or(&empty);
+        let mut kept = BTreeSet::new();
+        for role in roles.iter().filter(|role| role.places.contains(place)) {
+            self.role(app, now, place, slot, role, &mut kept);
+        }
+        for process in slot.living.iter().filter(|process| process.is_current()) {
+            let generation = process.generation();
+            if !kept.contains(&generation) {
+                self.steps.push(Step::Retire { place: place.clone(), generation });
+            }
+        }
+    }
+
+    /// Chooses the processes that fill a role, and starts one where none does.
+    fn role(
+        &mut self,
+        app: &Application,
+        now: Timestamp,
+        place: &Place,
+        slot: &Slot,
+        role: &Role,
+        kept: &mut BTreeSet<Generation>,
+    ) {
+        let fresh = || slot.current_of(&role.release).rev().filter(|p| role.is_met_by(p));
+        let newest = fresh().next();
+        let ready = fresh().find(|process| process.is_ready());
+        let old = slot.current_of(&role.release).rev().find(|p| p.is_ready());
+        if let Some(process) = ready {
+            kept.insert(process.generation());
+            return;
+        }
+        if let Some(process) = newest {
+            kept.insert(process.generation());
+            kept.extend(old.map(Process::generation));
+            return;
+        }
+        let Some(old) = old else {
+            return self.start(app, now, place, slot, role);
+        };
+        let apart = mode(app, &role.release) == RolloutMode::StopFirst
+            || old.replace == Some(Replace::Memory)
+            || mutants::active(mutants::DRAIN_BEFORE_READY);
+        let urgent = old.replace == Some(Replace::Verdict);
+        let allowed = urgent || self.may_replace(app, place, role, apart);
+        if !(allowed && apart) {
+            kept.insert(old.generation());
+        }
+        if allowed && !apart {
+            self.start(app, now, place, slot, role);
+        }
+    }
+
+    /// One slot of a process type at a time, the lowest first; one that goes before its successor
+    /// is there waits until all others are.
+    fn may_replace(&mut self, app: &Application, place: &Place, role: &Role, apart: bool) -> bool {
+        let others = role.places.iter().filter(|other| other.0 == place.0 && *other != place);
+        let busy = others.into_iter().any(|other| {
+            let Some(slot) = app.slots.get(other) else { return apart };
+            let ready = slot.has_ready(&role.release);
+            let waking = slot.current_of(&role.release).any(|p| !p.is_ready() && role.is_met_by(p));
+            let hopeless = slot.history(&role.release, role.restart).is_crash_loop();
+            (ready && waking) || (apart && !ready && !hopeless)
+        });
+        !busy && self.granted.insert(place.0.clone())
+    }
+
+    fn start(
+        &mut self,
+        app: &Application,
+        now: Timestamp,
+        place: &Place,
+        slot: &Slot,
+        role: &Role,
+    ) {
+        let built = matches!(app.builds.get(&role.release), Some(super::Build::Done));
+        if !built || !slot.has_room() || must_wait_for_others(app, slot, role) {
+            return;
+        }
+        if !role.target {
+            let not_before = slot.history(&role.release, role.restart).not_before();
+            if not_before > now {
+                return self.wait_until(not_before);
+            }
+        }
+        let (place, release) = (place.clone(), role.release.clone());
+        self.steps.push(Step::Start { place, release, restart: role.restart });
+    }
+}
+
+/// Releases that cannot overlap do not; nor do a process that holds too much and its successor.
+fn must_wait_for_others(app: &Application, slot: &Slot, role: &Role) -> bool {
+    let apart = mode(app, &role.release) == RolloutMode::StopFirst;
+    let beside = slot.living.iter().any(|process| {
+        let same = process.record.release == role.release;
+        same && (process.replace == Some(Replace::Memory) || apart)
+    });
+    let other_release = app.slots.values().flat_map(|slot| &slot.living).any(|process| {
+        let other = &process.record.release;
+        let newer = other.max(&role.release);
+        *other != role.release && mode(app, newer) == RolloutMode::StopFirst
+    });
+    beside || other_release
+}

@@ -1,0 +1,289 @@
+//! How a release comes to serve: built, released, started beside the old one (or after it), and
+//! switched to by one write when every process is healthy. Owns the attempt under way; a failed one
+//! leaves what served. Driven by the application's machine.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use model::application::RolloutMode;
+use model::{ReleaseId, Rollout, RolloutPhase, Timestamp};
+
+use super::plan::{DRAIN_MAX, LAUNCH_MAX, STOP_REPEAT, mode, places, stop_grace};
+use super::slot::{Place, Process};
+use super::{Application, Build, Effect, Failure};
+use crate::mutants;
+
+/// A release whose processes end at once fails within a second or two, not at the time limit; one
+/// exit alone may be bad luck.
+pub const EXITS_MAX: u32 = 2;
+/// The record of a release travels beside the request for it; without it there is nothing to do.
+pub const RELEASE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// People read the end of an output; a record in the store must stay small.
+pub const LAST_WORDS_BYTES_MAX: usize = 4096;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Building,
+    Releasing,
+    Starting,
+}
+
+/// One try to make a release serve.
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    pub target: ReleaseId,
+    pub stage: Stage,
+    /// When the stage began.
+    pub since: Timestamp,
+    pub exits: BTreeMap<Place, u32>,
+}
+
+impl Attempt {
+    fn new(target: ReleaseId, stage: Stage, now: Timestamp) -> Attempt {
+        Attempt { target, stage, since: now, exits: BTreeMap::new() }
+    }
+}
+
+/// What the shell stores for a rollout that the machine wrote: a command's request that the machine
+/// has not seen yet is never lost, and `serving` is the coordinator's alone.
+pub fn merge(stored: Option<Rollout>, ours: Rollout) -> Rollout {
+    match stored {
+        Some(request)
+            if request.phase == RolloutPhase::Requested && request.target != ours.target =>
+        {
+            Rollout { serving: ours.serving, ..request }
+        }
+        _ => ours,
+    }
+}
+
+impl Application {
+    pub(super) fn rollout_changed(&mut self, now: Timestamp, record: Option<Rollout>) {
+        let Some(record) = record else {
+            self.attempt = None;
+            self.serving = None;
+            self.rollout = None;
+            return;
+        };
+        let request = (record.target.clone(), record.changed_at);
+        let mine = record.coordinator == self.node;
+        if record.phase == RolloutPhase::Requested {
+            if self.accepted.as_ref() == Some(&request) {
+                return;
+            }
+            self.accepted = Some(request);
+            let serving = self.serving.clone();
+            self.rollout = Some(Rollout { serving, coordinator: self.node.clone(), ..record });
+            self.attempt = None;
+            self.begin(now, Stage::Building);
+        } else if !mine {
+            self.serving = record.serving.clone();
+            self.attempt = None;
+            self.rollout = Some(record);
+        }
+    }
+
+    /// What an earlier process of this node was about when it ended.
+    pub(super) fn resume_rollout(&mut self, now: Timestamp) {
+        let Some(record) = &self.rollout else { return };
+        self.serving = record.serving.clone();
+        match record.phase {
+            RolloutPhase::Done | RolloutPhase::Failed => {}
+            RolloutPhase::Requested => {
+                self.accepted = Some((record.target.clone(), record.changed_at));
+                self.begin(now, Stage::Building);
+            }
+            RolloutPhase::Building | RolloutPhase::Releasing => self.begin(now, Stage::Building),
+            // The release steps ran: they run once.
+            RolloutPhase::Starting => self.begin(now, Stage::Starting),
+        }
+    }
+
+    fn begin(&mut self, now: Timestamp, stage: Stage) {
+        let target = self.rollout.as_ref().and_then(|rollout| rollout.target.clone());
+        let Some(target) = target else { return };
+        // What was built before may be gone; asking again is cheap.
+        if !matches!(self.builds.get(&target), Some(Build::Running(_))) {
+            self.builds.remove(&target);
+        }
+        self.note(format!("Rolling out {}", target.short()));
+        self.attempt = Some(Attempt::new(target, stage, now));
+        if stage == Stage::Building {
+            self.write_rollout(now, RolloutPhase::Building, None);
+        }
+    }
+
+    /// True when something changed.
+    pub(super) fn advance_rollout(&mut self, now: Timestamp) -> bool {
+        if self.is_ending() {
+            return false;
+        }
+        let Some(attempt) = self.attempt.clone() else { return false };
+        let Some(release) = self.releases.get(&attempt.target).cloned() else {
+            return self.give_up_after(now, &attempt, RELEASE_WAIT_MAX, || {
+                "its record did not arrive in the store; push again".into()
+            });
+        };
+        match attempt.stage {
+            Stage::Building => match self.builds.get(&attempt.target) {
+                None => self.build(&attempt.target),
+                Some(Build::Done) if release.recipe.release.is_empty() => {
+                    self.enter_stage(now, Stage::Starting);
+                }
+                Some(Build::Done) => {
+                    self.enter_stage(now, Stage::Releasing);
+                    self.emit(Effect::RunReleaseSteps { release });
+                }
+                Some(Build::Running(_) | Build::Failed(_)) => return false,
+            },
+            Stage::Releasing => return false,
+            Stage::Starting => {
+                let wanted = places(self, &release);
+                let ready = |place: &Place| {
+                    self.slots.get(place).is_some_and(|slot| slot.has_ready(&attempt.target))
+                };
+                let early = mutants::active(mutants::SWITCH_BEFORE_ALL_HEALTHY);
+                let done = wanted.iter().all(ready) || (early && wanted.iter().any(ready));
+                if !done {
+                    let start = Duration::from_millis(release.settings.health.start_timeout_ms);
+                    let stop = match (mode(self, &attempt.target), &self.serving) {
+                        (RolloutMode::StopFirst, Some(old)) => stop_grace(self, old),
+                        _ => Duration::ZERO,
+                    };
+                    let tries = (start + LAUNCH_MAX) * EXITS_MAX;
+                    let limit = tries + DRAIN_MAX + stop + STOP_REPEAT;
+                    return self.give_up_after(now, &attempt, limit, || {
+                        "its processes could not be started in time".into()
+                    });
+                }
+                self.attempt = None;
+                self.serving = Some(attempt.target.clone());
+                self.write_rollout(now, RolloutPhase::Done, None);
+                self.note(format!("{} is serving", attempt.target.short()));
+            }
+        }
+        true
+    }
+
+    fn give_up_after(
+        &mut self,
+        now: Timestamp,
+        attempt: &Attempt,
+        limit: Duration,
+        why: impl FnOnce() -> String,
+    ) -> bool {
+        let end = attempt.since.after(limit);
+        if end > now {
+            self.wake_at(end);
+            return false;
+        }
+        self.fail_rollout(now, why(), "");
+        true
+    }
+
+    fn enter_stage(&mut self, now: Timestamp, stage: Stage) {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.stage = stage;
+            attempt.since = now;
+        }
+        let phase = match stage {
+            Stage::Building => RolloutPhase::Building,
+            Stage::Releasing => RolloutPhase::Releasing,
+            Stage::Starting => RolloutPhase::Starting,
+        };
+        self.write_rollout(now, phase, None);
+    }
+
+    pub(super) fn built(
+        &mut self,
+        now: Timestamp,
+        release: &ReleaseId,
+        result: Result<(), Failure>,
+    ) {
+        let Some(Build::Running(mut history)) = self.builds.get(release).cloned() else { return };
+        let Err(failure) = result else {
+            self.builds.insert(release.clone(), Build::Done);
+            return;
+        };
+        history.failed(now, Duration::ZERO);
+        history.failed(now, Duration::ZERO);
+        self.builds.insert(release.clone(), Build::Failed(history));
+        let awaited = self
+            .attempt
+            .as_ref()
+            .is_some_and(|a| a.target == *release && a.stage != Stage::Releasing);
+        if awaited {
+            self.fail_rollout(now, failure.why, &failure.last_words);
+        } else {
+            self.note(format!("Preparing {} failed: {}", release.short(), failure.why));
+        }
+    }
+
+    pub(super) fn released(
+        &mut self,
+        now: Timestamp,
+        release: &ReleaseId,
+        result: Result<(), Failure>,
+    ) {
+        let awaited = self
+            .attempt
+            .as_ref()
+            .is_some_and(|a| a.target == *release && a.stage == Stage::Releasing);
+        match result {
+            Ok(()) if awaited => self.enter_stage(now, Stage::Starting),
+            Err(failure) if awaited => self.fail_rollout(now, failure.why, &failure.last_words),
+            _ => {}
+        }
+    }
+
+    /// A process of the release that is being rolled out ended or could not be started.
+    pub(super) fn count_exit(
+        &mut self,
+        now: Timestamp,
+        place: &Place,
+        process: &Process,
+        why: &str,
+        last_words: &str,
+    ) {
+        let Some(attempt) = &mut self.attempt else { return };
+        let exits = attempt.exits.entry(place.clone()).or_default();
+        *exits += 1;
+        if *exits >= EXITS_MAX || process.failed {
+            let (process, slot) = place;
+            self.fail_rollout(now, format!("{process}.{slot} {why}"), last_words);
+        }
+    }
+
+    pub(super) fn fail_rollout(&mut self, now: Timestamp, why: String, last_words: &str) {
+        let Some(attempt) = self.attempt.take() else { return };
+        let mut message = why;
+        let words = tail(last_words.trim_end(), LAST_WORDS_BYTES_MAX);
+        if !words.is_empty() {
+            message.push('\n');
+            message.push_str(words);
+        }
+        let serving = match &self.serving {
+            Some(serving) => format!("{} keeps serving", serving.short()),
+            None => "nothing serves".into(),
+        };
+        self.note(format!("{} failed, {serving}: {message}", attempt.target.short()));
+        self.write_rollout(now, RolloutPhase::Failed, Some(message));
+    }
+
+    fn write_rollout(&mut self, now: Timestamp, phase: RolloutPhase, message: Option<String>) {
+        let serving = self.serving.clone();
+        let coordinator = self.node.clone();
+        let Some(record) = &mut self.rollout else { return };
+        *record =
+            Rollout { serving, phase, coordinator, message, changed_at: now, ..record.clone() };
+        let record = record.clone();
+        self.emit(Effect::WriteRollout(record));
+    }
+}
+
+/// The end of `text`, at most `bytes_max` long, cut between characters.
+pub(super) fn tail(text: &str, bytes_max: usize) -> &str {
+    let start = text.len().saturating_sub(bytes_max);
+    let start = (start..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    &text[start..]
+}

@@ -1,0 +1,195 @@
+//! One place and the processes in it: what is known of each, and the claim that says so to
+//! everybody else. Knows nothing of what is wanted; driven by the application's machine.
+
+use std::time::Duration;
+
+use model::instance::INCARNATIONS_MAX;
+use model::{Claim, Generation, Incarnation, InstanceState, ProcessType, ReleaseId, Timestamp};
+
+use crate::restart::History;
+
+/// A slot of a process type, within one application.
+pub(super) type Place = (ProcessType, model::Slot);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Told to start; whether a process exists is not known yet.
+    Launching,
+    /// The process exists and is not healthy yet.
+    Waking,
+    Ready,
+    /// The router lets its last requests finish.
+    Draining,
+    /// Told to stop; its exit is awaited.
+    Stopping,
+}
+
+/// Why a ready process is to be replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Replace {
+    /// It holds too much memory: its successor starts after it is gone.
+    Memory,
+    /// The checker cannot reach it: its successor starts beside it.
+    Verdict,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    /// What the claim says; `state` follows from `phase` when the claim is written.
+    pub record: Incarnation,
+    pub phase: Phase,
+    /// When it entered the phase.
+    pub since: Timestamp,
+    pub ready_at: Option<Timestamp>,
+    /// What the last unsuccessful look at its health saw.
+    pub detail: Option<String>,
+    pub replace: Option<Replace>,
+    /// Stopped as soon as it is known to exist.
+    pub doomed: bool,
+    pub drained: bool,
+    /// It was stopped because it failed, for this reason.
+    pub failed: bool,
+}
+
+impl Process {
+    pub fn new(record: Incarnation, phase: Phase, now: Timestamp) -> Process {
+        Process {
+            record,
+            phase,
+            since: now,
+            ready_at: (phase == Phase::Ready).then_some(now),
+            detail: None,
+            replace: None,
+            doomed: false,
+            drained: false,
+            failed: false,
+        }
+    }
+
+    pub fn generation(&self) -> Generation {
+        self.record.generation
+    }
+
+    /// Serves or is about to.
+    pub fn is_current(&self) -> bool {
+        match self.phase {
+            Phase::Launching => !self.doomed,
+            Phase::Waking | Phase::Ready => true,
+            Phase::Draining | Phase::Stopping => false,
+        }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.phase == Phase::Ready
+    }
+
+    pub fn enter(&mut self, phase: Phase, now: Timestamp) {
+        self.phase = phase;
+        self.since = now;
+        if phase == Phase::Ready {
+            self.ready_at = Some(now);
+        }
+    }
+
+    pub fn lived(&self, now: Timestamp) -> Duration {
+        self.ready_at.map_or(Duration::ZERO, |at| now.since(at))
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        let state = match self.phase {
+            Phase::Launching if self.doomed => InstanceState::Draining,
+            Phase::Launching | Phase::Waking => InstanceState::Starting,
+            Phase::Ready => InstanceState::Ready,
+            Phase::Draining | Phase::Stopping => InstanceState::Draining,
+        };
+        Incarnation { state, ..self.record.clone() }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    pub claimed_at: Timestamp,
+    pub last_generation: Generation,
+    /// Oldest first.
+    pub living: Vec<Process>,
+    /// The last one that failed, until its successor starts.
+    pub crashed: Option<Incarnation>,
+    history: History,
+    /// Another release, or the user's wish, is a new chance.
+    history_of: Option<(ReleaseId, u32)>,
+    /// What the store holds.
+    pub written: Option<Claim>,
+}
+
+impl Slot {
+    pub fn new(claimed_at: Timestamp, last_generation: Generation) -> Slot {
+        Slot {
+            claimed_at,
+            last_generation,
+            living: Vec::new(),
+            crashed: None,
+            history: History::default(),
+            history_of: None,
+            written: None,
+        }
+    }
+
+    pub fn get_mut(&mut self, generation: Generation) -> Option<&mut Process> {
+        self.living.iter_mut().find(|process| process.generation() == generation)
+    }
+
+    pub fn remove(&mut self, generation: Generation) -> Option<Process> {
+        let at = self.living.iter().position(|process| process.generation() == generation)?;
+        Some(self.living.remove(at))
+    }
+
+    pub fn current_of<'a>(
+        &'a self,
+        release: &'a ReleaseId,
+    ) -> impl DoubleEndedIterator<Item = &'a Process> {
+        self.living.iter().filter(move |p| p.is_current() && p.record.release == *release)
+    }
+
+    pub fn has_ready(&self, release: &ReleaseId) -> bool {
+        self.current_of(release).any(Process::is_ready)
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.living.len() < INCARNATIONS_MAX
+    }
+
+    pub fn history(&self, release: &ReleaseId, restart: u32) -> History {
+        match &self.history_of {
+            Some((r, n)) if r == release && *n == restart => self.history.clone(),
+            _ => History::default(),
+        }
+    }
+
+    pub fn count_failure(
+        &mut self,
+        now: Timestamp,
+        release: &ReleaseId,
+        restart: u32,
+        lived: Duration,
+    ) -> &History {
+        self.history = self.history(release, restart);
+        self.history_of = Some((release.clone(), restart));
+        self.history.failed(now, lived);
+        &self.history
+    }
+
+    /// What everybody may know; none when nothing is here.
+    pub fn claim(&self) -> Option<Claim> {
+        let mut incarnations: Vec<Incarnation> =
+            self.living.iter().map(Process::incarnation).collect();
+        if incarnations.len() < INCARNATIONS_MAX {
+            incarnations.extend(self.crashed.clone());
+        }
+        incarnations.sort_by_key(|incarnation| incarnation.generation);
+        if incarnations.is_empty() {
+            return None;
+        }
+        let unknown = self.written.as_ref().map(|claim| claim.unknown.clone()).unwrap_or_default();
+        Some(Claim { incarnations, unknown, ..Claim::new(self.claimed_at) })
+    }
+}

@@ -1,0 +1,317 @@
+//! The life of processes: performs the plan's steps and takes note of what became of them. Does not
+//! choose what runs; driven by the application's machine.
+
+use std::time::Duration;
+
+use model::instance::ProcessIdentity;
+use model::{Generation, Incarnation, InstanceId, InstanceState, ReleaseId, Timestamp};
+
+use super::plan::{Step, stop_grace};
+use super::slot::{Phase, Place, Process, Replace, Slot};
+use super::{Application, Effect, Exit, IncarnationId, Stage};
+use crate::mutants;
+
+const MEGABYTE: u64 = 1_000_000;
+
+impl Application {
+    pub(super) fn id(&self, place: &Place, generation: Generation) -> IncarnationId {
+        let (process, slot) = place.clone();
+        let instance = InstanceId { application: self.name.clone(), process, slot };
+        IncarnationId { instance, generation }
+    }
+
+    pub(super) fn process_mut(&mut self, id: &IncarnationId) -> Option<&mut Process> {
+        self.slots.get_mut(&place_of(id))?.get_mut(id.generation)
+    }
+
+    pub(super) fn perform(&mut self, now: Timestamp, step: Step) {
+        match step {
+            Step::Build(release) => self.build(&release),
+            Step::Start { place, release, restart } => self.start(now, &place, &release, restart),
+            Step::Retire { place, generation } => self.retire(now, &place, generation),
+            Step::Stop { place, generation } => self.stop(now, &place, generation),
+            Step::GiveUp { place, generation, why } => self.give_up(now, &place, generation, &why),
+            Step::Distrust { place, generation, why } => {
+                self.flag(now, &place, generation, Replace::Verdict, why);
+            }
+            Step::Trust { place, generation } => {
+                let id = self.id(&place, generation);
+                if let Some(process) = self.process_mut(&id) {
+                    process.replace = None;
+                    process.record.reason = None;
+                }
+            }
+            Step::StopStray(id) => self.stop_stray(now, id),
+        }
+    }
+
+    fn start(&mut self, now: Timestamp, place: &Place, id: &ReleaseId, restart: u32) {
+        let Some(release) = self.releases.get(id).cloned() else { return };
+        let recipe = release.recipe.processes.get(&place.0);
+        let concurrency =
+            release.settings.limits.concurrency.or(recipe.and_then(|recipe| recipe.concurrency));
+        let floor = self.generation_floor.max(now.0.saturating_sub(1));
+        let slot = self.slots.entry(place.clone()).or_insert_with(|| Slot::new(now, floor));
+        let generation = slot.last_generation.saturating_add(1);
+        slot.last_generation = generation;
+        let (restarts, reason) = match slot.crashed.take_if(|crashed| crashed.release == *id) {
+            Some(crashed) => (crashed.restarts.saturating_add(1), crashed.reason),
+            None => match slot.current_of(id).next_back() {
+                Some(old) => {
+                    let failure = u32::from(old.replace.is_some());
+                    (old.record.restarts.saturating_add(failure), old.record.reason.clone())
+                }
+                None => (0, None),
+            },
+        };
+        let record = Incarnation {
+            generation,
+            release: id.clone(),
+            restart,
+            state: InstanceState::Starting,
+            port: None,
+            process: None,
+            started_at: None,
+            concurrency,
+            restarts,
+            reason,
+        };
+        slot.living.push(Process::new(record, Phase::Launching, now));
+        let id = self.id(place, generation);
+        let start = Effect::Start { id, release, process: place.0.clone() };
+        if mutants::active(mutants::START_BEFORE_CLAIM) {
+            self.queue.push(start);
+        } else {
+            self.emit(start);
+        }
+    }
+
+    fn retire(&mut self, now: Timestamp, place: &Place, generation: Generation) {
+        let id = self.id(place, generation);
+        let Some(process) = self.process_mut(&id) else { return };
+        match process.phase {
+            Phase::Launching => process.doomed = true,
+            Phase::Waking => self.stop(now, place, generation),
+            // Nothing routes to other process types, so nothing has to finish there.
+            Phase::Ready if place.0.is_web() => process.enter(Phase::Draining, now),
+            Phase::Ready => self.stop(now, place, generation),
+            Phase::Draining | Phase::Stopping => {}
+        }
+    }
+
+    /// Ordered again when no exit follows.
+    fn stop(&mut self, now: Timestamp, place: &Place, generation: Generation) {
+        let id = self.id(place, generation);
+        let Some(process) = self.process_mut(&id) else { return };
+        if process.phase == Phase::Launching {
+            process.doomed = true;
+            return;
+        }
+        process.enter(Phase::Stopping, now);
+        let release = process.record.release.clone();
+        let grace = stop_grace(self, &release);
+        self.emit(Effect::Stop { id, grace });
+    }
+
+    fn give_up(&mut self, now: Timestamp, place: &Place, generation: Generation, why: &str) {
+        let id = self.id(place, generation);
+        let Some(process) = self.process_mut(&id) else { return };
+        if !matches!(process.phase, Phase::Launching | Phase::Waking) {
+            return;
+        }
+        let counts = process.is_current();
+        process.failed = counts;
+        process.record.reason = Some(why.into());
+        process.enter(Phase::Stopping, now);
+        let process = process.clone();
+        if counts {
+            self.count_failure(now, place, &process, why, "");
+        }
+        self.stop(now, place, generation);
+    }
+
+    fn flag(
+        &mut self,
+        now: Timestamp,
+        place: &Place,
+        generation: Generation,
+        replace: Replace,
+        why: String,
+    ) {
+        let id = self.id(place, generation);
+        let Some(process) = self.process_mut(&id) else { return };
+        if !process.is_ready() || process.replace.is_some() {
+            return;
+        }
+        process.replace = Some(replace);
+        process.record.reason = Some(why.clone());
+        let (release, restart) = (process.record.release.clone(), process.record.restart);
+        let lived = process.lived(now);
+        if let Some(slot) = self.slots.get_mut(place) {
+            slot.count_failure(now, &release, restart, lived);
+        }
+        self.note(format!("{} is replaced: {why}", id.instance.label()));
+    }
+
+    pub(super) fn started(
+        &mut self,
+        now: Timestamp,
+        id: IncarnationId,
+        identity: ProcessIdentity,
+        port: Option<u16>,
+    ) {
+        let Some(process) = self.process_mut(&id) else {
+            return self.stop_stray(now, id);
+        };
+        match process.phase {
+            Phase::Launching => {
+                process.record.process = Some(identity);
+                process.record.port = port;
+                process.record.started_at = Some(now);
+                process.enter(Phase::Waking, now);
+                if process.doomed {
+                    return self.stop(now, &place_of(&id), id.generation);
+                }
+                self.await_healthy(id);
+            }
+            // It came into being after all, too late.
+            Phase::Stopping if process.record.process.is_none() => {
+                process.record.process = Some(identity);
+                self.stop(now, &place_of(&id), id.generation);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn await_healthy(&mut self, id: IncarnationId) {
+        let Some(process) = self.process_mut(&id) else { return };
+        let (port, release) = (process.record.port, process.record.release.clone());
+        let settings = self.releases.get(&release).map(|release| &release.settings);
+        let health = settings.map(|settings| settings.health.clone()).unwrap_or_default();
+        self.emit(Effect::AwaitHealthy { id, port, health });
+    }
+
+    pub(super) fn healthy(&mut self, now: Timestamp, id: &IncarnationId, warning: Option<String>) {
+        let Some(process) = self.process_mut(id) else { return };
+        if process.phase != Phase::Waking {
+            return;
+        }
+        process.enter(Phase::Ready, now);
+        process.detail = None;
+        if let Some(warning) = warning {
+            self.note(format!("{}: {warning}", id.instance.label()));
+        }
+    }
+
+    pub(super) fn memory(&mut self, now: Timestamp, id: &IncarnationId, bytes: u64) {
+        let Some(process) = self.process_mut(id) else { return };
+        let (phase, release) = (process.phase, process.record.release.clone());
+        let limit = self.releases.get(&release).and_then(|r| r.settings.limits.memory_bytes);
+        let Some(limit) = limit.filter(|limit| bytes > *limit) else { return };
+        let (used, most) = (bytes / MEGABYTE, limit / MEGABYTE);
+        let why = format!("used {used} MB, limit {most} MB");
+        let place = place_of(id);
+        match phase {
+            Phase::Waking => self.give_up(now, &place, id.generation, &why),
+            Phase::Ready => self.flag(now, &place, id.generation, Replace::Memory, why),
+            Phase::Launching | Phase::Draining | Phase::Stopping => {}
+        }
+    }
+
+    pub(super) fn exited(&mut self, now: Timestamp, id: IncarnationId, exit: Exit) {
+        if self.strays.remove(&id).is_some() {
+            return self.emit(Effect::Forget { id });
+        }
+        let place = place_of(&id);
+        let slot = self.slots.get_mut(&place);
+        let Some(mut process) = slot.and_then(|slot| slot.remove(id.generation)) else { return };
+        if process.is_current() {
+            process.record.reason = Some(exit.how.clone());
+            let why = format!("ended: {}", exit.how);
+            self.count_failure(now, &place, &process, &why, &exit.last_words);
+            self.bury(&place, process, InstanceState::Crashed);
+        } else if process.failed {
+            self.bury(&place, process, InstanceState::Crashed);
+        } else if process.replace.is_some() {
+            self.bury(&place, process, InstanceState::Stopped);
+        }
+        self.emit(Effect::Forget { id });
+    }
+
+    pub(super) fn start_failed(&mut self, now: Timestamp, id: &IncarnationId, why: &str) {
+        let place = place_of(id);
+        let slot = self.slots.get_mut(&place);
+        let Some(mut process) = slot.and_then(|slot| slot.remove(id.generation)) else { return };
+        if process.is_current() {
+            process.record.reason = Some(why.into());
+            let message = format!("could not be started: {why}");
+            self.count_failure(now, &place, &process, &message, "");
+        }
+        if process.is_current() || process.failed {
+            self.bury(&place, process, InstanceState::Crashed);
+        }
+    }
+
+    /// Shown until its successor starts.
+    pub(super) fn bury(&mut self, place: &Place, process: Process, state: InstanceState) {
+        let Some(slot) = self.slots.get_mut(place) else { return };
+        let release = process.record.release.clone();
+        if slot.current_of(&release).next().is_none() {
+            slot.crashed = Some(Incarnation { state, ..process.record });
+        }
+    }
+
+    /// A process ended by itself, or did not become healthy.
+    pub(super) fn count_failure(
+        &mut self,
+        now: Timestamp,
+        place: &Place,
+        process: &Process,
+        why: &str,
+        last_words: &str,
+    ) {
+        if self.is_ending() {
+            return;
+        }
+        let release = &process.record.release;
+        let label = self.id(place, process.generation()).instance.label();
+        let rolling = self
+            .attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.stage == Stage::Starting && attempt.target == *release);
+        if rolling {
+            self.note(format!("{label} of {} {why}", release.short()));
+            return self.count_exit(now, place, process, why, last_words);
+        }
+        if self.serving.as_ref() != Some(release) {
+            return;
+        }
+        let Some(slot) = self.slots.get_mut(place) else { return };
+        let (restart, lived) = (process.record.restart, process.lived(now));
+        let history = slot.count_failure(now, release, restart, lived);
+        let wait = history.not_before().since(now);
+        let next = match wait {
+            Duration::ZERO => "it is started again at once".into(),
+            wait if history.became_crash_loop() => {
+                format!(
+                    "it keeps failing, from now on it is tried less often: in {} s",
+                    wait.as_secs()
+                )
+            }
+            wait => format!("it is started again in {} s", wait.as_secs()),
+        };
+        self.note(format!("{label} of {} {why}; {next}", release.short()));
+        self.note_last_words(last_words);
+    }
+
+    /// A process that no claim knows.
+    pub(super) fn stop_stray(&mut self, now: Timestamp, id: IncarnationId) {
+        self.strays.insert(id.clone(), now);
+        let grace = Duration::from_millis(model::application::STOP_GRACE_MS_DEFAULT);
+        self.emit(Effect::Stop { id, grace });
+    }
+}
+
+pub(super) fn place_of(id: &IncarnationId) -> Place {
+    (id.instance.process.clone(), id.instance.slot)
+}

@@ -1,0 +1,89 @@
+//! When a process that failed may start again: at once the first time, then ever later, and rarely
+//! once it is plain that it cannot live. Owns the figures of one slot's failures; knows nothing of
+//! processes. Asked by the application's machine.
+
+use std::time::Duration;
+
+use model::Timestamp;
+
+use crate::mutants;
+
+/// The first failure is repaired at once; from the second on this wait doubles.
+pub const BACKOFF_FIRST: Duration = Duration::from_secs(1);
+/// A cure from outside (a database that is back) is noticed within a minute.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// A process that lived this long started well: what failed before does not count any more.
+pub const LIVED_WELL: Duration = Duration::from_secs(60);
+/// So many failures in a row, none after a good life, are no accident.
+pub const CRASH_LOOP_FAILURES: u32 = 5;
+/// Starting costs processor time that other applications need.
+pub const CRASH_LOOP_BACKOFF_MIN: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    failures: u32,
+    not_before: Timestamp,
+}
+
+impl History {
+    /// `lived`: how long it was ready before it failed.
+    pub fn failed(&mut self, now: Timestamp, lived: Duration) {
+        if lived >= LIVED_WELL {
+            self.failures = 0;
+        }
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = now.after(self.backoff());
+    }
+
+    fn backoff(&self) -> Duration {
+        if mutants::active(mutants::NO_BACKOFF) {
+            return Duration::ZERO;
+        }
+        let doublings = match self.failures {
+            0 | 1 => return Duration::ZERO,
+            failures => (failures - 2).min(16),
+        };
+        let wait = (BACKOFF_FIRST * (1 << doublings)).min(BACKOFF_MAX);
+        if self.is_crash_loop() { wait.max(CRASH_LOOP_BACKOFF_MIN) } else { wait }
+    }
+
+    pub fn not_before(&self) -> Timestamp {
+        self.not_before
+    }
+
+    pub fn is_crash_loop(&self) -> bool {
+        self.failures >= CRASH_LOOP_FAILURES
+    }
+
+    /// True for the failure that made it one, so that it is reported once.
+    pub fn became_crash_loop(&self) -> bool {
+        self.failures == CRASH_LOOP_FAILURES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(lives_s: &[u64], expected_s: u64, crash_loop: bool) {
+        let mut history = History::default();
+        let now = Timestamp(1_000_000);
+        for life in lives_s {
+            history.failed(now, Duration::from_secs(*life));
+        }
+        assert_eq!(history.not_before().since(now).as_secs(), expected_s, "{lives_s:?}");
+        assert_eq!(history.is_crash_loop(), crash_loop, "{lives_s:?}");
+    }
+
+    #[test]
+    fn waits_grow_and_a_good_life_resets_them() {
+        check(&[0], 0, false);
+        check(&[0, 0], 1, false);
+        check(&[0, 0, 0], 2, false);
+        check(&[0, 0, 0, 0], 4, false);
+        check(&[0, 0, 0, 0, 0], 30, true);
+        check(&[0; 7], 32, true);
+        check(&[0; 99], 60, true);
+        check(&[0, 0, 0, 0, 0, 61], 0, false);
+    }
+}
