@@ -79,6 +79,7 @@ impl World {
             created_at: Timestamp(START),
             author: "ann".into(),
             note: String::new(),
+            replaces: None,
             unknown: Unknown::new(),
         }
     }
