@@ -2,9 +2,18 @@
 //! one type, and one line in `ALL`. Frameworks read the tree and know nothing of each other, of
 //! Procfiles and of the project's settings: `detect` combines these.
 
+mod django;
+mod fastapi;
+mod flask;
+mod gems;
+mod node;
+mod packages;
 mod procfile_only;
 mod python;
 mod python_code;
+mod rack;
+mod rails;
+mod sqlite;
 mod static_site;
 mod venv;
 
@@ -33,8 +42,17 @@ pub struct RecipeError(pub String);
 
 /// The first that recognises a tree wins. Rails, Django and the like carry a package.json for their
 /// assets, so Node.js comes after them; what needs the least comes last.
-pub const ALL: &[&dyn Framework] =
-    &[&python::Python, &procfile_only::ProcfileOnly, &static_site::StaticSite];
+pub const ALL: &[&dyn Framework] = &[
+    &rails::Rails,
+    &rack::Rack,
+    &django::Django,
+    &flask::Flask,
+    &fastapi::FastApi,
+    &python::Python,
+    &node::Node,
+    &procfile_only::ProcfileOnly,
+    &static_site::StaticSite,
+];
 
 /// Instances of a serial server: as many requests are answered at a time.
 const SERIAL_COUNT: u32 = 4;

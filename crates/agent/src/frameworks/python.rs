@@ -14,7 +14,7 @@ use crate::source::SourceTree;
 const SCRIPTS: &[&str] =
     &["main.py", "app.py", "start.py", "server.py", "web.py", "bot.py", "hello.py", "run.py"];
 /// One request takes a thread; enough for requests that wait for a database.
-const GUNICORN_THREADS: u32 = 8;
+pub const GUNICORN_THREADS: u32 = 8;
 
 pub struct Python;
 
@@ -84,13 +84,12 @@ enum Start {
     Script(String),
 }
 
-/// A script that starts a server itself is left to do so.
+/// A script that starts a server itself, on the port it is told, is left to do so.
 fn starts(tree: &SourceTree) -> Option<Start> {
     let script = script(tree);
     let serves = |script: &String| {
-        tree.text(script).is_some_and(|text| {
-            ["serve_forever", "__main__"].iter().any(|word| text.contains(word))
-        })
+        let words = ["serve_forever", "__main__"];
+        tree.mentions(script, "PORT") && words.iter().any(|word| tree.mentions(script, word))
     };
     if let Some(script) = script.clone().filter(serves) {
         return Some(Start::Script(script));
@@ -110,7 +109,9 @@ fn script(tree: &SourceTree) -> Option<String> {
         .map(|(path, _)| path)
         .filter(|path| !path.contains('/') && !matches!(*path, "setup.py" | "conftest.py"));
     let only = root.next()?;
-    root.next().is_none().then(|| only.into())
+    // One odd script beside a site or another language's project is a tool.
+    let tool = ["package.json", "index.html", "Gemfile"].iter().any(|file| tree.exists(file));
+    (root.next().is_none() && !tool).then(|| only.into())
 }
 
 /// For all Python frameworks: output appears as it is written.

@@ -28,7 +28,7 @@ pub fn lists(tree: &SourceTree, package: &str) -> bool {
     packages(tree).iter().any(|entry| entry == package)
 }
 
-/// Makes the environment and installs what is listed and `extra` packages that are not.
+/// Makes the environment and installs what is listed, and those of `extra` that are not.
 pub fn install(tree: &SourceTree, extra: &[&str]) -> Vec<Step> {
     let mut arguments = Vec::new();
     match listed_in(tree) {
@@ -46,7 +46,11 @@ pub fn install(tree: &SourceTree, extra: &[&str]) -> Vec<Step> {
         Some(requirements) => arguments.push(format!("-r {requirements}")),
         None => {}
     }
-    arguments.extend(extra.iter().filter(|name| !lists(tree, name)).map(|name| (*name).into()));
+    let missing = |entry: &&&str| package_name(entry).is_none_or(|name| !lists(tree, &name));
+    arguments.extend(extra.iter().filter(missing).map(|entry| match entry.contains('=') {
+        true => quoted(entry),
+        false => (*entry).to_owned(),
+    }));
     let mut steps = vec![Step {
         name: "Making a virtual environment".into(),
         // Cleared, as one that came with the source has another directory's paths in it.

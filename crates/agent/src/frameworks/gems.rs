@@ -1,0 +1,103 @@
+//! How a Ruby project's gems are installed and which web server it brings. Used by Rails and Rack.
+
+use std::collections::BTreeMap;
+
+use model::release::Step;
+
+use crate::source::SourceTree;
+
+pub const GEMFILE: &str = "Gemfile";
+pub const GEMFILE_LOCK: &str = "Gemfile.lock";
+
+/// Whether a gem is in the bundle: in `Gemfile.lock`, or in a `Gemfile` that has no lock yet.
+pub fn lists(tree: &SourceTree, gem: &str) -> bool {
+    if let Some(lock) = tree.text(GEMFILE_LOCK) {
+        let is_it = |line: &str| line.trim_start().split([' ', '!']).next() == Some(gem);
+        return lock.lines().any(is_it);
+    }
+    let quoted = [format!("'{gem}'"), format!("\"{gem}\"")];
+    let is_it = |line: &str| {
+        let line = line.trim_start();
+        line.starts_with("gem") && quoted.iter().any(|name| line.contains(name))
+    };
+    tree.text(GEMFILE).is_some_and(|text| text.lines().any(is_it))
+}
+
+/// Gems of the operating system are taken where they fit, which needs no network; otherwise all of
+/// them are installed into the release.
+pub fn install() -> Vec<Step> {
+    vec![Step {
+        name: "Installing gems".into(),
+        command: "bundle install --local --quiet 2>/dev/null || { echo 'Not all gems are on this \
+                  machine: fetching them.'; bundle config set --local path vendor/bundle && \
+                  bundle install --quiet --retry 2; }"
+            .into(),
+    }]
+}
+
+pub fn environment() -> BTreeMap<String, String> {
+    let variables = [("BUNDLE_PREFER_LOCAL", "true"), ("BUNDLE_WITHOUT", "development:test")];
+    variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// A start command and the requests that it takes at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    pub command: String,
+    pub concurrency: Option<u32>,
+    pub notes: Vec<String>,
+}
+
+/// The web server that the bundle names, told to listen where it shall, whatever its own
+/// configuration says. None where there is none of those known.
+pub fn server(tree: &SourceTree, environment: &str) -> Option<Server> {
+    let mut notes = Vec::new();
+    let (command, concurrency) = if lists(tree, "puma") {
+        // Instances share a directory, so each needs a pid file of its own.
+        let pid = "PIDFILE=\"tmp/pids/$PORT.pid\"";
+        let puma = "bundle exec puma -b \"tcp://$HOST:$PORT\"";
+        (format!("env {pid} {puma} -e {environment}"), None)
+    } else if lists(tree, "falcon") {
+        let falcon = "bundle exec falcon serve --count 1";
+        (format!("env RACK_ENV={environment} {falcon} --bind \"http://$HOST:$PORT\""), None)
+    } else if lists(tree, "unicorn") {
+        if tree.exists("config/unicorn.rb") {
+            notes.push("config/unicorn.rb was ignored: instances are counted by scaling".into());
+        }
+        (format!("bundle exec unicorn -l \"$HOST:$PORT\" -E {environment}"), Some(1))
+    } else if lists(tree, "thin") {
+        // Its event loop waits for the application, so one request is served at a time.
+        let thin = "bundle exec thin start -R config.ru -a \"$HOST\" -p \"$PORT\"";
+        (format!("{thin} -e {environment}"), Some(1))
+    } else {
+        return None;
+    };
+    Some(Server { command, concurrency, notes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gems_are_read_from_the_lock_first() {
+        let lock =
+            "GEM\n  specs:\n    puma (5.6.5)\n      nio4r (~> 2.0)\n\nDEPENDENCIES\n  thin!\n";
+        let tree = SourceTree::from_pairs([(GEMFILE_LOCK, lock), (GEMFILE, "gem 'unicorn'\n")]);
+        assert!(lists(&tree, "puma") && lists(&tree, "thin"));
+        assert!(!lists(&tree, "unicorn") && !lists(&tree, "pum"));
+        let tree = SourceTree::from_pairs([(GEMFILE, "# gem 'thin'\n  gem \"unicorn\", '~> 6'\n")]);
+        assert!(lists(&tree, "unicorn") && !lists(&tree, "thin"));
+    }
+
+    #[test]
+    fn servers_say_how_many_requests_they_take() {
+        for (gem, expected) in
+            [("puma", Some(None)), ("unicorn", Some(Some(1))), ("thin", Some(Some(1))), ("x", None)]
+        {
+            let tree = SourceTree::from_pairs([(GEMFILE, format!("gem '{gem}'\n"))]);
+            let server = server(&tree, "production");
+            assert_eq!(server.map(|server| server.concurrency), expected, "{gem}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Ruby on Rails.
+
+use model::Recipe;
+use model::release::{StaticMount, Step};
+
+use super::gems::{self, GEMFILE, Server};
+use super::{Framework, RecipeError, sqlite};
+use crate::detect::web_only;
+use crate::source::SourceTree;
+
+const APPLICATION: &str = "config/application.rb";
+const DATABASE: &str = "config/database.yml";
+const PRODUCTION: &str = "config/environments/production.rb";
+const RAILS: &str = "bundle exec rails";
+
+pub struct Rails;
+
+impl Framework for Rails {
+    fn name(&self) -> &'static str {
+        "rails"
+    }
+
+    fn looks_for(&self) -> &'static str {
+        "a Gemfile and config/application.rb with Rails::Application in it"
+    }
+
+    fn detect(&self, tree: &SourceTree) -> Option<String> {
+        (tree.exists(GEMFILE) && tree.mentions(APPLICATION, "Rails::Application"))
+            .then(|| format!("{APPLICATION} defines a Rails::Application"))
+    }
+
+    fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError> {
+        for file in [GEMFILE, APPLICATION, "config.ru"] {
+            if !tree.exists(file) {
+                return Err(RecipeError(format!("{file} is missing: push the application's root")));
+            }
+        }
+        let server = gems::server(tree, "production").unwrap_or_else(|| Server {
+            command: format!(
+                "{RAILS} server -u webrick -b \"$HOST\" -p \"$PORT\" -e production \
+                 -P \"tmp/pids/$PORT.pid\""
+            ),
+            concurrency: None,
+            notes: vec![
+                "the bundle names no web server, so WEBrick is started: add 'gem \"puma\"'".into(),
+            ],
+        });
+        let mut notes = server.notes;
+        if uncommented(tree.text(PRODUCTION).unwrap_or_default(), "config.force_ssl = true") {
+            notes.push(format!(
+                "{PRODUCTION} sets force_ssl: plain HTTP is answered with a redirect to HTTPS"
+            ));
+        }
+        Ok(Recipe {
+            build: build(tree),
+            release: release(tree),
+            processes: web_only(server.command, server.concurrency),
+            environment: environment(),
+            persist: persist(tree),
+            statics: vec![StaticMount {
+                prefix: "/".into(),
+                directory: "public".into(),
+                fallback: None,
+            }],
+            notes,
+            ..Recipe::default()
+        })
+    }
+}
+
+fn build(tree: &SourceTree) -> Vec<Step> {
+    let mut steps = gems::install();
+    steps.push(Step {
+        name: "Making directories".into(),
+        // Empty directories are in no repository.
+        command: "mkdir -p tmp/pids tmp/cache log public".into(),
+    });
+    let bundled = ["sprockets", "propshaft", "webpacker", "shakapacker", "vite_rails"];
+    if bundled.iter().any(|gem| gems::lists(tree, gem)) {
+        if tree.exists("package.json") {
+            steps.push(super::packages::install(tree, true));
+        }
+        steps.push(Step {
+            name: "Precompiling assets".into(),
+            command: format!("{RAILS} assets:precompile"),
+        });
+    }
+    steps
+}
+
+fn release(tree: &SourceTree) -> Vec<Step> {
+    if !tree.exists(DATABASE) {
+        return Vec::new();
+    }
+    vec![Step { name: "Migrating the database".into(), command: format!("{RAILS} db:migrate") }]
+}
+
+fn environment() -> std::collections::BTreeMap<String, String> {
+    let mut environment = gems::environment();
+    for (name, value) in [
+        ("RAILS_ENV", "production"),
+        ("RACK_ENV", "production"),
+        ("NODE_ENV", "production"),
+        ("RAILS_LOG_TO_STDOUT", "1"),
+        // For what the router does not find in public/ when it starts.
+        ("RAILS_SERVE_STATIC_FILES", "1"),
+    ] {
+        environment.insert(name.into(), value.into());
+    }
+    environment
+}
+
+fn persist(tree: &SourceTree) -> Vec<String> {
+    let mut paths: Vec<String> = ["log", "public/uploads", "storage"].map(str::to_owned).into();
+    for path in production_databases(tree.text(DATABASE).unwrap_or_default()) {
+        if !paths.iter().any(|kept| path.starts_with(&format!("{kept}/"))) && !paths.contains(&path)
+        {
+            paths.push(path);
+        }
+    }
+    paths
+}
+
+/// Every `database:` under `production:` that is a file. By lines, as the file is a template that
+/// only Ruby can evaluate.
+fn production_databases(yaml: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut found = Vec::new();
+    for line in yaml.lines() {
+        if !line.starts_with([' ', '\t', '#']) && !line.trim().is_empty() {
+            inside = line.trim_end().starts_with("production:");
+        }
+        let value = line.trim().strip_prefix("database:").filter(|_| inside);
+        let value = value.map(|value| value.split(" #").next().unwrap_or(value).trim());
+        found
+            .extend(value.and_then(|value| sqlite::database_path(value.trim_matches(['"', '\'']))));
+    }
+    found
+}
+
+fn uncommented(text: &str, wanted: &str) -> bool {
+    text.lines().any(|line| line.trim_start().starts_with(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(extra: &[(&str, &str)]) -> SourceTree {
+        let base = [
+            (GEMFILE, "gem 'rails'\ngem 'puma'\ngem 'sprockets'\n"),
+            (APPLICATION, "class Application < Rails::Application\n"),
+            ("config.ru", "run Rails.application\n"),
+        ];
+        SourceTree::from_pairs(base.iter().chain(extra).copied())
+    }
+
+    #[test]
+    fn databases_are_read_from_the_production_block() {
+        let yaml = "default: &default\n  adapter: sqlite3\n  database: db/x.sqlite3\n\n\
+                    development:\n  database: db/development.sqlite3\n\nproduction:\n  primary:\n\
+                    \x20   <<: *default\n    database: db/production.sqlite3 # here\n  cache:\n\
+                    \x20   database: \"storage/cache.sqlite3\"\n  other:\n\
+                    \x20   database: <%= ENV['X'] %>\n";
+        let expected = ["db/production.sqlite3", "storage/cache.sqlite3"];
+        assert_eq!(production_databases(yaml), expected);
+        let persist = persist(&tree(&[(DATABASE, yaml)]));
+        assert_eq!(persist, ["log", "public/uploads", "storage", "db/production.sqlite3"]);
+    }
+
+    #[test]
+    fn migrations_and_assets_depend_on_the_project() {
+        let plain = Rails.recipe(&tree(&[])).unwrap();
+        assert!(plain.release.is_empty());
+        let steps = |recipe: &Recipe| -> Vec<String> {
+            recipe.build.iter().map(|step| step.name.clone()).collect()
+        };
+        assert_eq!(steps(&plain).last().unwrap(), "Precompiling assets");
+        let full = tree(&[(DATABASE, "production:\n"), ("package.json", "{}")]);
+        let full = Rails.recipe(&full).unwrap();
+        assert_eq!(full.release[0].command, "bundle exec rails db:migrate");
+        assert!(steps(&full).contains(&"Installing Node.js packages".to_owned()));
+    }
+
+    #[test]
+    fn without_a_server_webrick_is_started_and_said() {
+        let pairs = [
+            (GEMFILE, "gem 'rails'\n"),
+            (APPLICATION, "Rails::Application"),
+            ("config.ru", ""),
+            (PRODUCTION, "  config.force_ssl = true\n"),
+        ];
+        let recipe = Rails.recipe(&SourceTree::from_pairs(pairs)).unwrap();
+        let web = recipe.processes.values().next().unwrap();
+        assert!(web.command.contains("-u webrick") && web.concurrency.is_none());
+        assert_eq!(recipe.notes.len(), 2, "{:?}", recipe.notes);
+    }
+}

@@ -1,0 +1,56 @@
+//! SQLite files that an application's code names: they must outlive a release. Used by frameworks
+//! that have no settings file to say where their database is.
+
+use std::collections::BTreeSet;
+
+use crate::manifest::relative_path;
+use crate::source::SourceTree;
+
+const ENDINGS: &[&str] = &[".sqlite3", ".sqlite", ".db"];
+/// A longer list is not one application's databases.
+const FILES_MAX: usize = 10;
+
+/// Paths in quotes that end like a database, in files of the given pattern.
+pub fn named_in_code(tree: &SourceTree, pattern: &str) -> Vec<String> {
+    let own = tree.named(pattern).filter(|(path, _)| !path.contains("test"));
+    let texts = own.filter_map(|(_, file)| file.text.as_deref());
+    let found: BTreeSet<String> = texts.flat_map(named_in).collect();
+    found.into_iter().take(FILES_MAX).collect()
+}
+
+/// Paths in quotes that end like a database, without those for development and tests.
+pub fn named_in(text: &str) -> Vec<String> {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with(['#', '/']));
+    let quoted = lines.flat_map(|line| line.split(['"', '\'', '`']).skip(1).step_by(2));
+    quoted.filter_map(database_path).collect()
+}
+
+/// `sqlite:///shop.db` is `shop.db`; what is not inside the application is not ours to keep.
+pub fn database_path(text: &str) -> Option<String> {
+    let path = match text.split_once(':') {
+        Some(("sqlite" | "sqlite3" | "file", rest)) => {
+            let rest = rest.strip_prefix("///").unwrap_or(rest);
+            rest.split('?').next().unwrap_or(rest)
+        }
+        _ => text,
+    };
+    let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let ends = ENDINGS.iter().any(|ending| name.ends_with(ending) && name.len() > ending.len());
+    let other = name.contains("test") || name.contains("development");
+    if plain && ends && !other { relative_path(path).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn database_files_are_found_in_quotes() {
+        let code = "db = sqlite3.connect('data/shop.db')\nURL = \"sqlite:///a.sqlite3?x=1\"\n\
+                    # 'old.db'\nx = 'test.db', '/var/b.db', '../c.db', 'a b.db', '.db', 'd.dbx'\n";
+        assert_eq!(named_in(code), ["data/shop.db", "a.sqlite3"]);
+        let tree = SourceTree::from_pairs([("app.py", code), ("tests/a.py", "'z.db'")]);
+        assert_eq!(named_in_code(&tree, "*.py"), ["a.sqlite3", "data/shop.db"]);
+    }
+}
