@@ -10,4 +10,5 @@ pub mod faults;
 pub mod layout;
 pub mod node;
 pub mod probe;
+pub mod shim;
 pub mod store;

@@ -1,3 +1,11 @@
 //! The binary. Dispatches, and nothing else.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // Before any thread, runtime or log: a shim is a small process.
+    if let Some(code) = cortex::shim::dispatch() {
+        return code;
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,277 @@
+//! The plain launcher: every process under a shim of its own, without a sandbox. Starts shims,
+//! finds those of earlier node processes again, and buries what a lost shim left behind. Must not
+//! know what the processes are for; driven by applications' actors.
+
+mod binary;
+mod held;
+mod leftovers;
+mod link;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use async_trait::async_trait;
+use tokio::sync::OnceCell;
+
+use super::launcher::{Held, LaunchSpec, Launcher};
+use crate::layout::DataDirectory;
+use crate::shim::message::{Ask, Tell};
+use crate::shim::record::{self, Ended, Holding};
+use held::PlainHeld;
+use link::Link;
+
+/// From the start of a shim to the running program; the shim itself gives up on it after 30 s.
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(40);
+/// A shim says at once what it holds; this one is stopped, or the machine is.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub struct PlainLauncher {
+    place: Arc<Place>,
+    /// What is copied for shims to run from.
+    source: PathBuf,
+    binary: OnceCell<PathBuf>,
+    launching: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// Where shims are found.
+struct Place {
+    layout: DataDirectory,
+}
+
+impl Place {
+    fn run(&self, id: &str) -> PathBuf {
+        self.layout.run().join(id)
+    }
+}
+
+impl PlainLauncher {
+    pub fn new(layout: DataDirectory) -> PlainLauncher {
+        PlainLauncher::with_binary(layout, PathBuf::from("/proc/self/exe"))
+    }
+
+    /// Where the running program is not `cortex` itself: tests.
+    pub fn with_binary(layout: DataDirectory, source: PathBuf) -> PlainLauncher {
+        PlainLauncher {
+            place: Arc::new(Place { layout }),
+            source,
+            binary: OnceCell::new(),
+            launching: Arc::default(),
+        }
+    }
+
+    async fn binary(&self) -> anyhow::Result<&Path> {
+        let path = self
+            .binary
+            .get_or_try_init(|| async {
+                let (source, directory) = (self.source.clone(), self.place.layout.bin());
+                tokio::task::spawn_blocking(move || binary::install(&source, &directory)).await?
+            })
+            .await?;
+        Ok(path)
+    }
+
+    /// A free place for `id`: what ended there is forgotten, what lives there is an error.
+    async fn clear(&self, id: &str) -> anyhow::Result<()> {
+        let run = self.place.run(id);
+        if !run.exists() {
+            return Ok(());
+        }
+        match find(&self.place, id).await? {
+            Found::Running(_, holding) => {
+                anyhow::bail!("{id} is already running, as process {}", holding.process.pid)
+            }
+            Found::Waiting(mut link) | Found::Ended(Some(mut link), _) => {
+                link.ask(Ask::Forget).await?;
+                link.closed(GREETING_TIMEOUT).await;
+            }
+            Found::Ended(None, _) | Found::Nothing => {}
+        }
+        record::remove(&run).with_context(|| format!("cannot remove {}", run.display()))
+    }
+
+    async fn start_shim(&self, id: &str) -> anyhow::Result<Link> {
+        let binary = self.binary().await?.to_owned();
+        let (run, socket) = (self.place.run(id), self.place.layout.shim_socket(id));
+        let address = socket.clone();
+        tokio::task::spawn_blocking(move || start_shim(&binary, &run, &socket)).await??;
+        Link::connect(&address).await.context("the shim is gone at once")
+    }
+}
+
+/// Blocking. The shim is listening when this returns, even if it does not run yet.
+fn start_shim(binary: &Path, run: &Path, socket: &Path) -> anyhow::Result<()> {
+    for directory in run.parent().into_iter().chain(socket.parent()).chain([run]) {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .with_context(|| format!("cannot create directory {}", directory.display()))?;
+    }
+    match fs::remove_file(socket) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot remove {}", socket.display()));
+        }
+        _ => {}
+    }
+    let listener = UnixListener::bind(socket)
+        .with_context(|| format!("cannot listen on {}", socket.display()))?;
+    let complaints = fs::File::create(run.join(record::COMPLAINTS))
+        .with_context(|| format!("cannot write in {}", run.display()))?;
+    let mut command = crate::shim::command(binary, run, socket, listener);
+    command.stderr(Stdio::from(complaints));
+    let status = binary::spawn(&mut command)
+        .and_then(|mut child| child.wait())
+        .with_context(|| format!("cannot start {}", binary.display()))?;
+    anyhow::ensure!(status.success(), "no shim could be started: {}", complaint(run));
+    Ok(())
+}
+
+/// What the shim said last, for an error message.
+fn complaint(run: &Path) -> String {
+    let text = fs::read_to_string(run.join(record::COMPLAINTS)).unwrap_or_default();
+    match text.trim() {
+        "" => "it gave no reason".to_owned(),
+        text => text.to_owned(),
+    }
+}
+
+#[async_trait]
+impl Launcher for PlainLauncher {
+    async fn launch(&self, spec: LaunchSpec) -> anyhow::Result<Box<dyn Held>> {
+        let id = spec.purpose.id();
+        let _launching = Launching::claim(&self.launching, &id)?;
+        self.clear(&id).await?;
+        let result = tokio::time::timeout(LAUNCH_TIMEOUT, async {
+            let mut link = self.start_shim(&id).await?;
+            link.ask(Ask::Launch { spec }).await?;
+            launched(&self.place, &id, link).await
+        });
+        let error = match result.await {
+            Ok(Ok(held)) => return Ok(Box::new(held)),
+            Ok(Err(error)) => error,
+            Err(_) => anyhow::anyhow!("starting took longer than {} s", LAUNCH_TIMEOUT.as_secs()),
+        };
+        // The shim goes by itself; its directory is of no more use.
+        record::remove(&self.place.run(&id))?;
+        Err(error)
+    }
+
+    async fn adopt(&self) -> anyhow::Result<Vec<Box<dyn Held>>> {
+        let binary = self.binary().await?.to_owned();
+        let held = adopt(&self.place).await?;
+        let in_use: BTreeSet<PathBuf> =
+            held.iter().map(|held| held.holding().binary.clone()).chain([binary]).collect();
+        let directory = self.place.layout.bin();
+        tokio::task::spawn_blocking(move || binary::prune(&directory, &in_use)).await??;
+        Ok(held.into_iter().map(|held| Box::new(held) as Box<dyn Held>).collect())
+    }
+}
+
+async fn launched(place: &Arc<Place>, id: &str, mut link: Link) -> anyhow::Result<PlainHeld> {
+    loop {
+        match link.hear().await? {
+            Some(Tell::Waiting) => {}
+            Some(Tell::Running { holding }) => {
+                return Ok(PlainHeld::running(place.clone(), link, holding));
+            }
+            Some(Tell::Ended { ended }) => {
+                return Ok(PlainHeld::ended(place.clone(), Some(link), ended));
+            }
+            Some(Tell::Failed { why } | Tell::Refused { why }) => anyhow::bail!(why),
+            Some(Tell::Stopping | Tell::Forgotten) => anyhow::bail!("the shim was told to stop"),
+            None => anyhow::bail!("the shim failed: {}", complaint(&place.run(id))),
+        }
+    }
+}
+
+/// Two launches of one id at the same time: the second one is an error.
+struct Launching {
+    all: Arc<Mutex<BTreeSet<String>>>,
+    id: String,
+}
+
+impl Launching {
+    fn claim(all: &Arc<Mutex<BTreeSet<String>>>, id: &str) -> anyhow::Result<Launching> {
+        let fresh = all.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned());
+        anyhow::ensure!(fresh, "{id} is being started already");
+        Ok(Launching { all: all.clone(), id: id.to_owned() })
+    }
+}
+
+impl Drop for Launching {
+    fn drop(&mut self) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+    }
+}
+
+/// Who is behind an id.
+enum Found {
+    Running(Link, Holding),
+    /// With a link where the shim still waits to be told that its end was noted.
+    Ended(Option<Link>, Ended),
+    /// A shim that was never told what to run.
+    Waiting(Link),
+    Nothing,
+}
+
+async fn find(place: &Place, id: &str) -> anyhow::Result<Found> {
+    if let Ok(mut link) = Link::connect(&place.layout.shim_socket(id)).await {
+        match tokio::time::timeout(GREETING_TIMEOUT, link.hear()).await {
+            Ok(Ok(Some(Tell::Running { holding }))) => return Ok(Found::Running(link, holding)),
+            Ok(Ok(Some(Tell::Ended { ended }))) => return Ok(Found::Ended(Some(link), ended)),
+            Ok(Ok(Some(Tell::Waiting))) => return Ok(Found::Waiting(link)),
+            Ok(Ok(Some(_))) => anyhow::bail!("the shim of {id} said something odd"),
+            // It went just now, or cannot speak: what it wrote counts.
+            Ok(Ok(None) | Err(_)) => {}
+            Err(_) => tracing::warn!(id, "shim.silent"),
+        }
+    }
+    let run = place.run(id);
+    let ended = tokio::task::spawn_blocking(move || leftovers::bury(&run)).await??;
+    Ok(ended.map_or(Found::Nothing, |ended| Found::Ended(None, ended)))
+}
+
+async fn adopt(place: &Arc<Place>) -> anyhow::Result<Vec<PlainHeld>> {
+    let mut held = Vec::new();
+    for id in leftovers::ids(&place.layout.run())? {
+        match find(place, &id).await {
+            Ok(Found::Running(link, holding)) => {
+                held.push(PlainHeld::running(place.clone(), link, holding));
+            }
+            Ok(Found::Ended(link, ended)) => {
+                held.push(PlainHeld::ended(place.clone(), link, ended));
+            }
+            Ok(Found::Waiting(mut link)) => link.ask(Ask::Forget).await?,
+            Ok(Found::Nothing) => record::remove(&place.run(&id))?,
+            // One that cannot be read must not keep the others from being adopted.
+            Err(error) => tracing::error!(id, error = format!("{error:#}"), "shim.not_adopted"),
+        }
+    }
+    Ok(held)
+}
+
+/// `cortex down` where no node runs: stops everything that shims hold on this directory, and
+/// forgets it. Returns how many processes were running.
+pub async fn stop_all(layout: DataDirectory, grace: Duration) -> anyhow::Result<usize> {
+    let place = Arc::new(Place { layout });
+    let held = adopt(&place).await?;
+    let mut running = 0;
+    for one in &held {
+        if one.exit().borrow().is_none() {
+            running += 1;
+            one.stop(grace).await?;
+        }
+    }
+    for one in &held {
+        one.exit().wait_for(Option::is_some).await?;
+        one.forget().await?;
+    }
+    Ok(running)
+}

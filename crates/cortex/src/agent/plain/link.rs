@@ -1,0 +1,58 @@
+//! The node's end of a connection to a shim.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use crate::shim::message::{Ask, LINE_BYTES_MAX, Reply, Request, Tell, VERSION, line};
+
+pub struct Link {
+    stream: UnixStream,
+    received: Vec<u8>,
+}
+
+impl Link {
+    pub async fn connect(socket: &Path) -> io::Result<Link> {
+        Ok(Link { stream: UnixStream::connect(socket).await?, received: Vec::new() })
+    }
+
+    pub async fn ask(&mut self, ask: Ask) -> io::Result<()> {
+        self.stream.write_all(&line(&Request { v: VERSION, ask })?).await
+    }
+
+    /// None when the shim is gone. May be dropped at any time without losing anything.
+    pub async fn hear(&mut self) -> io::Result<Option<Tell>> {
+        loop {
+            if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                let reply = serde_json::from_slice::<Reply>(&self.received[..end]);
+                self.received.drain(..=end);
+                match reply {
+                    Ok(reply) => return Ok(Some(reply.tell)),
+                    // Of a later version; its state is on disk as well.
+                    Err(error) => tracing::warn!(%error, "shim.not_understood"),
+                }
+                continue;
+            }
+            if self.received.len() > LINE_BYTES_MAX {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            match self.stream.read_buf(&mut self.received).await {
+                Ok(0) => return Ok(None),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until the shim is gone, but not for ever.
+    pub async fn closed(&mut self, limit: Duration) {
+        let gone = async { while let Ok(Some(_)) = self.hear().await {} };
+        if tokio::time::timeout(limit, gone).await.is_err() {
+            tracing::warn!("shim.does_not_go");
+        }
+    }
+}

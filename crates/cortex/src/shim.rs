@@ -1,0 +1,78 @@
+//! The small process that holds one application process: starts it, keeps its output and its exit,
+//! stops its whole tree. It outlives the node process and never restarts anything. Runs before any
+//! runtime, on one thread, with std and rustix only; driven by the node through a UNIX socket
+//! (`message`). Must not know of the store, of releases, or of the node's configuration.
+
+pub mod message;
+pub mod record;
+
+mod child;
+mod connection;
+mod hold;
+mod log;
+mod output;
+mod tree;
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// First argument of the process that starts the shim and goes away, so that the shim is nobody's
+/// child. Then: run directory, path of the socket. Standard input is the listening socket.
+pub const DETACH: &str = "__shim-detach";
+/// First argument of the shim itself; the rest as above.
+pub const SHIM: &str = "__shim";
+/// First argument of what becomes the application's process: no other argument, as everything
+/// else comes through standard input.
+const EXEC: &str = "__exec";
+
+/// The running binary, even where its file was removed meanwhile.
+const OWN_BINARY: &str = "/proc/self/exe";
+/// What listings of processes show for it.
+const OWN_NAME: &str = "cortex";
+
+/// Some when this process was started as a part of a shim; to be called first in `main`.
+pub fn dispatch() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    let result = match arguments.next()?.to_str()? {
+        DETACH => detach(arguments.collect()),
+        SHIM => shim(arguments.collect()),
+        EXEC => child::become_program(),
+        _ => return None,
+    };
+    Some(match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn detach(arguments: Vec<OsString>) -> anyhow::Result<()> {
+    rustix::process::setsid()?;
+    Command::new(OWN_BINARY).arg0(OWN_NAME).arg(SHIM).args(arguments).spawn()?;
+    Ok(())
+}
+
+fn shim(arguments: Vec<OsString>) -> anyhow::Result<()> {
+    let Ok([run, socket]) = <[OsString; 2]>::try_from(arguments) else {
+        anyhow::bail!("a shim is started by a node only, with a directory and a socket");
+    };
+    rustix::process::setsid()?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let listener = UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    hold::run(PathBuf::from(run), PathBuf::from(socket), listener)
+}
+
+/// The command that starts a shim. It ends at once; the shim lives on.
+pub fn command(binary: &Path, run: &Path, socket: &Path, listener: UnixListener) -> Command {
+    let mut command = Command::new(binary);
+    command.arg0(OWN_NAME).arg(DETACH).arg(run).arg(socket);
+    command.env_clear().current_dir("/").process_group(0);
+    command.stdin(Stdio::from(std::os::fd::OwnedFd::from(listener))).stdout(Stdio::null());
+    command
+}

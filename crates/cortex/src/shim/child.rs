@@ -1,0 +1,170 @@
+//! How the application's process comes into being. The shim starts this binary once more; that
+//! process makes itself a session of its own, then becomes the program. (Between fork and exec
+//! only unsafe code could do that.) It gets everything through a socket on its standard input:
+//! so nothing is ever in a command line, and an odd environment cannot disturb this step.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context;
+use rustix::pipe::PipeFlags;
+use serde::{Deserialize, Serialize};
+
+use super::{EXEC, OWN_BINARY, OWN_NAME};
+use crate::agent::launcher::{LaunchSpec, Purpose};
+
+/// A program on a file system that hangs is given up on.
+const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
+/// Builds and one-off commands yield to what serves requests.
+const TASK_NICE: i32 = 10;
+/// Added to the node's own: when memory runs out, instances go before shims and nodes ...
+const INSTANCE_OOM_SCORE: i32 = 200;
+/// ... and builds before instances.
+const TASK_OOM_SCORE: i32 = 500;
+const OOM_SCORE_MAX: i32 = 1000;
+/// The kernel's own limit for a path in a message, and then some.
+const FAILURE_BYTES_MAX: u64 = 8 << 10;
+
+#[derive(Serialize, Deserialize)]
+struct Program {
+    argv: Vec<String>,
+    directory: PathBuf,
+    environment: BTreeMap<String, String>,
+    task: bool,
+}
+
+pub struct Started {
+    pub child: Child,
+    /// Its standard output and error, non-blocking.
+    pub output: OwnedFd,
+}
+
+/// Returns once the program runs. The error says why it does not.
+pub fn start(spec: LaunchSpec) -> anyhow::Result<Started> {
+    let (output, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&output, true)?;
+    let (mut ours, theirs) = UnixStream::pair()?;
+    let mut child = Command::new(OWN_BINARY)
+        .arg0(OWN_NAME)
+        .arg(EXEC)
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()
+        .context("no process could be started")?;
+    match hand_over(&mut ours, spec) {
+        Ok(()) => Ok(Started { child, output }),
+        Err(error) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error)
+        }
+    }
+}
+
+fn hand_over(stream: &mut UnixStream, spec: LaunchSpec) -> anyhow::Result<()> {
+    let program = Program {
+        task: matches!(spec.purpose, Purpose::Task { .. }),
+        argv: spec.argv,
+        directory: spec.directory,
+        environment: spec.environment,
+    };
+    stream.set_read_timeout(Some(EXEC_TIMEOUT))?;
+    stream.set_write_timeout(Some(EXEC_TIMEOUT))?;
+    stream.write_all(&serde_json::to_vec(&program)?)?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut failure = Vec::new();
+    stream.take(FAILURE_BYTES_MAX).read_to_end(&mut failure).context("the program hangs")?;
+    anyhow::ensure!(failure.is_empty(), "{}", String::from_utf8_lossy(&failure));
+    Ok(())
+}
+
+/// Runs in the new process. Returns only after a failure, which was reported to the shim.
+pub fn become_program() -> anyhow::Result<()> {
+    // A copy that is closed on exec: its end of file tells the shim that all is well.
+    let mut shim = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let error = match prepare_and_exec(&mut shim) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    };
+    shim.write_all(format!("{error:#}").as_bytes())?;
+    Ok(())
+}
+
+enum Never {}
+
+fn prepare_and_exec(shim: &mut UnixStream) -> anyhow::Result<Never> {
+    let mut bytes = Vec::new();
+    shim.read_to_end(&mut bytes)?;
+    let program: Program = serde_json::from_slice(&bytes)?;
+    drop(bytes);
+    rustix::process::setsid()?;
+    std::env::set_current_dir(&program.directory)
+        .with_context(|| format!("cannot enter directory {}", program.directory.display()))?;
+    raise_oom_score(if program.task { TASK_OOM_SCORE } else { INSTANCE_OOM_SCORE });
+    if program.task {
+        yield_to_others();
+    }
+    let (name, arguments) =
+        program.argv.split_first().context("the command is empty: nothing to run")?;
+    let error = Command::new(name)
+        .args(arguments)
+        .env_clear()
+        .envs(&program.environment)
+        .stdin(Stdio::null())
+        .exec();
+    Err(explain(name, &program, error))
+}
+
+/// Not allowed everywhere, and nothing depends on it.
+fn raise_oom_score(by: i32) {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    let current = std::fs::read_to_string(FILE).ok().and_then(|text| text.trim().parse().ok());
+    let wanted = (current.unwrap_or(0) + by).min(OOM_SCORE_MAX);
+    let _ = std::fs::write(FILE, wanted.to_string());
+}
+
+/// As above: a wish. The idle class has no safe call, but a program of util-linux and busybox.
+fn yield_to_others() {
+    let _ = rustix::process::setpriority_process(None, TASK_NICE);
+    let _ = Command::new("ionice")
+        .args(["-c", "3", "-p", &std::process::id().to_string()])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+}
+
+fn explain(name: &str, program: &Program, error: io::Error) -> anyhow::Error {
+    let path = Path::new(name);
+    let is_path = name.contains('/');
+    match error.kind() {
+        io::ErrorKind::NotFound if !is_path => {
+            let search = program.environment.get("PATH").map_or("", String::as_str);
+            anyhow::anyhow!(
+                "no such program: '{name}' is in no directory of PATH ({search}); install it or \
+                 name it by its path"
+            )
+        }
+        io::ErrorKind::NotFound if path.exists() => anyhow::anyhow!(
+            "cannot run {name}: the interpreter named in its first line, or its loader, does not \
+             exist"
+        ),
+        io::ErrorKind::NotFound => {
+            anyhow::anyhow!("no such file: {name} (in {})", program.directory.display())
+        }
+        io::ErrorKind::PermissionDenied => {
+            anyhow::anyhow!("{name} is not executable; chmod +x it, or start it by its interpreter")
+        }
+        _ => anyhow::Error::new(error).context(format!("cannot run {name}")),
+    }
+}

@@ -1,0 +1,420 @@
+//! The shim's one loop: waits for its connections, its child, the child's output and its own
+//! deadlines, and decides what is due. Everything else here is told by it what to do.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use anyhow::Context;
+use model::Timestamp;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitStatus};
+
+use super::child;
+use super::connection::Connection;
+use super::log::{FILE_BYTES_MAX, LogFile};
+use super::message::{Ask, Request, Tell, VERSION};
+use super::output::{Output, Pipe, now_ms};
+use super::record::{self, Ended, Holding};
+use super::tree::{self, Reaped};
+use crate::agent::launcher::LaunchSpec;
+use crate::agent::observe::process;
+
+/// A node, its successor and a few commands; further ones wait in the listener's queue.
+const CONNECTIONS_MAX: usize = 8;
+/// A node that started this shim and died before it said what to run.
+const LAUNCH_WAIT: Duration = Duration::from_secs(30);
+/// The end is told to nodes that come within this time; later ones read `exit.json`.
+const ENDED_WAIT: Duration = Duration::from_secs(3600);
+/// What a process that ended by itself left behind gets to end as well.
+const LEFTOVER_GRACE: Duration = Duration::from_secs(2);
+/// Orphans are reaped and the files looked after at least this often.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// While a tree is being stopped: descendants beside the main process end without a signal to us.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Between two rounds of SIGKILL: fast at first, as children may fork meanwhile; then slow, as
+/// what is left waits for a disk.
+const KILL_INTERVAL_MIN: Duration = Duration::from_millis(2);
+const KILL_INTERVAL_MAX: Duration = Duration::from_millis(500);
+/// Checks that must agree that the run directory was removed.
+const VANISHED_CHECKS: u32 = 2;
+
+pub fn run(run: PathBuf, socket: PathBuf, listener: UnixListener) -> anyhow::Result<()> {
+    listener.set_nonblocking(true)?;
+    let socket_inode = fs::metadata(&socket).map(|metadata| metadata.ino()).ok();
+    let mut shim = Shim {
+        run,
+        socket,
+        socket_inode,
+        listener,
+        connections: Vec::new(),
+        phase: Phase::Waiting { until: Instant::now() + LAUNCH_WAIT },
+        check_at: Instant::now() + CHECK_INTERVAL,
+        vanished_checks: 0,
+    };
+    while !matches!(shim.phase, Phase::Gone) {
+        let ready = shim.wait()?;
+        if ready.listener {
+            shim.accept();
+        }
+        if ready.output {
+            shim.read_output();
+        }
+        shim.serve(&ready.connections);
+        shim.step();
+    }
+    shim.leave();
+    Ok(())
+}
+
+struct Shim {
+    run: PathBuf,
+    socket: PathBuf,
+    /// None when it could not be told; then it is bound anew at the next check.
+    socket_inode: Option<u64>,
+    listener: UnixListener,
+    connections: Vec<Connection>,
+    phase: Phase,
+    check_at: Instant,
+    vanished_checks: u32,
+}
+
+enum Phase {
+    Waiting {
+        until: Instant,
+    },
+    Running(Box<Running>),
+    /// Until forgotten. `written` says whether `exit.json` is on disk.
+    Ended {
+        ended: Box<Ended>,
+        written: bool,
+        until: Instant,
+    },
+    Gone,
+}
+
+struct Running {
+    holding: Holding,
+    main: Pid,
+    /// Readable once the main process ended. None on kernels before 5.3, and after the end.
+    main_end: Option<OwnedFd>,
+    status: Option<WaitStatus>,
+    output: Output,
+    output_open: bool,
+    stopping: Option<Stopping>,
+}
+
+struct Stopping {
+    kill_at: Instant,
+    /// Some once SIGKILL was sent.
+    kill_interval: Option<Duration>,
+}
+
+/// Which descriptors have something to say.
+struct Ready {
+    listener: bool,
+    output: bool,
+    connections: Vec<bool>,
+}
+
+impl Shim {
+    fn wait(&self) -> anyhow::Result<Ready> {
+        let running = match &self.phase {
+            Phase::Running(running) => Some(running),
+            _ => None,
+        };
+        let mut fds: Vec<PollFd<'_>> =
+            self.connections.iter().map(|one| PollFd::new(&one.stream, PollFlags::IN)).collect();
+        let room = self.connections.len() < CONNECTIONS_MAX;
+        let listen = if room { PollFlags::IN } else { PollFlags::empty() };
+        fds.push(PollFd::new(&self.listener, listen));
+        let output = running.filter(|running| running.output_open);
+        if let Some(running) = output {
+            fds.push(PollFd::new(&running.output.pipe, PollFlags::IN));
+        }
+        if let Some(end) = running.and_then(|running| running.main_end.as_ref()) {
+            fds.push(PollFd::new(end, PollFlags::IN));
+        }
+        let wait = self.deadline().saturating_duration_since(Instant::now());
+        // Rounded up, so that the deadline has passed on return.
+        let wait = Timespec::try_from(wait + Duration::from_micros(100))?;
+        match rustix::event::poll(&mut fds, Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("cannot wait for events"),
+        }
+        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+        let connections = ready.by_ref().take(self.connections.len()).collect();
+        let listener = ready.next().unwrap_or(false);
+        Ok(Ready { connections, listener, output: output.is_some() && ready.next() == Some(true) })
+    }
+
+    fn deadline(&self) -> Instant {
+        let now = Instant::now();
+        let own = match &self.phase {
+            Phase::Waiting { until } | Phase::Ended { until, .. } => *until,
+            Phase::Gone => now,
+            Phase::Running(running) => match &running.stopping {
+                None if running.status.is_some() => now + STOP_CHECK_INTERVAL,
+                None => self.check_at,
+                Some(Stopping { kill_interval: Some(interval), .. }) => now + *interval,
+                Some(Stopping { kill_at, .. }) => (*kill_at).min(now + STOP_CHECK_INTERVAL),
+            },
+        };
+        own.min(self.check_at)
+    }
+
+    fn accept(&mut self) {
+        let Ok((stream, _)) = self.listener.accept() else { return };
+        let Some(mut connection) = Connection::accept(stream) else { return };
+        if connection.tell(self.state()).is_ok() {
+            self.connections.push(connection);
+        }
+    }
+
+    fn state(&self) -> Tell {
+        match &self.phase {
+            Phase::Waiting { .. } | Phase::Gone => Tell::Waiting,
+            Phase::Running(running) => Tell::Running { holding: running.holding.clone() },
+            Phase::Ended { ended, .. } => Tell::Ended { ended: (**ended).clone() },
+        }
+    }
+
+    fn serve(&mut self, ready: &[bool]) {
+        let mut connections = std::mem::take(&mut self.connections);
+        let mut ready = ready.iter().copied().chain(std::iter::repeat(false));
+        connections.retain_mut(|connection| {
+            if ready.next() != Some(true) {
+                return true;
+            }
+            // What came before the other side closed is still obeyed.
+            let alive = connection.receive().is_ok();
+            while let Some(request) = connection.next() {
+                let tell = match request {
+                    Ok(request) => self.obey(request),
+                    Err(why) => Tell::Refused { why },
+                };
+                if connection.tell(tell).is_err() {
+                    return false;
+                }
+            }
+            alive
+        });
+        // Nothing else adds connections while requests are obeyed.
+        self.connections = connections;
+    }
+
+    fn obey(&mut self, request: Request) -> Tell {
+        match (request.ask, &mut self.phase) {
+            (Ask::Launch { spec }, Phase::Waiting { .. }) => match self.launch(spec) {
+                Ok(()) => self.state(),
+                Err(error) => {
+                    self.phase = Phase::Gone;
+                    Tell::Failed { why: format!("{error:#}") }
+                }
+            },
+            (Ask::Launch { .. }, _) => Tell::Refused { why: "this shim launched already".into() },
+            (Ask::Stop { grace_ms }, Phase::Running(running)) => {
+                running.stop(Duration::from_millis(grace_ms));
+                Tell::Stopping
+            }
+            (Ask::Stop { .. }, _) => Tell::Stopping,
+            (Ask::Forget, Phase::Running(_)) => {
+                Tell::Refused { why: "the process is still running; stop it first".into() }
+            }
+            (Ask::Forget, _) => {
+                self.phase = Phase::Gone;
+                Tell::Forgotten
+            }
+        }
+    }
+
+    fn launch(&mut self, spec: LaunchSpec) -> anyhow::Result<()> {
+        if let Some(directory) = spec.log.parent() {
+            // A missing log is no reason not to serve; its lines are counted as lost.
+            let _ = fs::create_dir_all(directory);
+        }
+        let (purpose, port) = (spec.purpose.clone(), spec.port);
+        let log = LogFile::new(spec.log.clone(), FILE_BYTES_MAX);
+        let started = child::start(spec)?;
+        let pid = started.child.id();
+        let main = Pid::from_child(&started.child);
+        // Not reaped before this loop does so: the identity can be read even if it ended at once.
+        let holding = Holding {
+            v: VERSION,
+            purpose,
+            process: process::identity(pid)?,
+            port,
+            started_at: Timestamp(now_ms()),
+            shim: process::identity(std::process::id())?,
+            binary: std::env::current_exe()?,
+        };
+        let written = record::write(&self.run.join(record::STATE), &holding);
+        let mut running = Running {
+            holding,
+            main,
+            main_end: rustix::process::pidfd_open(main, PidfdFlags::empty()).ok(),
+            status: None,
+            output: Output::new(started.output, log),
+            output_open: true,
+            stopping: None,
+        };
+        if let Err(error) = written {
+            // Nobody could adopt it.
+            running.abandon();
+            return Err(error).context("cannot write down what was started");
+        }
+        self.phase = Phase::Running(Box::new(running));
+        Ok(())
+    }
+
+    fn read_output(&mut self) {
+        if let Phase::Running(running) = &mut self.phase {
+            running.output_open = running.output.read() != Pipe::Ended;
+        }
+    }
+
+    fn step(&mut self) {
+        let now = Instant::now();
+        if now >= self.check_at {
+            self.check_files();
+            self.check_at = now + CHECK_INTERVAL;
+        }
+        match &mut self.phase {
+            Phase::Waiting { until } | Phase::Ended { until, .. } if now >= *until => {
+                self.phase = Phase::Gone;
+            }
+            Phase::Running(running) if running.step(now) => self.end(),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self) {
+        let Phase::Running(running) = std::mem::replace(&mut self.phase, Phase::Gone) else {
+            return;
+        };
+        let ended = running.end();
+        let written = record::write(&self.run.join(record::EXIT), &ended).is_ok();
+        self.connections
+            .retain_mut(|connection| connection.tell(Tell::Ended { ended: ended.clone() }).is_ok());
+        let until = Instant::now() + ENDED_WAIT;
+        self.phase = Phase::Ended { ended: Box::new(ended), written, until };
+    }
+
+    /// Once in a while: what others may have removed.
+    fn check_files(&mut self) {
+        let vanished = matches!(fs::metadata(&self.run),
+            Err(error) if error.kind() == io::ErrorKind::NotFound);
+        self.vanished_checks = if vanished { self.vanished_checks + 1 } else { 0 };
+        if self.vanished_checks >= VANISHED_CHECKS {
+            match &mut self.phase {
+                // Without its directory no node will ever find it again.
+                Phase::Running(running) => running.stop(LEFTOVER_GRACE),
+                phase => *phase = Phase::Gone,
+            }
+        }
+        if let Phase::Ended { ended, written, .. } = &mut self.phase
+            && !*written
+        {
+            *written = record::write(&self.run.join(record::EXIT), &**ended).is_ok();
+        }
+        let inode = fs::metadata(&self.socket).map(|metadata| metadata.ino());
+        if inode.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            || self.socket_inode.is_none()
+        {
+            self.listen_again();
+        }
+    }
+
+    /// Directories for sockets are cleared by the system at times, for example at a logout.
+    fn listen_again(&mut self) {
+        let bound = self
+            .socket
+            .parent()
+            .map_or(Ok(()), |directory| {
+                use std::os::unix::fs::DirBuilderExt;
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+            })
+            .and_then(|()| UnixListener::bind(&self.socket))
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+        if let Ok(listener) = bound {
+            self.listener = listener;
+            self.socket_inode = fs::metadata(&self.socket).map(|metadata| metadata.ino()).ok();
+        }
+    }
+
+    /// Leaves `exit.json` if nobody has taken note of it.
+    fn leave(&self) {
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+impl Running {
+    /// A shorter grace than before counts; a longer one does not.
+    fn stop(&mut self, grace: Duration) {
+        let kill_at = Instant::now() + grace;
+        match &mut self.stopping {
+            Some(stopping) => stopping.kill_at = stopping.kill_at.min(kill_at),
+            None => {
+                tree::signal_all(Signal::TERM);
+                // A stopped process would not see it.
+                tree::signal_all(Signal::CONT);
+                self.stopping = Some(Stopping { kill_at, kill_interval: None });
+            }
+        }
+    }
+
+    /// True once no descendant is left.
+    fn step(&mut self, now: Instant) -> bool {
+        loop {
+            match tree::reap() {
+                Reaped::Child(pid, status) if pid == self.main => {
+                    self.status = Some(status);
+                    self.main_end = None;
+                }
+                Reaped::Child(..) => {}
+                Reaped::NoneYet => break,
+                Reaped::NoChildren => return true,
+            }
+        }
+        if self.status.is_some() && self.stopping.is_none() {
+            self.stop(LEFTOVER_GRACE);
+        }
+        if let Some(stopping) = &mut self.stopping
+            && now >= stopping.kill_at
+        {
+            tree::signal_all(Signal::KILL);
+            let next = stopping.kill_interval.map_or(KILL_INTERVAL_MIN, |interval| interval * 2);
+            stopping.kill_interval = Some(next.min(KILL_INTERVAL_MAX));
+        }
+        false
+    }
+
+    fn end(mut self) -> Ended {
+        // A stranger that was handed the pipe may hold it open for ever: only what is there now.
+        while self.output_open && self.output.read() == Pipe::Open {}
+        let killed_here = self.stopping.is_some_and(|stopping| stopping.kill_interval.is_some());
+        let mut how = self.status.map_or_else(|| "ended".to_owned(), tree::describe);
+        if !killed_here && self.status.and_then(|status| status.terminating_signal()) == Some(9) {
+            how.push_str(", not by Cortex: out of memory, or by hand");
+        }
+        Ended {
+            v: VERSION,
+            how,
+            success: self.status.and_then(|status| status.exit_status()) == Some(0),
+            last_words: self.output.finish(),
+            ended_at: Timestamp(now_ms()),
+            holding: self.holding,
+        }
+    }
+
+    /// Kills all at once and waits for it.
+    fn abandon(&mut self) {
+        self.stop(Duration::ZERO);
+        while !self.step(Instant::now()) {
+            std::thread::sleep(KILL_INTERVAL_MIN);
+        }
+    }
+}

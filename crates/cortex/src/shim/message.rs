@@ -1,0 +1,89 @@
+//! What a node and a shim say to each other: JSON lines with a version. Fields are only ever
+//! added, unknown ones ignored, as shims are older than the nodes that adopt them.
+
+use serde::{Deserialize, Serialize};
+
+use super::record::{Ended, Holding};
+use crate::agent::launcher::LaunchSpec;
+
+/// The only version so far.
+pub const VERSION: u32 = 1;
+/// One line. Linux takes at most 2 MiB of arguments and environment by default.
+pub const LINE_BYTES_MAX: usize = 4 << 20;
+
+/// From the node.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    pub v: u32,
+    #[serde(flatten)]
+    pub ask: Ask,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Ask {
+    /// Once per shim. Answered by `Running` or `Failed`.
+    Launch { spec: LaunchSpec },
+    /// SIGTERM to the whole tree, SIGKILL after `grace_ms`. Answered by `Stopping`; `Ended` follows.
+    Stop { grace_ms: u64 },
+    /// Remove what is on disk and go; only after the end. Answered by `Forgotten`.
+    Forget,
+}
+
+/// From the shim. The first line of every connection is the state: `Waiting`, `Running` or `Ended`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Reply {
+    pub v: u32,
+    #[serde(flatten)]
+    pub tell: Tell,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "tell", rename_all = "snake_case")]
+pub enum Tell {
+    /// Nothing was launched yet.
+    Waiting,
+    Running {
+        holding: Holding,
+    },
+    Ended {
+        ended: Ended,
+    },
+    /// No process came into being; the shim goes.
+    Failed {
+        why: String,
+    },
+    Stopping,
+    Forgotten,
+    /// The request made no sense; the connection stays.
+    Refused {
+        why: String,
+    },
+}
+
+/// One line, with its end.
+pub fn line(message: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_fields_are_ignored() {
+        let request: Request =
+            serde_json::from_str(r#"{"v":1,"ask":"stop","grace_ms":5,"later":[1]}"#).unwrap();
+        assert!(matches!(request.ask, Ask::Stop { grace_ms: 5 }));
+    }
+
+    #[test]
+    fn what_is_said_is_understood() {
+        let said = line(&Reply { v: VERSION, tell: Tell::Refused { why: "a\nb".into() } }).unwrap();
+        assert_eq!(said.iter().filter(|byte| **byte == b'\n').count(), 1);
+        let heard: Reply = serde_json::from_slice(&said).unwrap();
+        assert!(matches!(heard.tell, Tell::Refused { why } if why == "a\nb"));
+    }
+}

@@ -1,0 +1,92 @@
+//! What a shim leaves on disk for a node that comes later: `state.json` while the process runs,
+//! `exit.json` once its whole tree is gone. Never the specification, as that holds secrets.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use agent::application::Exit;
+use model::Timestamp;
+use model::instance::ProcessIdentity;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::agent::launcher::Purpose;
+
+/// In the run directory.
+pub const STATE: &str = "state.json";
+pub const EXIT: &str = "exit.json";
+/// A shim's own complaints; empty as a rule.
+pub const COMPLAINTS: &str = "shim.err";
+/// The records are small; anything larger was not written by a shim.
+const RECORD_BYTES_MAX: u64 = 64 << 10;
+
+/// `state.json`: what is held.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Holding {
+    pub v: u32,
+    pub purpose: Purpose,
+    pub process: ProcessIdentity,
+    pub port: Option<u16>,
+    pub started_at: Timestamp,
+    pub shim: ProcessIdentity,
+    /// The copy of the binary that the shim runs from.
+    pub binary: PathBuf,
+}
+
+/// `exit.json`: how it ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    pub v: u32,
+    pub holding: Holding,
+    /// For people: "exit status 1".
+    pub how: String,
+    pub success: bool,
+    /// The end of its output.
+    pub last_words: String,
+    pub ended_at: Timestamp,
+}
+
+impl Ended {
+    pub fn exit(&self) -> Exit {
+        Exit {
+            how: self.how.clone(),
+            success: self.success,
+            last_words: self.last_words.clone(),
+        }
+    }
+}
+
+/// Readable by the owner alone; readers see the old content or the new one.
+pub fn write(path: &Path, record: &impl Serialize) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    file.write_all(&serde_json::to_vec(record)?)?;
+    fs::rename(&fresh, path)
+}
+
+/// None when it is missing; an error when it is not a record.
+pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.len() <= RECORD_BYTES_MAX => {}
+        Ok(_) => return Err(io::Error::other("too large to be a record of a shim")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    Ok(Some(serde_json::from_slice(&fs::read(path)?)?))
+}
+
+/// The run directory, and the application's when that was the last one.
+pub fn remove(run: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(run) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    if let Some(application) = run.parent() {
+        // Fails while other processes of the application have theirs in it.
+        let _ = fs::remove_dir(application);
+    }
+    Ok(())
+}
