@@ -286,7 +286,11 @@ impl Shim {
             Phase::Waiting { until } | Phase::Ended { until, .. } if now >= *until => {
                 self.phase = Phase::Gone;
             }
-            Phase::Running(running) if running.step(now) => self.end(),
+            Phase::Running(running) => {
+                if running.step(now) {
+                    self.end();
+                }
+            }
             _ => {}
         }
     }

@@ -26,7 +26,7 @@ pub enum Ask {
     Launch { spec: LaunchSpec },
     /// SIGTERM to the whole tree, SIGKILL after `grace_ms`. Answered by `Stopping`; `Ended` follows.
     Stop { grace_ms: u64 },
-    /// Remove what is on disk and go; only after the end. Answered by `Forgotten`.
+    /// Go; only after the end. Answered by `Forgotten`. The run directory is the node's to remove.
     Forget,
 }
 

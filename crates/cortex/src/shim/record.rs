@@ -50,11 +50,7 @@ pub struct Ended {
 
 impl Ended {
     pub fn exit(&self) -> Exit {
-        Exit {
-            how: self.how.clone(),
-            success: self.success,
-            last_words: self.last_words.clone(),
-        }
+        Exit { how: self.how.clone(), success: self.success, last_words: self.last_words.clone() }
     }
 }
 

@@ -61,8 +61,7 @@ pub fn identity(pid: u32) -> io::Result<ProcessIdentity> {
 
 /// Whether exactly this process still runs, and not another one under its number.
 pub fn is_alive(process: &ProcessIdentity) -> bool {
-    stat(process.pid)
-        .is_some_and(|stat| !stat.is_dead() && stat.start_ticks == process.start_ticks)
+    stat(process.pid).is_some_and(|stat| !stat.is_dead() && stat.start_ticks == process.start_ticks)
         && boot_id().is_ok_and(|boot_id| boot_id == process.boot_id)
 }
 

@@ -73,9 +73,9 @@ impl PlainHeld {
         if self.requests.send((ask, done)).await.is_err() {
             return Ok(false);
         }
-        let answered = tokio::time::timeout(ANSWER_TIMEOUT, answer)
-            .await
-            .with_context(|| format!("the shim of {} does not answer", self.holding.purpose.id()))?;
+        let answered = tokio::time::timeout(ANSWER_TIMEOUT, answer).await.with_context(|| {
+            format!("the shim of {} does not answer", self.holding.purpose.id())
+        })?;
         Ok(answered.is_ok())
     }
 }
