@@ -72,7 +72,7 @@ fn shim(arguments: Vec<OsString>) -> anyhow::Result<()> {
 pub fn command(binary: &Path, run: &Path, socket: &Path, listener: UnixListener) -> Command {
     let mut command = Command::new(binary);
     command.arg0(OWN_NAME).arg(DETACH).arg(run).arg(socket);
-    command.env_clear().current_dir("/").process_group(0);
+    command.env_clear().current_dir("/");
     command.stdin(Stdio::from(std::os::fd::OwnedFd::from(listener))).stdout(Stdio::null());
     command
 }

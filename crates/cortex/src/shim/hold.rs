@@ -66,7 +66,6 @@ pub fn run(run: PathBuf, socket: PathBuf, listener: UnixListener) -> anyhow::Res
         shim.serve(&ready.connections);
         shim.step();
     }
-    shim.leave();
     Ok(())
 }
 
@@ -211,7 +210,7 @@ impl Shim {
             (Ask::Launch { spec }, Phase::Waiting { .. }) => match self.launch(spec) {
                 Ok(()) => self.state(),
                 Err(error) => {
-                    self.phase = Phase::Gone;
+                    self.go();
                     Tell::Failed { why: format!("{error:#}") }
                 }
             },
@@ -225,7 +224,7 @@ impl Shim {
                 Tell::Refused { why: "the process is still running; stop it first".into() }
             }
             (Ask::Forget, _) => {
-                self.phase = Phase::Gone;
+                self.go();
                 Tell::Forgotten
             }
         }
@@ -283,9 +282,7 @@ impl Shim {
             self.check_at = now + CHECK_INTERVAL;
         }
         match &mut self.phase {
-            Phase::Waiting { until } | Phase::Ended { until, .. } if now >= *until => {
-                self.phase = Phase::Gone;
-            }
+            Phase::Waiting { until } | Phase::Ended { until, .. } if now >= *until => self.go(),
             Phase::Running(running) => {
                 if running.step(now) {
                     self.end();
@@ -316,7 +313,7 @@ impl Shim {
             match &mut self.phase {
                 // Without its directory no node will ever find it again.
                 Phase::Running(running) => running.stop(LEFTOVER_GRACE),
-                phase => *phase = Phase::Gone,
+                _ => self.go(),
             }
         }
         if let Phase::Ended { ended, written, .. } = &mut self.phase
@@ -349,9 +346,11 @@ impl Shim {
         }
     }
 
-    /// Leaves `exit.json` if nobody has taken note of it.
-    fn leave(&self) {
+    /// The end of the loop. `exit.json` stays if nobody has taken note of it. The socket goes
+    /// before anybody is told, as the same name may be bound again from then on.
+    fn go(&mut self) {
         let _ = fs::remove_file(&self.socket);
+        self.phase = Phase::Gone;
     }
 }
 
