@@ -1,7 +1,7 @@
 //! Django from PyPI: `django-admin startproject`, an application with a model, its migration and
 //! a static file, under another directory's name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::journey::Journey;
 use crate::node::Node;
@@ -39,17 +39,16 @@ class Note(models.Model):
     text = models.CharField(max_length=80)
 ";
 
-fn generate(node: &Node) -> std::path::PathBuf {
-    let directory = node.directory.path();
+fn generate(directory: &Path) -> PathBuf {
     let admin = django_admin(directory);
     tool(directory, &admin, &["startproject", "mysite"]);
-    let project = node.path("my-renamed-notes");
-    std::fs::rename(node.path("mysite"), &project).unwrap();
+    let project = directory.join("my-renamed-notes");
+    std::fs::rename(directory.join("mysite"), &project).unwrap();
     project
 }
 
-fn add_notes(node: &Node, project: &Path) {
-    let python = node.path("generator/bin/python");
+fn add_notes(directory: &Path, project: &Path) {
+    let python = directory.join("generator/bin/python");
     let python = python.to_str().unwrap();
     tool(project, python, &["manage.py", "startapp", "notes"]);
     of_files(
@@ -82,7 +81,7 @@ fn add_notes(node: &Node, project: &Path) {
 #[test]
 fn a_freshly_generated_project_answers() {
     let node = Node::start();
-    let project = generate(&node);
+    let project = generate(node.directory.path());
     let site = node.push(&project, "fresh");
     site.get("/").assert_ok("The install worked successfully");
     let by_name = Site { host: "fresh.localhost".into(), port: node.http_port };
@@ -92,8 +91,8 @@ fn a_freshly_generated_project_answers() {
 #[test]
 fn journey_with_a_model_and_static_files() {
     let mut node = Node::start();
-    let project = generate(&node);
-    add_notes(&node, &project);
+    let project = generate(node.directory.path());
+    add_notes(node.directory.path(), &project);
     let mut rows = Vec::new();
     Journey {
         name: "notes",

@@ -1,21 +1,20 @@
 //! Rails on Debian's gems, without any network: `rails new`, a scaffold, its migration and SQLite,
 //! under another directory's name. Rows survive pushes, rollbacks and restarts.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::journey::Journey;
 use crate::node::Node;
 use crate::outside::Site;
 use crate::project::{edit, of_files, tool};
 
-fn generate(node: &Node) -> std::path::PathBuf {
-    let directory = node.directory.path();
+fn generate(directory: &Path) -> PathBuf {
     let options = ["--skip-javascript", "--skip-webpack-install", "--skip-bundle", "--skip-git"];
     let mut arguments = vec!["new", "generated"];
     arguments.extend(options);
     tool(directory, "rails", &arguments);
-    let project = node.path("bookshelf");
-    std::fs::rename(node.path("generated"), &project).unwrap();
+    let project = directory.join("bookshelf");
+    std::fs::rename(directory.join("generated"), &project).unwrap();
     project
 }
 
@@ -42,7 +41,7 @@ fn add_book(site: &Site, title: &str) {
 #[test]
 fn journey_of_a_scaffold_with_sqlite() {
     let mut node = Node::start();
-    let project = generate(&node);
+    let project = generate(node.directory.path());
     add_books(&project);
     let mut titles = Vec::new();
     Journey {
