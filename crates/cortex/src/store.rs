@@ -1,7 +1,20 @@
 //! The store as the rest of the binary sees it: one trait, whatever keeps the values. Parts of a
 //! node meet here alone.
 
-use std::io::Write;
+mod board;
+mod cache;
+mod committer;
+pub mod local;
+mod log;
+pub mod open;
+mod recovery;
+mod segment;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+pub mod values;
+mod watchers;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,9 +22,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use model::value::ContentHash;
 use model::{Key, NodeId, Prefix, Timestamp};
-use sha1::Digest;
 use thiserror::Error;
 use tokio::sync::mpsc;
+
+pub use self::open::{OpenError, open};
+pub use self::values::ValueWriter;
 
 /// Values above this are content-addressed files and travel apart from their commits.
 pub const INLINE_VALUE_MAX: usize = 4096;
@@ -24,6 +39,9 @@ pub enum StoreError {
     Missing(Key),
     #[error("the value is larger than {max} bytes; stream it instead")]
     TooLarge { max: u64 },
+    /// Nothing was written; the store goes on.
+    #[error("{0}")]
+    Refused(String),
     #[error("{what}")]
     Io {
         what: String,
@@ -141,57 +159,13 @@ pub trait Store: Send + Sync + 'static {
     -> Result<Vec<HistoryEntry>, StoreError>;
     /// The id of the whole history: equal on two nodes exactly when their histories are.
     async fn head(&self) -> Result<String, StoreError>;
+    /// Drops commits before this time that newer ones have replaced, and deletes.
+    async fn squash(&self, before: Timestamp) -> Result<(), StoreError>;
+    /// Writes what waits, marks the log as closed and frees the directory. Later writes fail.
+    async fn close(&self) -> Result<(), StoreError>;
 }
 
 pub type SharedStore = Arc<dyn Store>;
-
-/// A large value on its way in: a temporary file, hashed while it is written.
-pub struct ValueWriter {
-    pub file: std::fs::File,
-    pub path: PathBuf,
-    pub hasher: blake3::Hasher,
-    pub sha1: sha1::Sha1,
-    pub size: u64,
-}
-
-impl ValueWriter {
-    /// Blocks: for threads that may.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        self.file.write_all(bytes).map_err(|source| self.failed("written", source))?;
-        self.hasher.update(bytes);
-        self.sha1.update(bytes);
-        self.size += bytes.len() as u64;
-        Ok(())
-    }
-
-    /// Makes the file durable under the name of its hash, beside the temporary one. Blocks.
-    pub fn finish(self) -> Result<ValueFile, StoreError> {
-        let hash = ContentHash(*self.hasher.finalize().as_bytes());
-        let path = self.path.with_file_name(hash.to_string());
-        let store = || {
-            self.file.sync_all()?;
-            std::fs::rename(&self.path, &path)?;
-            match path.parent() {
-                Some(directory) => std::fs::File::open(directory)?.sync_all(),
-                None => Ok(()),
-            }
-        };
-        store().map_err(|source| self.failed("stored", source))?;
-        let sha1 = self.sha1.clone().finalize().into();
-        Ok(ValueFile { hash, sha1, size: self.size, path })
-    }
-
-    fn failed(&self, verb: &str, source: std::io::Error) -> StoreError {
-        StoreError::Io { what: format!("{} cannot be {verb}", self.path.display()), source }
-    }
-}
-
-/// Unfinished ones leave nothing behind.
-impl Drop for ValueWriter {
-    fn drop(&mut self) {
-        std::fs::remove_file(&self.path).ok();
-    }
-}
 
 /// A finished, durable content-addressed file that no key refers to yet.
 #[derive(Clone, Debug)]

@@ -77,6 +77,9 @@ impl From<StoreError> for Problem {
             StoreError::Stopped(_) => {
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_stopped", error.to_string())
             }
+            StoreError::Refused(_) => {
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_refused", error.to_string())
+            }
             StoreError::Missing(_) => Problem::missing("no_value", error.to_string()),
             StoreError::TooLarge { .. } => {
                 Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", error.to_string())

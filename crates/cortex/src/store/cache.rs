@@ -1,0 +1,42 @@
+//! Recently used small values, so that reading a record again costs no system call. Two
+//! generations: when the young one is full the old one is dropped.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use store::Location;
+
+/// Records have some 300 bytes, so this is every record of a small cluster.
+const BYTES_MAX: usize = 4 << 20;
+/// What an entry costs beyond its value.
+const OVERHEAD: usize = 96;
+
+#[derive(Default)]
+pub struct ValueCache {
+    young: HashMap<(u32, u32), Bytes>,
+    old: HashMap<(u32, u32), Bytes>,
+    young_bytes: usize,
+}
+
+impl ValueCache {
+    pub fn get(&mut self, location: Location) -> Option<Bytes> {
+        let Location::Log { segment, offset } = location else { return None };
+        if let Some(value) = self.young.get(&(segment, offset)) {
+            return Some(value.clone());
+        }
+        let value = self.old.remove(&(segment, offset))?;
+        self.put(location, value.clone());
+        Some(value)
+    }
+
+    pub fn put(&mut self, location: Location, value: Bytes) {
+        let Location::Log { segment, offset } = location else { return };
+        self.young_bytes += value.len() + OVERHEAD;
+        if self.young_bytes > BYTES_MAX / 2 {
+            self.young_bytes = value.len() + OVERHEAD;
+            self.old = std::mem::take(&mut self.young);
+        }
+        // A slice of a larger buffer would keep all of it.
+        self.young.insert((segment, offset), Bytes::copy_from_slice(&value));
+    }
+}

@@ -1,0 +1,464 @@
+//! The store of one node on its own disk: reads from memory and the log, writes through the
+//! committer thread.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use model::value::ContentHash;
+use model::{Key, NodeId, Prefix, Timestamp};
+use sha1::{Digest, Sha1};
+use store::machine::Change;
+use store::watch::{Since, matches};
+use store::{Action, Commit, Location, Replica, StoreMachine};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::board::Board;
+use super::cache::ValueCache;
+use super::committer::{Command, Committer};
+use super::log::{SegmentedLog, Segments};
+use super::open::Options;
+use super::recovery::Recovered;
+use super::segment::read_value;
+use super::values::{ValueFiles, ValueWriter, blocking};
+use super::watchers::Watchers;
+use super::{
+    CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Value, ValueFile,
+    Watch, WatchEvent,
+};
+use crate::driver::Clock;
+
+/// Writers beyond this wait for their turn: some 4 MiB of small values.
+const WRITES_QUEUED_MAX: usize = 1024;
+
+/// What the committer thread and the readers share. Locks are taken in the order of the fields.
+pub struct Shared {
+    machine: RwLock<StoreMachine>,
+    pub segments: Segments,
+    board: Mutex<Board>,
+    cache: Mutex<ValueCache>,
+    watchers: Mutex<Watchers>,
+    pub values: Arc<ValueFiles>,
+    stopped: OnceLock<String>,
+    node: NodeId,
+}
+
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A value that is at hand, or where to read it.
+enum Found {
+    Here(Entry),
+    OnDisk(Commit, Arc<File>),
+}
+
+impl Shared {
+    pub fn machine(&self) -> RwLockReadGuard<'_, StoreMachine> {
+        self.machine.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn machine_mut(&self) -> std::sync::RwLockWriteGuard<'_, StoreMachine> {
+        self.machine.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn cache(&self) -> MutexGuard<'_, ValueCache> {
+        locked(&self.cache)
+    }
+
+    pub fn watchers(&self) -> MutexGuard<'_, Watchers> {
+        locked(&self.watchers)
+    }
+
+    /// Only the first reason counts.
+    pub fn stop(&self, reason: String) {
+        let _ = self.stopped.set(reason);
+    }
+
+    pub fn stopped(&self) -> StoreError {
+        let reason = self.stopped.get().map_or("its writing thread ended", |reason| reason);
+        StoreError::Stopped(reason.into())
+    }
+
+    /// The value of a commit whose bytes are at hand or in a file of their own.
+    pub fn value(&self, commit: &Commit, inline: Option<Bytes>) -> Option<Value> {
+        match (commit.action, commit.location) {
+            (Action::Set { hash, size, .. }, Location::File) => {
+                Some(Value::File { hash: ContentHash(hash), size, path: self.values.path(&hash) })
+            }
+            (Action::Set { .. }, _) => inline.map(Value::Inline),
+            (Action::Delete, _) => None,
+        }
+    }
+
+    pub fn file_of(&self, commit: &Commit) -> Option<Arc<File>> {
+        let Location::Log { segment, .. } = commit.location else { return None };
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        segments.get(&segment).map(|segment| segment.file.clone())
+    }
+
+    /// Reads the value of a commit in the log.
+    pub fn read(&self, commit: &Commit, file: &File) -> Result<Bytes, StoreError> {
+        let value = read_value(file, commit).map_err(|source| StoreError::Io {
+            what: format!("the value of '{}' cannot be read: {source}", commit.key),
+            source,
+        })?;
+        self.cache().put(commit.location, value.clone());
+        Ok(value)
+    }
+
+    /// Called under the machine's lock, so that no segment goes before its file is at hand.
+    fn find(&self, commit: &Commit) -> Option<Found> {
+        let cached = self.cache().get(commit.location);
+        match self.value(commit, cached) {
+            Some(value) => Some(Found::Here(entry(commit, value))),
+            None => Some(Found::OnDisk(commit.clone(), self.file_of(commit)?)),
+        }
+    }
+
+    fn complete(&self, found: Found) -> Result<Entry, StoreError> {
+        match found {
+            Found::Here(entry) => Ok(entry),
+            Found::OnDisk(commit, file) => {
+                let value = Value::Inline(self.read(&commit, &file)?);
+                Ok(entry(&commit, value))
+            }
+        }
+    }
+
+    /// What a watcher must hear first, to go on from its cursor; none when that is not known.
+    fn changes_since(
+        &self,
+        machine: &StoreMachine,
+        from: Cursor,
+        prefix: &Prefix,
+    ) -> Option<Vec<WatchEvent>> {
+        let since = machine.arrivals().since(from.incarnation, from.arrival, prefix);
+        let Since::Changed(keys) = since else { return None };
+        let board = locked(&self.board);
+        let mut events = Vec::new();
+        for (arrival, text) in keys {
+            let key = key_of(&text);
+            let value = if key.is_local() {
+                board.get(&key).map(|note| Value::Inline(note.value.clone()))
+            } else {
+                let commit = machine.replica().get(&text);
+                let found = commit.and_then(|commit| self.find(commit));
+                found.map(|found| self.complete(found)).transpose().ok()?.map(|entry| entry.value)
+            };
+            let cursor = Cursor { incarnation: from.incarnation, arrival };
+            events.push(WatchEvent::Changed { cursor, key, value });
+        }
+        Some(events)
+    }
+}
+
+fn entry(commit: &Commit, value: Value) -> Entry {
+    let (stamp, node) = (commit.at.stamp, commit.at.node.node());
+    Entry { key: key_of(&commit.key), value, set_at: stamp.time(), node }
+}
+
+pub fn key_of(text: &str) -> Key {
+    text.parse().expect("commits hold well-formed keys")
+}
+
+pub struct LocalStore {
+    shared: Arc<Shared>,
+    commands: Sender<Command>,
+    queue: Arc<Semaphore>,
+    clock: Clock,
+}
+
+impl LocalStore {
+    /// Starts the committer thread. `lock` is held until that ends.
+    pub fn start(
+        recovered: Recovered,
+        node: NodeId,
+        clock: Clock,
+        dir: PathBuf,
+        options: Options,
+        values: Arc<ValueFiles>,
+        lock: File,
+    ) -> io::Result<LocalStore> {
+        let Recovered { replica, clock: stamp, next_batch, segments, current, end, .. } = recovered;
+        let newest = segments[&current].clone();
+        let segments: Segments = Arc::new(RwLock::new(segments));
+        let log =
+            SegmentedLog::new(dir.clone(), options.clone(), segments.clone(), current, newest, end);
+        let now = clock.now();
+        if stamp.time() > now {
+            tracing::warn!(
+                ahead_ms = stamp.time().since(now).as_millis() as u64,
+                "store.clock_behind: the log holds later times than this machine's clock"
+            );
+        }
+        let machine = StoreMachine::new(&node, now, replica, stamp, next_batch);
+        let shared = Arc::new(Shared {
+            machine: RwLock::new(machine),
+            segments,
+            board: Mutex::default(),
+            cache: Mutex::default(),
+            watchers: Mutex::default(),
+            values,
+            stopped: OnceLock::new(),
+            node,
+        });
+        let (commands, received) = std::sync::mpsc::channel();
+        let committer = Committer::new(
+            shared.clone(),
+            log,
+            received,
+            clock,
+            dir,
+            options.fault,
+            recovered.snapshot,
+            lock,
+        );
+        std::thread::Builder::new().name("store-commit".into()).spawn(move || committer.run())?;
+        let queue = Arc::new(Semaphore::new(WRITES_QUEUED_MAX));
+        Ok(LocalStore { shared, commands, queue, clock })
+    }
+
+    async fn commit(
+        &self,
+        key: Key,
+        change: Change,
+        value: Bytes,
+    ) -> Result<Option<CommitId>, StoreError> {
+        let permit = self.queue.clone().acquire_owned().await;
+        let permit = permit.map_err(|_| self.shared.stopped())?;
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Write { key, change, value, reply, permit };
+        self.commands.send(command).map_err(|_| self.shared.stopped())?;
+        answer.await.map_err(|_| self.shared.stopped())?
+    }
+
+    fn set_note(&self, key: Key, value: Bytes) -> CommitId {
+        let mut machine = self.shared.machine_mut();
+        let (at, arrival) = machine.stamp_local(self.clock.now(), &key);
+        let (hash, sha1) = (*blake3::hash(&value).as_bytes(), Sha1::digest(&value).into());
+        let action = Action::Set { hash, sha1, size: value.len() as u64 };
+        let text = key.as_str().into();
+        let commit = Commit { at, key: text, action, location: Location::Nowhere };
+        let gone = locked(&self.shared.board).set(key.clone(), value.clone(), at.stamp);
+        self.announce(&machine, arrival, &key, Some(Value::Inline(value)));
+        for key in gone {
+            let (_, arrival) = machine.stamp_local(self.clock.now(), &key);
+            self.announce(&machine, arrival, &key, None);
+        }
+        CommitId(commit.cid())
+    }
+
+    fn remove_note(&self, key: Key) -> Option<CommitId> {
+        let mut machine = self.shared.machine_mut();
+        if !locked(&self.shared.board).remove(&key) {
+            return None;
+        }
+        let (at, arrival) = machine.stamp_local(self.clock.now(), &key);
+        let text = key.as_str().into();
+        let commit = Commit { at, key: text, action: Action::Delete, location: Location::Nowhere };
+        self.announce(&machine, arrival, &key, None);
+        Some(CommitId(commit.cid()))
+    }
+
+    fn announce(&self, machine: &StoreMachine, arrival: u64, key: &Key, value: Option<Value>) {
+        let cursor = Cursor { incarnation: machine.arrivals().incarnation(), arrival };
+        self.shared.watchers().notify(key, cursor, || WatchEvent::Changed {
+            cursor,
+            key: key.clone(),
+            value: value.clone(),
+        });
+    }
+
+    fn note(&self, key: &Key) -> Option<Entry> {
+        let board = locked(&self.shared.board);
+        let note = board.get(key)?;
+        Some(Entry {
+            key: key.clone(),
+            value: Value::Inline(note.value.clone()),
+            set_at: note.set_at(),
+            node: self.shared.node.clone(),
+        })
+    }
+
+    fn find_all(&self, choose: impl FnOnce(&Replica) -> Vec<&Commit>) -> Vec<Found> {
+        let machine = self.shared.machine();
+        let commits = choose(machine.replica());
+        commits.into_iter().filter_map(|commit| self.shared.find(commit)).collect()
+    }
+
+    /// Reads what is not at hand away from the caller's runtime.
+    async fn complete(&self, found: Vec<Found>) -> Result<Vec<Entry>, StoreError> {
+        let shared = self.shared.clone();
+        if found.iter().all(|found| matches!(found, Found::Here(_))) {
+            return found.into_iter().map(|found| shared.complete(found)).collect();
+        }
+        blocking(move || found.into_iter().map(|found| shared.complete(found)).collect()).await
+    }
+}
+
+#[async_trait]
+impl Store for LocalStore {
+    async fn set(&self, key: Key, value: Bytes) -> Result<CommitId, StoreError> {
+        if key.is_local() {
+            if value.len() > INLINE_VALUE_MAX {
+                return Err(StoreError::TooLarge { max: INLINE_VALUE_MAX as u64 });
+            }
+            return Ok(self.set_note(key, value));
+        }
+        if value.len() > INLINE_VALUE_MAX {
+            let mut writer = self.writer().await?;
+            let finish = move || writer.write(&value).and_then(|()| writer.finish());
+            return self.set_file(key, blocking(finish).await?).await;
+        }
+        let (hash, sha1) = (*blake3::hash(&value).as_bytes(), Sha1::digest(&value).into());
+        let change = Change::SetInline { hash, sha1, size: value.len() as u64 };
+        let id = self.commit(key, change, value).await?;
+        Ok(id.expect("a set is always a commit"))
+    }
+
+    async fn set_file(&self, key: Key, file: ValueFile) -> Result<CommitId, StoreError> {
+        if key.is_local() {
+            return Err(StoreError::TooLarge { max: INLINE_VALUE_MAX as u64 });
+        }
+        let values = self.shared.values.clone();
+        let ValueFile { hash: ContentHash(hash), sha1, size, .. } = file;
+        // A small value stays small however it came.
+        let small = blocking(move || {
+            let gone = |source: io::Error| {
+                let what = format!("the uploaded value is gone ({source}); upload it again");
+                StoreError::Io { what, source }
+            };
+            values.renew(&hash).map_err(gone)?;
+            let small = size <= INLINE_VALUE_MAX as u64;
+            small.then(|| std::fs::read(values.path(&hash)).map_err(gone)).transpose()
+        })
+        .await?;
+        let (change, value) = match small {
+            Some(value) => (Change::SetInline { hash, sha1, size }, Bytes::from(value)),
+            None => (Change::SetFile { hash, sha1, size }, Bytes::new()),
+        };
+        let id = self.commit(key, change, value).await?;
+        Ok(id.expect("a set is always a commit"))
+    }
+
+    async fn writer(&self) -> Result<ValueWriter, StoreError> {
+        let values = self.shared.values.clone();
+        blocking(move || {
+            values.create().map_err(|source| {
+                let what = format!("a value's file cannot be made ({source}); free space for it");
+                StoreError::Io { what, source }
+            })
+        })
+        .await
+    }
+
+    async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError> {
+        if key.is_local() {
+            return Ok(self.remove_note(key));
+        }
+        self.commit(key, Change::Delete, Bytes::new()).await
+    }
+
+    async fn lookup(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
+        if key.is_local() {
+            return Ok(self.note(key));
+        }
+        let found = self.find_all(|replica| replica.get(key.as_str()).into_iter().collect());
+        Ok(self.complete(found).await?.pop())
+    }
+
+    async fn lookup_hash(&self, key: &Key) -> Result<Option<[u8; 20]>, StoreError> {
+        if key.is_local() {
+            let board = locked(&self.shared.board);
+            return Ok(board.get(key).map(|note| Sha1::digest(&note.value).into()));
+        }
+        Ok(self.shared.machine().replica().get(key.as_str()).and_then(|c| match c.action {
+            Action::Set { sha1, .. } => Some(sha1),
+            Action::Delete => None,
+        }))
+    }
+
+    async fn prefix(&self, prefix: &Prefix) -> Result<Vec<Entry>, StoreError> {
+        let found = self.find_all(|replica| replica.prefix(prefix));
+        let mut entries = self.complete(found).await?;
+        let board = locked(&self.shared.board);
+        let before = entries.len();
+        entries.extend(board.prefix(prefix).map(|(key, note)| Entry {
+            key: key.clone(),
+            value: Value::Inline(note.value.clone()),
+            set_at: note.set_at(),
+            node: self.shared.node.clone(),
+        }));
+        if entries.len() > before && before > 0 {
+            entries.sort_by(|a, b| a.key.cmp(&b.key));
+        }
+        Ok(entries)
+    }
+
+    async fn keys(&self, prefix: &Prefix) -> Result<Vec<Key>, StoreError> {
+        let machine = self.shared.machine();
+        let mut keys: Vec<Key> =
+            machine.replica().prefix(prefix).iter().map(|commit| key_of(&commit.key)).collect();
+        let board = locked(&self.shared.board);
+        keys.extend(board.prefix(prefix).map(|(key, _)| key.clone()));
+        keys.sort();
+        Ok(keys)
+    }
+
+    async fn watch(&self, prefix: Prefix, from: Option<Cursor>) -> Result<Watch, StoreError> {
+        let machine = self.shared.machine();
+        let arrivals = machine.arrivals();
+        let now = Cursor { incarnation: arrivals.incarnation(), arrival: arrivals.last() };
+        let first = match from {
+            None => Some(Vec::new()),
+            Some(from) => self.shared.changes_since(&machine, from, &prefix),
+        };
+        let mut watchers = self.shared.watchers();
+        if self.shared.stopped.get().is_some() {
+            return Err(self.shared.stopped());
+        }
+        let full = || StoreError::Refused("too many watchers; end some of them first".into());
+        watchers.add(prefix, now, first).ok_or_else(full)
+    }
+
+    async fn history(
+        &self,
+        prefix: &Prefix,
+        limit: usize,
+    ) -> Result<Vec<HistoryEntry>, StoreError> {
+        let machine = self.shared.machine();
+        let commits = machine.replica().history().iter().rev();
+        let wanted = commits.filter(|commit| matches(prefix, &commit.key)).take(limit);
+        let entry = |commit: &Commit| HistoryEntry {
+            id: CommitId(commit.cid()),
+            key: key_of(&commit.key),
+            set_at: commit.at.stamp.time(),
+            node: commit.at.node.node(),
+            deleted: commit.is_delete(),
+            size: commit.size(),
+        };
+        Ok(wanted.map(entry).collect())
+    }
+
+    async fn head(&self) -> Result<String, StoreError> {
+        Ok(self.shared.machine().replica().history().head().to_string())
+    }
+
+    async fn squash(&self, before: Timestamp) -> Result<(), StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Squash { before, reply };
+        self.commands.send(command).map_err(|_| self.shared.stopped())?;
+        answer.await.map_err(|_| self.shared.stopped())
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::Close { reply }).map_err(|_| self.shared.stopped())?;
+        answer.await.map_err(|_| self.shared.stopped())?
+    }
+}

@@ -1,0 +1,240 @@
+//! What is on disk, read back: the newest snapshot, then every batch after it. Cuts the torn tail
+//! of the last segment; any other damage is refused and nothing is changed.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use store::frame::{self, Ending, Extent};
+use store::record::{FORMAT, Record};
+use store::{Commit, Location, Replica, Stamp};
+
+use super::log::Segment;
+use super::open::{OpenError, Options};
+use super::segment::{self, header_length, log_path, snapshot_path, wipe};
+use super::snapshot;
+
+/// Segments that a snapshot covers are read through when opening, newest first, up to this many
+/// bytes: a second or so. The records of the others are checked whenever they are read.
+const VERIFIED_BYTES_MAX: u64 = 1 << 30;
+
+pub struct Recovered {
+    pub replica: Replica,
+    pub clock: Stamp,
+    pub next_batch: u64,
+    pub segments: BTreeMap<u32, Segment>,
+    pub current: u32,
+    pub end: u32,
+    /// The last run did not close the store.
+    pub unclean: bool,
+    /// The segment where the newest snapshot ends, and the snapshot's length.
+    pub snapshot: Option<(u32, u64)>,
+}
+
+pub fn recover(dir: &Path, options: &Options) -> Result<Recovered, OpenError> {
+    let found = list(dir)?;
+    let mut state = Recovered {
+        replica: Replica::default(),
+        clock: Stamp::default(),
+        next_batch: 1,
+        segments: BTreeMap::new(),
+        current: 1,
+        end: 0,
+        unclean: false,
+        snapshot: None,
+    };
+    if let Some(next) = found.snapshots.last().copied() {
+        let path = snapshot_path(dir, next);
+        let loaded = snapshot::load(&path, next)
+            .map_err(|error| OpenError::Snapshot { file: path, what: format!("{error:#}") })?;
+        state.replica = loaded.replica;
+        state.clock = loaded.clock;
+        state.next_batch = loaded.batch + 1;
+        state.snapshot = Some((next, loaded.length));
+    }
+    let first = found.snapshots.last().copied().unwrap_or(1);
+    let last = found.logs.last().copied().unwrap_or(0);
+    if found.logs.is_empty() && found.snapshots.is_empty() {
+        segment::prepare(dir, 1, options.segment_bytes_first, &options.fault)
+            .and_then(|_| segment::adopt(dir, 1))
+            .map_err(OpenError::io(&log_path(dir, 1)))?;
+        return recover_from(dir, state, &[1], 1..2);
+    }
+    if let Some(missing) = (first..=last.max(first)).find(|n| !found.logs.contains(n)) {
+        return Err(OpenError::Missing(log_path(dir, missing)));
+    }
+    recover_from(dir, state, &found.logs, first..last + 1)
+}
+
+struct Found {
+    logs: Vec<u32>,
+    snapshots: Vec<u32>,
+}
+
+fn list(dir: &Path) -> Result<Found, OpenError> {
+    let (mut logs, mut snapshots) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(dir).map_err(OpenError::io(dir))? {
+        let entry = entry.map_err(OpenError::io(dir))?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.ends_with(".new") {
+            std::fs::remove_file(entry.path()).map_err(OpenError::io(&entry.path()))?;
+        } else if let Some(number) = name.strip_prefix("log-").and_then(|n| n.parse().ok()) {
+            logs.push(number);
+        } else if let Some(number) = name.strip_prefix("index-").and_then(|n| n.parse().ok()) {
+            snapshots.push(number);
+        }
+    }
+    logs.sort_unstable();
+    snapshots.sort_unstable();
+    Ok(Found { logs, snapshots })
+}
+
+fn recover_from(
+    dir: &Path,
+    mut state: Recovered,
+    logs: &[u32],
+    replayed: Range<u32>,
+) -> Result<Recovered, OpenError> {
+    let mut budget = VERIFIED_BYTES_MAX;
+    for number in logs.iter().rev().copied().filter(|number| *number < replayed.start) {
+        let segment = open_segment(dir, number)?;
+        if u64::from(segment.capacity) <= budget {
+            budget -= u64::from(segment.capacity);
+            let bytes = read_all(dir, number, &segment)?;
+            check(dir, number, &bytes, None, Ending::Sealed)?;
+        }
+        state.segments.insert(number, segment);
+    }
+    for number in replayed.clone() {
+        let segment = open_segment(dir, number)?;
+        let bytes = read_all(dir, number, &segment)?;
+        let newest = number + 1 == replayed.end;
+        let ending = if newest { Ending::MayBeTorn } else { Ending::Sealed };
+        let extent = check(dir, number, &bytes, Some(state.next_batch), ending)?;
+        replay(dir, number, &bytes, extent, &mut state)?;
+        if extent.torn {
+            tracing::warn!(
+                file = %log_path(dir, number).display(), offset = extent.end,
+                "store.torn_tail_cut: a write that was never acknowledged was cut off"
+            );
+            wipe(&segment.file, extent.end as u64, segment.capacity.into())
+                .map_err(OpenError::io(&log_path(dir, number)))?;
+        }
+        state.current = number;
+        state.end = extent.end as u32;
+        state.segments.insert(number, segment);
+    }
+    let referred = state.replica.segments().keys();
+    if let Some(missing) = referred.into_iter().find(|n| !state.segments.contains_key(n)) {
+        return Err(OpenError::Missing(log_path(dir, *missing)));
+    }
+    Ok(state)
+}
+
+/// Opens a segment and checks its first record and its length.
+fn open_segment(dir: &Path, number: u32) -> Result<Segment, OpenError> {
+    let path = log_path(dir, number);
+    let io = |source| OpenError::Io { path: path.clone(), source };
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.read(true).write(true).open(&path).map_err(io)?;
+    let found = file.metadata().map_err(io)?.len();
+    let mut header = vec![0; header_length()];
+    let damaged =
+        |what: &str| OpenError::Damaged { file: path.clone(), offset: 0, what: what.into() };
+    if found < header.len() as u64 {
+        return Err(damaged("the file is too short to be a part of the log"));
+    }
+    file.read_exact(&mut header).map_err(io)?;
+    let mut frames = frame::frames(&header, 0, header.len());
+    let record = frames.next().and_then(|(_, frame)| Record::decode(frame.payload).ok());
+    match record {
+        Some(Record::Segment { format, .. }) if format > FORMAT => {
+            Err(damaged("a newer version of Cortex wrote it; start that version"))
+        }
+        Some(Record::Segment { number: n, capacity, .. }) if n == number => {
+            if found < u64::from(capacity) {
+                return Err(OpenError::Short { file: path, found, expected: capacity.into() });
+            }
+            Ok(Segment { file: Arc::new(file), capacity })
+        }
+        Some(Record::Segment { number: n, .. }) => {
+            Err(damaged(&format!("its first record says that it is part {n}")))
+        }
+        _ => Err(damaged("its first record is damaged")),
+    }
+}
+
+fn read_all(dir: &Path, number: u32, segment: &Segment) -> Result<Vec<u8>, OpenError> {
+    let path = log_path(dir, number);
+    let mut bytes = Vec::with_capacity(segment.capacity as usize);
+    File::open(&path)
+        .and_then(|file| file.take(segment.capacity.into()).read_to_end(&mut bytes))
+        .map_err(OpenError::io(&path))?;
+    Ok(bytes)
+}
+
+fn check(
+    dir: &Path,
+    number: u32,
+    bytes: &[u8],
+    first: Option<u64>,
+    ending: Ending,
+) -> Result<Extent, OpenError> {
+    frame::check(bytes, header_length(), first, ending).map_err(|damage| OpenError::Damaged {
+        file: log_path(dir, number),
+        offset: damage.offset() as u64,
+        what: damage.to_string(),
+    })
+}
+
+fn replay(
+    dir: &Path,
+    number: u32,
+    bytes: &[u8],
+    extent: Extent,
+    state: &mut Recovered,
+) -> Result<(), OpenError> {
+    for (offset, frame) in frame::frames(bytes, header_length(), extent.end) {
+        let damaged = |what: String| OpenError::Damaged {
+            file: log_path(dir, number),
+            offset: offset as u64,
+            what,
+        };
+        let here = |commit: Commit| match commit.location {
+            Location::Log { .. } => {
+                let location = Location::Log { segment: number, offset: offset as u32 };
+                Commit { location, ..commit }
+            }
+            _ => commit,
+        };
+        state.unclean = true;
+        match Record::decode(frame.payload).map_err(|error| damaged(error.to_string()))? {
+            Record::Commit { commit, .. } => {
+                state.clock = state.clock.max(commit.at.stamp);
+                state.replica.admit(here(commit));
+            }
+            Record::Moved { commit, .. } => {
+                let commit = here(commit);
+                state.replica.relocate(commit.at, commit.location);
+            }
+            Record::Horizons(horizons) => {
+                state.replica.raise(horizons);
+            }
+            Record::Closed => state.unclean = false,
+            Record::Segment { .. }
+            | Record::Snapshot { .. }
+            | Record::Block(_)
+            | Record::SnapshotEnd { .. } => {
+                return Err(damaged("a record that does not belong here".into()));
+            }
+        }
+    }
+    if let Some((_, newest)) = extent.batches {
+        state.next_batch = newest + 1;
+    }
+    Ok(())
+}

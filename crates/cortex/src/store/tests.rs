@@ -1,0 +1,4 @@
+//! The store on a real disk, through its trait.
+
+mod contract;
+mod fixture;

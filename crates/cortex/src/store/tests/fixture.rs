@@ -1,0 +1,85 @@
+//! A store in a directory of its own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use model::Key;
+use tempfile::TempDir;
+
+use crate::driver::Clock;
+use crate::layout::DataDirectory;
+use crate::store::open::{OpenError, Options, open_with};
+use crate::store::{Entry, SharedStore, Value};
+
+/// The smallest that still holds some hundred records.
+pub const SEGMENT_SMALL: u32 = 64 << 10;
+
+pub struct Place {
+    dir: TempDir,
+    pub options: Options,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        let small = Options {
+            segment_bytes_first: SEGMENT_SMALL,
+            segment_bytes_max: SEGMENT_SMALL,
+            ..Options::default()
+        };
+        Place { dir: TempDir::new().unwrap(), options: small }
+    }
+
+    pub fn layout(&self) -> DataDirectory {
+        DataDirectory::new(self.dir.path().join("data"), self.dir.path())
+    }
+
+    pub fn try_open(&self) -> Result<SharedStore, OpenError> {
+        open_with(&self.layout(), "n1".parse().unwrap(), Clock::start(), self.options.clone())
+    }
+
+    pub fn open(&self) -> SharedStore {
+        self.try_open().unwrap()
+    }
+
+    pub fn log(&self, number: u32) -> PathBuf {
+        super::super::segment::log_path(&self.layout().store(), number)
+    }
+
+    /// Names of the store's files, sorted.
+    pub fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.layout().store()).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    pub fn failing(
+        mut self,
+        fault: impl Fn(&str) -> std::io::Result<()> + Send + Sync + 'static,
+    ) -> Place {
+        self.options.fault = Arc::new(fault);
+        self
+    }
+}
+
+pub fn key(text: &str) -> Key {
+    text.parse().unwrap()
+}
+
+pub fn bytes(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+pub fn text(value: &Value) -> String {
+    String::from_utf8(value.inline().expect("small values are inline").to_vec()).unwrap()
+}
+
+pub async fn lookup(store: &SharedStore, name: &str) -> Option<String> {
+    store.lookup(&key(name)).await.unwrap().map(|entry: Entry| text(&entry.value))
+}
+
+pub async fn set(store: &SharedStore, name: &str, value: &str) {
+    store.set(key(name), bytes(value)).await.unwrap();
+}

@@ -1,0 +1,178 @@
+//! Large values: files named by the BLAKE3 of their content. A file is durable before a commit
+//! refers to it, and goes when no commit does and it has aged.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use model::value::ContentHash;
+use sha1::{Digest, Sha1};
+
+use super::segment::{create, sync_dir};
+use super::{StoreError, ValueFile};
+
+/// Far above any application's source; a bound on what one upload can fill.
+pub const VALUE_BYTES_MAX: u64 = 4 << 30;
+const INCOMING: &str = "incoming";
+
+pub struct ValueFiles {
+    dir: PathBuf,
+    age_min: Duration,
+    /// Held while a file is made young and while an old one is removed, so that no file goes
+    /// between the two looks at it.
+    guard: Mutex<()>,
+    counter: AtomicU64,
+}
+
+impl ValueFiles {
+    /// The store's lock is held: what is incoming was left by a run that ended.
+    pub fn open(dir: PathBuf, age_min: Duration) -> io::Result<Arc<ValueFiles>> {
+        let incoming = dir.join(INCOMING);
+        match std::fs::remove_dir_all(&incoming) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        std::fs::create_dir(&incoming)?;
+        let (guard, counter) = (Mutex::new(()), AtomicU64::new(0));
+        Ok(Arc::new(ValueFiles { dir, age_min, guard, counter }))
+    }
+
+    pub fn path(&self, hash: &[u8; 32]) -> PathBuf {
+        let name = ContentHash(*hash).to_string();
+        self.dir.join(&name[..2]).join(name)
+    }
+
+    pub fn create(self: &Arc<Self>) -> io::Result<ValueWriter> {
+        let number = self.counter.fetch_add(1, Ordering::Relaxed);
+        let path = self.dir.join(INCOMING).join(number.to_string());
+        let file = create(&path)?;
+        Ok(ValueWriter {
+            file,
+            path,
+            size: 0,
+            blake3: blake3::Hasher::new(),
+            sha1: Sha1::new(),
+            files: self.clone(),
+        })
+    }
+
+    /// Makes a finished file as good as new, as a commit is about to refer to it.
+    pub fn renew(&self, hash: &[u8; 32]) -> io::Result<()> {
+        let _guard = self.guard.lock().unwrap_or_else(|e| e.into_inner());
+        File::options().append(true).open(self.path(hash))?.set_modified(SystemTime::now())
+    }
+
+    /// Removes aged files that nobody refers to; returns how many.
+    pub fn collect(&self, referred: impl Fn(&[u8; 32]) -> bool) -> io::Result<usize> {
+        let mut removed = 0;
+        for fan in std::fs::read_dir(&self.dir)? {
+            let fan = fan?;
+            if fan.file_name() == INCOMING || !fan.file_type()?.is_dir() {
+                continue;
+            }
+            for entry in std::fs::read_dir(fan.path())? {
+                let entry = entry?;
+                let name = entry.file_name();
+                // Whatever else lies here is not ours to remove.
+                let Some(hash) = name.to_str().and_then(|n| n.parse::<ContentHash>().ok()) else {
+                    continue;
+                };
+                removed += usize::from(self.collect_one(&entry.path(), &hash.0, &referred)?);
+            }
+        }
+        Ok(removed)
+    }
+
+    fn collect_one(
+        &self,
+        path: &Path,
+        hash: &[u8; 32],
+        referred: &impl Fn(&[u8; 32]) -> bool,
+    ) -> io::Result<bool> {
+        let _guard = self.guard.lock().unwrap_or_else(|e| e.into_inner());
+        let modified = std::fs::metadata(path)?.modified()?;
+        let age = SystemTime::now().duration_since(modified).unwrap_or_default();
+        if age < self.age_min || referred(hash) {
+            return Ok(false);
+        }
+        std::fs::remove_file(path)?;
+        Ok(true)
+    }
+}
+
+/// A large value on its way in: a temporary file, hashed while it is written. Its methods block.
+/// Dropping it abandons the value.
+pub struct ValueWriter {
+    pub file: File,
+    pub path: PathBuf,
+    /// Bytes so far.
+    pub size: u64,
+    blake3: blake3::Hasher,
+    sha1: Sha1,
+    files: Arc<ValueFiles>,
+}
+
+impl ValueWriter {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.size += bytes.len() as u64;
+        if self.size > VALUE_BYTES_MAX {
+            return Err(StoreError::TooLarge { max: VALUE_BYTES_MAX });
+        }
+        self.file.write_all(bytes).map_err(|source| self.error(source))?;
+        self.blake3.update(bytes);
+        self.sha1.update(bytes);
+        Ok(())
+    }
+
+    /// Makes the file durable. Give it to `Store::set_file` within the hour.
+    pub fn finish(self) -> Result<ValueFile, StoreError> {
+        self.place().map_err(|source| self.error(source))
+    }
+
+    fn place(&self) -> io::Result<ValueFile> {
+        self.file.sync_all()?;
+        let hash = *self.blake3.finalize().as_bytes();
+        let path = self.files.path(&hash);
+        let fan = path.parent().expect("a value's path has a directory");
+        let _guard = self.files.guard.lock().unwrap_or_else(|e| e.into_inner());
+        match std::fs::create_dir(fan) {
+            Ok(()) => sync_dir(&self.files.dir)?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        // Over an equal file, should there be one: the new one is young and surely whole.
+        std::fs::rename(&self.path, &path)?;
+        sync_dir(fan)?;
+        let sha1 = self.sha1.clone().finalize().into();
+        Ok(ValueFile { hash: ContentHash(hash), sha1, size: self.size, path })
+    }
+
+    fn error(&self, source: io::Error) -> StoreError {
+        let what = format!(
+            "the value could not be written below {} ({source}); nothing was stored: free space \
+             there, then try again",
+            self.files.dir.display()
+        );
+        StoreError::Io { what, source }
+    }
+}
+
+impl Drop for ValueWriter {
+    fn drop(&mut self) {
+        // Gone already when it was finished.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Disk and hashing, away from the caller's runtime.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(_) => Err(StoreError::Stopped("the runtime is shutting down".into())),
+    }
+}

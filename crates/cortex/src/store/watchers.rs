@@ -1,0 +1,145 @@
+//! Who watches what. A watcher that does not keep up loses changes and is told so by `Resync`:
+//! the last place of its channel is kept for that.
+
+use model::{Key, Prefix};
+use tokio::sync::mpsc;
+
+use super::{Cursor, Watch, WatchEvent};
+
+/// A rollout of a large application changes some hundred keys at once.
+pub const QUEUE_MAX: usize = 1024;
+/// Every part of a node has a handful; the rest are clients that follow.
+pub const WATCHERS_MAX: usize = 4096;
+
+struct Watcher {
+    prefix: Prefix,
+    /// Arrivals up to this one are known to it.
+    after: u64,
+    /// A `Resync` is the last event in its channel; what it does not read now it reads then.
+    behind: bool,
+    events: mpsc::Sender<WatchEvent>,
+}
+
+#[derive(Default)]
+pub struct Watchers {
+    list: Vec<Watcher>,
+}
+
+impl Watchers {
+    /// `first` are the changes since the watcher's cursor; none when they are not known.
+    pub fn add(
+        &mut self,
+        prefix: Prefix,
+        now: Cursor,
+        first: Option<Vec<WatchEvent>>,
+    ) -> Option<Watch> {
+        self.list.retain(|watcher| !watcher.events.is_closed());
+        if self.list.len() >= WATCHERS_MAX {
+            return None;
+        }
+        let (sender, events) = mpsc::channel(QUEUE_MAX);
+        let mut watcher = Watcher { prefix, after: now.arrival, behind: false, events: sender };
+        match first {
+            Some(first) if first.len() < QUEUE_MAX / 2 => {
+                first.into_iter().for_each(|event| watcher.send(event, now));
+            }
+            Some(_) | None => watcher.resync(now),
+        }
+        self.list.push(watcher);
+        Some(Watch { events })
+    }
+
+    /// The change must be readable before this is called. `event` is made only if somebody
+    /// watches the key.
+    pub fn notify(&mut self, key: &Key, cursor: Cursor, event: impl Fn() -> WatchEvent) {
+        let mut closed = false;
+        for watcher in &mut self.list {
+            if watcher.after < cursor.arrival && watcher.prefix.matches(key) {
+                watcher.send(event(), cursor);
+            }
+            closed |= watcher.events.is_closed();
+        }
+        if closed {
+            self.list.retain(|watcher| !watcher.events.is_closed());
+        }
+    }
+
+    /// Ends every watch.
+    pub fn clear(&mut self) {
+        self.list.clear();
+    }
+}
+
+impl Watcher {
+    fn send(&mut self, event: WatchEvent, cursor: Cursor) {
+        if self.behind && self.events.capacity() == self.events.max_capacity() {
+            self.behind = false;
+        }
+        if self.behind {
+            return;
+        }
+        if self.events.capacity() <= 1 {
+            self.resync(cursor);
+        } else {
+            // Only this thread sends, so there is room; a closed channel is removed by the caller.
+            let _ = self.events.try_send(event);
+        }
+    }
+
+    fn resync(&mut self, cursor: Cursor) {
+        self.behind = self.events.try_send(WatchEvent::Resync { cursor }).is_ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cursor(arrival: u64) -> Cursor {
+        Cursor { incarnation: 1, arrival }
+    }
+
+    fn change(watchers: &mut Watchers, arrival: u64) {
+        let key: Key = "k".parse().unwrap();
+        watchers.notify(&key, cursor(arrival), || WatchEvent::Changed {
+            cursor: cursor(arrival),
+            key: "k".parse().unwrap(),
+            value: None,
+        });
+    }
+
+    #[test]
+    fn a_slow_reader_gets_all_up_to_a_resync_and_all_after_it() {
+        let mut watchers = Watchers::default();
+        let mut watch = watchers.add(Prefix::all(), cursor(0), Some(Vec::new())).unwrap();
+        let many = QUEUE_MAX as u64 + 500;
+        (1..=many).for_each(|arrival| change(&mut watchers, arrival));
+        for expected in 1..QUEUE_MAX as u64 {
+            match watch.events.try_recv().unwrap() {
+                WatchEvent::Changed { cursor, .. } => assert_eq!(cursor.arrival, expected),
+                other => panic!("{other:?}"),
+            }
+        }
+        // Not read yet: still behind.
+        change(&mut watchers, many + 1);
+        assert!(matches!(watch.events.try_recv(), Ok(WatchEvent::Resync { .. })));
+        assert!(watch.events.try_recv().is_err());
+        change(&mut watchers, many + 2);
+        assert!(matches!(
+            watch.events.try_recv(),
+            Ok(WatchEvent::Changed { cursor, .. }) if cursor.arrival == many + 2
+        ));
+    }
+
+    #[test]
+    fn dropped_watches_are_forgotten_and_their_number_is_limited() {
+        let mut watchers = Watchers::default();
+        let kept: Vec<_> = (0..WATCHERS_MAX)
+            .map(|_| watchers.add(Prefix::all(), cursor(0), Some(Vec::new())).unwrap())
+            .collect();
+        assert!(watchers.add(Prefix::all(), cursor(0), None).is_none());
+        drop(kept);
+        assert!(watchers.add(Prefix::all(), cursor(0), None).is_some());
+        assert_eq!(watchers.list.len(), 1);
+    }
+}

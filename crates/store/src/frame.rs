@@ -1,0 +1,200 @@
+//! Frames: how records lie in a segment of the log, and what a broken one means. Decides over byte
+//! slices alone; the shell reads and writes the files.
+//!
+//! A frame names its batch. A batch is written only after the one before it is durable, so at
+//! most one batch can be torn: a broken frame is a torn tail unless a later batch follows it.
+
+use thiserror::Error;
+
+const MAGIC: u32 = 0x3158_5243;
+/// Magic, payload length, batch, flags, checksum.
+pub const HEADER_LENGTH: usize = 24;
+/// Frames start at multiples of this, so that a search after damage has few places to look at.
+pub const ALIGNMENT: usize = 8;
+/// A block of a snapshot with the longest keys has some 600 KiB.
+pub const PAYLOAD_MAX: usize = 1 << 20;
+const FLAG_LAST: u32 = 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    pub batch: u64,
+    /// The last of its batch: with it the batch counts.
+    pub last: bool,
+    pub payload: &'a [u8],
+    /// With header and padding.
+    pub length: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next<'a> {
+    Frame(Frame<'a>),
+    /// Nothing but zeros follow.
+    Blank,
+    Broken,
+}
+
+/// What a segment holds, as far as it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Where the next frame goes.
+    pub end: usize,
+    /// Something follows `end` that was never acknowledged and must be wiped.
+    pub torn: bool,
+    /// None when the segment holds no batch.
+    pub batches: Option<(u64, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum Damage {
+    #[error("the record at byte {offset} is damaged")]
+    Broken { offset: usize },
+    #[error(
+        "the record at byte {offset} is damaged, and acknowledged writes follow at byte {later}"
+    )]
+    Followed { offset: usize, later: usize },
+    #[error("the record at byte {offset} belongs to write {found}, but {expected} was expected")]
+    OutOfOrder { offset: usize, expected: u64, found: u64 },
+}
+
+impl Damage {
+    pub fn offset(&self) -> usize {
+        match self {
+            Damage::Broken { offset }
+            | Damage::Followed { offset, .. }
+            | Damage::OutOfOrder { offset, .. } => *offset,
+        }
+    }
+}
+
+/// Whether the segment may end in the middle of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Sealed,
+    MayBeTorn,
+}
+
+pub fn frame_length(payload: usize) -> usize {
+    (HEADER_LENGTH + payload).next_multiple_of(ALIGNMENT)
+}
+
+pub fn write(out: &mut Vec<u8>, batch: u64, last: bool, payload: &[u8]) {
+    debug_assert!(payload.len() <= PAYLOAD_MAX);
+    let start = out.len();
+    out.extend_from_slice(&MAGIC.to_le_bytes());
+    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    out.extend_from_slice(&batch.to_le_bytes());
+    out.extend_from_slice(&u32::from(last).to_le_bytes());
+    let checksum = checksum(&out[start..], payload);
+    out.extend_from_slice(&checksum.to_le_bytes());
+    out.extend_from_slice(payload);
+    out.resize(start + frame_length(payload.len()), 0);
+}
+
+fn checksum(header: &[u8], payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(header);
+    hasher.update(payload);
+    hasher.finalize()
+}
+
+/// The frame at the start of `bytes`.
+pub fn read(bytes: &[u8]) -> Next<'_> {
+    match parse(bytes) {
+        Some(frame) => Next::Frame(frame),
+        None if bytes.iter().all(|byte| *byte == 0) => Next::Blank,
+        None => Next::Broken,
+    }
+}
+
+fn parse(bytes: &[u8]) -> Option<Frame<'_>> {
+    let header = bytes.get(..HEADER_LENGTH)?;
+    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
+    let payload_length = word(4) as usize;
+    let flags = word(16);
+    if word(0) != MAGIC || payload_length > PAYLOAD_MAX || flags & !FLAG_LAST != 0 {
+        return None;
+    }
+    let length = frame_length(payload_length);
+    let body = bytes.get(HEADER_LENGTH..length)?;
+    let (payload, padding) = body.split_at(payload_length);
+    if checksum(&header[..20], payload) != word(20) || padding.iter().any(|byte| *byte != 0) {
+        return None;
+    }
+    let batch = u64::from(word(8)) | u64::from(word(12)) << 32;
+    Some(Frame { batch, last: flags & FLAG_LAST != 0, payload, length })
+}
+
+/// Reads every frame from `start` on and finds where the segment ends. `first` is the batch that
+/// must come first, where that is known.
+pub fn check(
+    bytes: &[u8],
+    start: usize,
+    first: Option<u64>,
+    ending: Ending,
+) -> Result<Extent, Damage> {
+    let mut offset = start;
+    let mut extent = Extent { end: start, torn: false, batches: None };
+    // The batch whose first frames were read, but not its last.
+    let mut open: Option<u64> = None;
+    loop {
+        let expected = open.or(extent.batches.map(|(_, newest)| newest + 1)).or(first);
+        match read(&bytes[offset..]) {
+            Next::Frame(frame) => {
+                if let Some(expected) = expected.filter(|expected| *expected != frame.batch) {
+                    return Err(Damage::OutOfOrder { offset, expected, found: frame.batch });
+                }
+                offset += frame.length;
+                open = if frame.last { None } else { Some(frame.batch) };
+                if frame.last {
+                    let oldest = extent.batches.map_or(frame.batch, |(oldest, _)| oldest);
+                    extent.batches = Some((oldest, frame.batch));
+                    extent.end = offset;
+                }
+            }
+            Next::Blank if open.is_none() => return Ok(extent),
+            Next::Blank | Next::Broken => {
+                if ending == Ending::Sealed {
+                    return Err(Damage::Broken { offset });
+                }
+                if let Some(later) = later_batch(bytes, offset, expected) {
+                    return Err(Damage::Followed { offset, later });
+                }
+                extent.torn = true;
+                return Ok(extent);
+            }
+        }
+    }
+}
+
+/// Looks for a frame of a batch that can only have been written once the one at `offset` was
+/// durable. With nothing read yet, the lowest batch found is taken to be the torn one.
+fn later_batch(bytes: &[u8], offset: usize, torn: Option<u64>) -> Option<usize> {
+    let mut torn = torn;
+    let mut at = offset.next_multiple_of(ALIGNMENT);
+    while at + HEADER_LENGTH <= bytes.len() {
+        if let Some(frame) = parse(&bytes[at..]) {
+            let torn = *torn.get_or_insert(frame.batch);
+            if frame.batch > torn {
+                return Some(at);
+            }
+            at += frame.length;
+        } else {
+            at += ALIGNMENT;
+        }
+    }
+    None
+}
+
+/// The frames before `extent.end`, which `check` has verified.
+pub fn frames(bytes: &[u8], start: usize, end: usize) -> impl Iterator<Item = (usize, Frame<'_>)> {
+    let mut offset = start;
+    std::iter::from_fn(move || {
+        if offset >= end {
+            return None;
+        }
+        let frame = parse(&bytes[offset..end])?;
+        let at = offset;
+        offset += frame.length;
+        Some((at, frame))
+    })
+}

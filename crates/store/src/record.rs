@@ -1,0 +1,224 @@
+//! Records: what a frame's payload says, in the log and in snapshots of the index.
+
+use thiserror::Error;
+
+use crate::clock::Stamp;
+use crate::commit::{Commit, CommitError, Location, Reader};
+use crate::replica::Horizons;
+use crate::sum::Fingerprint;
+
+/// Raised when older builds could not read what this one writes.
+pub const FORMAT: u32 = 1;
+
+const SEGMENT: u8 = 1;
+const COMMIT: u8 = 2;
+const HORIZONS: u8 = 3;
+const CLOSED: u8 = 4;
+const SNAPSHOT: u8 = 5;
+const BLOCK: u8 = 6;
+const SNAPSHOT_END: u8 = 7;
+const MOVED: u8 = 8;
+
+const NOWHERE: u8 = 0;
+const IN_LOG: u8 = 1;
+const IN_FILE: u8 = 2;
+
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum RecordError {
+    #[error("a record of an unknown kind {0}; a newer version of Cortex may have written it")]
+    Kind(u8),
+    #[error("a record of an unknown location {0}")]
+    Location(u8),
+    #[error("a record with {0} bytes too many")]
+    Surplus(usize),
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// The first record of a segment; its frame has batch 0.
+    Segment {
+        format: u32,
+        number: u32,
+        capacity: u32,
+    },
+    /// A commit, with its value where that travels inside.
+    Commit {
+        commit: Commit,
+        value: &'a [u8],
+    },
+    /// A commit written anew as its segment is to be freed; counts only while it is held.
+    Moved {
+        commit: Commit,
+        value: &'a [u8],
+    },
+    Horizons(Horizons),
+    /// The store was stopped in order: nothing before it can be a torn tail.
+    Closed,
+    /// The first record of a snapshot, which covers every segment before `next`.
+    Snapshot {
+        format: u32,
+        next: u32,
+        batch: u64,
+        clock: Stamp,
+        horizons: Horizons,
+    },
+    Block(Vec<Commit>),
+    SnapshotEnd {
+        commits: u64,
+        head: Fingerprint,
+    },
+}
+
+impl Record<'_> {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Record::Segment { format, number, capacity } => {
+                out.push(SEGMENT);
+                for word in [format, number, capacity] {
+                    out.extend_from_slice(&word.to_le_bytes());
+                }
+            }
+            Record::Commit { commit, value } => encode_commit(COMMIT, commit, value, out),
+            Record::Moved { commit, value } => encode_commit(MOVED, commit, value, out),
+            Record::Horizons(horizons) => {
+                out.push(HORIZONS);
+                encode_horizons(horizons, out);
+            }
+            Record::Closed => out.push(CLOSED),
+            Record::Snapshot { format, next, batch, clock, horizons } => {
+                out.push(SNAPSHOT);
+                out.extend_from_slice(&format.to_le_bytes());
+                out.extend_from_slice(&next.to_le_bytes());
+                out.extend_from_slice(&batch.to_le_bytes());
+                out.extend_from_slice(&clock.0.to_le_bytes());
+                encode_horizons(horizons, out);
+            }
+            Record::Block(commits) => encode_block(commits, out),
+            Record::SnapshotEnd { commits, head } => {
+                out.push(SNAPSHOT_END);
+                out.extend_from_slice(&commits.to_le_bytes());
+                out.extend_from_slice(&head.0);
+            }
+        }
+    }
+
+    pub fn decode(payload: &[u8]) -> Result<Record<'_>, RecordError> {
+        let mut reader = Reader(payload);
+        let record = match reader.byte()? {
+            SEGMENT => Record::Segment {
+                format: u32::from_le_bytes(reader.array()?),
+                number: u32::from_le_bytes(reader.array()?),
+                capacity: u32::from_le_bytes(reader.array()?),
+            },
+            COMMIT => {
+                let (commit, value) = decode_commit(&mut reader)?;
+                Record::Commit { commit, value }
+            }
+            MOVED => {
+                let (commit, value) = decode_commit(&mut reader)?;
+                Record::Moved { commit, value }
+            }
+            HORIZONS => Record::Horizons(decode_horizons(&mut reader)?),
+            CLOSED => Record::Closed,
+            SNAPSHOT => Record::Snapshot {
+                format: u32::from_le_bytes(reader.array()?),
+                next: u32::from_le_bytes(reader.array()?),
+                batch: u64::from_le_bytes(reader.array()?),
+                clock: Stamp(u64::from_le_bytes(reader.array()?)),
+                horizons: decode_horizons(&mut reader)?,
+            },
+            BLOCK => Record::Block(decode_block(&mut reader)?),
+            SNAPSHOT_END => Record::SnapshotEnd {
+                commits: u64::from_le_bytes(reader.array()?),
+                head: Fingerprint(reader.array()?),
+            },
+            other => return Err(RecordError::Kind(other)),
+        };
+        if reader.0.is_empty() { Ok(record) } else { Err(RecordError::Surplus(reader.0.len())) }
+    }
+}
+
+/// The location says where the value is; one inside the log is inside this very record.
+fn encode_commit(kind: u8, commit: &Commit, value: &[u8], out: &mut Vec<u8>) {
+    out.push(kind);
+    out.push(match commit.location {
+        Location::Nowhere => NOWHERE,
+        Location::Log { .. } => IN_LOG,
+        Location::File => IN_FILE,
+    });
+    commit.encode(out);
+    out.extend_from_slice(value);
+}
+
+/// The payload length of the record that holds this commit with its value inside.
+pub fn commit_payload_length(commit: &Commit) -> usize {
+    2 + commit.encoded_length() + commit.size() as usize
+}
+
+fn encode_horizons(horizons: &Horizons, out: &mut Vec<u8>) {
+    out.extend_from_slice(&horizons.squash.0.to_le_bytes());
+    out.extend_from_slice(&horizons.garbage.0.to_le_bytes());
+}
+
+fn decode_horizons(reader: &mut Reader<'_>) -> Result<Horizons, CommitError> {
+    Ok(Horizons {
+        squash: Stamp(u64::from_le_bytes(reader.array()?)),
+        garbage: Stamp(u64::from_le_bytes(reader.array()?)),
+    })
+}
+
+/// A location inside the log is marked as such; the caller knows the segment and the offset.
+fn decode_commit<'a>(reader: &mut Reader<'a>) -> Result<(Commit, &'a [u8]), RecordError> {
+    let location = reader.byte()?;
+    let (mut commit, rest) = Commit::decode(reader.0)?;
+    reader.0 = rest;
+    let inline = if location == IN_LOG { commit.size() } else { 0 };
+    commit.location = match location {
+        NOWHERE => Location::Nowhere,
+        IN_LOG => Location::Log { segment: 0, offset: 0 },
+        IN_FILE => Location::File,
+        other => return Err(RecordError::Location(other)),
+    };
+    let count = usize::try_from(inline).map_err(|_| CommitError::Short)?;
+    let value = reader.take(count)?;
+    Ok((commit, value))
+}
+
+fn encode_block(commits: &[Commit], out: &mut Vec<u8>) {
+    out.push(BLOCK);
+    out.extend_from_slice(&(commits.len() as u32).to_le_bytes());
+    for commit in commits {
+        match commit.location {
+            Location::Nowhere => out.push(NOWHERE),
+            Location::File => out.push(IN_FILE),
+            Location::Log { segment, offset } => {
+                out.push(IN_LOG);
+                out.extend_from_slice(&segment.to_le_bytes());
+                out.extend_from_slice(&offset.to_le_bytes());
+            }
+        }
+        commit.encode(out);
+    }
+}
+
+fn decode_block(reader: &mut Reader<'_>) -> Result<Vec<Commit>, RecordError> {
+    let count = u32::from_le_bytes(reader.array()?);
+    let mut commits = Vec::new();
+    for _ in 0..count {
+        let location = match reader.byte()? {
+            NOWHERE => Location::Nowhere,
+            IN_FILE => Location::File,
+            IN_LOG => Location::Log {
+                segment: u32::from_le_bytes(reader.array()?),
+                offset: u32::from_le_bytes(reader.array()?),
+            },
+            other => return Err(RecordError::Location(other)),
+        };
+        let (commit, rest) = Commit::decode(reader.0)?;
+        reader.0 = rest;
+        commits.push(Commit { location, ..commit });
+    }
+    Ok(commits)
+}
