@@ -3,3 +3,4 @@
 pub mod launcher;
 pub mod observe;
 pub mod plain;
+pub mod ready;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use agent::application::Exit;
 use cortex::agent::launcher::{Held, LaunchSpec, Launcher, Purpose};
-use cortex::agent::observe::Snapshot;
 use cortex::agent::observe::process::{self, is_alive};
+use cortex::agent::observe::{Listeners, Snapshot};
 use cortex::agent::plain::{PlainLauncher, stop_all};
 use cortex::layout::DataDirectory;
 use model::{ApplicationName, InstanceId, ProcessType};
@@ -420,6 +420,35 @@ async fn secrets_are_in_no_command_line_and_on_no_disk() {
     // The counter-check: the child's own environment has it.
     let own = fs::read(format!("/proc/{}/environ", held.process().pid)).unwrap();
     assert!(contains(&own));
+}
+
+#[tokio::test]
+async fn what_left_the_tree_is_observed_with_it() {
+    let place = Place::new();
+    // Bound by a process that has lost its parent and has a session of its own.
+    let server = "import socket; s = socket.create_server(('127.0.0.1', 0)); \
+                  m = bytearray(30_000_000); print('port', s.getsockname()[1], flush=True); \
+                  s.accept()";
+    fs::write(place.root.path().join("server.py"), server).unwrap();
+    let script = "(setsid python3 server.py &); exec sleep 1000";
+    let held = place.launcher().launch(place.shell(script)).await.unwrap();
+    let pid = held.process().pid;
+    let mut port = None;
+    until("bound", || {
+        let log = fs::read_to_string(place.log()).unwrap_or_default();
+        port = log.trim().rsplit_once("port ").and_then(|(_, port)| port.parse::<u16>().ok());
+        port.is_some()
+    })
+    .await;
+    let snapshot = Snapshot::take().unwrap();
+    let tree: BTreeSet<u32> = snapshot.tree(pid).into_iter().collect();
+    assert_eq!(tree, place.marked().into_iter().collect());
+    assert_eq!(tree.len(), 2);
+    let addresses = Listeners::take().unwrap().of(&snapshot, pid);
+    let expected = std::net::SocketAddr::from(([127, 0, 0, 1], port.unwrap()));
+    assert_eq!(addresses, BTreeSet::from([expected]));
+    let memory = snapshot.memory(pid).unwrap();
+    assert!((30_000_000..300_000_000).contains(&memory.bytes), "{memory:?}");
 }
 
 #[tokio::test]
