@@ -38,6 +38,7 @@ use tokio::net::{UnixListener, UnixStream};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::store::SharedStore;
+pub use archive::stays_inside;
 use problem::Problem;
 use wire::PortRow;
 

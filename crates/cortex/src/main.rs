@@ -7,5 +7,5 @@ fn main() -> ExitCode {
     if let Some(code) = cortex::shim::dispatch() {
         return code;
     }
-    ExitCode::SUCCESS
+    cortex::cli::main()
 }

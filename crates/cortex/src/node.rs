@@ -5,7 +5,20 @@ pub mod identity;
 pub mod parts;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use anyhow::Context;
+use model::TypedKey;
+use model::node::{Member, NodeInfo};
+use model::record::{self, RECORD_VERSION, Unknown};
+use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+
+use crate::api::wire::PortRow;
+use crate::api::{ApiContext, NodeControl};
+use crate::driver::Clock;
+use crate::faults::{Fault, Faults};
 use crate::layout::DataDirectory;
 
 /// How one node runs. Validated where the command line is read.
@@ -18,4 +31,107 @@ pub struct NodeConfig {
     pub threads: Option<usize>,
     /// Tests may arm fail points through the API.
     pub fail_points: bool,
+}
+
+/// Runs the node until it is told to stop: by a signal, or by `cortex down`.
+pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
+    let layout = config.layout.clone();
+    let _lock = identity::lock(&layout)?;
+    identity::socket_directory(&layout)?;
+    let node = identity::node_id(&layout)?;
+    let clock = Clock::start();
+    let (opened, id) = (layout.clone(), node.clone());
+    let store =
+        tokio::task::spawn_blocking(move || crate::store::open::open(&opened, id, clock)).await??;
+    announce(&*store, &config, &node, clock).await?;
+    let faults = Faults::default();
+    let control =
+        Arc::new(Control { faults: config.fail_points.then_some(faults), stop: Notify::new() });
+    let context = ApiContext {
+        store,
+        node: node.clone(),
+        layout: layout.clone(),
+        clock,
+        http: config.http,
+        control: control.clone(),
+    };
+    tracing::info!(%node, data = %layout.root().display(), "node.started");
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        () = parts::supervise("api", || crate::api::serve(context.clone())) => {}
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+        () = control.stop.notified() => {}
+    }
+    std::fs::remove_file(layout.api_socket()).ok();
+    tracing::info!(%node, "node.stopped");
+    Ok(())
+}
+
+/// Puts this node on the roster and says what it is.
+async fn announce(
+    store: &dyn crate::store::Store,
+    config: &NodeConfig,
+    node: &model::NodeId,
+    clock: Clock,
+) -> anyhow::Result<()> {
+    let member = TypedKey::Member(node.clone()).key();
+    if store.lookup(&member).await?.is_none() {
+        let joined = Member {
+            v: RECORD_VERSION,
+            id: node.clone(),
+            joined_at: clock.now(),
+            unknown: Unknown::new(),
+        };
+        store.set(member, record::encode(&joined).into()).await?;
+    }
+    let system = rustix::system::sysinfo();
+    let info = NodeInfo {
+        v: RECORD_VERSION,
+        hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        cores: std::thread::available_parallelism()
+            .map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX)),
+        memory_bytes: u64::from(system.totalram).saturating_mul(u64::from(system.mem_unit)),
+        started_at: clock.now(),
+        http: config.http.to_string(),
+        unknown: Unknown::new(),
+    };
+    let key = TypedKey::NodeInfo(node.clone()).key();
+    store.set(key, record::encode(&info).into()).await.context("the node's record")?;
+    Ok(())
+}
+
+/// What the API may ask of the running node.
+struct Control {
+    /// None unless tests enabled them.
+    faults: Option<Faults>,
+    stop: Notify,
+}
+
+impl NodeControl for Control {
+    fn shut_down(&self) {
+        self.stop.notify_one();
+    }
+
+    fn ports(&self) -> Vec<PortRow> {
+        Vec::new()
+    }
+
+    fn metrics(&self) -> String {
+        String::new()
+    }
+
+    fn set_fail_point(&self, name: &str, action: &str) -> Result<(), String> {
+        let Some(faults) = &self.faults else {
+            return Err("fail points are for tests: start the node with --fail-points".into());
+        };
+        if action == "off" {
+            faults.disarm(name);
+            return Ok(());
+        }
+        let fault: Fault = serde_json::from_value(Value::String(action.into()))
+            .map_err(|_| format!("'{action}' is no fault: use panic-once, stall, error or off"))?;
+        faults.arm(name, fault).map_err(|error| error.to_string())
+    }
 }

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::wire::LogLine;
 
@@ -38,10 +38,6 @@ impl Follower {
             follower.file = None;
         }
         follower
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     fn open(&mut self) {

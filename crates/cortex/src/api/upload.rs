@@ -25,6 +25,8 @@ use crate::store::{StoreError, ValueFile, ValueWriter};
 
 /// Heroku's limit for a slug is 500 MB compressed; sources above this hold what is no source.
 pub const ARCHIVE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+/// A client that goes on sending beyond the limit is cut off here.
+const DISCARDED_BYTES_MAX: u64 = 2 * ARCHIVE_BYTES_MAX;
 /// Chunks between the socket and the disk: memory stays bounded whatever is pushed.
 const CHUNKS_WAITING_MAX: usize = 16;
 const NOTE_CHARS_MAX: usize = 200;
@@ -74,13 +76,15 @@ async fn receive(mut writer: ValueWriter, body: Body) -> Result<ValueWriter, Pro
         match chunk {
             Ok(chunk) => {
                 size += chunk.len() as u64;
-                if size > ARCHIVE_BYTES_MAX {
-                    cut = Some(too_large());
+                if size > DISCARDED_BYTES_MAX {
                     break;
                 }
-                // The disk side has failed and says why below.
-                if chunks.send(chunk).await.is_err() {
-                    break;
+                if size > ARCHIVE_BYTES_MAX {
+                    cut = Some(too_large());
+                } else {
+                    // Where the disk side has failed it says why below. What comes is read all the
+                    // same: a client that still sends would not see the answer.
+                    chunks.send(chunk).await.ok();
                 }
             }
             Err(error) => {

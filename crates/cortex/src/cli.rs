@@ -1,0 +1,245 @@
+//! The command line: one file per command, each with its arguments, one call and its printing. Data
+//! goes to stdout, everything else to stderr.
+
+mod application;
+mod apps;
+mod config;
+mod deploy;
+mod doctor;
+mod down;
+mod info;
+mod logs;
+mod metrics;
+mod open;
+mod output;
+mod ps;
+mod push;
+mod releases;
+mod restart;
+mod rollback;
+mod scale;
+mod spelling;
+mod status;
+mod store;
+mod up;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+
+use crate::client::{Client, ClientError};
+use crate::layout::DataDirectory;
+
+/// Where sockets lie is found from the data directory; this is where a new node puts them.
+const RUNTIME_FALLBACK: &str = "/tmp";
+
+#[derive(Debug, Parser)]
+#[command(name = "cortex", version, about, long_about = None, max_term_width = 100)]
+/// Turns Linux machines into a hosting platform for web applications
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Debug, Args)]
+struct Global {
+    /// The node's data directory [default: $XDG_DATA_HOME/cortex]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "CORTEX_DATA_DIR",
+        hide_env_values = true
+    )]
+    data_dir: Option<PathBuf>,
+    #[arg(long, env = "XDG_DATA_HOME", hide = true, global = true)]
+    xdg_data_home: Option<PathBuf>,
+    #[arg(long, env = "XDG_RUNTIME_DIR", hide = true, global = true)]
+    xdg_runtime_dir: Option<PathBuf>,
+    #[arg(long, env = "HOME", hide = true, global = true)]
+    home: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start this machine's node; with a directory, push that and print its URL
+    Up(up::Up),
+    /// Stop the node and everything it started
+    Down(down::Down),
+    /// Show the node and its applications
+    Status(status::Status),
+    /// Check this machine and say what to do
+    Doctor(doctor::Doctor),
+    /// List, create or destroy applications
+    Apps(apps::Apps),
+    /// Push a directory or a revision of a repository, and roll it out
+    Push(push::Push),
+    /// Say how many instances of each process type run
+    Scale(scale::Scale),
+    /// List what runs
+    Ps(ps::Ps),
+    /// Show one application
+    Info(info::Info),
+    /// Print the URL of an application, and show it in a browser where there is one
+    Open(open::Open),
+    /// Show an application's output
+    Logs(logs::Logs),
+    /// Replace all instances, one after another
+    Restart(restart::Restart),
+    /// List, set or unset an application's variables
+    Config(config::Config),
+    /// List an application's releases
+    Releases(releases::Releases),
+    /// Go back to an earlier release
+    Rollback(rollback::Rollback),
+    /// Read and write the store
+    Store(store::Store),
+    /// Print the node's metrics in the format of Prometheus
+    Metrics(metrics::Metrics),
+    /// Measure this platform on this machine
+    Bench(crate::bench::BenchArgs),
+}
+
+/// Which application a command is about.
+#[derive(Clone, Debug, Args)]
+struct App {
+    /// The application [default: the name in cortex.toml, else the directory's]
+    #[arg(short = 'a', long = "app", value_name = "NAME")]
+    app: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+struct Json {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What every command gets.
+struct Session {
+    layout: DataDirectory,
+    client: Client,
+}
+
+/// Everything that ends a command, printed by `main_with`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Exit(u8);
+
+pub fn main() -> ExitCode {
+    main_with(std::env::args_os().collect())
+}
+
+fn main_with(arguments: Vec<OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(spelling::normalise(arguments)) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = u8::try_from(error.exit_code()).unwrap_or(2);
+            error.print().ok();
+            return ExitCode::from(code);
+        }
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error),
+    }
+}
+
+fn report(error: &anyhow::Error) -> ExitCode {
+    if let Some(Exit(code)) = error.downcast_ref() {
+        return ExitCode::from(*code);
+    }
+    // `cortex logs | head` has seen enough.
+    let broken_pipe = error.chain().any(|cause| {
+        let cause: Option<&std::io::Error> = cause.downcast_ref();
+        cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+    });
+    if broken_pipe {
+        return ExitCode::SUCCESS;
+    }
+    output::say(&format!("Error: {error:#}"));
+    let hint = error.downcast_ref::<ClientError>().and_then(ClientError::hint);
+    if let Some(hint) = hint {
+        output::say(&format!("  {hint}"));
+    }
+    ExitCode::FAILURE
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let layout = cli.global.layout()?;
+    let context = Session { client: Client::new(&layout), layout };
+    if let Command::Up(up) = cli.command {
+        return up.run(&context);
+    }
+    if let Command::Bench(bench) = &cli.command {
+        return crate::bench::run(bench);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(dispatch(cli.command, &context));
+    // A thread that waits for the terminal must not keep the command from ending.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
+    match command {
+        Command::Up(_) | Command::Bench(_) => unreachable!("started above, without this runtime"),
+        Command::Down(command) => command.run(context).await,
+        Command::Status(command) => command.run(context).await,
+        Command::Doctor(command) => command.run(context).await,
+        Command::Apps(command) => command.run(context).await,
+        Command::Push(command) => command.run(context).await,
+        Command::Scale(command) => command.run(context).await,
+        Command::Ps(command) => command.run(context).await,
+        Command::Info(command) => command.run(context).await,
+        Command::Open(command) => command.run(context).await,
+        Command::Logs(command) => command.run(context).await,
+        Command::Restart(command) => command.run(context).await,
+        Command::Config(command) => command.run(context).await,
+        Command::Releases(command) => command.run(context).await,
+        Command::Rollback(command) => command.run(context).await,
+        Command::Store(command) => command.run(context).await,
+        Command::Metrics(command) => command.run(context).await,
+    }
+}
+
+impl Global {
+    fn layout(&self) -> anyhow::Result<DataDirectory> {
+        let root = match (&self.data_dir, &self.xdg_data_home, &self.home) {
+            (Some(root), _, _) => root.clone(),
+            (None, Some(data), _) if data.is_absolute() => data.join("cortex"),
+            (None, _, Some(home)) => home.join(".local/share/cortex"),
+            (None, _, None) => {
+                anyhow::bail!("it is not known where your home directory is: use --data-dir DIR")
+            }
+        };
+        let root = absolute(&root)?;
+        let uid = rustix::process::getuid().as_raw();
+        let runtime = match &self.xdg_runtime_dir {
+            Some(runtime) if runtime.is_dir() => runtime.join("cortex"),
+            _ => Path::new(RUNTIME_FALLBACK).join(format!("cortex-{uid}")),
+        };
+        Ok(DataDirectory::find(root, &runtime))
+    }
+}
+
+/// The same directory by whatever way it is named; it need not exist yet.
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    if let Ok(path) = path.canonicalize() {
+        return Ok(path);
+    }
+    let absolute = std::path::absolute(path)
+        .with_context(|| format!("{} is no directory's name", path.display()))?;
+    match (absolute.parent().and_then(|parent| parent.canonicalize().ok()), absolute.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.join(name)),
+        _ => Ok(absolute),
+    }
+}
+
+#[cfg(test)]
+mod tests;

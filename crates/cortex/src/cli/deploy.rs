@@ -1,0 +1,94 @@
+//! Shows a rollout while it happens, as every command does that makes a release.
+
+use super::{Exit, Session, output};
+use crate::api::wire::{Progress, Released};
+use crate::client::encode;
+
+/// What the shell reports for a command that was interrupted.
+const INTERRUPTED: u8 = 130;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Url {
+    /// Alone on a line of stdout.
+    Printed,
+    Hidden,
+}
+
+/// Until the release serves or has failed. Ctrl-C ends the watching, not the rollout.
+pub async fn follow(session: &Session, released: &Released, url: Url) -> anyhow::Result<()> {
+    tokio::select! {
+        ended = show(session, released, url) => ended,
+        _ = tokio::signal::ctrl_c() => {
+            let app = &released.application;
+            output::say("");
+            output::say(&format!(
+                "The rollout of {} goes on; see `cortex releases -a {app}`.", released.release
+            ));
+            Err(Exit(INTERRUPTED).into())
+        }
+    }
+}
+
+async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Result<()> {
+    let path = format!(
+        "/v1/apps/{}/releases/{}/progress",
+        encode(&released.application),
+        encode(&released.id)
+    );
+    let mut lines = session.client.lines(&path).await?;
+    while let Some(progress) = lines.next::<Progress>().await? {
+        match progress {
+            Progress::Phase { phase } => {
+                if let Some(heading) = heading(&phase, released) {
+                    output::say(&format!("-----> {heading}"));
+                }
+            }
+            Progress::Line { text } => output::say(&format!("       {text}")),
+            Progress::Done { url: address } => return deployed(released, address, url),
+            Progress::Overtaken { by } => {
+                output::say(&format!("-----> {} was overtaken by {by}", released.release));
+                return Ok(());
+            }
+            Progress::Failed { message, serving } => {
+                failed(released, &message, serving.as_deref());
+                return Err(Exit(1).into());
+            }
+        }
+    }
+    anyhow::bail!("the node went away; the rollout goes on when it is back")
+}
+
+fn heading(phase: &str, released: &Released) -> Option<String> {
+    let release = &released.release;
+    Some(match phase {
+        "building" => format!("Building {release}"),
+        "releasing" => "Running release steps".into(),
+        "starting" => format!("Starting {release}"),
+        _ => return None,
+    })
+}
+
+fn deployed(released: &Released, address: Option<String>, url: Url) -> anyhow::Result<()> {
+    match (address, url) {
+        (Some(address), Url::Printed) => {
+            output::say("=====> Application deployed:");
+            output::print(&address)
+        }
+        _ => {
+            output::say(&format!(
+                "=====> {} {} is serving",
+                released.application, released.release
+            ));
+            Ok(())
+        }
+    }
+}
+
+fn failed(released: &Released, message: &str, serving: Option<&str>) {
+    output::complain(&format!("{} {} failed:", released.application, released.release));
+    output::complain(message);
+    match serving {
+        Some(serving) => output::complain(&format!("{serving} keeps serving.")),
+        None => output::complain("Nothing is serving yet: mend it and push again."),
+    }
+}

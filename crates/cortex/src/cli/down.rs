@@ -1,0 +1,96 @@
+//! `cortex down`: stops the node with everything it started, or what a node that died left behind.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use rustix::fs::FlockOperation;
+use tokio::time::Instant;
+
+use super::{Session, output};
+use crate::api::wire::{ApplicationRow, InstanceRow};
+use crate::client::ClientError;
+
+/// The grace of 30 s between SIGTERM and SIGKILL, what draining takes before, and the store's end.
+const STOP_WAIT_MAX: Duration = Duration::from_secs(90);
+const POLL: Duration = Duration::from_millis(100);
+/// What processes get that no node watches any more.
+const LEFTOVER_GRACE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+pub struct Down {}
+
+impl Down {
+    pub async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let asked = session.client.post::<_, Vec<ApplicationRow>>("/v1/shutdown", &()).await;
+        match asked {
+            Ok(applications) => wait(session, &applications).await,
+            Err(error) if matches!(error.downcast_ref(), Some(ClientError::NoNode(_))) => {
+                leftovers(session).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+async fn wait(session: &Session, applications: &[ApplicationRow]) -> anyhow::Result<()> {
+    let names: Vec<&str> = applications.iter().map(|app| app.name.as_str()).collect();
+    if !names.is_empty() {
+        output::say(&format!("Stopping {}", names.join(", ")));
+    }
+    let deadline = Instant::now() + STOP_WAIT_MAX;
+    let mut shown = None;
+    while !has_ended(&session.layout.lock())? {
+        if Instant::now() >= deadline {
+            bail!(
+                "the node is still stopping after {} s: see `cortex ps --all`, or run `cortex \
+                 down` again",
+                STOP_WAIT_MAX.as_secs()
+            );
+        }
+        if let Ok(rows) = session.client.get::<Vec<InstanceRow>>("/v1/ps").await {
+            let alive = rows.iter().filter(|row| !is_ended(&row.state)).count() as u64;
+            if alive > 0 && shown != Some(alive) {
+                output::say(&format!("{} left", output::count(alive, "instance")));
+                shown = Some(alive);
+            }
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    output::say("The node is stopped.");
+    Ok(())
+}
+
+fn is_ended(state: &str) -> bool {
+    matches!(state, "stopped" | "crashed")
+}
+
+/// The kernel lets go of a node's lock when its process ends, however that happens.
+fn has_ended(lock: &Path) -> anyhow::Result<bool> {
+    match File::open(lock) {
+        Ok(file) => Ok(rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error).with_context(|| format!("{} cannot be read", lock.display())),
+    }
+}
+
+async fn leftovers(session: &Session) -> anyhow::Result<()> {
+    let root = session.layout.root().display();
+    if !has_ended(&session.layout.lock())? {
+        bail!("a node runs on {root} and does not answer: wait a moment and try again");
+    }
+    let stopped = match session.layout.run().is_dir() {
+        true => crate::agent::plain::stop_all(session.layout.clone(), LEFTOVER_GRACE).await?,
+        false => 0,
+    };
+    match stopped as u64 {
+        0 => output::say(&format!("No node is running on {root}.")),
+        count => output::say(&format!(
+            "No node is running on {root}; stopped {} it had left.",
+            output::count(count, "process").replace("processs", "processes")
+        )),
+    }
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! `cortex info`.
+
+use clap::Args;
+
+use super::{App, Json, Session, output};
+use crate::api::wire::ApplicationShown;
+use crate::client::encode;
+
+#[derive(Debug, Args)]
+pub struct Info {
+    #[command(flatten)]
+    app: App,
+    #[command(flatten)]
+    json: Json,
+}
+
+impl Info {
+    pub async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let name = self.app.name()?;
+        let shown: ApplicationShown =
+            session.client.get(&format!("/v1/apps/{}", encode(name.as_str()))).await?;
+        if self.json.json {
+            return output::json(&shown);
+        }
+        output::print(&format!("=== {name}"))?;
+        for (label, value) in facts(&shown) {
+            output::print(&format!("{:<12} {value}", format!("{label}:")))?;
+        }
+        Ok(())
+    }
+}
+
+fn facts(shown: &ApplicationShown) -> Vec<(&'static str, String)> {
+    let row = &shown.row;
+    let mut facts = vec![("State", row.state.clone())];
+    facts.extend(row.url.clone().map(|url| ("URL", url)));
+    facts.extend(row.port.map(|port| ("Port", port.to_string())));
+    facts.push(("Hosts", hosts(shown)));
+    let framework =
+        row.framework.clone().unwrap_or_else(|| "not known before the first push".into());
+    let why = shown.decided_by.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+    facts.push(("Type", format!("{framework}{why}")));
+    facts.push(("Release", row.release.clone().unwrap_or_else(|| "none".into())));
+    facts.push(("Releases", shown.releases.to_string()));
+    for process in &shown.processes {
+        let instances = format!("{} of {} ready", process.ready, process.wanted);
+        facts.push(("Process", format!("{}: {instances}: {}", process.process, process.command)));
+    }
+    if !shown.persist.is_empty() {
+        facts.push(("Persistent", shown.persist.join(", ")));
+    }
+    if let Some(rollout) = shown.rollout.as_ref().filter(|rollout| rollout.phase != "done") {
+        let target = rollout.target.as_deref().unwrap_or("none");
+        facts.push(("Rollout", format!("{target} is {}", rollout.phase)));
+        facts.extend(rollout.message.clone().map(|message| ("Because", message)));
+    }
+    facts.extend(shown.notes.iter().map(|note| ("Note", note.clone())));
+    facts.push(("Created", output::since(&row.created_at)));
+    facts
+}
+
+fn hosts(shown: &ApplicationShown) -> String {
+    let own = format!("{}.localhost", shown.row.name);
+    let all: Vec<String> = std::iter::once(own).chain(shown.domains.iter().cloned()).collect();
+    all.join(", ")
+}

@@ -1,0 +1,157 @@
+//! What people see: sentences, aligned tables, sizes and times.
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::Context;
+use serde::Serialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Data: one line of stdout. A closed pipe is an error, which ends the command quietly.
+pub fn print(line: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{}", plain(line)).context("stdout")?;
+    stdout.flush().context("stdout")
+}
+
+/// Progress and messages: one line of stderr. Nobody may be listening.
+pub fn say(line: &str) {
+    writeln!(io::stderr().lock(), "{}", plain(line)).ok();
+}
+
+/// The start of a line that `say` ends: `Scaling web... `.
+pub fn begin(text: &str) {
+    let mut stderr = io::stderr().lock();
+    write!(stderr, "{}... ", plain(text)).ok();
+    stderr.flush().ok();
+}
+
+/// `done`, or the end of a line that `begin` began without an answer.
+pub fn finish<T>(result: anyhow::Result<T>) -> anyhow::Result<T> {
+    if result.is_err() {
+        say("!");
+    }
+    result
+}
+
+pub fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{}", serde_json::to_string_pretty(value)?).context("stdout")?;
+    stdout.flush().context("stdout")
+}
+
+/// A failed step, as Heroku shows it: ` !     why`, one line each.
+pub fn complain(text: &str) {
+    let red = io::stderr().is_terminal();
+    for line in text.lines() {
+        let line = plain(line);
+        let text =
+            if red { format!(" \x1b[31m!\x1b[0m     {line}") } else { format!(" !     {line}") };
+        writeln!(io::stderr().lock(), "{}", text.trim_end()).ok();
+    }
+}
+
+/// Output of applications must not take hold of the terminal; colours may pass to one.
+pub fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || *c == '\t' || *c == '\n').collect()
+}
+
+/// Columns as wide as their widest cell; the last one is not padded.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
+    for line in aligned(head, rows) {
+        print(&line)?;
+    }
+    Ok(())
+}
+
+fn aligned(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+    let head: Vec<String> = head.iter().map(|cell| cell.to_string()).collect();
+    let all: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();
+    let width = |column: usize| {
+        let cells = all.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |row: &&Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
+    };
+    all.iter().map(line).collect()
+}
+
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
+    if count < 1000 {
+        return format!("{count} B");
+    }
+    let mut value = count as f64;
+    let mut unit = "B";
+    for next in UNITS {
+        if value < 999.95 {
+            break;
+        }
+        value /= 1000.0;
+        unit = next;
+    }
+    format!("{value:.1} {unit}")
+}
+
+/// `2026/08/01 12:00:00 (~ 1h ago)`.
+pub fn since(rfc3339: &str) -> String {
+    let Ok(at) = OffsetDateTime::parse(rfc3339, &Rfc3339) else {
+        return rfc3339.into();
+    };
+    let seconds = (OffsetDateTime::now_utc() - at).whole_seconds().max(0);
+    let (year, month, day) = (at.year(), u8::from(at.month()), at.day());
+    let (hour, minute, second) = (at.hour(), at.minute(), at.second());
+    let ago = duration(seconds.unsigned_abs());
+    format!("{year:04}/{month:02}/{day:02} {hour:02}:{minute:02}:{second:02} (~ {ago} ago)")
+}
+
+pub fn duration(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds}s"),
+        120..=7199 => format!("{}m", seconds / 60),
+        7200..=172_799 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// `1 instance`, `2 instances`.
+pub fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_aligned() {
+        let rows = [vec!["hello".into(), "v1".into()], vec!["x".into(), String::new()]];
+        assert_eq!(aligned(&["NAME", "RELEASE"], &rows), ["NAME   RELEASE", "hello  v1", "x"]);
+    }
+
+    #[test]
+    fn sizes_and_times_are_short() {
+        for (count, expected) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1_500, "1.5 kB"),
+            (999_999, "1.0 MB"),
+            (12_345_678, "12.3 MB"),
+        ] {
+            assert_eq!(bytes(count), expected);
+        }
+        assert_eq!(
+            (duration(5), duration(3_600), duration(200_000)),
+            ("5s".into(), "60m".into(), "2d".into())
+        );
+        assert!(since("2026-08-01T12:00:00Z").starts_with("2026/08/01 12:00:00 (~ "));
+    }
+
+    #[test]
+    fn escape_sequences_are_taken_out() {
+        assert_eq!(plain("a\x1b[31mb\x07\tc"), "a[31mb\tc");
+    }
+}

@@ -1,0 +1,79 @@
+//! `cortex ps`.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+
+use super::{App, Json, Session, output};
+use crate::api::wire::{ApplicationShown, InstanceRow};
+use crate::client::encode;
+
+#[derive(Debug, Args)]
+pub struct Ps {
+    #[command(flatten)]
+    app: App,
+    /// Of all applications
+    #[arg(long, conflicts_with = "app")]
+    all: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+impl Ps {
+    pub async fn run(self, session: &Session) -> anyhow::Result<()> {
+        if self.all {
+            let rows: Vec<InstanceRow> = session.client.get("/v1/ps").await?;
+            if self.json.json {
+                return output::json(&rows);
+            }
+            if rows.is_empty() {
+                output::say("Nothing is running.");
+            }
+            return rows
+                .iter()
+                .try_for_each(|row| output::print(&format!("{}/{}", row.application, line(row))));
+        }
+        let name = self.app.name()?;
+        let path = format!("/v1/apps/{}", encode(name.as_str()));
+        let rows: Vec<InstanceRow> = session.client.get(&format!("{path}/ps")).await?;
+        if self.json.json {
+            return output::json(&rows);
+        }
+        if rows.is_empty() {
+            output::say(&format!("{name} has no running instances."));
+            return Ok(());
+        }
+        let shown: ApplicationShown = session.client.get(&path).await?;
+        let commands: BTreeMap<&str, &str> = shown
+            .processes
+            .iter()
+            .map(|row| (row.process.as_str(), row.command.as_str()))
+            .collect();
+        let mut processes: BTreeMap<&str, Vec<&InstanceRow>> = BTreeMap::new();
+        for row in &rows {
+            processes.entry(&row.process).or_default().push(row);
+        }
+        for (process, rows) in processes {
+            let command = commands.get(process).copied().unwrap_or("no longer in the release");
+            output::print(&format!("=== {process}: {command} ({})", rows.len()))?;
+            for row in rows {
+                output::print(&line(row))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn line(row: &InstanceRow) -> String {
+    let state = if row.state == "ready" { "up" } else { &row.state };
+    let since = row.started_at.as_deref().map(output::since).unwrap_or_default();
+    let mut parts = vec![format!("{}.{}: {state} {since}", row.process, row.slot)];
+    parts.push(row.release.clone());
+    parts.extend(row.pid.map(|pid| format!("pid {pid}")));
+    parts.extend(row.memory_bytes.map(output::bytes));
+    if row.restarts > 0 {
+        parts.push(output::count(row.restarts.into(), "restart"));
+    }
+    parts.extend(row.reason.clone());
+    parts.join(", ")
+}

@@ -1,0 +1,239 @@
+//! `cortex up [DIR]`: runs the node in this process, or in the background with `--detach`.
+
+use std::fs::OpenOptions;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use tokio::time::Instant;
+use tracing::level_filters::LevelFilter;
+
+use super::{Session, output, push};
+use crate::layout::DataDirectory;
+use crate::node::NodeConfig;
+
+const HTTP_DEFAULT: &str = "127.0.0.1:8080";
+/// Recovery of a large store takes seconds.
+const START_WAIT_MAX: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+/// A node's own log; with the one before it takes at most twice that.
+const LOG_BYTES_MAX: u64 = 10 * 1024 * 1024;
+
+#[derive(Debug, Args)]
+pub struct Up {
+    /// A directory to push once the node runs
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Where public HTTP listens; applications' own ports are on the same address
+    #[arg(long, value_name = "HOST:PORT", default_value = HTTP_DEFAULT)]
+    http: SocketAddr,
+    /// Run in the background, with DATA/node.log
+    #[arg(long)]
+    detach: bool,
+    /// Router threads [default: one per core]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+    /// Log more
+    #[arg(short, long)]
+    verbose: bool,
+    /// Let tests make parts fail
+    #[arg(long, hide = true)]
+    fail_points: bool,
+    /// Set by --detach for the process it starts
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+impl Up {
+    pub fn run(self, session: &Session) -> anyhow::Result<()> {
+        if let Some(directory) = &self.directory {
+            anyhow::ensure!(
+                directory.is_dir(),
+                "{} is no directory that could be pushed",
+                directory.display()
+            );
+        }
+        if self.detach {
+            return self.run_detached(session);
+        }
+        self.start_log(&session.layout)?;
+        let config = NodeConfig {
+            layout: session.layout.clone(),
+            http: self.http,
+            threads: self.threads.map(usize::from),
+            fail_points: self.fail_points,
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("control")
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let node = crate::node::run(config);
+            match &self.directory {
+                None => node.await,
+                Some(directory) => {
+                    let node = std::pin::pin!(node);
+                    run_and_push(node, session, directory).await
+                }
+            }
+        })
+    }
+
+    /// Where the log goes: the terminal, or a file that is moved aside when it is full.
+    fn start_log(&self, layout: &DataDirectory) -> anyhow::Result<()> {
+        let level = if self.verbose { LevelFilter::DEBUG } else { LevelFilter::INFO };
+        let log = tracing_subscriber::fmt().with_max_level(level).with_target(false);
+        if self.detached {
+            rustix::process::setsid().ok();
+            let path = log_path(layout);
+            log.with_ansi(false).with_writer(move || BoundedLog { path: path.clone() }).init();
+        } else {
+            use std::io::IsTerminal;
+            let colours = std::io::stderr().is_terminal();
+            log.with_ansi(colours).with_writer(std::io::stderr).init();
+        }
+        Ok(())
+    }
+
+    fn run_detached(&self, session: &Session) -> anyhow::Result<()> {
+        let layout = &session.layout;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        if runtime.block_on(session.client.is_answering()) {
+            bail!(
+                "a node already runs on {}: see `cortex status`, stop it with `cortex down`",
+                layout.root().display()
+            );
+        }
+        crate::node::identity::private_directory(layout.root()).with_context(|| {
+            format!("{} cannot be made; choose another --data-dir", layout.root().display())
+        })?;
+        let log = log_path(layout);
+        let errors = open(&log)?;
+        let from = errors.metadata()?.len();
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .args(["up", "--detached", "--http", &self.http.to_string(), "--data-dir"])
+            .arg(layout.root())
+            .args(self.threads.map(|threads| format!("--threads={threads}")))
+            .args(self.verbose.then_some("--verbose"))
+            .args(self.fail_points.then_some("--fail-points"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(errors)
+            .process_group(0);
+        let mut child = command.spawn().context("the node cannot be started")?;
+        runtime.block_on(async {
+            wait_until_answering(session, || match child.try_wait()? {
+                None => Ok(()),
+                Some(status) => bail!(
+                    "the node ended with {status}: {}",
+                    since(&log, from).unwrap_or_else(|| format!("see {}", log.display()))
+                ),
+            })
+            .await?;
+            output::say(&format!("The node runs in the background (pid {})", child.id()));
+            output::say(&format!("Its log is {}", log.display()));
+            match &self.directory {
+                Some(directory) => push::push_directory(session, directory).await,
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+async fn run_and_push(
+    mut node: std::pin::Pin<&mut impl Future<Output = anyhow::Result<()>>>,
+    session: &Session,
+    directory: &Path,
+) -> anyhow::Result<()> {
+    let pushed = async {
+        wait_until_answering(session, || Ok(())).await?;
+        push::push_directory(session, directory).await
+    };
+    tokio::select! {
+        ended = &mut node => return ended,
+        pushed = pushed => if let Err(error) = pushed {
+            super::report(&error);
+            output::say("The node runs on: mend it and push again, or stop it with Ctrl-C");
+        }
+    }
+    node.await
+}
+
+async fn wait_until_answering(
+    session: &Session,
+    mut check: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + START_WAIT_MAX;
+    while !session.client.is_answering().await {
+        check()?;
+        if Instant::now() >= deadline {
+            bail!("the node does not answer within {} s", START_WAIT_MAX.as_secs());
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(())
+}
+
+fn log_path(layout: &DataDirectory) -> PathBuf {
+    layout.root().join("node.log")
+}
+
+fn open(path: &Path) -> anyhow::Result<std::fs::File> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o600);
+    options.open(path).with_context(|| format!("{} cannot be opened", path.display()))
+}
+
+/// What a node that ended at once had to say.
+fn since(log: &Path, from: u64) -> Option<String> {
+    let bytes = std::fs::read(log).ok()?;
+    let said = bytes.get(usize::try_from(from).ok()?..)?;
+    let text = String::from_utf8_lossy(said).trim().to_string();
+    (!text.is_empty()).then_some(text)
+}
+
+/// Opened for each event: the node itself logs little, and a full file is moved aside between two.
+struct BoundedLog {
+    path: PathBuf,
+}
+
+impl std::io::Write for BoundedLog {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let full = std::fs::metadata(&self.path).is_ok_and(|log| log.len() >= LOG_BYTES_MAX);
+        if full {
+            std::fs::rename(&self.path, self.path.with_extension("log.1"))?;
+        }
+        let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&self.path)?;
+        file.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn the_log_is_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.log");
+        let file = open(&path).unwrap();
+        file.set_len(LOG_BYTES_MAX).unwrap();
+        BoundedLog { path: path.clone() }.write_all(b"new\n").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new\n");
+        assert!(directory.path().join("node.log.1").exists());
+        assert_eq!(since(&path, 0).as_deref(), Some("new"));
+    }
+}

@@ -1,0 +1,233 @@
+//! The one path from people to the platform: HTTP over the node's UNIX socket. Knows addresses and
+//! errors of the API, and nothing of what it is used for; driven by the command line.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use bytes::Bytes;
+use futures_util::Stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+use tokio::net::UnixStream;
+
+use crate::api::wire::ProblemBody;
+use crate::layout::DataDirectory;
+
+/// Answers that are read as a whole: listings.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// One line of a stream.
+const LINE_BYTES_MAX: usize = 1024 * 1024;
+
+#[derive(Debug, Error)]
+pub enum ClientError {
+    #[error("no node is running on {0}")]
+    NoNode(PathBuf),
+    #[error("{}", .0.detail)]
+    Problem(ProblemBody),
+}
+
+impl ClientError {
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            ClientError::NoNode(_) => {
+                Some("start one with `cortex up`, or say where it runs with --data-dir".to_string())
+            }
+            ClientError::Problem(problem) => problem.hint.clone(),
+        }
+    }
+}
+
+pub type RequestBody = UnsyncBoxBody<Bytes, std::io::Error>;
+
+pub struct Client {
+    socket: PathBuf,
+    data: PathBuf,
+}
+
+impl Client {
+    pub fn new(layout: &DataDirectory) -> Client {
+        Client { socket: layout.api_socket(), data: layout.root().to_path_buf() }
+    }
+
+    pub async fn is_answering(&self) -> bool {
+        UnixStream::connect(&self.socket).await.is_ok()
+    }
+
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        read(self.send(Method::GET, path, empty()).await?).await
+    }
+
+    pub async fn post<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> anyhow::Result<T> {
+        let bytes = serde_json::to_vec(body)?;
+        read(self.send(Method::POST, path, full(bytes)).await?).await
+    }
+
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        read(self.send(Method::DELETE, path, empty()).await?).await
+    }
+
+    pub async fn upload<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        chunks: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+    ) -> anyhow::Result<T> {
+        use futures_util::TryStreamExt;
+        let body = BodyExt::boxed_unsync(StreamBody::new(chunks.map_ok(Frame::data)));
+        read(self.send(method, path, body).await?).await
+    }
+
+    /// The answer's bytes as they come.
+    pub async fn download(&self, path: &str) -> anyhow::Result<Incoming> {
+        Ok(self.send(Method::GET, path, empty()).await?.into_body())
+    }
+
+    /// JSON objects, one a line.
+    pub async fn lines(&self, path: &str) -> anyhow::Result<Lines> {
+        Ok(Lines { body: self.download(path).await?, buffer: Vec::new(), ended: false })
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: RequestBody,
+    ) -> anyhow::Result<Response<Incoming>> {
+        let stream = connect(&self.socket, &self.data).await?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "cortex")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body)?;
+        let response = sender.send_request(request).await.context("the node went away")?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(ClientError::Problem(problem(response).await).into())
+    }
+}
+
+async fn connect(socket: &Path, data: &Path) -> anyhow::Result<UnixStream> {
+    use std::io::ErrorKind;
+    UnixStream::connect(socket).await.map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            ClientError::NoNode(data.to_path_buf()).into()
+        }
+        _ => anyhow::Error::new(error)
+            .context(format!("the node's socket {} cannot be used", socket.display())),
+    })
+}
+
+fn empty() -> RequestBody {
+    full(Vec::new())
+}
+
+fn full(bytes: Vec<u8>) -> RequestBody {
+    Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed_unsync()
+}
+
+async fn read<T: DeserializeOwned>(response: Response<Incoming>) -> anyhow::Result<T> {
+    let bytes = collect(response).await?;
+    serde_json::from_slice(&bytes)
+        .context("the node's answer is not understood: is it of another version?")
+}
+
+async fn collect(response: Response<Incoming>) -> anyhow::Result<Bytes> {
+    let limited = http_body_util::Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+    let collected = limited
+        .collect()
+        .await
+        .map_err(|error| anyhow::anyhow!("the node's answer was cut: {error}"))?;
+    Ok(collected.to_bytes())
+}
+
+/// Also of answers that are no problem document.
+async fn problem(response: Response<Incoming>) -> ProblemBody {
+    let status = response.status();
+    let bytes = collect(response).await.unwrap_or_default();
+    serde_json::from_slice(&bytes).unwrap_or_else(|_| ProblemBody {
+        status: status.as_u16(),
+        code: "unknown".into(),
+        title: status.canonical_reason().unwrap_or_default().into(),
+        detail: format!("the node answered {status}: {}", String::from_utf8_lossy(&bytes)),
+        hint: (status == StatusCode::NOT_FOUND).then(|| "is it of another version?".into()),
+    })
+}
+
+pub struct Lines {
+    body: Incoming,
+    buffer: Vec<u8>,
+    ended: bool,
+}
+
+impl Lines {
+    /// None at the end of the stream.
+    pub async fn next<T: DeserializeOwned>(&mut self) -> anyhow::Result<Option<T>> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return Ok(Some(serde_json::from_slice(&line)?));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            anyhow::ensure!(self.buffer.len() <= LINE_BYTES_MAX, "the node sent an endless line");
+            match self.body.frame().await {
+                None => self.ended = true,
+                Some(frame) => {
+                    let frame = frame.context("the node went away")?;
+                    if let Some(bytes) = frame.data_ref() {
+                        self.buffer.extend_from_slice(bytes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// For paths and queries of the API.
+pub fn encode(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_text_fits_a_path() {
+        assert_eq!(encode("a::b c/ä"), "a%3A%3Ab%20c%2F%C3%A4");
+    }
+
+    #[tokio::test]
+    async fn a_dead_socket_says_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = DataDirectory::new(directory.path().into(), directory.path());
+        let error = Client::new(&layout).get::<u32>("/v1/status").await.unwrap_err();
+        let error = error.downcast_ref::<ClientError>().unwrap();
+        assert!(error.to_string().contains("no node is running on"), "{error}");
+        assert!(error.hint().unwrap().contains("cortex up"));
+    }
+}
