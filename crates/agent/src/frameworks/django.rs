@@ -4,7 +4,7 @@
 use model::Recipe;
 use model::release::{StaticMount, Step};
 
-use super::python::{GUNICORN_THREADS, environment, path};
+use super::python::{environment, path};
 use super::{Framework, RecipeError, sqlite, venv};
 use crate::detect::web_only;
 use crate::manifest::relative_path;
@@ -41,8 +41,10 @@ impl Framework for Django {
         let settings = Settings::read(tree, &module);
         let mut notes = settings.notes();
         let command = start(tree, &settings, &module, &mut notes)?;
-        let server = if command.contains("uvicorn") { "uvicorn" } else { "gunicorn" };
-        let mut build = venv::install(tree, &[&settings.generated_by(), server]);
+        let mut build = match command.contains("uvicorn") {
+            true => venv::install(tree, &[&settings.generated_by(), "uvicorn"]),
+            false => venv::install_with_gunicorn(tree, &[&settings.generated_by()]),
+        };
         let mut statics = Vec::new();
         let mut persist = settings.databases();
         if settings.has_static_files() {
@@ -91,10 +93,7 @@ fn start(
     module: &str,
     notes: &mut Vec<String>,
 ) -> Result<String, RecipeError> {
-    let gunicorn = |target: &str| {
-        let bin = venv::BIN;
-        format!("{bin}/gunicorn --bind \"$HOST:$PORT\" --threads {GUNICORN_THREADS} {target}")
-    };
+    let gunicorn = |target: &str| format!("{} {target}", venv::gunicorn());
     let importable = |target: &String| {
         let path = target.split(':').next().unwrap_or_default().replace('.', "/");
         tree.exists(&format!("{path}.py")) || tree.exists(&format!("{path}/__init__.py"))
@@ -310,7 +309,7 @@ mod tests {
     fn a_generated_project_needs_nothing() {
         let recipe = recipe(GENERATED, &[]).unwrap();
         assert!(recipe.build[1].command.ends_with("-q 'Django~=5.2.19' gunicorn"));
-        assert!(recipe.build[2].command.contains("collectstatic"));
+        assert!(recipe.build[3].command.contains("collectstatic"));
         assert!(web(&recipe).ends_with("--threads 8 shop.wsgi:application"));
         assert_eq!(recipe.persist, ["db.sqlite3"]);
         assert_eq!(

@@ -41,7 +41,7 @@ impl Framework for Flask {
         let mut persist = vec!["instance".to_owned()];
         persist.extend(sqlite::named_in_code(tree, "*.py"));
         Ok(Recipe {
-            build: venv::install(tree, &["flask", "gunicorn"]),
+            build: venv::install_with_gunicorn(tree, &["flask"]),
             processes,
             environment: environment(),
             path: path(true),
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn gunicorn_is_told_where_the_application_is() {
         check("app.py", "app = Flask(__name__)\n", "--threads 8 'app:app'");
-        check("src/shop/web.py", "shop = Flask(1)\n", "--chdir src 'shop.web:shop'");
+        check("src/shop/web.py", "shop = Flask(1)\n", "--pythonpath src 'shop.web:shop'");
         check("shop/__init__.py", "def create_app():\n  a = Flask(1)\n", "'shop:create_app()'");
     }
 }

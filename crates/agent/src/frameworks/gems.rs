@@ -23,12 +23,26 @@ pub fn lists(tree: &SourceTree, gem: &str) -> bool {
     tree.text(GEMFILE).is_some_and(|text| text.lines().any(is_it))
 }
 
+/// What the servers' own settings leave no other way to say.
+const UNICORN_CONFIG: &str = "tmp/unicorn_cortex.rb";
+
+/// Directories and files that the server needs, as empty directories are in no repository.
+pub fn server_files(tree: &SourceTree) -> Step {
+    let mut command = "mkdir -p tmp/pids".to_owned();
+    if lists(tree, "unicorn") {
+        // Loaded before the port is bound: a broken application never looks ready.
+        let line = "preload_app true";
+        command.push_str(&format!(" && echo '{line}' > {UNICORN_CONFIG}"));
+    }
+    Step { name: "Preparing the server's files".into(), command }
+}
+
 /// Gems of the operating system are taken where they fit, which needs no network; otherwise all of
 /// them are installed into the release.
 pub fn install() -> Vec<Step> {
     vec![Step {
         name: "Installing gems".into(),
-        command: "bundle install --local --quiet 2>/dev/null || { echo 'Not all gems are on this \
+        command: "bundle install --local --quiet || { echo 'Not all gems are on this \
                   machine: fetching them.'; bundle config set --local path vendor/bundle && \
                   bundle install --quiet --retry 2; }"
             .into(),
@@ -64,7 +78,8 @@ pub fn server(tree: &SourceTree, environment: &str) -> Option<Server> {
         if tree.exists("config/unicorn.rb") {
             notes.push("config/unicorn.rb was ignored: instances are counted by scaling".into());
         }
-        (format!("bundle exec unicorn -l \"$HOST:$PORT\" -E {environment}"), Some(1))
+        let unicorn = "bundle exec unicorn -l \"$HOST:$PORT\"";
+        (format!("{unicorn} -c {UNICORN_CONFIG} -E {environment}"), Some(1))
     } else if lists(tree, "thin") {
         // Its event loop waits for the application, so one request is served at a time.
         let thin = "bundle exec thin start -R config.ru -a \"$HOST\" -p \"$PORT\"";

@@ -13,8 +13,6 @@ use crate::source::SourceTree;
 /// Scripts that are started, the likeliest first.
 const SCRIPTS: &[&str] =
     &["main.py", "app.py", "start.py", "server.py", "web.py", "bot.py", "hello.py", "run.py"];
-/// One request takes a thread; enough for requests that wait for a database.
-pub const GUNICORN_THREADS: u32 = 8;
 
 pub struct Python;
 
@@ -44,7 +42,7 @@ impl Framework for Python {
         let listed = venv::listed_in(tree).is_some();
         let (build, processes) = match starts(tree) {
             Some(Start::Callable(callable)) => {
-                (venv::install(tree, &["gunicorn"]), web_only(gunicorn(&callable), None))
+                (venv::install_with_gunicorn(tree, &[]), web_only(gunicorn(&callable), None))
             }
             Some(Start::Script(script)) => {
                 let concurrency = python_code::script_concurrency(tree, &script);
@@ -124,13 +122,8 @@ pub fn path(venv: bool) -> Vec<String> {
     if venv { vec![venv::BIN.into()] } else { Vec::new() }
 }
 
-/// Threads rather than workers: one process per instance, so that its memory is told apart.
 pub fn gunicorn(callable: &Callable) -> String {
-    let directory = callable.directory.map(|d| format!(" --chdir {d}")).unwrap_or_default();
+    let directory = callable.directory.map(|d| format!(" --pythonpath {d}")).unwrap_or_default();
     let call = if callable.factory { "()" } else { "" };
-    format!(
-        "{}/gunicorn --bind \"$HOST:$PORT\" --threads {GUNICORN_THREADS}{directory} '{}{call}'",
-        venv::BIN,
-        callable.target(),
-    )
+    format!("{}{directory} '{}{call}'", venv::gunicorn(), callable.target())
 }

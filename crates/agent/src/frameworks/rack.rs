@@ -2,7 +2,7 @@
 //! programs without one.
 
 use model::Recipe;
-use model::release::{StaticMount, Step};
+use model::release::StaticMount;
 
 use super::gems::{self, GEMFILE, Server};
 use super::{Framework, RecipeError, sqlite};
@@ -38,7 +38,7 @@ impl Framework for Rack {
             environment.insert(name.into(), "production".into());
         }
         let mut build = if bundled { gems::install() } else { Vec::new() };
-        build.push(Step { name: "Making directories".into(), command: "mkdir -p tmp/pids".into() });
+        build.push(gems::server_files(tree));
         let mut persist = sqlite::named_in_code(tree, "*.rb");
         let mut statics = Vec::new();
         if tree.has_directory("public") {

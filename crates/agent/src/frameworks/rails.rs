@@ -70,13 +70,8 @@ impl Framework for Rails {
 
 fn build(tree: &SourceTree) -> Vec<Step> {
     let mut steps = gems::install();
-    steps.push(Step {
-        name: "Making directories".into(),
-        // Empty directories are in no repository.
-        command: "mkdir -p tmp/pids tmp/cache log public".into(),
-    });
-    let bundled = ["sprockets", "propshaft", "webpacker", "shakapacker", "vite_rails"];
-    if bundled.iter().any(|gem| gems::lists(tree, gem)) {
+    steps.push(gems::server_files(tree));
+    if has_assets(tree) {
         if tree.exists("package.json") {
             steps.push(super::packages::install(tree, true));
         }
@@ -86,6 +81,13 @@ fn build(tree: &SourceTree) -> Vec<Step> {
         });
     }
     steps
+}
+
+fn has_assets(tree: &SourceTree) -> bool {
+    let pipelines = ["sprockets", "propshaft", "webpacker", "shakapacker", "vite_rails"];
+    // Without a lock the Gemfile does not say what Rails itself brings.
+    let unlocked = !tree.exists(gems::GEMFILE_LOCK) && tree.has_directory("app/assets");
+    unlocked || pipelines.iter().any(|gem| gems::lists(tree, gem))
 }
 
 fn release(tree: &SourceTree) -> Vec<Step> {

@@ -36,7 +36,9 @@ pub fn database_path(text: &str) -> Option<String> {
     };
     let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
     let name = path.rsplit('/').next().unwrap_or(path);
-    let ends = ENDINGS.iter().any(|ending| name.ends_with(ending) && name.len() > ending.len());
+    // A dot before the ending makes it a module's name: `django.db.backends.sqlite3`.
+    let stem = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending));
+    let ends = stem.is_some_and(|stem| !stem.is_empty() && !stem.contains('.'));
     let other = name.contains("test") || name.contains("development");
     if plain && ends && !other { relative_path(path).ok() } else { None }
 }
@@ -48,7 +50,7 @@ mod tests {
     #[test]
     fn database_files_are_found_in_quotes() {
         let code = "db = sqlite3.connect('data/shop.db')\nURL = \"sqlite:///a.sqlite3?x=1\"\n\
-                    # 'old.db'\nx = 'test.db', '/var/b.db', '../c.db', 'a b.db', '.db', 'd.dbx'\n";
+                    # 'old.db'\nx = 'test.db', '/var/b.db', '../c.db', 'a b.db', '.db', 'd.dbx', 'a.backends.sqlite3'\n";
         assert_eq!(named_in(code), ["data/shop.db", "a.sqlite3"]);
         let tree = SourceTree::from_pairs([("app.py", code), ("tests/a.py", "'z.db'")]);
         assert_eq!(named_in_code(&tree, "*.py"), ["a.sqlite3", "data/shop.db"]);

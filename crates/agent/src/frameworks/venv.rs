@@ -8,6 +8,10 @@ use crate::source::SourceTree;
 /// Inside the release's directory.
 pub const BIN: &str = ".venv/bin";
 
+/// One request takes a thread; enough for requests that wait for a database.
+const GUNICORN_THREADS: u32 = 8;
+const GUNICORN_CONFIG: &str = ".venv/gunicorn_cortex.py";
+
 /// Files that list packages, the strongest first.
 const REQUIREMENTS: &[&str] = &[
     "requirements.txt",
@@ -63,6 +67,34 @@ pub fn install(tree: &SourceTree, extra: &[&str]) -> Vec<Step> {
             command: format!("{pip} {}", arguments.join(" ")),
         });
     }
+    steps
+}
+
+/// How gunicorn is called, without what it shall serve. Threads rather than workers: one process per
+/// instance, so that its memory is told apart. The application is loaded before the port is bound: a
+/// broken one never looks ready.
+pub fn gunicorn() -> String {
+    format!(
+        "{BIN}/gunicorn --preload --config {GUNICORN_CONFIG} --bind \"$HOST:$PORT\" --threads {GUNICORN_THREADS}"
+    )
+}
+
+/// As `install`, with gunicorn and its configuration. Newer versions open a control socket in the home
+/// directory, which the instances of an application share; older ones refuse an option that says no
+/// but ignore the same in a file. The project's own configuration stays in force.
+pub fn install_with_gunicorn(tree: &SourceTree, extra: &[&str]) -> Vec<Step> {
+    let mut steps = install(tree, &[extra, &["gunicorn"]].concat());
+    let lines = [
+        "import os",
+        "if os.path.exists(\"gunicorn.conf.py\"):",
+        "    exec(open(\"gunicorn.conf.py\").read())",
+        "control_socket_disable = True",
+    ];
+    let quoted: Vec<String> = lines.iter().map(|line| quoted(line)).collect();
+    steps.push(Step {
+        name: "Configuring gunicorn".into(),
+        command: format!("printf '%s\\n' {} > {GUNICORN_CONFIG}", quoted.join(" ")),
+    });
     steps
 }
 
