@@ -1,0 +1,243 @@
+//! What a push of a whole tree leads to: precedence, combination and messages.
+
+use agent::detect::{DetectError, Plan, plan_release};
+use agent::source::SourceTree;
+use model::ProcessType;
+use model::application::RolloutMode;
+
+const REFERENCE: &str = include_str!("../../../cortex.example.toml");
+const MANAGE: &str =
+    "import django\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'a.settings')\n";
+
+fn tree(files: &[(&str, &str)]) -> SourceTree {
+    SourceTree::from_pairs(files.iter().copied())
+}
+
+fn plan(files: &[(&str, &str)]) -> Plan {
+    plan_release(&tree(files), None, "test").unwrap_or_else(|error| panic!("{files:?}: {error}"))
+}
+
+fn message(files: &[(&str, &str)], forced: Option<&str>) -> String {
+    plan_release(&tree(files), forced, "test").unwrap_err().to_string()
+}
+
+fn process<'a>(plan: &'a Plan, name: &str) -> &'a model::release::ProcessRecipe {
+    &plan.recipe.processes[&name.parse::<ProcessType>().unwrap()]
+}
+
+#[test]
+fn every_framework_is_told_from_the_others() {
+    let rails = ("config/application.rb", "class A < Rails::Application");
+    let package = ("package.json", "{\"scripts\": {\"start\": \"node a.js\"}}");
+    for (files, expected) in [
+        (&[("Gemfile", ""), ("config.ru", ""), rails, package][..], "rails"),
+        (&[("Gemfile", ""), ("config.ru", ""), package], "rack"),
+        (&[("manage.py", MANAGE), ("a/settings.py", ""), ("a/wsgi.py", ""), package], "django"),
+        (&[("app.py", "app = Flask(__name__)\n"), package], "flask"),
+        (&[("main.py", "app = FastAPI()\n")], "fastapi"),
+        (&[("hello.py", "def app(environ, start_response):\n")], "python"),
+        (&[("anything.py", "serve_forever()")], "python"),
+        (&[package, ("tool.py", ""), ("index.html", "")], "node"),
+        (&[("package.json", "{}"), ("index.html", "")], "static"),
+        (&[("Procfile", "web: ./run"), ("index.html", "")], "procfile"),
+        (&[("public/index.html", "")], "static"),
+        (&[("Staticfile", "root: site\n"), ("site/a.html", "")], "static"),
+    ] {
+        let found = plan(files);
+        assert_eq!(found.recipe.framework, expected, "{files:?}");
+        let file = found.recipe.decided_by.split(' ').next().unwrap();
+        assert!(files.iter().any(|(path, _)| *path == file), "{}", found.recipe.decided_by);
+    }
+}
+
+#[test]
+fn the_hello_example_is_serial_and_needs_no_build() {
+    let code = include_str!("../../../examples/hello/app.py");
+    let plan = plan(&[("app.py", code)]);
+    let web = process(&plan, "web");
+    assert_eq!(web.command, "/usr/bin/python3 app.py");
+    assert_eq!((web.concurrency, web.default_count), (Some(1), 4));
+    assert!(plan.recipe.build.is_empty() && plan.recipe.release.is_empty());
+}
+
+#[test]
+fn a_procfile_keeps_the_frameworks_build() {
+    let plan = plan(&[
+        ("manage.py", MANAGE),
+        ("a/settings.py", "DATABASES = {}\n"),
+        ("a/wsgi.py", ""),
+        ("requirements.txt", "django\n"),
+        ("Procfile", "web: gunicorn a.wsgi\nworker: python manage.py work\nrelease: ./mine\n"),
+    ]);
+    assert_eq!(plan.recipe.framework, "django");
+    assert!(plan.recipe.build.iter().any(|step| step.command.contains("requirements.txt")));
+    let releases: Vec<&str> = plan.recipe.release.iter().map(|s| s.command.as_str()).collect();
+    assert_eq!(releases, ["./mine"]);
+    assert_eq!(process(&plan, "web").command, "gunicorn a.wsgi");
+    // gunicorn without options answers one request at a time.
+    assert_eq!(process(&plan, "web").concurrency, Some(1));
+    assert_eq!(process(&plan, "worker").default_count, 1);
+    assert_eq!(plan.recipe.path, [".venv/bin"]);
+    let notes = plan.recipe.notes.join("\n");
+    assert!(notes.contains("Procfile: its 'web' replaces"), "{notes}");
+    assert!(notes.contains("'release' replaces: Migrating the database"), "{notes}");
+}
+
+#[test]
+fn concurrency_follows_the_command() {
+    for (command, expected) in [
+        ("gunicorn a:b", Some(1)),
+        ("gunicorn -w 3 a:b", Some(3)),
+        ("gunicorn --workers=3 --threads 2 a:b", None),
+        ("gunicorn -k gevent a:b", None),
+        ("bundle exec puma", None),
+        ("python3 serial.py", Some(1)),
+        ("python3 ./threads.py --x", None),
+    ] {
+        let procfile = format!("web: {command}\n");
+        let plan = plan(&[
+            ("Procfile", &procfile),
+            ("serial.py", "HTTPServer((h, p), H).serve_forever()"),
+            ("threads.py", "ThreadingHTTPServer((h, p), H).serve_forever()"),
+        ]);
+        let web = process(&plan, "web");
+        let count = if expected == Some(1) { 4 } else { 2 };
+        assert_eq!((web.concurrency, web.default_count), (expected, count), "{command}");
+    }
+}
+
+#[test]
+fn our_file_wins_and_says_what_it_replaced() {
+    let plan = plan(&[
+        ("cortex.toml", "name = 'x'\nrelease = ['b']\n[processes]\nweb = 'mine'\n"),
+        (".veraconfig", "[app]\nname = y\n"),
+        ("app.json", r#"{"name": "z", "formation": {"web": {"quantity": 7}}, "addons": []}"#),
+        ("Procfile", "web: theirs\nrelease: a\n"),
+    ]);
+    assert_eq!(plan.manifest.name.unwrap().as_str(), "x");
+    let web = &plan.recipe.processes[&ProcessType::web()];
+    assert_eq!((web.command.as_str(), web.default_count), ("mine", 7));
+    assert_eq!(plan.recipe.release.len(), 1);
+    let notes = plan.recipe.notes.join("\n");
+    for expected in [
+        "cortex.toml: its 'web' replaces 'theirs'",
+        "cortex.toml: 'release' replaces: Running the Procfile's release command",
+        ".veraconfig was ignored",
+        "app.json: 'addons' was ignored",
+    ] {
+        assert!(notes.contains(expected), "{expected}: {notes}");
+    }
+}
+
+#[test]
+fn the_flag_wins_over_the_file_and_the_file_over_detection() {
+    let files = [("index.html", ""), ("app.py", "x"), ("cortex.toml", "type = 'static'\n")];
+    assert_eq!(plan(&files).recipe.framework, "static");
+    assert_eq!(plan(&files).recipe.decided_by, "cortex.toml says static");
+    let forced = plan_release(&tree(&files), Some("python"), "test").unwrap();
+    assert_eq!(forced.recipe.framework, "python");
+    assert!(
+        message(&files, Some("cobol")).contains("no application type 'cobol': use one of rails,")
+    );
+    assert!(message(&[("a.txt", "")], Some("rails")).contains("looks like rails, but Gemfile is"));
+}
+
+#[test]
+fn the_reference_file_is_read_whole() {
+    let manifest = agent::manifest::read_cortex_toml(REFERENCE).unwrap();
+    assert_eq!(manifest.name.as_ref().unwrap().as_str(), "shop");
+    let gemfile = ("Gemfile", "gem 'rails'\n");
+    let application = ("config/application.rb", "Rails::Application");
+    let plan = plan(&[("cortex.toml", REFERENCE), gemfile, application, ("config.ru", "")]);
+    assert_eq!((plan.manifest.port, plan.manifest.domains.len()), (Some(8000), 2));
+    let web = process(&plan, "web");
+    assert_eq!((web.concurrency, web.default_count), (Some(5), 2));
+    assert_eq!(process(&plan, "worker").default_count, 1);
+    assert_eq!(plan.recipe.environment["RAILS_MAX_THREADS"], "5");
+    assert_eq!((plan.recipe.build.len(), plan.recipe.release.len()), (2, 1));
+    assert_eq!(plan.recipe.statics[0].fallback.as_deref(), Some("index.html"));
+    assert!(plan.recipe.persist.contains(&"log".to_owned()));
+    let settings = plan.settings;
+    assert_eq!(settings.health.path.as_deref(), Some("/up"));
+    assert_eq!(settings.limits.memory_bytes, Some(512 << 20));
+    assert_eq!((settings.rollout, settings.stop_grace_ms), (RolloutMode::StartFirst, 30_000));
+}
+
+/// A key that the file's reader knows and the reference leaves out would stay unknown to users.
+#[test]
+fn the_reference_names_every_key() {
+    let error = message(&[("cortex.toml", "no_such_key = 1\n")], None);
+    let known = error.split("expected one of").nth(1).unwrap();
+    let keys: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+    assert!(keys.len() > 10, "{error}");
+    for key in keys {
+        let shown = REFERENCE.lines().any(|line| {
+            line.starts_with(&format!("{key} =")) || line.trim_matches(['[', ']']) == key
+        });
+        assert!(shown, "cortex.example.toml does not show '{key}'");
+    }
+}
+
+#[test]
+fn what_is_not_recognised_is_listed() {
+    let many: Vec<(String, &str)> = (0..50).map(|i| (format!("notes{i:02}.txt"), "")).collect();
+    let error = plan_release(&SourceTree::from_pairs(many), None, "odd\u{7}").unwrap_err();
+    let text = error.to_string();
+    for expected in ["'odd\\u{7}'", "notes00.txt", "and 20 more", "config/application.rb", "  4. "]
+    {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert!(!text.contains("notes40.txt"));
+    let DetectError::Nothing(list) = error else { panic!("{text}") };
+    assert_eq!(list.recognised.len(), agent::frameworks::ALL.len());
+    assert!(message(&[], None).contains("is empty"));
+}
+
+#[test]
+fn mistakes_in_our_file_are_named() {
+    for (text, expected) in [
+        ("nmae = 'x'", "unknown field `nmae`"),
+        ("name = 'A B'", "name: 'A B' cannot be an application's name"),
+        ("port = 70000", "port"),
+        ("port = 0", "0 is no port"),
+        ("persist = ['../x']", "must be a path inside the application"),
+        ("persist = ['/etc']", "must be a path inside the application"),
+        ("rollout = 'sideways'", "unknown variant `sideways`"),
+        ("stop_grace = '30'", "stop_grace: '30' is no duration"),
+        ("stop_grace = '99999999999999999999s'", "is no duration"),
+        ("[limits]\nmemory = '1KB'", "limits.memory"),
+        ("[limits]\nconcurrency = 0", "limits.concurrency must be 1"),
+        ("[processes]\nweb = ''", "a command is empty"),
+        ("[processes]\n'a b' = 'x'", "'a b' cannot be a process type"),
+        ("[processes.web]\ncount = 100000", "processes.web.count"),
+        ("[env]\n'A-B' = 'x'", "no variable's name"),
+        ("domains = ['a b']", "no host name"),
+        ("[health]\npath = 'up'", "must begin with '/'"),
+        ("[[statics]]\nprefix = '/'\ndirectory = '../..'", "statics"),
+        ("name = ", "cortex.toml"),
+    ] {
+        let found = message(&[("cortex.toml", text), ("app.py", "")], None);
+        assert!(found.starts_with("cortex.toml: ") && found.contains(expected), "{text}: {found}");
+    }
+    let twice = message(&[("Procfile", "web: a\nweb: b\n")], None);
+    assert!(twice.contains("lines 1 and 2"), "{twice}");
+}
+
+#[test]
+fn processes_alone_are_enough() {
+    let plan = plan(&[("cortex.toml", "[processes]\nweb = './serve'\n[processes.x]\ncount = 2\n")]);
+    assert_eq!(plan.recipe.framework, "procfile");
+    assert_eq!(process(&plan, "web").command, "./serve");
+    assert!(plan.recipe.notes[0].contains("'x' was ignored"), "{:?}", plan.recipe.notes);
+}
+
+#[test]
+fn app_json_asks_for_what_is_missing() {
+    let text = r#"{"env": {"A": {"required": true}, "B": {"generator": "secret"}},
+                   "scripts": {"postdeploy": "./seed"}}"#;
+    let plan = plan(&[("app.json", text), ("Procfile", "web: x")]);
+    assert_eq!(plan.recipe.release[0].command, "./seed");
+    assert_eq!(plan.manifest.secrets, ["B"]);
+    let notes = plan.recipe.notes.join("\n");
+    assert!(notes.contains("A is not set") && notes.contains("B is not set"), "{notes}");
+}
