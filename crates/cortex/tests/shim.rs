@@ -210,6 +210,10 @@ async fn what_cannot_be_started_says_why() {
     check(&[plain.to_str().unwrap()], "/", "is not executable").await;
     Command::new("chmod").arg("+x").arg(&plain).status().unwrap();
     check(&[plain.to_str().unwrap()], "/", "the interpreter named in its first line").await;
+    let mut spec = place.shell("exit 0");
+    spec.purpose = Purpose::Task { application: application(), name: "../../x".into() };
+    let error = launcher.launch(spec).await.err().unwrap();
+    assert!(error.to_string().contains("does not name a directory"), "{error}");
     assert!(launcher.adopt().await.unwrap().is_empty());
     // The place is free.
     let held = launcher.launch(place.shell("exit 0")).await.unwrap();
@@ -487,6 +491,23 @@ async fn all_is_stopped_without_a_node() {
     assert_eq!(stopped, 1);
     assert!(!is_alive(held.process()));
     assert_eq!(fs::read_dir(place.layout.run()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn torn_records_of_a_power_failure_do_not_block_a_place() {
+    let place = Place::new();
+    let run = place.layout.run().join(purpose(1).id());
+    for content in ["", "{", "\0\0\0", "{\"v\":1}"] {
+        fs::create_dir_all(&run).unwrap();
+        fs::write(run.join("state.json"), content).unwrap();
+        fs::write(run.join("exit.json"), content).unwrap();
+        assert!(place.launcher().adopt().await.unwrap().is_empty());
+        assert!(!run.exists());
+    }
+    fs::create_dir_all(&run).unwrap();
+    fs::write(run.join("state.json"), "").unwrap();
+    let held = place.launcher().launch(place.shell("exit 0")).await.unwrap();
+    assert!(exit_of(&*held).await.success);
 }
 
 #[tokio::test]

@@ -146,6 +146,10 @@ fn complaint(run: &Path) -> String {
 impl Launcher for PlainLauncher {
     async fn launch(&self, spec: LaunchSpec) -> anyhow::Result<Box<dyn Held>> {
         let id = spec.purpose.id();
+        anyhow::ensure!(
+            id.split('/').count() == 2 && !id.contains(".."),
+            "'{id}' does not name a directory; tasks have names like build-v3"
+        );
         let _launching = Launching::claim(&self.launching, &id)?;
         self.clear(&id).await?;
         let result = tokio::time::timeout(LAUNCH_TIMEOUT, async {
@@ -248,8 +252,15 @@ async fn adopt(place: &Arc<Place>) -> anyhow::Result<Vec<PlainHeld>> {
             Ok(Found::Ended(link, ended)) => {
                 held.push(PlainHeld::ended(place.clone(), link, ended));
             }
-            Ok(Found::Waiting(mut link)) => link.ask(Ask::Forget).await?,
-            Ok(Found::Nothing) => record::remove(&place.run(&id))?,
+            // Left by a node that was killed meanwhile; the next look finds it gone.
+            Ok(Found::Waiting(mut link)) => {
+                let _ = link.ask(Ask::Forget).await;
+            }
+            Ok(Found::Nothing) => {
+                if let Err(error) = record::remove(&place.run(&id)) {
+                    tracing::warn!(id, %error, "shim.leftovers_not_removed");
+                }
+            }
             // One that cannot be read must not keep the others from being adopted.
             Err(error) => tracing::error!(id, error = format!("{error:#}"), "shim.not_adopted"),
         }

@@ -156,7 +156,8 @@ impl Shim {
             Phase::Waiting { until } | Phase::Ended { until, .. } => *until,
             Phase::Gone => now,
             Phase::Running(running) => match &running.stopping {
-                None if running.status.is_some() => now + STOP_CHECK_INTERVAL,
+                // Nothing wakes the loop when the main process ends, or it has.
+                None if running.main_end.is_none() => now + STOP_CHECK_INTERVAL,
                 None => self.check_at,
                 Some(Stopping { kill_interval: Some(interval), .. }) => now + *interval,
                 Some(Stopping { kill_at, .. }) => (*kill_at).min(now + STOP_CHECK_INTERVAL),

@@ -63,15 +63,22 @@ pub fn write(path: &Path, record: &impl Serialize) -> io::Result<()> {
     fs::rename(&fresh, path)
 }
 
-/// None when it is missing; an error when it is not a record.
+/// None when it is missing, or torn: a power failure leaves empty files, and nothing that a shim
+/// held is running then.
 pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.len() <= RECORD_BYTES_MAX => {}
-        Ok(_) => return Err(io::Error::other("too large to be a record of a shim")),
+        Ok(_) => return Err(io::Error::other("too large to be written by a shim; remove it")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     }
-    Ok(Some(serde_json::from_slice(&fs::read(path)?)?))
+    match serde_json::from_slice(&fs::read(path)?) {
+        Ok(record) => Ok(Some(record)),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "shim.record_not_readable");
+            Ok(None)
+        }
+    }
 }
 
 /// The run directory, and the application's when that was the last one.
