@@ -282,14 +282,16 @@ impl Shim {
             self.check_files();
             self.check_at = now + CHECK_INTERVAL;
         }
-        match &mut self.phase {
-            Phase::Waiting { until } | Phase::Ended { until, .. } if now >= *until => self.go(),
-            Phase::Running(running) => {
-                if running.step(now) {
-                    self.end();
-                }
+        let finished = match &mut self.phase {
+            Phase::Running(running) => running.step(now),
+            Phase::Waiting { until } | Phase::Ended { until, .. } if now >= *until => {
+                self.go();
+                false
             }
-            _ => {}
+            _ => false,
+        };
+        if finished {
+            self.end();
         }
     }
 

@@ -119,7 +119,8 @@ pub fn stamp(milliseconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z")
 }
 
-/// Year, month and day, days after 1970-01-01. Years begin in March, so that the leap day is the last.
+/// Year, month and day, so many days after 1970-01-01. Counts years from March, so that a leap day
+/// is the last of its year.
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
