@@ -14,7 +14,7 @@ pub const PROCESS_TYPE_LENGTH_MAX: usize = 40;
 pub const NODE_ID_LENGTH_MAX: usize = 16;
 
 pub type Slot = u32;
-/// Counts the processes started in one slot on one node; never reused within a claim.
+/// Rises with every process started in one slot on one node; never used again.
 pub type Generation = u64;
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

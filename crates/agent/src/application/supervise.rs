@@ -50,9 +50,11 @@ impl Application {
         let recipe = release.recipe.processes.get(&place.0);
         let concurrency =
             release.settings.limits.concurrency.or(recipe.and_then(|recipe| recipe.concurrency));
-        let floor = self.generation_floor.max(now.0.saturating_sub(1));
+        let floor = self.generation_floor;
         let slot = self.slots.entry(place.clone()).or_insert_with(|| Slot::new(now, floor));
-        let generation = slot.last_generation.saturating_add(1);
+        // No record remembers the generations of processes that failed and are gone; time does.
+        let past = if mutants::active(mutants::REUSE_GENERATIONS) { 0 } else { now.0 };
+        let generation = slot.last_generation.saturating_add(1).max(past);
         slot.last_generation = generation;
         let (restarts, reason) = match slot.crashed.take_if(|crashed| crashed.release == *id) {
             Some(crashed) => (crashed.restarts.saturating_add(1), crashed.reason),
@@ -254,8 +256,12 @@ impl Application {
 
     /// Shown until its successor starts.
     pub(super) fn bury(&mut self, place: &Place, process: Process, state: InstanceState) {
-        let Some(slot) = self.slots.get_mut(place) else { return };
         let release = process.record.release.clone();
+        let serving = self.serving.as_ref() == Some(&release);
+        if !serving && self.attempt.as_ref().is_none_or(|attempt| attempt.target != release) {
+            return;
+        }
+        let Some(slot) = self.slots.get_mut(place) else { return };
         if slot.current_of(&release).next().is_none() {
             slot.crashed = Some(Incarnation { state, ..process.record });
         }

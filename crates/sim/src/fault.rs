@@ -1,0 +1,62 @@
+//! What goes wrong, and how often it did: a fault that never happens tests nothing.
+
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    Crash,
+    CrashLoop,
+    Hang,
+    IgnoredTerm,
+    Memory,
+    SlowDrain,
+    NodeCrash,
+    ActorPanic,
+    LostNotice,
+    RepeatedNotice,
+    DelayedNotice,
+    LostDrained,
+    Destroyed,
+    BadBuild,
+    BadReleaseStep,
+    ExitAtStart,
+    NeverReady,
+    StartFailed,
+}
+
+impl Fault {
+    pub const ALL: [Fault; 18] = [
+        Fault::Crash,
+        Fault::CrashLoop,
+        Fault::Hang,
+        Fault::IgnoredTerm,
+        Fault::Memory,
+        Fault::SlowDrain,
+        Fault::NodeCrash,
+        Fault::ActorPanic,
+        Fault::LostNotice,
+        Fault::RepeatedNotice,
+        Fault::DelayedNotice,
+        Fault::LostDrained,
+        Fault::Destroyed,
+        Fault::BadBuild,
+        Fault::BadReleaseStep,
+        Fault::ExitAtStart,
+        Fault::NeverReady,
+        Fault::StartFailed,
+    ];
+}
+
+pub type Counts = BTreeMap<Fault, u64>;
+
+/// How bad the world is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weather {
+    /// Everything takes the same short time and nothing goes wrong by itself.
+    Still,
+    /// Times vary, the node dies and notices are lost, but no process fails by itself: then no
+    /// request may fail either.
+    Fair,
+    /// Everything happens.
+    Storm,
+}

@@ -1,0 +1,239 @@
+//! What must be true of every history. Looks only at the records and the processes, as a stranger
+//! would, never into a machine.
+
+use agent::application::IncarnationId;
+use model::application::RolloutMode;
+use model::instance::INCARNATIONS_MAX;
+use model::{
+    ApplicationName, Claim, InstanceId, InstanceState, ProcessType, ReleaseId, RolloutPhase,
+};
+
+use crate::fault::Weather;
+use crate::process::Quality;
+use crate::world::World;
+
+/// Back-off allows seven or so; rollouts, restarts and users add some.
+const STARTS_PER_SLOT_AND_MINUTE_MAX: usize = 25;
+
+/// How many processes of a type serve, and of those how many really answer.
+type Serving = std::collections::BTreeMap<ProcessType, (usize, usize)>;
+
+impl World {
+    fn mode(&self, name: &ApplicationName, release: &ReleaseId) -> RolloutMode {
+        let record = self.records.releases.get(&(name.clone(), release.clone()));
+        record.map(|release| release.settings.rollout).unwrap_or_default()
+    }
+
+    fn serving(&self, name: &ApplicationName) -> Option<&ReleaseId> {
+        self.records.rollouts.get(name).and_then(|rollout| rollout.serving.as_ref())
+    }
+
+    pub(crate) fn serving_well(&self, name: &ApplicationName) -> Serving {
+        let mut count = Serving::new();
+        let Some(serving) = self.serving(name) else { return count };
+        for (instance, claim) in self.records.claims_of(name) {
+            let ready = claim.incarnations.iter().filter(|incarnation| {
+                incarnation.state == InstanceState::Ready && incarnation.release == *serving
+            });
+            let (mut said, mut well) = (0, 0);
+            for incarnation in ready {
+                let generation = incarnation.generation;
+                let id = IncarnationId { instance: instance.clone(), generation };
+                said = 1;
+                if self.processes.get(&id).is_some_and(|process| process.is_well()) {
+                    well = 1;
+                }
+            }
+            let entry = count.entry(instance.process.clone()).or_default();
+            *entry = (entry.0 + said, entry.1 + well);
+        }
+        count
+    }
+
+    /// How many are wanted: by the records, or by what the agent has been told of them.
+    fn wanted(&self, name: &ApplicationName, process: &ProcessType) -> usize {
+        let Some(spec) = self.records.specs.get(name) else { return 0 };
+        let release = self
+            .serving(name)
+            .and_then(|serving| self.records.releases.get(&(name.clone(), serving.clone())));
+        let recipe = release.and_then(|release| release.recipe.processes.get(process));
+        let Some(recipe) = recipe else { return 0 };
+        let chosen = spec.processes.get(process).map(|spec| spec.count);
+        let agent = self.node.as_ref().and_then(|node| node.agents.get(name));
+        let told = agent.and_then(|agent| agent.wanted.get(process).copied());
+        let default = recipe.default_count;
+        chosen.unwrap_or(default).min(told.unwrap_or(default)) as usize
+    }
+
+    /// Nobody but a fault takes away what serves.
+    pub(crate) fn judge_change(&mut self, name: &ApplicationName, before: Serving) {
+        let Some(rollout) = self.records.rollouts.get(name) else { return };
+        let modes = [&rollout.serving, &rollout.target];
+        let apart = modes
+            .into_iter()
+            .flatten()
+            .any(|release| self.mode(name, release) == RolloutMode::StopFirst);
+        if apart {
+            return;
+        }
+        let after = self.serving_well(name);
+        for (process, (_, well)) in before {
+            let said = after.get(&process).map_or(0, |count| count.0);
+            let least = well.min(self.wanted(name, &process));
+            assert!(said >= least, "{name}: only {said} of {process} serve, {least} did and could");
+        }
+    }
+
+    pub(crate) fn judge_rollout(&mut self, name: &ApplicationName) {
+        let Some(rollout) = self.records.rollouts.get(name) else { return };
+        if let Some(serving) = &rollout.serving {
+            let quality = self.qualities.get(&(name.clone(), serving.clone()));
+            assert_eq!(quality, Some(&Quality::Good), "{name}: {serving} serves");
+        }
+        if rollout.phase == RolloutPhase::Failed {
+            let message = rollout.message.as_deref().unwrap_or_default();
+            assert!(!message.is_empty(), "{name}: a failed rollout says why");
+        }
+        if rollout.phase == RolloutPhase::Done {
+            let serving = rollout.serving.clone().expect("what is done serves");
+            let release = &self.records.releases[&(name.clone(), serving)];
+            let processes: Vec<ProcessType> = release.recipe.processes.keys().cloned().collect();
+            let ready = self.serving_well(name);
+            for process in processes {
+                let count = ready.get(&process).map_or(0, |count| count.0);
+                let wanted = self.wanted(name, &process);
+                assert!(count >= wanted, "{name}: switched with {count} of {wanted} {process}");
+            }
+            self.served.insert(name.clone());
+        }
+    }
+
+    pub(crate) fn judge_start(&mut self, id: &IncarnationId) {
+        let claim = self.records.claims.get(&id.instance);
+        let known = claim.is_some_and(|claim| {
+            claim.incarnations.iter().any(|incarnation| {
+                incarnation.generation == id.generation
+                    && incarnation.state == InstanceState::Starting
+            })
+        });
+        assert!(known, "{id:?} was started before its claim was written");
+        assert!(self.used.insert(id.clone()), "{id:?} was used before");
+        let now = self.now;
+        let starts = self.starts.entry(id.instance.clone()).or_default();
+        starts.retain(|at| now - at < 60_000);
+        starts.push(now);
+        assert!(starts.len() <= STARTS_PER_SLOT_AND_MINUTE_MAX, "{} flaps", id.instance);
+    }
+
+    pub(crate) fn judge_launch(&self, id: &IncarnationId, release: &ReleaseId) {
+        let name = &id.instance.application;
+        let alive = || {
+            let processes = self.processes.values().filter(|process| process.is_alive());
+            processes.filter(|process| process.id.instance.application == *name)
+        };
+        let beside = alive().filter(|process| process.id.instance == id.instance).count();
+        assert!(beside < INCARNATIONS_MAX, "{} has too many processes", id.instance);
+        for other in alive().filter(|process| process.release != *release) {
+            let newer = (&other.release).max(release);
+            let apart = self.mode(name, newer) == RolloutMode::StopFirst;
+            assert!(!apart, "{} overlaps with {}", id.instance, other.id.instance);
+        }
+    }
+
+    pub(crate) fn judge_prune(&self, name: &ApplicationName, keep: &[ReleaseId]) {
+        let processes = self
+            .processes
+            .values()
+            .filter(|process| process.is_alive() && process.id.instance.application == *name);
+        let known = |id: &IncarnationId| {
+            let claim = self.records.claims.get(&id.instance);
+            claim.is_some_and(|c| c.incarnations.iter().any(|i| i.generation == id.generation))
+        };
+        for process in processes.filter(|process| known(&process.id)) {
+            assert!(keep.contains(&process.release), "{:?} loses its directory", process.id);
+        }
+    }
+
+    pub(crate) fn judge_stopped(&self, name: &ApplicationName) {
+        let claims = self.records.claims_of(name).count();
+        assert_eq!(claims, 0, "{name}: claims are left after all was stopped");
+        for process in self.processes.values() {
+            let ours = process.id.instance.application == *name;
+            assert!(!(ours && process.is_alive()), "{:?} lives on", process.id);
+        }
+    }
+
+    /// After every happening: in fair weather a request always finds somebody.
+    pub(crate) fn judge(&self) {
+        if self.weather != Weather::Fair {
+            return;
+        }
+        for name in &self.served {
+            if !self.records.specs.contains_key(name) {
+                continue;
+            }
+            let web = ProcessType::web();
+            let well = self.serving_well(name).get(&web).map_or(0, |count| count.1);
+            assert!(well >= 1, "{name}: a request finds nobody");
+        }
+    }
+
+    /// When nothing has happened for long: exactly what is wanted runs, and says so.
+    pub fn judge_quiet(&self, last: &[(ApplicationName, ReleaseId)]) {
+        for (name, release) in last {
+            let rollout = &self.records.rollouts[name];
+            assert_eq!(rollout.phase, RolloutPhase::Done, "{name}: {:?}", rollout.message);
+            assert_eq!(rollout.serving.as_ref(), Some(release), "{name}");
+        }
+        let mut wanted = 0;
+        for ((name, id), release) in &self.records.releases {
+            if self.serving(name) != Some(id) {
+                continue;
+            }
+            for process in release.recipe.processes.keys() {
+                let count = self.wanted(name, process);
+                wanted += count;
+                for slot in 1..=u32::try_from(count).expect("a small count") {
+                    let process = process.clone();
+                    self.judge_filled(InstanceId { application: name.clone(), process, slot }, id);
+                }
+            }
+        }
+        let alive: Vec<&IncarnationId> =
+            self.processes.values().filter(|p| p.is_alive()).map(|p| &p.id).collect();
+        assert_eq!(alive.len(), wanted, "processes: {alive:?}");
+        assert_eq!(self.records.claims.len(), wanted, "claims: {:?}", self.records.claims);
+        assert_eq!(self.processes.len(), wanted, "exits that nobody took note of");
+    }
+
+    fn judge_filled(&self, instance: InstanceId, release: &ReleaseId) {
+        let claim = self.records.claims.get(&instance);
+        let claim = claim.unwrap_or_else(|| panic!("{instance} has no claim"));
+        let [incarnation] = &claim.incarnations[..] else {
+            panic!("{instance} has no single incarnation: {claim:?}");
+        };
+        assert_eq!(incarnation.state, InstanceState::Ready, "{instance}");
+        assert_eq!(incarnation.release, *release, "{instance}");
+        let generation = incarnation.generation;
+        let process = self.processes.get(&IncarnationId { instance: instance.clone(), generation });
+        assert!(process.is_some_and(|process| process.is_well()), "{instance} is not well");
+        let spec = &self.records.specs[&instance.application];
+        assert_eq!(incarnation.restart, spec.restart, "{instance} was not restarted");
+    }
+
+    pub(crate) fn tell_claim(&mut self, instance: &InstanceId, claim: Option<&Claim>) {
+        self.tell(|| {
+            let incarnations = claim.map(|claim| claim.incarnations.as_slice()).unwrap_or_default();
+            let shown: Vec<String> = incarnations
+                .iter()
+                .map(|i| {
+                    let state = format!("{:?}", i.state).to_lowercase();
+                    let reason = i.reason.as_ref().map(|reason| format!(" ({reason})"));
+                    format!("{} {state}{}", i.release.short(), reason.unwrap_or_default())
+                })
+                .collect();
+            let shown = if shown.is_empty() { "nothing".into() } else { shown.join(", ") };
+            format!("claim {}: {shown}", instance.label())
+        });
+    }
+}

@@ -1,0 +1,235 @@
+//! What users do: push, scale, restart, roll back, destroy; by a script or at random.
+
+use model::application::{Limits, ProcessSpec, RolloutMode, Settings};
+use model::record::Unknown;
+use model::release::{ProcessRecipe, Recipe, Step};
+use model::value::ContentHash;
+use model::{
+    ApplicationName, ApplicationSpec, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
+};
+
+use crate::fault::{Fault, Weather};
+use crate::process::Quality;
+use crate::records::{Notice, stored};
+use crate::world::{Happening, World};
+
+/// How long users and faults are at work, and how long the world then has to come to rest.
+const BUSY_MS: u64 = 8 * 60_000;
+const CALM_MS: u64 = 8 * 60_000;
+const REST_MS: u64 = 10 * 60_000;
+
+const START_TIMEOUT_MS: u64 = 10_000;
+const STOP_GRACE_MS: u64 = 5_000;
+
+#[derive(Clone, Debug)]
+pub struct Push {
+    pub quality: Quality,
+    pub rollout: RolloutMode,
+    pub web: u32,
+    pub worker: u32,
+}
+
+impl World {
+    pub fn push(&mut self, name: &ApplicationName, push: &Push) -> ReleaseId {
+        let numbers = self.qualities.keys().filter(|(owner, _)| owner == name);
+        let number = numbers.map(|(_, id)| id.number).max().unwrap_or(0) + 1;
+        let id = ReleaseId { number, node: self.id.clone() };
+        self.tell(|| format!("push {} {:?}", id.short(), push.quality));
+        if !self.records.specs.contains_key(name) {
+            let spec = ApplicationSpec::new(self.timestamp());
+            self.records.specs.insert(name.clone(), spec);
+            self.notify(Notice::Spec(name.clone()));
+        }
+        let release = self.release(id.clone(), push);
+        self.qualities.insert((name.clone(), id.clone()), push.quality);
+        self.records.releases.insert((name.clone(), id.clone()), stored(&release));
+        self.notify(Notice::Release(name.clone(), id.clone()));
+        let now = self.timestamp();
+        let node = self.id.clone();
+        let before = self.records.rollouts.get(name).cloned();
+        let mut rollout = before.unwrap_or_else(|| Rollout::new(node, now));
+        rollout.target = Some(id.clone());
+        rollout.phase = RolloutPhase::Requested;
+        rollout.changed_at = now;
+        self.records.rollouts.insert(name.clone(), stored(&rollout));
+        self.notify(Notice::Rollout(name.clone()));
+        id
+    }
+
+    fn release(&self, id: ReleaseId, push: &Push) -> Release {
+        let mut settings = Settings { rollout: push.rollout, ..Settings::default() };
+        settings.health.start_timeout_ms = START_TIMEOUT_MS;
+        settings.stop_grace_ms = STOP_GRACE_MS;
+        settings.limits = Limits { memory_bytes: Some(512_000_000), ..Limits::default() };
+        let counts = [("web", push.web), ("worker", push.worker)];
+        let processes = counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| {
+            let recipe = ProcessRecipe { default_count: count, ..ProcessRecipe::default() };
+            (name.parse::<ProcessType>().expect("a valid name"), recipe)
+        });
+        let recipe = Recipe {
+            processes: processes.collect(),
+            release: vec![Step { name: "Migrating".into(), command: "true".into() }],
+            ..Recipe::default()
+        };
+        Release {
+            v: 1,
+            id,
+            source: ContentHash([1; 32]),
+            source_bytes: 1,
+            recipe,
+            settings,
+            created_at: self.timestamp(),
+            author: "ann".into(),
+            note: String::new(),
+            replaces: None,
+            unknown: Unknown::new(),
+        }
+    }
+
+    pub fn change_spec(
+        &mut self,
+        name: &ApplicationName,
+        change: impl FnOnce(&mut ApplicationSpec),
+    ) {
+        if let Some(spec) = self.records.specs.get_mut(name) {
+            change(spec);
+            self.notify(Notice::Spec(name.clone()));
+        }
+    }
+
+    pub fn scale(&mut self, name: &ApplicationName, process: &str, count: u32) {
+        self.tell(|| format!("scale {process}={count}"));
+        let process: ProcessType = process.parse().expect("a valid name");
+        self.change_spec(name, |spec| {
+            spec.processes.insert(process, ProcessSpec { count, ..ProcessSpec::default() });
+        });
+    }
+
+    pub fn restart(&mut self, name: &ApplicationName) {
+        self.tell(|| "restart".into());
+        self.change_spec(name, |spec| spec.restart += 1);
+    }
+
+    pub fn destroy(&mut self, name: &ApplicationName) {
+        if self.records.specs.remove(name).is_none() {
+            return;
+        }
+        self.tell(|| "destroy".into());
+        self.count(Fault::Destroyed);
+        self.served.remove(name);
+        self.notify(Notice::Spec(name.clone()));
+        self.records.rollouts.remove(name);
+        self.notify(Notice::Rollout(name.clone()));
+        let releases = self.records.releases.keys().filter(|(owner, _)| owner == name);
+        for (owner, id) in releases.cloned().collect::<Vec<_>>() {
+            self.records.releases.remove(&(owner.clone(), id.clone()));
+            self.notify(Notice::Release(owner, id));
+        }
+    }
+
+    pub fn crash_loop(&mut self, name: &ApplicationName, wait: u64) {
+        self.tell(|| "crash loop".into());
+        self.crash_loops.insert(name.clone());
+        self.later(wait, Happening::CrashLoopEnds(name.clone()));
+        self.kill(name, None);
+    }
+
+    /// Kills every process of an application, or those of one slot.
+    pub fn kill(&mut self, name: &ApplicationName, label: Option<&str>) {
+        let ids: Vec<_> = self
+            .processes
+            .keys()
+            .filter(|id| id.instance.application == *name)
+            .filter(|id| label.is_none_or(|label| id.instance.label() == label))
+            .cloned()
+            .collect();
+        for id in ids {
+            self.exit(&id, "killed by signal 9");
+        }
+    }
+
+    fn random_push(&mut self) -> Push {
+        let bad = [
+            Quality::BadBuild,
+            Quality::BadReleaseStep,
+            Quality::ExitsAtStart,
+            Quality::NeverReady,
+            Quality::StartFails,
+        ];
+        let quality = match self.random.between(0, 12) {
+            n @ 0..5 => bad[n as usize],
+            _ => Quality::Good,
+        };
+        let apart = self.storm(20);
+        Push {
+            quality,
+            rollout: if apart { RolloutMode::StopFirst } else { RolloutMode::StartFirst },
+            web: u32::try_from(self.random.between(1, 4)).unwrap_or(1),
+            worker: u32::try_from(self.random.between(0, 3)).unwrap_or(0),
+        }
+    }
+
+    fn do_something(&mut self, name: &ApplicationName) {
+        match self.random.between(0, 100) {
+            0..35 => {
+                let push = self.random_push();
+                self.push(name, &push);
+            }
+            35..55 => {
+                let process = if self.random.chance(70) { "web" } else { "worker" };
+                let least = u64::from(self.weather == Weather::Fair);
+                let count = self.random.between(least, 6);
+                self.scale(name, process, u32::try_from(count).unwrap_or(1));
+            }
+            55..70 => self.restart(name),
+            70..73 => self.destroy(name),
+            73..85 => {
+                let down = self.random.between(100, 30_000);
+                self.node_crash(down);
+            }
+            85..92 => self.actor_panic(name),
+            92..97 if self.weather == Weather::Storm => {
+                let wait = self.random.between(5_000, 120_000);
+                self.crash_loop(name, wait);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// One whole history: a busy time, a calm one, a last good push, and rest.
+pub fn live(world: &mut World) {
+    let names: Vec<ApplicationName> =
+        ["shop", "blog"].iter().map(|name| name.parse().expect("a valid name")).collect();
+    let start = world.now;
+    while world.now < start + BUSY_MS {
+        let wait = match world.random.chance(30) {
+            true => world.random.between(1, 300),
+            false => world.random.between(300, 30_000),
+        };
+        world.run_until(world.now + wait);
+        let name = &names[usize::from(world.random.chance(30))];
+        if !world.records.specs.contains_key(name) {
+            let push = world.random_push();
+            world.push(name, &push);
+        } else {
+            world.do_something(name);
+        }
+    }
+    // What was to fail fails; nothing new goes wrong.
+    world.weather = Weather::Still;
+    world.run_until(world.now + CALM_MS);
+    let push = Push { quality: Quality::Good, rollout: RolloutMode::StartFirst, web: 2, worker: 1 };
+    let mut last = Vec::new();
+    for name in names {
+        let id = world.push(&name, &push);
+        last.push((name, id));
+    }
+    world.run_until(world.now + REST_MS);
+    world.judge_quiet(&last);
+    let starts: usize = world.starts.values().map(Vec::len).sum();
+    world.run_until(world.now + REST_MS);
+    let again: usize = world.starts.values().map(Vec::len).sum();
+    assert_eq!(starts, again, "something starts again and again without need");
+    world.judge_quiet(&last);
+}
