@@ -86,10 +86,11 @@ impl World {
 
     pub(crate) fn judge_rollout(&mut self, name: &ApplicationName) {
         let Some(rollout) = self.records.rollouts.get(name) else { return };
-        if let Some(serving) = &rollout.serving {
-            let quality = self.qualities.get(&(name.clone(), serving.clone()));
-            assert_eq!(quality, Some(&Quality::Good), "{name}: {serving} serves");
+        let (phase, serving) = (rollout.phase, rollout.serving.clone());
+        if let Some(serving) = serving {
+            self.judge_serving(name, serving, phase == RolloutPhase::Done);
         }
+        let Some(rollout) = self.records.rollouts.get(name) else { return };
         if rollout.phase == RolloutPhase::Failed {
             let message = rollout.message.as_deref().unwrap_or_default();
             assert!(!message.is_empty(), "{name}: a failed rollout says why");
@@ -106,6 +107,22 @@ impl World {
             }
             self.served.insert(name.clone());
         }
+    }
+
+    /// A bad release never serves, except one whose processes nobody wanted when it was pushed.
+    fn judge_serving(&mut self, name: &ApplicationName, serving: ReleaseId, done: bool) {
+        let key = (name.clone(), serving);
+        let quality = self.qualities[&key];
+        let idle = done && {
+            let release = &self.records.releases[&key];
+            release.recipe.processes.keys().all(|process| self.wanted(name, process) == 0)
+        };
+        let prepared = !matches!(quality, Quality::BadBuild | Quality::BadReleaseStep);
+        if idle && prepared {
+            self.untried.insert(key.clone());
+        }
+        let fine = quality == Quality::Good || self.untried.contains(&key);
+        assert!(fine, "{name}: {} serves, which is {quality:?}", key.1);
     }
 
     pub(crate) fn judge_start(&mut self, id: &IncarnationId) {

@@ -94,6 +94,8 @@ pub struct World {
     pub(crate) used: BTreeSet<IncarnationId>,
     pub(crate) starts: BTreeMap<model::InstanceId, Vec<u64>>,
     pub(crate) served: BTreeSet<ApplicationName>,
+    /// Releases that came to serve when no process of theirs was wanted.
+    pub(crate) untried: BTreeSet<(ApplicationName, ReleaseId)>,
     pub(crate) next_pid: u32,
     queue: BTreeMap<(u64, u64), Happening>,
     sequence: u64,
@@ -119,6 +121,7 @@ impl World {
             used: BTreeSet::new(),
             starts: BTreeMap::new(),
             served: BTreeSet::new(),
+            untried: BTreeSet::new(),
             next_pid: 100,
             queue: BTreeMap::new(),
             sequence: 0,

@@ -7,8 +7,15 @@ use model::{Claim, Incarnation, InstanceId, InstanceState, Timestamp};
 
 use super::slot::{Phase, Process, Slot};
 use super::supervise::place_of;
-use super::{Adopted, Application, Effect, IncarnationId};
+use super::{Adopted, Application, Effect, Exit, IncarnationId};
 use crate::mutants;
+
+/// What is left to do about an incarnation once all of them are known.
+enum End {
+    Waking,
+    Exited(Exit),
+    Lost(Incarnation, Phase),
+}
 
 impl Application {
     pub(super) fn adopt(&mut self, now: Timestamp, adopted: Vec<Adopted>) {
@@ -21,8 +28,17 @@ impl Application {
         }
         let mut held: BTreeMap<IncarnationId, Adopted> =
             adopted.into_iter().map(|adopted| (adopted.id.clone(), adopted)).collect();
+        let mut ended = Vec::new();
         for (instance, claim) in std::mem::take(&mut self.read) {
-            self.adopt_claim(now, instance, claim, &mut held);
+            self.adopt_claim(now, instance, claim, &mut held, &mut ended);
+        }
+        // Only now is every claim known in full, so that effects may write claims again.
+        for (id, end) in ended {
+            match end {
+                End::Waking => self.await_healthy(id),
+                End::Exited(exit) => self.exited(now, id, exit),
+                End::Lost(record, phase) => self.lost(now, &id, record, phase),
+            }
         }
         for (id, adopted) in held {
             self.generation_floor = self.generation_floor.max(id.generation);
@@ -44,6 +60,7 @@ impl Application {
         instance: InstanceId,
         claim: Claim,
         held: &mut BTreeMap<IncarnationId, Adopted>,
+        ended: &mut Vec<(IncarnationId, End)>,
     ) {
         let place = (instance.process.clone(), instance.slot);
         let highest = claim.incarnations.iter().map(|record| record.generation).max();
@@ -70,9 +87,10 @@ impl Application {
             if held.get(&id).is_some_and(same)
                 && let Some(adopted) = held.remove(&id)
             {
-                self.take_over(now, adopted, record, phase);
+                let end = self.take_over(now, adopted, record, phase);
+                ended.extend(end.map(|end| (id, end)));
             } else {
-                self.lost(now, &id, record, phase);
+                ended.push((id, End::Lost(record, phase)));
             }
         }
     }
@@ -83,7 +101,7 @@ impl Application {
         adopted: Adopted,
         mut record: Incarnation,
         phase: Phase,
-    ) {
+    ) -> Option<End> {
         let id = adopted.id;
         record.process = Some(adopted.process);
         record.port = adopted.port;
@@ -92,9 +110,8 @@ impl Application {
             slot.living.push(Process::new(record, phase, now));
         }
         match adopted.exit {
-            Some(exit) => self.exited(now, id, exit),
-            None if phase == Phase::Waking => self.await_healthy(id),
-            None => {}
+            Some(exit) => Some(End::Exited(exit)),
+            None => (phase == Phase::Waking).then_some(End::Waking),
         }
     }
 
