@@ -1,7 +1,6 @@
 //! From a source tree to the way it is built, released and run. Knows the order of precedence (flag,
 //! our own file, Procfile, detection) and no framework; driven by whoever takes a push.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use model::application::Settings;
@@ -11,10 +10,9 @@ use thiserror::Error;
 
 use crate::frameworks::{self, Framework};
 use crate::manifest::{self, CORTEX_TOML, Manifest, ManifestError};
-use crate::procfile::{self, Procfile, ProcfileError};
+use crate::procfile::{self, PROCFILE, Procfile, ProcfileError};
 use crate::source::SourceTree;
 
-pub const PROCFILE: &str = "Procfile";
 /// Enough of the root to recognise one's own mistake by.
 const SEEN_MAX: usize = 30;
 const SHOWN_CHARS_MAX: usize = 80;
@@ -323,11 +321,4 @@ fn settings(manifest: &Manifest) -> Settings {
         settings.balance.clone_from(balance);
     }
     settings
-}
-
-/// For frameworks: one process type that gets traffic.
-pub fn web_only(command: String, concurrency: Option<u32>) -> BTreeMap<ProcessType, ProcessRecipe> {
-    let default_count = frameworks::web_count(concurrency);
-    let web = ProcessRecipe { command, concurrency, default_count };
-    BTreeMap::from([(ProcessType::web(), web)])
 }

@@ -17,7 +17,10 @@ mod sqlite;
 mod static_site;
 mod venv;
 
-use model::Recipe;
+use std::collections::BTreeMap;
+
+use model::release::ProcessRecipe;
+use model::{ProcessType, Recipe};
 
 use crate::source::SourceTree;
 
@@ -62,6 +65,13 @@ const WEB_COUNT: u32 = 2;
 /// How many web instances run until the user scales.
 pub fn web_count(concurrency: Option<u32>) -> u32 {
     if concurrency == Some(1) { SERIAL_COUNT } else { WEB_COUNT }
+}
+
+/// One process type, which gets traffic. `concurrency` is 1 for a serial server, none for no limit.
+pub fn web_only(command: String, concurrency: Option<u32>) -> BTreeMap<ProcessType, ProcessRecipe> {
+    let default_count = web_count(concurrency);
+    let web = ProcessRecipe { command, concurrency, default_count };
+    BTreeMap::from([(ProcessType::web(), web)])
 }
 
 /// Requests that one instance started by `command` takes at a time, as far as the command and the

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use model::ProcessType;
 use thiserror::Error;
 
+pub const PROCFILE: &str = "Procfile";
 /// A longer file is no Procfile: real ones have fewer than ten lines.
 const LINES_MAX: usize = 1_000;
 const SHOWN_CHARS_MAX: usize = 80;

@@ -4,6 +4,7 @@ use agent::detect::{DetectError, Plan, plan_release};
 use agent::source::SourceTree;
 use model::ProcessType;
 use model::application::RolloutMode;
+use proptest::prelude::*;
 
 const REFERENCE: &str = include_str!("../../../cortex.example.toml");
 const MANAGE: &str =
@@ -240,4 +241,97 @@ fn app_json_asks_for_what_is_missing() {
     assert_eq!(plan.manifest.secrets, ["B"]);
     let notes = plan.recipe.notes.join("\n");
     assert!(notes.contains("A is not set") && notes.contains("B is not set"), "{notes}");
+}
+
+/// Pieces that readers look for, in orders that nobody writes.
+const PIECES: &[&str] = &[
+    "web: a",
+    "release:",
+    "\n",
+    " ",
+    "=",
+    "\"",
+    "'",
+    "[app]",
+    "name",
+    "{",
+    "}",
+    "[",
+    "]",
+    ":",
+    "ä",
+    "/",
+    "..",
+    "\u{0}",
+    "DJANGO_SETTINGS_MODULE",
+    "django",
+    "Flask(",
+    "app = ",
+    "def create_app",
+    "(",
+    ")",
+    "sqlite:///",
+    "x.db",
+    "production:",
+    "  database: ",
+    "STATIC_ROOT = ",
+    "using Django 5.",
+    "-r ",
+    "#",
+    "\"scripts\"",
+    "\"env\"",
+    "[project]",
+    "dependencies",
+    "Rails::Application",
+    ",",
+    "\u{feff}",
+    "def a(b",
+];
+const FILES: &[&str] = &[
+    "Procfile",
+    "cortex.toml",
+    ".veraconfig",
+    "app.json",
+    "package.json",
+    "manage.py",
+    "app.py",
+    "a/settings.py",
+    "a/wsgi.py",
+    "requirements.txt",
+    "pyproject.toml",
+    "Pipfile",
+    "Gemfile",
+    "Gemfile.lock",
+    "config.ru",
+    "config/application.rb",
+    "config/database.yml",
+    "Staticfile",
+    "index.html",
+    "setup.py",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    /// Whatever is pushed, the answer is a plan or an error, and a plan's paths stay inside.
+    #[test]
+    fn no_content_is_too_odd(
+        contents in prop::collection::btree_map(
+            prop::sample::select(FILES),
+            prop::collection::vec(prop::sample::select(PIECES), 0..12),
+            0..6,
+        ),
+        forced in prop::option::of(0..agent::frameworks::ALL.len()),
+    ) {
+        let pairs = contents.iter().map(|(path, pieces)| (*path, pieces.concat()));
+        let forced = forced.map(|index| agent::frameworks::ALL[index].name());
+        if let Ok(plan) = plan_release(&SourceTree::from_pairs(pairs), forced, "odd") {
+            for path in &plan.recipe.persist {
+                prop_assert!(!path.starts_with('/') && path.split('/').all(|name| name != ".."));
+            }
+            for mount in &plan.recipe.statics {
+                prop_assert!(mount.prefix.starts_with('/') && mount.prefix.ends_with('/'));
+                prop_assert!(mount.directory.split('/').all(|name| name != ".."));
+            }
+        }
+    }
 }

@@ -5,8 +5,7 @@ use model::Recipe;
 use model::release::{StaticMount, Step};
 
 use super::python::{environment, path};
-use super::{Framework, RecipeError, sqlite, venv};
-use crate::detect::web_only;
+use super::{Framework, RecipeError, sqlite, venv, web_only};
 use crate::manifest::relative_path;
 use crate::source::SourceTree;
 

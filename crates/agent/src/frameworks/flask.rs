@@ -4,8 +4,8 @@ use model::Recipe;
 
 use super::python::{environment, gunicorn, path};
 use super::python_code::find_made_by;
-use super::{Framework, RecipeError, sqlite, venv};
-use crate::detect::{PROCFILE, web_only};
+use super::{Framework, RecipeError, sqlite, venv, web_only};
+use crate::procfile::PROCFILE;
 use crate::source::SourceTree;
 
 const CONSTRUCTORS: &[&str] = &["Flask"];

@@ -6,8 +6,8 @@ use model::Recipe;
 use model::release::{StaticMount, Step};
 use serde_json::Value;
 
-use super::{Framework, RecipeError, packages, sqlite};
-use crate::detect::{PROCFILE, web_only};
+use super::{Framework, RecipeError, packages, sqlite, web_only};
+use crate::procfile::PROCFILE;
 use crate::source::SourceTree;
 
 const PACKAGE_JSON: &str = "package.json";

@@ -4,7 +4,7 @@
 use model::Recipe;
 
 use super::{Framework, RecipeError};
-use crate::detect::PROCFILE;
+use crate::procfile::PROCFILE;
 use crate::source::SourceTree;
 
 pub struct ProcfileOnly;

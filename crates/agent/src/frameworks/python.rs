@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use model::Recipe;
 
 use super::python_code::{self, Callable};
-use super::{Framework, RecipeError, venv};
-use crate::detect::web_only;
+use super::{Framework, RecipeError, venv, web_only};
 use crate::source::SourceTree;
 
 /// Scripts that are started, the likeliest first.
@@ -55,7 +54,7 @@ impl Framework for Python {
                 let build = if listed { venv::install(tree, &[]) } else { Vec::new() };
                 (build, web_only(format!("{python} {script}"), concurrency))
             }
-            None if tree.exists(crate::detect::PROCFILE) => {
+            None if tree.exists(crate::procfile::PROCFILE) => {
                 (if listed { venv::install(tree, &[]) } else { Vec::new() }, BTreeMap::new())
             }
             None => {

@@ -33,7 +33,7 @@ pub fn find_made_by(tree: &SourceTree, constructors: &[&str]) -> Option<Callable
         find(tree, |text| {
             let calls = |constructor: &&str| text.contains(&format!("{constructor}("));
             let factory = text.lines().find_map(factory_name)?;
-            constructors.iter().any(|c| calls(&c)).then_some((factory, true))
+            constructors.iter().any(calls).then_some((factory, true))
         })
     })
 }
@@ -85,7 +85,7 @@ fn module_of(path: &str) -> Option<(String, Option<&'static str>)> {
     let other = |name: &&str| {
         name.starts_with("test") || matches!(*name, "docs" | "examples" | "setup" | "conftest")
     };
-    if names.iter().any(|name| other(&name)) {
+    if names.iter().any(other) {
         return None;
     }
     if names.last() == Some(&"__init__") {

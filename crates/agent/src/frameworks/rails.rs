@@ -4,8 +4,7 @@ use model::Recipe;
 use model::release::{StaticMount, Step};
 
 use super::gems::{self, GEMFILE, Server};
-use super::{Framework, RecipeError, sqlite};
-use crate::detect::web_only;
+use super::{Framework, RecipeError, sqlite, web_only};
 use crate::source::SourceTree;
 
 const APPLICATION: &str = "config/application.rb";

@@ -12,6 +12,9 @@ pub const BIN: &str = ".venv/bin";
 const GUNICORN_THREADS: u32 = 8;
 const GUNICORN_CONFIG: &str = ".venv/gunicorn_cortex.py";
 
+/// Requirements files that include each other; real projects have three or four.
+const INCLUDES_MAX: usize = 20;
+
 /// Files that list packages, the strongest first.
 const REQUIREMENTS: &[&str] = &[
     "requirements.txt",
@@ -100,17 +103,41 @@ pub fn install_with_gunicorn(tree: &SourceTree, extra: &[&str]) -> Vec<Step> {
 
 /// Names of all listed packages, as PEP 503 spells them.
 fn packages(tree: &SourceTree) -> Vec<String> {
-    let mut entries: Vec<String> = Vec::new();
-    for file in REQUIREMENTS {
-        entries.extend(tree.text(file).unwrap_or_default().lines().map(str::to_owned));
-    }
-    entries.extend(pyproject_packages(tree).unwrap_or_default());
-    entries.extend(pipfile_packages(tree));
-    for file in ["setup.py", "setup.cfg"] {
-        let quotes = |c: char| "\"'\n".contains(c);
-        entries.extend(tree.text(file).unwrap_or_default().split(quotes).map(str::to_owned));
-    }
+    let entries: Vec<String> = match listed_in(tree) {
+        Some("pyproject.toml") => pyproject_packages(tree).unwrap_or_default(),
+        Some("Pipfile") => pipfile_packages(tree),
+        Some(file @ ("setup.py" | "setup.cfg")) => {
+            let quotes = |c: char| "\"'\n".contains(c);
+            tree.text(file).unwrap_or_default().split(quotes).map(str::to_owned).collect()
+        }
+        Some(file) => required(tree, file),
+        None => Vec::new(),
+    };
     entries.iter().filter_map(|entry| package_name(entry)).collect()
+}
+
+/// Lines of a requirements file and of those that it includes.
+fn required(tree: &SourceTree, file: &str) -> Vec<String> {
+    let mut files = vec![file.to_owned()];
+    let mut lines = Vec::new();
+    let mut at = 0;
+    while let Some(file) = files.get(at).cloned() {
+        at += 1;
+        let directory = file.rsplit_once('/').map_or("", |(directory, _)| directory);
+        for line in tree.text(&file).unwrap_or_default().lines().map(str::trim) {
+            let include = line.strip_prefix("-r").or_else(|| line.strip_prefix("--requirement"));
+            let Some(include) = include else {
+                lines.push(line.to_owned());
+                continue;
+            };
+            let included = format!("{directory}/{}", include.trim_start_matches(['=', ' ']).trim());
+            let included = included.trim_start_matches(['.', '/']).to_owned();
+            if files.len() < INCLUDES_MAX && !files.contains(&included) {
+                files.push(included);
+            }
+        }
+    }
+    lines
 }
 
 /// `Flask[async]>=2 ; …` is `flask`.
@@ -167,6 +194,16 @@ mod tests {
         check("pyproject.toml", "[tool.poetry.dependencies]\nflask = \"^2\"\n", ". gunicorn");
         check("Pipfile", "[packages]\nflask = \"*\"\nb = \"==2\"\n", "'b==2' 'flask' gunicorn");
         check("setup.py", "setup(install_requires=['gunicorn'])", "-e .");
+    }
+
+    #[test]
+    fn included_files_are_read() {
+        let tree = SourceTree::from_pairs([
+            ("requirements/production.txt", "-r base.txt\n--requirement=production.txt\n"),
+            ("requirements/base.txt", "gunicorn\n"),
+            ("requirements/prod.txt", "flask\n"),
+        ]);
+        assert!(lists(&tree, "gunicorn") && !lists(&tree, "flask"));
     }
 
     #[test]
