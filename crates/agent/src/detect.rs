@@ -181,6 +181,9 @@ fn recipe_of(
 /// The Procfile says what runs; how it is built stays the framework's.
 fn apply_procfile(tree: &SourceTree, recipe: &mut Recipe, procfile: Procfile) {
     recipe.notes.extend(procfile.notes);
+    if recipe.framework != PROCFILE.to_lowercase() && !procfile.processes.is_empty() {
+        recipe.decided_by.push_str("; the Procfile says what runs");
+    }
     for (process, command) in procfile.processes {
         let by = (recipe.framework != PROCFILE.to_lowercase()).then_some(PROCFILE);
         set_command(tree, recipe, process, command, by);

@@ -74,6 +74,16 @@ pub fn web_only(command: String, concurrency: Option<u32>) -> BTreeMap<ProcessTy
     BTreeMap::from([(ProcessType::web(), web)])
 }
 
+/// As one word of a `/bin/sh` command.
+pub fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._:/-".contains(c);
+    if !text.is_empty() && !text.starts_with('-') && text.chars().all(plain) {
+        text.into()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
 /// Requests that one instance started by `command` takes at a time, as far as the command and the
 /// files that it names tell; none for no limit known.
 pub fn concurrency_of(tree: &SourceTree, command: &str) -> Option<u32> {

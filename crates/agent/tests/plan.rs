@@ -39,6 +39,7 @@ fn every_framework_is_told_from_the_others() {
         (&[("hello.py", "def app(environ, start_response):\n")], "python"),
         (&[("anything.py", "serve_forever()")], "python"),
         (&[package, ("tool.py", ""), ("index.html", "")], "node"),
+        (&[package, ("requirements.txt", "mkdocs\n")], "node"),
         (&[("package.json", "{}"), ("index.html", "")], "static"),
         (&[("Procfile", "web: ./run"), ("index.html", "")], "procfile"),
         (&[("public/index.html", "")], "static"),
@@ -79,9 +80,26 @@ fn a_procfile_keeps_the_frameworks_build() {
     assert_eq!(process(&plan, "web").concurrency, Some(1));
     assert_eq!(process(&plan, "worker").default_count, 1);
     assert_eq!(plan.recipe.path, [".venv/bin"]);
+    let decided = "manage.py names Django; the Procfile says what runs";
+    assert_eq!(plan.recipe.decided_by, decided);
     let notes = plan.recipe.notes.join("\n");
     assert!(notes.contains("Procfile: its 'web' replaces"), "{notes}");
     assert!(notes.contains("'release' replaces: Migrating the database"), "{notes}");
+}
+
+#[test]
+fn odd_file_names_stay_one_word() {
+    let plan = plan(&[("it's odd $(x).py", "PORT")]);
+    assert_eq!(process(&plan, "web").command, "/usr/bin/python3 'it'\\''s odd $(x).py'");
+}
+
+/// Debian has no program `python`, and people's Procfiles do.
+#[test]
+fn a_procfile_that_calls_python_finds_it() {
+    let with = |command: &str| plan(&[("app.py", "PORT"), ("Procfile", command)]).recipe;
+    assert_eq!(with("web: python app.py").path, [".venv/bin"]);
+    assert!(with("web: python app.py").build[0].command.contains("venv"));
+    assert!(with("web: python3 app.py").build.is_empty());
 }
 
 #[test]

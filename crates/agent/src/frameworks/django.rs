@@ -5,7 +5,7 @@ use model::Recipe;
 use model::release::{StaticMount, Step};
 
 use super::python::{environment, path};
-use super::{Framework, RecipeError, sqlite, venv, web_only};
+use super::{Framework, RecipeError, shell_word, sqlite, venv, web_only};
 use crate::manifest::relative_path;
 use crate::source::SourceTree;
 
@@ -92,10 +92,12 @@ fn start(
     module: &str,
     notes: &mut Vec<String>,
 ) -> Result<String, RecipeError> {
-    let gunicorn = |target: &str| format!("{} {target}", venv::gunicorn());
+    let gunicorn = |target: &str| format!("{} {}", venv::gunicorn(), target);
     let importable = |target: &String| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._:".contains(c);
         let path = target.split(':').next().unwrap_or_default().replace('.', "/");
-        tree.exists(&format!("{path}.py")) || tree.exists(&format!("{path}/__init__.py"))
+        let exists = [".py", "/__init__.py"].map(|end| format!("{path}{end}"));
+        target.chars().all(plain) && exists.iter().any(|path| tree.exists(path))
     };
     let named = |key: &str| {
         let (module, variable) = settings.text_of(key)?.rsplit_once('.')?;
@@ -105,7 +107,11 @@ fn start(
         return Ok(gunicorn(&target));
     }
     let asgi = |target: &str| {
-        format!("{}/uvicorn --host \"$HOST\" --port \"$PORT\" --no-access-log {target}", venv::BIN)
+        format!(
+            "{}/uvicorn --host \"$HOST\" --port \"$PORT\" --no-access-log {}",
+            venv::BIN,
+            target
+        )
     };
     if let Some(target) = named("ASGI_APPLICATION") {
         return Ok(asgi(&target));

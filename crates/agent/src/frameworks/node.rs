@@ -6,7 +6,7 @@ use model::Recipe;
 use model::release::{StaticMount, Step};
 use serde_json::Value;
 
-use super::{Framework, RecipeError, packages, sqlite, web_only};
+use super::{Framework, RecipeError, packages, shell_word, sqlite, web_only};
 use crate::procfile::PROCFILE;
 use crate::source::SourceTree;
 
@@ -46,8 +46,9 @@ impl Framework for Node {
             Some(Start { command, file, note }) => {
                 notes.extend(note);
                 if let Some(file) = file.filter(|file| {
-                    tree.text(file)
-                        .is_some_and(|text| text.contains("listen(") && !text.contains("PORT"))
+                    tree.text(file).is_some_and(|text| {
+                        text.contains("listen(") && !text.contains("PORT") && !tree.exists(PROCFILE)
+                    })
                 }) {
                     notes.push(format!(
                         "{file} never reads process.env.PORT; it must listen on the port that it names"
@@ -143,9 +144,7 @@ fn start(tree: &SourceTree, package: &Value) -> Option<Start> {
     let file = found.or_else(|| {
         PROGRAMS.iter().find(|program| tree.exists(program)).map(|program| (*program).into())
     })?;
-    let quoted = file.replace('\'', "'\\''");
-    let plain = file.chars().all(|c| c.is_ascii_alphanumeric() || "._/-".contains(c));
-    let command = if plain { format!("node {file}") } else { format!("node '{quoted}'") };
+    let command = format!("node {}", shell_word(&file));
     Some(Start { command, file: Some(file), note })
 }
 

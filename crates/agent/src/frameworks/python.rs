@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use model::Recipe;
 
 use super::python_code::{self, Callable};
-use super::{Framework, RecipeError, venv, web_only};
+use super::{Framework, RecipeError, shell_word, venv, web_only};
+use crate::procfile::PROCFILE;
 use crate::source::SourceTree;
 
 /// Scripts that are started, the likeliest first.
@@ -31,32 +32,35 @@ impl Framework for Python {
                 Some(format!("{} defines the WSGI function '{}'", callable.file, callable.name))
             }
             (Some(Start::Script(script)), None) => Some(format!("{script} is a Python program")),
-            (_, Some(file)) => Some(format!("{file} lists Python packages")),
+            (Some(Start::Script(_)), Some(file)) => Some(format!("{file} lists Python packages")),
+            // Another language's project may list tools for its documentation.
+            (None, Some(_)) if has_other_start(tree) => None,
+            (None, Some(file)) => Some(format!("{file} lists Python packages")),
             (None, None) => None,
         }
     }
 
     fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError> {
         let mut notes = Vec::new();
-        let listed = venv::listed_in(tree).is_some();
+        let mut venv = venv::listed_in(tree).is_some() || calls_python(tree);
+        let packages = |venv: bool| if venv { venv::install(tree, &[]) } else { Vec::new() };
         let (build, processes) = match starts(tree) {
             Some(Start::Callable(callable)) => {
+                venv = true;
                 (venv::install_with_gunicorn(tree, &[]), web_only(gunicorn(&callable), None))
             }
             Some(Start::Script(script)) => {
                 let concurrency = python_code::script_concurrency(tree, &script);
-                if !tree.mentions(&script, "PORT") {
+                if !tree.mentions(&script, "PORT") && !tree.exists(PROCFILE) {
                     notes.push(format!(
                         "{script} never reads $PORT; it must listen on the port that it names"
                     ));
                 }
-                let python = if listed { ".venv/bin/python" } else { "/usr/bin/python3" };
-                let build = if listed { venv::install(tree, &[]) } else { Vec::new() };
-                (build, web_only(format!("{python} {script}"), concurrency))
+                let python = if venv { ".venv/bin/python" } else { "/usr/bin/python3" };
+                let command = format!("{python} {}", shell_word(&script));
+                (packages(venv), web_only(command, concurrency))
             }
-            None if tree.exists(crate::procfile::PROCFILE) => {
-                (if listed { venv::install(tree, &[]) } else { Vec::new() }, BTreeMap::new())
-            }
+            None if tree.exists(PROCFILE) => (packages(venv), BTreeMap::new()),
             None => {
                 return Err(RecipeError(format!(
                     "no file in it says how to start it: name the program {}, or add a Procfile \
@@ -69,11 +73,21 @@ impl Framework for Python {
             build,
             processes,
             environment: environment(),
-            path: path(listed),
+            path: path(venv),
             notes,
             ..Recipe::default()
         })
     }
+}
+
+/// Whether a Procfile calls `python`, which only a virtual environment is sure to have.
+fn calls_python(tree: &SourceTree) -> bool {
+    let text = tree.text(PROCFILE).unwrap_or_default();
+    text.split_whitespace().any(|word| matches!(word, "python" | "pip"))
+}
+
+fn has_other_start(tree: &SourceTree) -> bool {
+    ["package.json", "index.html", "Gemfile"].iter().any(|file| tree.exists(file))
 }
 
 enum Start {
@@ -107,8 +121,7 @@ fn script(tree: &SourceTree) -> Option<String> {
         .filter(|path| !path.contains('/') && !matches!(*path, "setup.py" | "conftest.py"));
     let only = root.next()?;
     // One odd script beside a site or another language's project is a tool.
-    let tool = ["package.json", "index.html", "Gemfile"].iter().any(|file| tree.exists(file));
-    (root.next().is_none() && !tool).then(|| only.into())
+    (root.next().is_none() && !has_other_start(tree)).then(|| only.into())
 }
 
 /// For all Python frameworks: output appears as it is written.

@@ -5,7 +5,7 @@ use model::Recipe;
 use model::release::StaticMount;
 
 use super::gems::{self, GEMFILE, Server};
-use super::{Framework, RecipeError, sqlite, web_only};
+use super::{Framework, RecipeError, shell_word, sqlite, web_only};
 use crate::source::SourceTree;
 
 const CONFIG_RU: &str = "config.ru";
@@ -79,7 +79,10 @@ fn program(tree: &SourceTree, bundled: bool) -> Result<Server, RecipeError> {
     };
     let bundle = if bundled { "bundle exec " } else { "" };
     Ok(Server {
-        command: format!("{bundle}ruby {program} -o \"$HOST\" -p \"$PORT\" -e production"),
+        command: format!(
+            "{bundle}ruby {} -o \"$HOST\" -p \"$PORT\" -e production",
+            shell_word(program)
+        ),
         concurrency: None,
         notes: Vec::new(),
     })

@@ -3,6 +3,7 @@
 
 use model::release::Step;
 
+use super::shell_word;
 use crate::source::SourceTree;
 
 /// Inside the release's directory.
@@ -42,22 +43,19 @@ pub fn install(tree: &SourceTree, extra: &[&str]) -> Vec<Step> {
         Some("pyproject.toml") => match pyproject_packages(tree) {
             // A layout with src/ only runs when it is installed.
             Some(packages) if !tree.has_directory("src") => {
-                arguments.extend(packages.iter().map(|package| quoted(package)));
+                arguments.extend(packages.iter().map(|package| shell_word(package)));
             }
             _ => arguments.push(".".into()),
         },
         Some("Pipfile") => {
-            arguments.extend(pipfile_packages(tree).iter().map(|package| quoted(package)));
+            arguments.extend(pipfile_packages(tree).iter().map(|package| shell_word(package)));
         }
         Some("setup.py" | "setup.cfg") => arguments.push("-e .".into()),
         Some(requirements) => arguments.push(format!("-r {requirements}")),
         None => {}
     }
     let missing = |entry: &&&str| package_name(entry).is_none_or(|name| !lists(tree, &name));
-    arguments.extend(extra.iter().filter(missing).map(|entry| match entry.contains('=') {
-        true => quoted(entry),
-        false => (*entry).to_owned(),
-    }));
+    arguments.extend(extra.iter().filter(missing).map(|entry| shell_word(entry)));
     let mut steps = vec![Step {
         name: "Making a virtual environment".into(),
         // Cleared, as one that came with the source has another directory's paths in it.
@@ -93,7 +91,7 @@ pub fn install_with_gunicorn(tree: &SourceTree, extra: &[&str]) -> Vec<Step> {
         "    exec(open(\"gunicorn.conf.py\").read())",
         "control_socket_disable = True",
     ];
-    let quoted: Vec<String> = lines.iter().map(|line| quoted(line)).collect();
+    let quoted: Vec<String> = lines.iter().map(|line| shell_word(line)).collect();
     steps.push(Step {
         name: "Configuring gunicorn".into(),
         command: format!("printf '%s\\n' {} > {GUNICORN_CONFIG}", quoted.join(" ")),
@@ -169,10 +167,6 @@ fn pipfile_packages(tree: &SourceTree) -> Vec<String> {
     table.map(|packages| packages.iter().map(one).collect()).unwrap_or_default()
 }
 
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "'\\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,7 +186,7 @@ mod tests {
         let project = "[project]\nname = \"x\"\ndependencies = [\"flask>=2\", \"a; x == 'y'\"]\n";
         check("pyproject.toml", project, "'flask>=2' 'a; x == '\\''y'\\''' gunicorn");
         check("pyproject.toml", "[tool.poetry.dependencies]\nflask = \"^2\"\n", ". gunicorn");
-        check("Pipfile", "[packages]\nflask = \"*\"\nb = \"==2\"\n", "'b==2' 'flask' gunicorn");
+        check("Pipfile", "[packages]\nflask = \"*\"\nb = \"==2\"\n", "'b==2' flask gunicorn");
         check("setup.py", "setup(install_requires=['gunicorn'])", "-e .");
     }
 
