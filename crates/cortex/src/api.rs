@@ -90,7 +90,7 @@ impl Api {
     fn url_host(&self) -> String {
         let ip = self.http.ip();
         match ip {
-            ip if ip.is_loopback() || ip.is_unspecified() => "localhost".into(),
+            ip if ip.is_loopback() || ip.is_unspecified() => "127.0.0.1".into(),
             std::net::IpAddr::V4(ip) => ip.to_string(),
             std::net::IpAddr::V6(ip) => format!("[{ip}]"),
         }

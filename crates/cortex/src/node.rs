@@ -6,20 +6,27 @@ pub mod parts;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
-use model::TypedKey;
 use model::node::{Member, NodeInfo};
 use model::record::{self, RECORD_VERSION, Unknown};
+use model::{NodeId, TypedKey};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
+use crate::agent::AgentContext;
+use crate::agent::plain::PlainLauncher;
+use crate::agent::ports::Ports;
+use crate::agent::prepare::Preparer;
+use crate::agent::registry::Registry;
 use crate::api::wire::PortRow;
 use crate::api::{ApiContext, NodeControl};
 use crate::driver::Clock;
 use crate::faults::{Fault, Faults};
 use crate::layout::DataDirectory;
+use crate::store::SharedStore;
 
 /// How one node runs. Validated where the command line is read.
 #[derive(Clone, Debug)]
@@ -31,6 +38,8 @@ pub struct NodeConfig {
     pub threads: Option<usize>,
     /// Tests may arm fail points through the API.
     pub fail_points: bool,
+    /// Where applications find programs: this process's own `PATH`.
+    pub search_path: String,
 }
 
 /// Runs the node until it is told to stop: by a signal, or by `cortex down`.
@@ -45,10 +54,13 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
         tokio::task::spawn_blocking(move || crate::store::open::open(&opened, id, clock)).await??;
     announce(&*store, &config, &node, clock).await?;
     let faults = Faults::default();
-    let control =
-        Arc::new(Control { faults: config.fail_points.then_some(faults), stop: Notify::new() });
+    let control = Arc::new(Control {
+        faults: config.fail_points.then_some(faults.clone()),
+        stop: Notify::new(),
+    });
+    let agent = agent_context(&config, &node, clock, &store, &faults);
     let context = ApiContext {
-        store,
+        store: store.clone(),
         node: node.clone(),
         layout: layout.clone(),
         clock,
@@ -56,23 +68,90 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
         control: control.clone(),
     };
     tracing::info!(%node, data = %layout.root().display(), "node.started");
-    let mut terminate = signal(SignalKind::terminate())?;
+    let (stop_applications, stopping) = watch::channel(false);
+    let applications =
+        parts::supervise("agent", || crate::agent::run(agent.clone(), stopping.clone()));
+    let others = async {
+        tokio::join!(
+            parts::supervise("api", || crate::api::serve(context.clone())),
+            parts::supervise("checker", || {
+                crate::checker::run(store.clone(), node.clone(), clock, faults.clone())
+            }),
+            parts::supervise("load", || {
+                crate::agent::load::run(store.clone(), node.clone(), clock)
+            }),
+        )
+    };
     tokio::select! {
-        () = parts::supervise("api", || crate::api::serve(context.clone())) => {}
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
-        () = control.stop.notified() => {}
+        () = applications => {}
+        _ = others => {}
+        () = told_to_stop(&control, &stop_applications) => {}
     }
     std::fs::remove_file(layout.api_socket()).ok();
+    store.close().await?;
     tracing::info!(%node, "node.stopped");
     Ok(())
+}
+
+fn agent_context(
+    config: &NodeConfig,
+    node: &NodeId,
+    clock: Clock,
+    store: &SharedStore,
+    faults: &Faults,
+) -> Arc<AgentContext> {
+    let launcher = Arc::new(PlainLauncher::new(config.layout.clone()));
+    let preparer = Preparer::new(
+        config.layout.clone(),
+        node.clone(),
+        clock,
+        store.clone(),
+        launcher.clone(),
+        config.search_path.clone(),
+    );
+    Arc::new(AgentContext {
+        store: store.clone(),
+        node: node.clone(),
+        clock,
+        faults: faults.clone(),
+        launcher,
+        preparer,
+        ports: Ports::default(),
+        registry: Registry::default(),
+        shutting_down: AtomicBool::new(false),
+    })
+}
+
+/// `cortex down` and Ctrl-C stop the applications; then the agent ends, and with it the node.
+/// SIGTERM, and a second Ctrl-C, end the node alone: the next `cortex up` adopts what runs.
+async fn told_to_stop(control: &Control, stop_applications: &watch::Sender<bool>) {
+    let leave = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut terminate) => drop(terminate.recv().await),
+            Err(error) => tracing::error!(%error, "node.no_sigterm"),
+        }
+    };
+    let stop = async {
+        tokio::select! {
+            () = control.stop.notified() => {}
+            _ = tokio::signal::ctrl_c() => {
+                eprintln!("Stopping all applications; Ctrl-C again leaves them running.");
+            }
+        }
+        stop_applications.send(true).ok();
+        tokio::signal::ctrl_c().await.ok();
+    };
+    tokio::select! {
+        () = leave => {}
+        () = stop => {}
+    }
 }
 
 /// Puts this node on the roster and says what it is.
 async fn announce(
     store: &dyn crate::store::Store,
     config: &NodeConfig,
-    node: &model::NodeId,
+    node: &NodeId,
     clock: Clock,
 ) -> anyhow::Result<()> {
     let member = TypedKey::Member(node.clone()).key();

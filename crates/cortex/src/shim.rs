@@ -9,7 +9,7 @@ pub mod record;
 mod child;
 mod connection;
 mod hold;
-mod log;
+pub mod log;
 mod output;
 mod tree;
 

@@ -17,7 +17,7 @@ use super::{Session, output, push};
 use crate::layout::DataDirectory;
 use crate::node::NodeConfig;
 
-const HTTP_DEFAULT: &str = "127.0.0.1:8080";
+const HTTP_DEFAULT: &str = "0.0.0.0:8080";
 /// Recovery of a large store takes seconds.
 const START_WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
@@ -67,6 +67,7 @@ impl Up {
             http: self.http,
             threads: self.threads.map(usize::from),
             fail_points: self.fail_points,
+            search_path: std::env::var("PATH").unwrap_or_default(),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)

@@ -1,0 +1,341 @@
+//! One application's actor: feeds the machine with records and reports, and performs its effects.
+//! Everything slow runs in tasks of its own and comes back as an event.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::application::Application;
+use agent::application::{Adopted, Effect, Event, IncarnationId};
+use model::application::Health;
+use model::key::Board;
+use model::probe::Verdict;
+use model::{ApplicationName, Claim, InstanceId, Key, Prefix, ProcessType, Release, TypedKey};
+use model::{key, record};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+
+use super::AgentContext;
+use super::launcher::{Held, Purpose};
+use super::ready::{Readiness, await_healthy};
+use crate::driver::{Shell, drive};
+use crate::store::Value;
+
+/// Reports wait here while a claim is being written. Far more than an application has instances.
+const EVENTS_MAX: usize = 4096;
+
+/// What the supervisor of actors sends.
+#[derive(Debug)]
+pub enum Letter {
+    /// This record changed: read it again.
+    Changed(Key),
+    Memory {
+        id: IncarnationId,
+        bytes: u64,
+    },
+    Shutdown,
+}
+
+/// Runs until nothing of the application runs here any more and nothing is wanted.
+pub async fn run(
+    context: Arc<AgentContext>,
+    name: ApplicationName,
+    letters: &mut mpsc::Receiver<Letter>,
+) -> anyhow::Result<()> {
+    let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
+    let (all_stopped, mut has_stopped) = watch::channel(false);
+    let mut machine = Application::new(context.node.clone(), name.clone());
+    let mut shell = ActorShell {
+        context: context.clone(),
+        name: name.clone(),
+        events: events.clone(),
+        all_stopped,
+    };
+    let fail_point = format!("application.{name}");
+    let feed = async {
+        read_all(&context, &name, &events).await?;
+        for (id, held) in context.registry.of(&name) {
+            report_exit(&held, id, &events);
+        }
+        if context.is_shutting_down() {
+            events.send(Event::Shutdown).await?;
+        }
+        while let Some(letter) = letters.recv().await {
+            context.faults.check_async(&fail_point).await?;
+            let event = match letter {
+                Letter::Changed(key) => read_one(&context, &key).await?,
+                Letter::Memory { id, bytes } => Some(Event::Memory { id, bytes }),
+                Letter::Shutdown => Some(Event::Shutdown),
+            };
+            if let Some(event) = event {
+                events.send(event).await?;
+            }
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        result = feed => result,
+        result = drive(&mut machine, &mut shell, &mut inbox, context.clock) => result,
+        _ = has_stopped.wait_for(|stopped| *stopped) => Ok(()),
+    }
+}
+
+/// Everything that is stored of the application, then what runs.
+async fn read_all(
+    context: &AgentContext,
+    name: &ApplicationName,
+    events: &mpsc::Sender<Event>,
+) -> anyhow::Result<()> {
+    let probes: Key = format!("probe::{}::{name}", context.node).parse()?;
+    let drained: Key = format!("local::drained::{name}").parse()?;
+    let adopted = context.registry.of(name).into_iter().map(|(id, held)| Adopted {
+        id,
+        process: held.process().clone(),
+        port: held.port(),
+        exit: held.exit().borrow().clone(),
+    });
+    let adopted = Event::Adopted(adopted.collect());
+    for prefix in [
+        key::application_prefix(name),
+        key::instances_prefix(name),
+        Prefix::from(probes),
+        Prefix::from(drained),
+    ] {
+        for entry in context.store.prefix(&prefix).await? {
+            let claim = claim_of(context, &entry.key, &entry.value);
+            let event = claim.or_else(|| event_of(context, &entry.key, Some(&entry.value)));
+            if let Some(event) = event {
+                events.send(event).await?;
+            }
+        }
+    }
+    events.send(adopted).await?;
+    Ok(())
+}
+
+async fn read_one(context: &AgentContext, key: &Key) -> anyhow::Result<Option<Event>> {
+    let entry = context.store.lookup(key).await?;
+    Ok(event_of(context, key, entry.as_ref().map(|entry| &entry.value)))
+}
+
+fn claim_of(context: &AgentContext, key: &Key, value: &Value) -> Option<Event> {
+    match TypedKey::parse(key) {
+        Some(TypedKey::Claim(instance, node)) if node == context.node => {
+            Some(Event::Claim(instance, decoded::<Claim>(key, Some(value))?))
+        }
+        _ => None,
+    }
+}
+
+fn event_of(context: &AgentContext, key: &Key, value: Option<&Value>) -> Option<Event> {
+    match TypedKey::parse(key)? {
+        TypedKey::Spec(_) => Some(Event::Spec(decoded(key, value))),
+        TypedKey::Release(_, id) => Some(Event::Release(id, decoded(key, value))),
+        TypedKey::Rollout(_) => Some(Event::Rollout(decoded(key, value))),
+        TypedKey::Probe(node, instance) if node == context.node => {
+            Some(Event::Verdict(instance, decoded::<Verdict>(key, value)))
+        }
+        TypedKey::Board(Board::Drained(instance, generation)) if value.is_some() => {
+            Some(Event::Drained { id: IncarnationId { instance, generation } })
+        }
+        _ => None,
+    }
+}
+
+/// A record that cannot be read counts as absent, and is reported.
+fn decoded<T: DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option<T> {
+    match record::decode(value?.inline()?) {
+        Ok(record) => Some(record),
+        Err(error) => {
+            tracing::warn!(%key, %error, "agent.record_unreadable");
+            None
+        }
+    }
+}
+
+/// Sends `Exited` once, whenever that is.
+fn report_exit(held: &Arc<dyn Held>, id: IncarnationId, events: &mpsc::Sender<Event>) {
+    let (mut exit, events) = (held.exit(), events.clone());
+    tokio::spawn(async move {
+        let Ok(exit) = exit.wait_for(Option::is_some).await.map(|exit| exit.clone()) else {
+            return;
+        };
+        if let Some(exit) = exit {
+            events.send(Event::Exited { id, exit }).await.ok();
+        }
+    });
+}
+
+struct ActorShell {
+    context: Arc<AgentContext>,
+    name: ApplicationName,
+    events: mpsc::Sender<Event>,
+    all_stopped: watch::Sender<bool>,
+}
+
+impl ActorShell {
+    /// Runs beside the machine; what it returns is an event.
+    fn spawn(&self, work: impl Future<Output = Option<Event>> + Send + 'static) {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            if let Some(event) = work.await {
+                events.send(event).await.ok();
+            }
+        });
+    }
+
+    fn start(&self, id: IncarnationId, release: Release, process: ProcessType) {
+        if !self.context.registry.launching(&id) {
+            return;
+        }
+        let (context, events) = (self.context.clone(), self.events.clone());
+        self.spawn(async move {
+            match launch(&context, &id, &release, &process).await {
+                Ok(held) => {
+                    let started = Event::Started {
+                        id: id.clone(),
+                        process: held.process().clone(),
+                        port: held.port(),
+                    };
+                    let stop = context.registry.launched(&id, held.clone());
+                    events.send(started).await.ok()?;
+                    report_exit(&held, id, &events);
+                    if let Some(grace) = stop {
+                        stop_held(&held, grace).await;
+                    }
+                    None
+                }
+                Err(error) => {
+                    context.registry.remove(&id);
+                    Some(Event::StartFailed { id, why: format!("{error:#}") })
+                }
+            }
+        });
+    }
+
+    fn forget(&self, id: &IncarnationId) {
+        let Some(held) = self.context.registry.remove(id) else { return };
+        if let Some(port) = held.port() {
+            self.context.ports.release(port);
+        }
+        let (store, id) = (self.context.store.clone(), id.clone());
+        tokio::spawn(async move {
+            if let Err(error) = held.forget().await {
+                tracing::warn!(instance = %id.instance, %error, "agent.forget_failed");
+            }
+            let IncarnationId { instance, generation } = id;
+            for board in [
+                Board::Drained(instance.clone(), generation),
+                Board::Memory(instance.clone(), generation),
+                Board::Suspect(instance, generation),
+            ] {
+                store.delete(TypedKey::Board(board).key()).await.ok();
+            }
+        });
+    }
+
+    async fn write_claim(&self, instance: InstanceId, claim: Option<Claim>) -> anyhow::Result<()> {
+        let key = TypedKey::Claim(instance, self.context.node.clone()).key();
+        match claim {
+            Some(claim) => drop(self.context.store.set(key, record::encode(&claim).into()).await?),
+            None => drop(self.context.store.delete(key).await?),
+        }
+        Ok(())
+    }
+}
+
+async fn launch(
+    context: &AgentContext,
+    id: &IncarnationId,
+    release: &Release,
+    process: &ProcessType,
+) -> anyhow::Result<Arc<dyn Held>> {
+    let port = if process.is_web() { Some(context.ports.take()?) } else { None };
+    let launched = async {
+        let spec = context.preparer.launch_spec(release, process, id, port).await?;
+        debug_assert!(matches!(spec.purpose, Purpose::Instance { .. }));
+        context.launcher.launch(spec).await
+    };
+    match launched.await {
+        Ok(held) => Ok(held.into()),
+        Err(error) => {
+            if let Some(port) = port {
+                context.ports.release(port);
+            }
+            Err(error)
+        }
+    }
+}
+
+async fn watch_until_healthy(
+    events: mpsc::Sender<Event>,
+    id: IncarnationId,
+    held: Arc<dyn Held>,
+    port: Option<u16>,
+    health: Health,
+) {
+    let host = format!("{}.localhost", id.instance.application);
+    let report = |detail| {
+        events.try_send(Event::NotYetHealthy { id: id.clone(), detail }).ok();
+    };
+    match await_healthy(held.process(), port, &health, &host, report).await {
+        Ok(Readiness::Healthy { warning }) => {
+            events.send(Event::Healthy { id, warning }).await.ok();
+        }
+        // `Exited` tells the rest.
+        Ok(Readiness::Gone) => {}
+        Err(error) => {
+            let detail = format!("its sockets cannot be looked at: {error}");
+            events.send(Event::NotYetHealthy { id, detail }).await.ok();
+        }
+    }
+}
+
+async fn stop_held(held: &Arc<dyn Held>, grace: Duration) {
+    if let Err(error) = held.stop(grace).await {
+        tracing::warn!(process = held.purpose().id(), %error, "agent.stop_failed");
+    }
+}
+
+impl Shell for ActorShell {
+    type Effect = Effect;
+
+    async fn perform(&mut self, effect: Effect) -> anyhow::Result<()> {
+        let (context, name) = (self.context.clone(), self.name.clone());
+        match effect {
+            Effect::Build { release } => self.spawn(async move {
+                let result = context.preparer.build(&name, &release).await;
+                Some(Event::Built { release: release.id, result })
+            }),
+            Effect::RunReleaseSteps { release } => self.spawn(async move {
+                let result = context.preparer.release_steps(&name, &release).await;
+                Some(Event::Released { release: release.id, result })
+            }),
+            Effect::Start { id, release, process } => self.start(id, release, process),
+            Effect::AwaitHealthy { id, port, health } => {
+                if let Some(held) = context.registry.get(&id) {
+                    tokio::spawn(watch_until_healthy(self.events.clone(), id, held, port, health));
+                }
+            }
+            Effect::Stop { id, grace } => {
+                if let Some(held) = context.registry.stop(&id, grace) {
+                    tokio::spawn(async move { stop_held(&held, grace).await });
+                }
+            }
+            Effect::Forget { id } => self.forget(&id),
+            Effect::WriteClaim { instance, claim } => self.write_claim(instance, claim).await?,
+            Effect::WriteRollout(rollout) => {
+                let key = TypedKey::Rollout(self.name.clone()).key();
+                context.store.set(key, record::encode(&rollout).into()).await?;
+            }
+            Effect::Note(text) => {
+                tracing::info!(application = %self.name, text, "agent.note");
+                context.preparer.note(&self.name, &text);
+            }
+            Effect::PruneReleases { keep } => {
+                tokio::spawn(async move { context.preparer.prune_releases(&name, keep).await });
+            }
+            Effect::AllStopped => drop(self.all_stopped.send(true)),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! What steps and processes find in their environment. Nothing of the node's own is handed on but
+//! the search path.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::PoisonError;
+
+use anyhow::Context;
+use model::{ApplicationName, Release, TypedKey};
+
+use super::Preparer;
+use crate::node::identity::private_directory;
+
+/// Rails asks for 128 hex digits; every framework takes as many.
+const SECRET_BYTES: usize = 64;
+/// Beyond any set of variables people write; a value of this size would not fit into `execve`.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// What finds a shell and an interpreter on every distribution.
+const PATH_FALLBACK: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+
+impl Preparer {
+    /// Without what differs from process to process. The recipe's variables give way to the
+    /// user's; the platform's own cannot be overridden.
+    pub(super) async fn environment(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+    ) -> anyhow::Result<BTreeMap<String, String>> {
+        let directory = self.layout.application(application);
+        let (home, temporary) = (directory.join("home"), directory.join("tmp"));
+        let shared = self.layout.shared_cache();
+        for path in [&home, &temporary, &shared, &self.layout.persist(application)] {
+            private_directory(path)
+                .with_context(|| format!("{} cannot be made", path.display()))?;
+        }
+        // Instances that start together must not each make one.
+        let secret = {
+            let _turn = self.secrets.lock().unwrap_or_else(PoisonError::into_inner);
+            secret(&directory)?
+        };
+        let text = |path: &Path| path.display().to_string();
+        let mut environment: BTreeMap<String, String> = [
+            ("PATH", if self.path.is_empty() { PATH_FALLBACK.into() } else { self.path.clone() }),
+            ("HOME", text(&home)),
+            ("TMPDIR", text(&temporary)),
+            ("LANG", "C.UTF-8".into()),
+            ("SECRET_KEY_BASE", secret.clone()),
+            ("SECRET_KEY", secret),
+            ("XDG_CACHE_HOME", text(&shared.join("xdg"))),
+            ("PIP_CACHE_DIR", text(&shared.join("pip"))),
+            ("npm_config_cache", text(&shared.join("npm"))),
+            ("BUNDLE_USER_CACHE", text(&shared.join("bundle"))),
+        ]
+        .map(|(name, value)| (name.to_string(), value))
+        .into();
+        environment.extend(release.recipe.environment.clone());
+        environment.extend(self.variables(application, release).await?);
+        environment.extend(
+            [
+                ("CORTEX_APPLICATION", application.to_string()),
+                ("CORTEX_RELEASE", release.id.short()),
+                ("CORTEX_RELEASE_ID", release.id.to_string()),
+                ("CORTEX_NODE", self.node.to_string()),
+                ("CORTEX_PERSIST", text(&self.layout.persist(application))),
+            ]
+            .map(|(name, value)| (name.to_string(), value)),
+        );
+        Ok(environment)
+    }
+
+    /// What the user configured, as it was when the release was made.
+    async fn variables(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+    ) -> anyhow::Result<BTreeMap<String, String>> {
+        let frozen = TypedKey::ConfigAt(application.clone(), release.id.clone()).key();
+        let Some(entry) = self.store.lookup(&frozen).await? else { return Ok(BTreeMap::new()) };
+        let bytes = entry.value.read(CONFIG_BYTES_MAX)?;
+        Ok(model::record::decode(&bytes).context("the configuration variables are damaged")?)
+    }
+}
+
+/// Where a web process listens, under the names that frameworks look for.
+pub(super) fn listen_on(environment: &mut BTreeMap<String, String>, port: u16) {
+    for name in ["PORT", "SERVER_PORT", "YESOD_PORT", "ROCKET_PORT"] {
+        environment.insert(name.into(), port.to_string());
+    }
+    for name in ["HOST", "BIND_ADDRESS", "SERVER_ADDRESS", "ROCKET_ADDRESS"] {
+        environment.insert(name.into(), "127.0.0.1".into());
+    }
+}
+
+/// Made once per application: sessions and signed cookies outlive releases and restarts. A file
+/// and not a record, as records are not sealed; readable by the owner alone.
+fn secret(directory: &Path) -> anyhow::Result<String> {
+    let path = directory.join("secret");
+    match fs::read_to_string(&path) {
+        Ok(text) if text.trim().len() == 2 * SECRET_BYTES => return Ok(text.trim().into()),
+        Ok(_) => anyhow::bail!("{} is damaged: remove it to end all sessions", path.display()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(|| format!("{}", path.display())),
+    }
+    let mut bytes = [0u8; SECRET_BYTES];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let fresh = path.with_extension("fresh");
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&fresh, &path)?;
+    Ok(text)
+}
+
+/// `exec` spares a shell per process and lets signals arrive where they should; a compound command
+/// needs its shell.
+pub fn shell_command(command: &str) -> Vec<String> {
+    let compound = command.contains(['&', '|', ';', '\n', '(', '{', '`', '<', '>'])
+        || ["exec ", "cd ", "if ", "for ", "while ", "export ", "set ", ". ", "source "]
+            .iter()
+            .any(|word| command.trim_start().starts_with(word))
+        || starts_with_assignment(command);
+    let script = if compound { command.to_string() } else { format!("exec {command}") };
+    vec!["/bin/sh".into(), "-c".into(), script]
+}
+
+/// `A=b program`: `exec A=b program` would look for a program of that name.
+fn starts_with_assignment(command: &str) -> bool {
+    let first = command.split_whitespace().next().unwrap_or_default();
+    first.split_once('=').is_some_and(|(name, _)| {
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn simple_commands_replace_their_shell() {
+        for (command, expected) in [
+            ("python3 app.py", "exec python3 app.py"),
+            ("bin/run --port $PORT", "exec bin/run --port $PORT"),
+            ("cd x && run", "cd x && run"),
+            ("A=b run", "A=b run"),
+            ("run | tee log", "run | tee log"),
+            ("exec run", "exec run"),
+        ] {
+            assert_eq!(shell_command(command)[2], expected);
+        }
+    }
+
+    #[test]
+    fn the_secret_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = secret(directory.path()).unwrap();
+        assert_eq!(first.len(), 128);
+        assert_eq!(secret(directory.path()).unwrap(), first);
+        fs::write(directory.path().join("secret"), "short").unwrap();
+        assert!(secret(directory.path()).is_err());
+    }
+}

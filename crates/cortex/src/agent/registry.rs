@@ -1,0 +1,92 @@
+//! The processes of this node that a shim holds, by incarnation. Survives the panic of an
+//! application's actor: the next one finds here what runs.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent::application::IncarnationId;
+use model::ApplicationName;
+
+use super::launcher::Held;
+
+#[derive(Clone, Default)]
+pub struct Registry {
+    entries: Arc<Mutex<BTreeMap<IncarnationId, Entry>>>,
+}
+
+enum Entry {
+    /// Being launched; a stop that came meanwhile is remembered.
+    Launching {
+        stop: Option<Duration>,
+    },
+    Held(Arc<dyn Held>),
+}
+
+impl Registry {
+    /// False when this incarnation is known already.
+    pub fn launching(&self, id: &IncarnationId) -> bool {
+        let mut entries = self.lock();
+        if entries.contains_key(id) {
+            return false;
+        }
+        entries.insert(id.clone(), Entry::Launching { stop: None });
+        true
+    }
+
+    /// The grace of a stop that was asked for while it was being launched.
+    pub fn launched(&self, id: &IncarnationId, held: Arc<dyn Held>) -> Option<Duration> {
+        match self.lock().insert(id.clone(), Entry::Held(held)) {
+            Some(Entry::Launching { stop }) => stop,
+            _ => None,
+        }
+    }
+
+    pub fn get(&self, id: &IncarnationId) -> Option<Arc<dyn Held>> {
+        match self.lock().get(id) {
+            Some(Entry::Held(held)) => Some(held.clone()),
+            _ => None,
+        }
+    }
+
+    /// The process to stop now; one being launched is stopped as soon as it exists.
+    pub fn stop(&self, id: &IncarnationId, grace: Duration) -> Option<Arc<dyn Held>> {
+        match self.lock().get_mut(id) {
+            Some(Entry::Held(held)) => Some(held.clone()),
+            Some(Entry::Launching { stop }) => {
+                *stop = Some(stop.map_or(grace, |earlier| earlier.min(grace)));
+                None
+            }
+            None => None,
+        }
+    }
+
+    pub fn remove(&self, id: &IncarnationId) -> Option<Arc<dyn Held>> {
+        match self.lock().remove(id) {
+            Some(Entry::Held(held)) => Some(held),
+            _ => None,
+        }
+    }
+
+    pub fn of(&self, application: &ApplicationName) -> Vec<(IncarnationId, Arc<dyn Held>)> {
+        let belongs = |id: &IncarnationId| id.instance.application == *application;
+        self.all().into_iter().filter(|(id, _)| belongs(id)).collect()
+    }
+
+    pub fn all(&self) -> Vec<(IncarnationId, Arc<dyn Held>)> {
+        let entries = self.lock();
+        let held = entries.iter().filter_map(|(id, entry)| match entry {
+            Entry::Held(held) => Some((id.clone(), held.clone())),
+            Entry::Launching { .. } => None,
+        });
+        held.collect()
+    }
+
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<IncarnationId, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
