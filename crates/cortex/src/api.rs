@@ -207,3 +207,6 @@ impl Listener for PeerListener {
         Ok(Peer { uid: self.uid })
     }
 }
+
+#[cfg(test)]
+mod tests;
