@@ -20,21 +20,25 @@ pub struct LogFile {
     file: Option<File>,
     /// Lines that found no room since the last one that did.
     dropped: u64,
+    /// The disk filled up within a line, which has no end now.
+    torn: bool,
 }
 
 impl LogFile {
     /// Opens nothing yet: a full disk must not hinder a start.
     pub fn new(path: PathBuf, file_bytes_max: u64) -> LogFile {
-        LogFile { path, file_bytes_max, file: None, dropped: 0 }
+        LogFile { path, file_bytes_max, file: None, dropped: 0, torn: false }
     }
 
     /// Whole lines. What cannot be written is dropped and counted, and the gap is noted later.
     pub fn append(&mut self, lines: &[u8], count: u64, stamp: &str) {
         let result = self.rotate_if_full().and_then(|()| {
             if self.dropped > 0 {
-                let note = format!("{stamp} [cortex: {} lines lost: disk full?]\n", self.dropped);
-                self.write(note.as_bytes())?;
+                let end = if self.torn { "\n" } else { "" };
+                let lost = self.dropped;
+                self.write(format!("{end}{stamp} [cortex: {lost} lines lost: disk full?]\n"))?;
                 self.dropped = 0;
+                self.torn = false;
             }
             self.write(lines)
         });
@@ -44,12 +48,23 @@ impl LogFile {
         }
     }
 
-    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
-        match self.file.as_mut() {
-            // One system call, unless the disk fills up in the midst of it.
-            Some(file) => file.write_all(lines),
-            None => Err(io::ErrorKind::NotFound.into()),
+    fn write(&mut self, lines: impl AsRef<[u8]>) -> io::Result<()> {
+        let lines = lines.as_ref();
+        let file = self.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        let mut written = 0;
+        // One system call, unless the disk fills up in the midst of it.
+        while let Some(rest) = lines.get(written..).filter(|rest| !rest.is_empty()) {
+            match file.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.torn |= lines[..written].last().is_some_and(|byte| *byte != b'\n');
+                    return Err(error);
+                }
+            }
         }
+        Ok(())
     }
 
     /// Leaves `file` open on what `path` names, with room in it.
