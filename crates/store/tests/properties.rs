@@ -25,7 +25,7 @@ fn commit(stamp: u64, node: u8) -> Commit {
     Commit {
         at: position(stamp, node),
         key: KEYS[mix % KEYS.len()].into(),
-        action: if mix % 4 == 0 { Action::Delete } else { set },
+        action: if mix.is_multiple_of(4) { Action::Delete } else { set },
         location: match mix % 4 {
             0 => Location::Nowhere,
             1 => Location::File,

@@ -1,4 +1,9 @@
 //! The store on a real disk, through its trait.
 
+mod child;
+mod cleaning;
 mod contract;
+mod crash;
+mod damage;
 mod fixture;
+mod full;

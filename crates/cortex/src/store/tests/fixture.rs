@@ -1,6 +1,6 @@
 //! A store in a directory of its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,22 +16,34 @@ use crate::store::{Entry, SharedStore, Value};
 pub const SEGMENT_SMALL: u32 = 64 << 10;
 
 pub struct Place {
-    dir: TempDir,
+    path: PathBuf,
     pub options: Options,
+    /// None where somebody else removes the directory.
+    _own: Option<TempDir>,
 }
 
 impl Place {
     pub fn new() -> Place {
+        let dir = TempDir::new().unwrap();
+        let place = Place::at(dir.path());
+        Place { _own: Some(dir), ..place }
+    }
+
+    pub fn at(path: &Path) -> Place {
         let small = Options {
             segment_bytes_first: SEGMENT_SMALL,
             segment_bytes_max: SEGMENT_SMALL,
             ..Options::default()
         };
-        Place { dir: TempDir::new().unwrap(), options: small }
+        Place { path: path.into(), options: small, _own: None }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     pub fn layout(&self) -> DataDirectory {
-        DataDirectory::new(self.dir.path().join("data"), self.dir.path())
+        DataDirectory::new(self.path.join("data"), &self.path)
     }
 
     pub fn try_open(&self) -> Result<SharedStore, OpenError> {

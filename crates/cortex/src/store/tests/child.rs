@@ -1,0 +1,25 @@
+//! A test that runs itself again as a process of its own, to be killed or limited.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const DIRECTORY: &str = "CORTEX_TEST_STORE_CHILD";
+
+/// Set in the child alone: the directory to work in.
+pub fn directory() -> Option<PathBuf> {
+    std::env::var_os(DIRECTORY).map(PathBuf::from)
+}
+
+/// `test` is the path of the calling test. `shell` is run first by the child, as itself.
+pub fn start(test: &str, directory: &Path, shell: &str) -> Child {
+    let executable = std::env::current_exe().unwrap();
+    Command::new("/bin/sh")
+        .args(["-c", &format!("{shell} exec \"$0\" --exact \"$1\" --nocapture")])
+        .arg(executable)
+        .arg(test)
+        .env(DIRECTORY, directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
