@@ -157,7 +157,7 @@ fn broken_settings_are_refused_with_file_and_key() {
 fn odd_names_get_a_suggestion() {
     let node = Node::start();
     for odd in ["My App!", "a::b", "../up", "UPPER", "-dash", "ünïcode", ""] {
-        let create = format!("--application={odd}");
+        let create = format!("--app={odd}");
         node.run(&["apps", "create", "--", odd]).refused().saying(&["lower-case"]);
         node.run(&["ps", &create]).refused();
     }

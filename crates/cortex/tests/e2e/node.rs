@@ -200,7 +200,7 @@ impl Node {
 
     pub fn run_in(&self, directory: &Path, arguments: &[&str]) -> Outcome {
         let mut command = Command::new(binary());
-        command.arg(arguments[0]).arg("--data-dir").arg(self.data()).args(&arguments[1..]);
+        command.arg("--data-dir").arg(self.data()).args(arguments);
         command.current_dir(directory);
         run(command, &format!("cortex {}", arguments.join(" ")))
     }
