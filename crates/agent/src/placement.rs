@@ -34,6 +34,9 @@ fn home<'a>(
     slot: Slot,
     members: &'a Members,
 ) -> Option<&'a NodeId> {
+    if members.len() == 1 {
+        return members.iter().find(|(_, weight)| **weight > 0).map(|(node, _)| node);
+    }
     let mut best: Option<(u64, &NodeId)> = None;
     for (node, weight) in members {
         let place = format!("{application}/{process}.{slot}@{node}");

@@ -28,10 +28,21 @@ impl World {
         self.records.rollouts.get(name).and_then(|rollout| rollout.serving.as_ref())
     }
 
+    /// Counted in the slots that are wanted.
     pub(crate) fn serving_well(&self, name: &ApplicationName) -> Serving {
+        self.serving_where(name, |instance| {
+            instance.slot as usize <= self.wanted(name, &instance.process)
+        })
+    }
+
+    fn serving_where(
+        &self,
+        name: &ApplicationName,
+        counts: impl Fn(&InstanceId) -> bool,
+    ) -> Serving {
         let mut count = Serving::new();
         let Some(serving) = self.serving(name) else { return count };
-        for (instance, claim) in self.records.claims_of(name) {
+        for (instance, claim) in self.records.claims_of(name).filter(|(id, _)| counts(id)) {
             let ready = claim.incarnations.iter().filter(|incarnation| {
                 incarnation.state == InstanceState::Ready && incarnation.release == *serving
             });
@@ -190,7 +201,7 @@ impl World {
                 continue;
             }
             let web = ProcessType::web();
-            let well = self.serving_well(name).get(&web).map_or(0, |count| count.1);
+            let well = self.serving_where(name, |_| true).get(&web).map_or(0, |count| count.1);
             assert!(well >= 1, "{name}: a request finds nobody");
         }
     }

@@ -27,6 +27,18 @@ fn history(seed: u64, tracing: bool) -> Result<Counts, String> {
     })
 }
 
+/// Every history of one thread; the first that broke.
+fn part(first: u64, step: u64, seeds: u64) -> Result<Counts, String> {
+    let mut counts = Counts::new();
+    for seed in (first..seeds).step_by(usize::try_from(step).unwrap_or(1)) {
+        let history = history(seed, false).map_err(|error| format!("SIM_SEED={seed}: {error}"))?;
+        for (fault, count) in history {
+            *counts.entry(fault).or_default() += count;
+        }
+    }
+    Ok(counts)
+}
+
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
@@ -37,16 +49,21 @@ fn every_history_ends_well() {
         history(seed, true).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         return;
     }
+    let seeds = variable("SIM_SEEDS").unwrap_or(SEEDS);
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let mut counts = Counts::new();
-    for seed in 0..variable("SIM_SEEDS").unwrap_or(SEEDS) {
-        let history = history(seed, false);
-        let history = history.unwrap_or_else(|error| {
-            panic!("seed {seed}: {error}\nreplay: SIM_SEED={seed} cargo test -p sim --test sweep -- --nocapture")
-        });
-        for (fault, count) in history {
-            *counts.entry(fault).or_default() += count;
+    std::thread::scope(|scope| {
+        let parts: Vec<_> =
+            (0..threads).map(|first| scope.spawn(move || part(first, threads, seeds))).collect();
+        for part in parts {
+            let part = part.join().expect("a part returns").unwrap_or_else(|error| {
+                panic!("{error}\nreplay: cargo test -p sim --test sweep -- --nocapture")
+            });
+            for (fault, count) in part {
+                *counts.entry(fault).or_default() += count;
+            }
         }
-    }
+    });
     println!("{counts:?}");
     for fault in Fault::ALL {
         assert!(counts.contains_key(&fault), "{fault:?} never happened: the sweep tests nothing");
@@ -85,4 +102,16 @@ fn switching_before_all_are_healthy_is_noticed() {
 #[test]
 fn starting_before_the_claim_is_written_is_noticed() {
     check_mutant(agent::mutants::START_BEFORE_CLAIM);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn leaving_strays_alone_is_noticed() {
+    check_mutant(agent::mutants::FORGET_STRAYS);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn using_a_generation_twice_is_noticed() {
+    check_mutant(agent::mutants::REUSE_GENERATIONS);
 }
