@@ -16,6 +16,7 @@ pub enum Fault {
     RepeatedNotice,
     DelayedNotice,
     LostDrained,
+    LostClaim,
     Destroyed,
     BadBuild,
     BadReleaseStep,
@@ -25,7 +26,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 18] = [
+    pub const ALL: [Fault; 19] = [
         Fault::Crash,
         Fault::CrashLoop,
         Fault::Hang,
@@ -38,6 +39,7 @@ impl Fault {
         Fault::RepeatedNotice,
         Fault::DelayedNotice,
         Fault::LostDrained,
+        Fault::LostClaim,
         Fault::Destroyed,
         Fault::BadBuild,
         Fault::BadReleaseStep,

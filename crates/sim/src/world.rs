@@ -215,6 +215,12 @@ impl World {
             self.tell(|| "node crash".into());
             self.lives += 1;
             self.life = self.lives;
+            if self.storm(20)
+                && let Some(instance) = self.records.claims.keys().next().cloned()
+            {
+                self.count(Fault::LostClaim);
+                self.records.claims.remove(&instance);
+            }
             self.later(down, Happening::NodeUp);
         }
     }

@@ -364,5 +364,7 @@ fn must_wait_for_others(app: &Application, slot: &Slot, role: &Role) -> bool {
         let newer = other.max(&role.release);
         *other != role.release && mode(app, newer) == RolloutMode::StopFirst
     });
-    beside || other_release
+    // What a stray was started for is not known.
+    let stray = !app.strays.is_empty() && apart;
+    beside || other_release || stray
 }
