@@ -21,7 +21,7 @@ mod status;
 mod upload;
 pub mod wire;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,11 +88,11 @@ impl std::ops::Deref for Api {
 impl Api {
     /// The host in URLs for people on this machine.
     fn url_host(&self) -> String {
-        let ip = self.http.ip();
-        match ip {
-            ip if ip.is_loopback() || ip.is_unspecified() => "127.0.0.1".into(),
-            std::net::IpAddr::V4(ip) => ip.to_string(),
-            std::net::IpAddr::V6(ip) => format!("[{ip}]"),
+        match self.http.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) if ip.is_unspecified() => format!("[{}]", Ipv6Addr::LOCALHOST),
+            IpAddr::V6(ip) => format!("[{ip}]"),
         }
     }
 

@@ -88,8 +88,8 @@ async fn leftovers(session: &Session) -> anyhow::Result<()> {
     match stopped as u64 {
         0 => output::say(&format!("No node is running on {root}.")),
         count => output::say(&format!(
-            "No node is running on {root}; stopped {} it had left.",
-            output::count(count, "process").replace("processs", "processes")
+            "No node is running on {root}; stopped {} that one had left.",
+            output::count(count, "instance")
         )),
     }
     Ok(())
