@@ -241,7 +241,7 @@ impl World {
             return;
         }
         self.tell(|| "node up".into());
-        let checker = Checker::new(self.random.next());
+        let checker = Checker::new(self.random.draw());
         self.node = Some(Node { agents: BTreeMap::new(), checker, checker_tick: None });
         for (instance, verdict) in self.records.verdicts.clone() {
             self.checker(checker::Event::Written(instance, verdict));
@@ -475,7 +475,6 @@ impl World {
             Some(checker::Target { generation, method, interval, timeout })
         });
         self.checker(checker::Event::Target(instance.clone(), target));
-        let life = self.life;
         for incarnation in incarnations {
             if incarnation.state != InstanceState::Draining {
                 continue;
@@ -495,7 +494,6 @@ impl World {
             let event = Event::Drained { id };
             let agent = self.node.as_ref().and_then(|node| node.agents.get(&name));
             let Some(agent) = agent else { continue };
-            let _ = life;
             let life = agent.life;
             self.later(wait, Happening::Agent { name, life, event });
         }
