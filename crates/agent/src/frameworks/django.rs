@@ -92,7 +92,7 @@ fn start(
     module: &str,
     notes: &mut Vec<String>,
 ) -> Result<String, RecipeError> {
-    let gunicorn = |target: &str| format!("{} {}", venv::gunicorn(), target);
+    let gunicorn = |target: &str| format!("{} {}", venv::gunicorn(), shell_word(target));
     let importable = |target: &String| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._:".contains(c);
         let path = target.split(':').next().unwrap_or_default().replace('.', "/");
@@ -110,7 +110,7 @@ fn start(
         format!(
             "{}/uvicorn --host \"$HOST\" --port \"$PORT\" --no-access-log {}",
             venv::BIN,
-            target
+            shell_word(target)
         )
     };
     if let Some(target) = named("ASGI_APPLICATION") {
