@@ -23,6 +23,8 @@ pub enum CommitError {
     Version(u8),
     #[error("a commit has an unknown action {0}")]
     Action(u8),
+    #[error("a commit has no time")]
+    Stamp,
     #[error("a commit has a malformed node id")]
     Node,
     #[error("a commit has a malformed key")]
@@ -71,7 +73,7 @@ pub struct Position {
 }
 
 impl Position {
-    pub fn start_of(stamp: Stamp) -> Position {
+    pub const fn start_of(stamp: Stamp) -> Position {
         Position { stamp, node: NodeTag::LOWEST }
     }
 }
@@ -164,6 +166,9 @@ impl Commit {
             other => return Err(CommitError::Version(other)),
         }
         let stamp = Stamp(u64::from_le_bytes(reader.array()?));
+        if stamp == Stamp::default() {
+            return Err(CommitError::Stamp);
+        }
         let node_length = reader.byte()?;
         let node = std::str::from_utf8(reader.take(node_length.into())?);
         let node: NodeId = node.ok().and_then(|n| n.parse().ok()).ok_or(CommitError::Node)?;
@@ -229,7 +234,7 @@ mod tests {
     proptest! {
         #[test]
         fn commits_round_trip_and_every_prefix_is_refused(
-            stamp: u64,
+            stamp in 1..=u64::MAX,
             node in "[a-z0-9]{1,16}",
             key in "[a-zä]{1,9}(::[a-z]{1,9}){0,3}",
             size: Option<u64>,

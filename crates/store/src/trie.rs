@@ -6,13 +6,23 @@ use std::collections::BTreeMap;
 use model::Prefix;
 use model::key::SEPARATOR;
 
+use crate::clock::Stamp;
 use crate::commit::Position;
 
-#[derive(Clone, Debug, Default)]
+/// No commit has stamp 0; as an `Option` every branch would be 8 bytes larger.
+const NONE: Position = Position::start_of(Stamp(0));
+
+#[derive(Clone, Debug)]
 struct Branch {
-    winner: Option<Position>,
+    winner: Position,
     #[allow(clippy::box_collection, reason = "most branches are leaves: 8 bytes instead of 24")]
     children: Option<Box<BTreeMap<Box<str>, Branch>>>,
+}
+
+impl Default for Branch {
+    fn default() -> Branch {
+        Branch { winner: NONE, children: None }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -31,7 +41,7 @@ impl Trie {
     }
 
     pub fn get(&self, key: &str) -> Option<Position> {
-        self.root.descend(key.split(SEPARATOR))?.winner
+        self.root.descend(key.split(SEPARATOR))?.winner()
     }
 
     /// Returns the winner before.
@@ -44,7 +54,8 @@ impl Trie {
             }
             branch = children.get_mut(token).expect("just looked for or inserted");
         }
-        let before = branch.winner.replace(winner);
+        let before = branch.winner();
+        branch.winner = winner;
         self.len += usize::from(before.is_none());
         before
     }
@@ -65,17 +76,27 @@ impl Trie {
 }
 
 impl Branch {
+    fn winner(&self) -> Option<Position> {
+        (self.winner != NONE).then_some(self.winner)
+    }
+
+    fn take(&mut self) -> Option<Position> {
+        let winner = self.winner();
+        self.winner = NONE;
+        winner
+    }
+
     fn descend<'a>(&self, mut tokens: impl Iterator<Item = &'a str>) -> Option<&Branch> {
         tokens.try_fold(self, |branch, token| branch.children.as_ref()?.get(token))
     }
 
     /// A key has at most 1 KiB, so the recursion ends after some 340 tokens.
     fn remove<'a>(&mut self, tokens: &mut impl Iterator<Item = &'a str>) -> Option<Position> {
-        let Some(token) = tokens.next() else { return self.winner.take() };
+        let Some(token) = tokens.next() else { return self.take() };
         let children = self.children.as_mut()?;
         let child = children.get_mut(token)?;
         let removed = child.remove(tokens);
-        if child.winner.is_none() && child.children.is_none() {
+        if child.winner == NONE && child.children.is_none() {
             children.remove(token);
             if children.is_empty() {
                 self.children = None;
@@ -85,7 +106,7 @@ impl Branch {
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Position)) {
-        if let Some(winner) = self.winner {
+        if let Some(winner) = self.winner() {
             visit(winner);
         }
         for child in self.children.iter().flat_map(|children| children.values()) {

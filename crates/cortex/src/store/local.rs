@@ -185,6 +185,12 @@ impl LocalStore {
         lock: File,
     ) -> io::Result<LocalStore> {
         let Recovered { replica, clock: stamp, next_batch, segments, current, end, .. } = recovered;
+        tracing::info!(
+            keys = replica.live(),
+            commits = replica.history().len(),
+            unclean = recovered.unclean,
+            "store.opened"
+        );
         let newest = segments[&current].clone();
         let segments: Segments = Arc::new(RwLock::new(segments));
         let log =
