@@ -52,7 +52,7 @@ pub fn read(archive: impl Read) -> Result<SourceTree, Problem> {
             }
             EntryType::Link => {
                 let target = entry.link_name().map_err(|error| damaged(&error))?;
-                if !target.is_some_and(|target| inside(&target).is_some()) {
+                if target.is_none_or(|target| inside(&target).is_none()) {
                     return Err(unsafe_entry(&path, "is a link that leads outside"));
                 }
             }

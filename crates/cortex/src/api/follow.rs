@@ -40,6 +40,11 @@ impl Follower {
         follower
     }
 
+    /// How many bytes of the current file were read; none where there is no file yet.
+    pub fn position(&mut self) -> Option<u64> {
+        self.file.as_mut().and_then(|file| file.stream_position().ok())
+    }
+
     fn open(&mut self) {
         self.file = File::open(&self.path).ok();
         let metadata = self.file.as_ref().and_then(|file| file.metadata().ok());
@@ -80,7 +85,7 @@ impl Follower {
         let Ok(now) = std::fs::metadata(&self.path) else {
             return false;
         };
-        let position = self.file.as_mut().and_then(|file| file.stream_position().ok());
+        let position = self.position();
         now.ino() != self.inode || position.is_some_and(|position| now.size() < position)
     }
 

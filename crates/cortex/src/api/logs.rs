@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
@@ -54,26 +54,29 @@ pub async fn lines(
     let filter = query.process;
     let follow = query.follow;
     tokio::spawn(async move {
-        // Followers start before the last lines are read: nothing falls between, and what both see
-        // is not shown twice as the position is taken first.
+        // Followers take their places first and the last lines are read up to there: nothing falls
+        // between, and nothing is shown twice.
         let mut followers = BTreeMap::new();
         if follow {
             join(&mut followers, &directory, filter.as_deref(), Follower::from_end);
         }
-        let tail_directory = directory.clone();
-        let tail_filter = filter.clone();
+        let positions: Positions = followers
+            .iter_mut()
+            .filter_map(|(path, follower)| Some((path.clone(), follower.position()?)))
+            .collect();
+        let (tail_directory, tail_filter) = (directory.clone(), filter.clone());
         let tail = tokio::task::spawn_blocking(move || {
-            tail(&tail_directory, tail_filter.as_deref(), wanted)
+            tail(&tail_directory, tail_filter.as_deref(), wanted, &positions)
         });
         for line in tail.await.unwrap_or_default() {
             if sender.send(line).await.is_err() {
                 return;
             }
         }
-        while follow {
-            if pass_on(&mut followers, &sender).await.is_err() {
-                return;
-            }
+        if !follow {
+            return;
+        }
+        while pass_on(&mut followers, &sender).await.is_ok() {
             tokio::select! {
                 () = tokio::time::sleep(POLL) => {}
                 () = sender.closed() => return,
@@ -83,6 +86,9 @@ pub async fn lines(
     });
     Ok(ndjson(receiver))
 }
+
+/// Up to where a file's lines are among the last ones; what comes after is followed.
+type Positions = BTreeMap<PathBuf, u64>;
 
 async fn pass_on(
     followers: &mut BTreeMap<PathBuf, Follower>,
@@ -147,27 +153,33 @@ fn matches(source: &str, filter: Option<&str>) -> bool {
 }
 
 /// The last `wanted` lines of all files together.
-fn tail(directory: &FilePath, filter: Option<&str>, wanted: usize) -> Vec<LogLine> {
+fn tail(
+    directory: &FilePath,
+    filter: Option<&str>,
+    wanted: usize,
+    positions: &Positions,
+) -> Vec<LogLine> {
     let mut all = Vec::new();
     for (path, source) in log_files(directory, filter) {
-        all.extend(last_lines(&path, &source, wanted));
+        let end = positions.get(&path).copied();
+        all.extend(last_lines(&path, &source, wanted, end));
     }
     sort(&mut all);
     let excess = all.len().saturating_sub(wanted);
     all.split_off(excess)
 }
 
-fn last_lines(path: &FilePath, source: &str, wanted: usize) -> VecDeque<LogLine> {
+fn last_lines(path: &FilePath, source: &str, wanted: usize, end: Option<u64>) -> VecDeque<LogLine> {
     let mut lines = VecDeque::new();
     let Ok(mut file) = File::open(path) else {
         return lines;
     };
-    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    let size = end.unwrap_or_else(|| file.metadata().map_or(0, |metadata| metadata.len()));
     let from = size.saturating_sub(TAIL_BYTES_MAX);
     if file.seek(SeekFrom::Start(from)).is_err() {
         return lines;
     }
-    let mut reader = BufReader::new(file);
+    let mut reader = BufReader::new(file.take(size - from));
     let mut bytes = Vec::new();
     let mut torn = from > 0;
     while reader.read_until(b'\n', &mut bytes).is_ok_and(|count| count > 0) {
@@ -211,7 +223,7 @@ mod tests {
 
     fn check(filter: Option<&str>, wanted: usize, expected: &[&str]) {
         let directory = directory();
-        let lines = tail(directory.path(), filter, wanted);
+        let lines = tail(directory.path(), filter, wanted, &Positions::new());
         let texts: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
         assert_eq!(texts, expected, "{filter:?}");
     }
@@ -225,5 +237,14 @@ mod tests {
         check(Some("cortex"), 100, &["a"]);
         check(Some("nothing"), 100, &[]);
         check(None, 0, &[]);
+    }
+
+    #[test]
+    fn what_is_followed_is_not_among_the_last_lines() {
+        let directory = directory();
+        let first = "2026-08-01T12:00:02.000Z b\n  and more\n".len() as u64;
+        let positions = [(directory.path().join("web.1.log"), first)].into();
+        let lines = tail(directory.path(), Some("web.1"), 1, &positions);
+        assert_eq!(lines[0].text, "  and more");
     }
 }

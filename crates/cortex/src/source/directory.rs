@@ -49,9 +49,11 @@ fn is_source(entry: &DirEntry) -> bool {
     if entry.depth() == 0 {
         return true;
     }
-    let skipped = SKIPPED.iter().any(|name| entry.file_name() == *name);
+    if SKIPPED.iter().any(|name| entry.file_name() == *name) {
+        return false;
+    }
     let is_directory = entry.file_type().is_some_and(|kind| kind.is_dir());
-    !skipped && !(is_directory && entry.path().join(VIRTUAL_ENVIRONMENT_MARK).exists())
+    !is_directory || !entry.path().join(VIRTUAL_ENVIRONMENT_MARK).exists()
 }
 
 fn append(
