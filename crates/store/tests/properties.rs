@@ -133,7 +133,9 @@ proptest! {
             replica
         };
         let one = load(&commits);
-        commits.sort_by_key(|(stamp, node)| (stamp ^ seed).wrapping_mul(0x9e37_79b9) ^ u64::from(*node));
+        commits.sort_by_key(|(stamp, node)| {
+            (stamp ^ seed).wrapping_mul(0x9e37_79b9) ^ u64::from(*node)
+        });
         let other = load(&commits);
         prop_assert_eq!(one.history().head(), other.history().head());
         prop_assert!(one.prefix(&Prefix::all()).into_iter().eq(other.prefix(&Prefix::all())));
