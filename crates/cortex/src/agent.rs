@@ -49,6 +49,8 @@ const ACTOR_PAUSE_MAX: Duration = Duration::from_secs(10);
 const ACTOR_RAN_WELL: Duration = Duration::from_secs(30);
 /// What was left running by a build that this node no longer waits for.
 const TASK_GRACE: Duration = Duration::from_secs(2);
+/// SIGKILL has come long before; only the kernel could hold them that long.
+const TASKS_END_MAX: Duration = Duration::from_secs(10);
 
 /// What all actors of a node share.
 pub struct AgentContext {
@@ -105,6 +107,7 @@ pub async fn run(
 /// Takes hold of what earlier node processes left running.
 async fn adopt(context: &AgentContext) -> anyhow::Result<()> {
     context.registry.clear();
+    let mut tasks = Vec::new();
     for held in context.launcher.adopt().await? {
         let held: Arc<dyn launcher::Held> = held.into();
         match held.purpose().clone() {
@@ -114,17 +117,22 @@ async fn adopt(context: &AgentContext) -> anyhow::Result<()> {
                 }
                 context.registry.launched(&IncarnationId { instance, generation }, held);
             }
-            // Whoever waited for it died with the earlier process; steps are safe to repeat.
-            Purpose::Task { .. } => {
-                tokio::spawn(async move {
-                    held.stop(TASK_GRACE).await.ok();
-                    held.exit().wait_for(Option::is_some).await.ok();
-                    held.forget().await.ok();
-                });
-            }
+            Purpose::Task { .. } => tasks.push(end_task(held)),
         }
     }
+    // Before any actor runs: it would start the same step beside the old one.
+    let all = futures_util::future::join_all(tasks);
+    if tokio::time::timeout(TASKS_END_MAX, all).await.is_err() {
+        tracing::warn!("agent.tasks_left_running");
+    }
     Ok(())
+}
+
+/// Whoever waited for it died with the earlier process; steps are safe to repeat.
+async fn end_task(held: Arc<dyn launcher::Held>) {
+    held.stop(TASK_GRACE).await.ok();
+    held.exit().wait_for(Option::is_some).await.ok();
+    held.forget().await.ok();
 }
 
 struct Actors {

@@ -8,23 +8,32 @@ mod prune;
 mod steps;
 mod unpack;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use agent::application::{Failure, IncarnationId};
 use anyhow::Context;
-use model::{ApplicationName, NodeId, ProcessType, Release, TypedKey};
+use model::{ApplicationName, NodeId, ProcessType, Release, ReleaseId, TypedKey};
 
 use super::launcher::{LaunchSpec, Launcher, Purpose};
+use super::observe::process::boot_id;
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::store::{SharedStore, Value};
 
 pub use environment::shell_command;
 
-/// Lies in a release's directory until it is built. Virtual environments hard-code their path, so
-/// a release is built where it will run, and this file tells a half-built one.
-const BUILDING: &str = ".cortex-building";
+/// Ends the name of the file beside a release's directory that says that it is built whole. Virtual
+/// environments hard-code their path, so a release is built where it will run; a mark that is set
+/// last tells a half-built one wherever a kill came.
+const BUILT: &str = ".built";
+/// Follows the boot's id in that file once everything is known to have reached the disk.
+const DURABLE: &str = "durable";
+/// More at once would starve what serves; one alone would make all wait for a stuck one.
+const BUILDS_AT_ONCE: usize = 2;
+
+type Turn = Arc<tokio::sync::Mutex<()>>;
 
 pub struct Preparer {
     layout: DataDirectory,
@@ -34,8 +43,9 @@ pub struct Preparer {
     launcher: Arc<dyn Launcher>,
     /// What applications find programs with: the node's own search path.
     path: String,
-    /// One build at a time: builds of several applications at once would starve what serves.
     builds: tokio::sync::Semaphore,
+    /// One at a time works on a release: an actor that starts again asks for what goes on already.
+    turns: Mutex<BTreeMap<(ApplicationName, ReleaseId), Turn>>,
     secrets: Mutex<()>,
 }
 
@@ -48,8 +58,9 @@ impl Preparer {
         launcher: Arc<dyn Launcher>,
         path: String,
     ) -> Preparer {
-        let builds = tokio::sync::Semaphore::new(1);
-        Preparer { layout, node, clock, store, launcher, path, builds, secrets: Mutex::new(()) }
+        let builds = tokio::sync::Semaphore::new(BUILDS_AT_ONCE);
+        let (turns, secrets) = (Mutex::default(), Mutex::new(()));
+        Preparer { layout, node, clock, store, launcher, path, builds, turns, secrets }
     }
 
     /// Unpacks and builds, unless that was done.
@@ -58,18 +69,23 @@ impl Preparer {
         application: &ApplicationName,
         release: &Release,
     ) -> Result<(), Failure> {
+        let turn = self.turn(application, &release.id);
+        let _turn = turn.lock().await;
         let directory = self.layout.release(application, &release.id);
-        if is_built(&directory) {
+        let mark = mark(&directory);
+        if is_built(&directory, &mark) {
             return Ok(());
         }
-        let _turn = self.builds.acquire().await;
+        let _slot = self.builds.acquire().await;
         self.unpack(application, release, &directory).await.map_err(failure("unpacking"))?;
         for (number, step) in release.recipe.build.iter().enumerate() {
             self.step(application, release, step, &format!("build-{number}")).await?;
         }
-        std::fs::remove_file(directory.join(BUILDING))
-            .context("the build's mark cannot be removed")
+        let boot = boot_id()
+            .and_then(|boot| std::fs::write(&mark, &boot).map(|()| boot))
+            .context("the build's mark cannot be set")
             .map_err(failure("finishing the build"))?;
+        make_durable(mark, boot);
         self.prune_caches(application).await;
         Ok(())
     }
@@ -80,10 +96,19 @@ impl Preparer {
         application: &ApplicationName,
         release: &Release,
     ) -> Result<(), Failure> {
+        let turn = self.turn(application, &release.id);
+        let _turn = turn.lock().await;
         for (number, step) in release.recipe.release.iter().enumerate() {
             self.step(application, release, step, &format!("release-{number}")).await?;
         }
         Ok(())
+    }
+
+    /// Those that nobody holds any more go here, so that there are as many as releases in work.
+    fn turn(&self, application: &ApplicationName, release: &ReleaseId) -> Turn {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        turns.entry((application.clone(), release.clone())).or_default().clone()
     }
 
     pub async fn launch_spec(
@@ -126,14 +151,15 @@ impl Preparer {
         let source = entry.context("the source is not in the store any more: push again")?.value;
         let persist = self.layout.persist(application);
         let (directory, paths) = (directory.to_path_buf(), release.recipe.persist.clone());
+        let expected = release.source;
         tokio::task::spawn_blocking(move || {
             start_over(&directory)?;
             match source {
-                Value::Inline(bytes) => unpack::unpack(&bytes[..], &directory)?,
+                Value::Inline(bytes) => unpack::unpack(&bytes[..], expected, &directory)?,
                 Value::File { path, .. } => {
                     let file = std::fs::File::open(&path)
                         .with_context(|| format!("{} cannot be opened", path.display()))?;
-                    unpack::unpack(std::io::BufReader::new(file), &directory)?;
+                    unpack::unpack(std::io::BufReader::new(file), expected, &directory)?;
                 }
             }
             persist::link(&directory, &persist, &paths)
@@ -142,20 +168,49 @@ impl Preparer {
     }
 }
 
-fn is_built(directory: &Path) -> bool {
-    directory.is_dir() && !directory.join(BUILDING).exists()
+fn mark(directory: &Path) -> PathBuf {
+    let mut name = directory.as_os_str().to_owned();
+    name.push(BUILT);
+    name.into()
 }
 
-/// An empty directory that is marked as being built.
-fn start_over(directory: &PathBuf) -> anyhow::Result<()> {
-    let make = || {
+/// After a power cut, files may be empty that were written shortly before: only a build of this
+/// boot counts, or one that is known to have reached the disk.
+fn is_built(directory: &Path, mark: &Path) -> bool {
+    let Ok(text) = std::fs::read_to_string(mark) else { return false };
+    let of_this_boot = boot_id().is_ok_and(|boot| text.split(' ').next() == Some(&boot));
+    directory.is_dir() && (of_this_boot || text.ends_with(DURABLE))
+}
+
+/// In the background: nobody who pushes waits for a slow disk.
+fn make_durable(mark: PathBuf, boot: String) {
+    tokio::task::spawn_blocking(move || {
+        let settle = || {
+            rustix::fs::syncfs(std::fs::File::open(&mark)?)?;
+            // Not made anew where the release was removed meanwhile.
+            let mut file = std::fs::OpenOptions::new().write(true).open(&mark)?;
+            std::io::Write::write_all(&mut file, format!("{boot} {DURABLE}").as_bytes())?;
+            file.sync_all()
+        };
+        if let Err(error) = settle() {
+            tracing::warn!(path = %mark.display(), %error, "prepare.not_durable");
+        }
+    });
+}
+
+/// Nothing of an earlier attempt is left, its mark first.
+fn start_over(directory: &Path) -> anyhow::Result<()> {
+    let clear = || {
+        match std::fs::remove_file(mark(directory)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         if directory.exists() {
             std::fs::remove_dir_all(directory)?;
         }
-        crate::node::identity::private_directory(directory)?;
-        std::fs::File::create(directory.join(BUILDING)).map(drop)
+        crate::node::identity::private_directory(directory)
     };
-    make().with_context(|| format!("{} cannot be made", directory.display()))
+    clear().with_context(|| format!("{} cannot be made", directory.display()))
 }
 
 fn failure(doing: &'static str) -> impl Fn(anyhow::Error) -> Failure {

@@ -43,7 +43,7 @@ impl Preparer {
         };
         let text = |path: &Path| path.display().to_string();
         let mut environment: BTreeMap<String, String> = [
-            ("PATH", if self.path.is_empty() { PATH_FALLBACK.into() } else { self.path.clone() }),
+            ("PATH", self.search_path(application, release)),
             ("HOME", text(&home)),
             ("TMPDIR", text(&temporary)),
             ("LANG", "C.UTF-8".into()),
@@ -69,6 +69,14 @@ impl Preparer {
             .map(|(name, value)| (name.to_string(), value)),
         );
         Ok(environment)
+    }
+
+    /// The release's own programs come first: those of its virtual environment and the like.
+    fn search_path(&self, application: &ApplicationName, release: &Release) -> String {
+        let directory = self.layout.release(application, &release.id);
+        let own = release.recipe.path.iter().map(|path| directory.join(path).display().to_string());
+        let node = if self.path.is_empty() { PATH_FALLBACK } else { &self.path };
+        own.chain([node.to_owned()]).collect::<Vec<_>>().join(":")
     }
 
     /// What the user configured, as it was when the release was made.

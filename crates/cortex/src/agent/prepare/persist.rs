@@ -1,176 +1,261 @@
-//! What outlives releases: `persist` paths live in the application's own directory, and each
-//! release has a link there. SQLite keeps its journal beside the file that a link leads to (since
-//! 3.10), so linking a database file alone is enough.
+//! Persistent paths: what an application wrote lives in `apps/NAME/persist` and is linked into each
+//! release. Blocking; must not know frameworks or databases; driven by preparation.
+//!
+//! Whether a path is a file or a directory is told, in this order, by what is kept already, by what
+//! came with the source, and by its name: with an extension (and no slash at its end) it is a file.
+//! A file that does not exist yet is left for the application to create, through the link: programs
+//! make a schema where there is no file. SQLite follows links before it names its `-wal`, `-shm`
+//! and `-journal` files (since 3.10), so these lie beside the kept file.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::symlink;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 
-/// Links each of `paths` in the release to its place under `persist`. Content that came with the
-/// source is the first content; what is there already is never overwritten.
-pub fn link(release: &Path, persist: &Path, paths: &[String]) -> anyhow::Result<()> {
-    for text in paths {
-        let relative = inner(text)?;
-        let (from, to) = (release.join(&relative), persist.join(&relative));
-        link_one(&from, &to, is_directory(text, &from))
-            .with_context(|| format!("the persistent path {text} cannot be set up"))?;
-    }
-    Ok(())
-}
+use super::unpack::{inside, resolve};
 
-fn link_one(from: &Path, to: &Path, directory: bool) -> anyhow::Result<()> {
-    let parent = to.parent().context("no parent")?;
-    crate::node::identity::private_directory(parent)?;
-    let came_along = from.symlink_metadata().is_ok();
-    if came_along && to.symlink_metadata().is_err() {
-        move_tree(from, to)?;
-    } else if came_along {
-        if directory {
-            add_missing(from, to)?;
+/// Belong to a database that came with the source, and are of no use without it.
+const SQLITE_SIBLINGS: &[&str] = &["-wal", "-journal"];
+/// A copy under way; a finished one is renamed.
+const PARTIAL: &str = ".cortex-partial";
+/// Deeper trees are no uploads; and recursion has an end.
+const DEPTH_MAX: usize = 100;
+
+/// Links every path of `paths` in `release` to its place in `kept`. Safe to repeat.
+pub fn link(release: &Path, kept: &Path, paths: &[String]) -> anyhow::Result<()> {
+    let mut paths: Vec<(PathBuf, bool)> = paths
+        .iter()
+        .map(|text| {
+            let path = inside(Path::new(text)).filter(|path| !path.as_os_str().is_empty());
+            let path = path.with_context(|| {
+                format!("the persistent path '{text}' leaves the release; name one inside it")
+            })?;
+            Ok((path, text.ends_with('/')))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    paths.sort();
+    fs::create_dir_all(kept).with_context(|| format!("cannot create {}", kept.display()))?;
+    let mut linked: Vec<PathBuf> = Vec::new();
+    for (path, slash) in paths {
+        // What lies in a persistent directory persists with it.
+        if linked.iter().any(|above| path.starts_with(above)) {
+            continue;
         }
-        remove(from)?;
+        link_one(release, kept, &path, slash)
+            .with_context(|| format!("cannot keep the persistent path '{}'", path.display()))?;
+        linked.push(path);
     }
-    if directory {
-        fs::create_dir_all(to)?;
-    }
-    if let Some(parent) = from.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    symlink(to, from)?;
     Ok(())
 }
 
-/// A file, where the source has one there or the last part has an extension; else a directory.
-/// A slash at the end always means a directory.
-fn is_directory(text: &str, from: &Path) -> bool {
-    match from.symlink_metadata() {
-        Ok(metadata) => metadata.is_dir(),
-        Err(_) => text.ends_with('/') || from.extension().is_none(),
+fn link_one(release: &Path, kept: &Path, path: &Path, slash: bool) -> anyhow::Result<()> {
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let place = resolve(release, parent)?.join(path.file_name().context("no name")?);
+    let (from, to) = (release.join(place), kept.join(path));
+    if fs::read_link(&from).is_ok_and(|target| target == to) {
+        return Ok(());
+    }
+    create_parent(&from)?;
+    create_parent(&to)?;
+    let source = fs::metadata(&from).ok();
+    let is_directory = match (fs::metadata(&to), &source) {
+        (Ok(kept), _) => kept.is_dir(),
+        (Err(_), Some(source)) => source.is_dir(),
+        (Err(_), None) => slash || path.extension().is_none(),
+    };
+    if let Some(source) = source {
+        // The other kind than what is kept: what is kept stays.
+        if source.is_dir() == is_directory {
+            if is_directory { copy_tree(&from, &from, &to, 0)? } else { copy_database(&from, &to)? }
+        }
+    }
+    if is_directory {
+        fs::create_dir_all(&to)?;
+    }
+    match fs::symlink_metadata(&from) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&from)?,
+        Ok(_) => fs::remove_file(&from)?,
+        Err(_) => {}
+    }
+    symlink(&to, &from)?;
+    Ok(())
+}
+
+fn create_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)
+}
+
+/// A file, and before it what SQLite needs to make sense of it.
+fn copy_database(from: &Path, to: &Path) -> anyhow::Result<()> {
+    if to.exists() {
+        return Ok(());
+    }
+    for sibling in SQLITE_SIBLINGS {
+        let beside = |path: &Path| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(sibling);
+            PathBuf::from(name)
+        };
+        if beside(from).is_file() {
+            copy_file(&beside(from), &beside(to))?;
+        }
+    }
+    copy_file(from, to)
+}
+
+/// Never overwrites, and never leaves half a file under the final name.
+fn copy_file(from: &Path, to: &Path) -> anyhow::Result<()> {
+    if to.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    let mut partial = to.as_os_str().to_owned();
+    partial.push(PARTIAL);
+    let partial = PathBuf::from(partial);
+    fs::copy(from, &partial)?;
+    fs::File::open(&partial)?.sync_all()?;
+    let linked = fs::hard_link(&partial, to);
+    fs::remove_file(&partial)?;
+    match linked {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error.into()),
+        _ => Ok(()),
     }
 }
 
-fn inner(text: &str) -> anyhow::Result<PathBuf> {
-    let path = Path::new(text);
-    let normal = path.components().all(|part| matches!(part, Component::Normal(_)));
-    if text.is_empty() || !normal {
-        bail!("the persistent path '{text}' must be inside the application, like 'storage'");
-    }
-    Ok(path.components().collect())
-}
-
-/// Files of a newer source that the persistent directory does not have yet.
-fn add_missing(from: &Path, to: &Path) -> anyhow::Result<()> {
+/// Links are taken along where they stay within the tree; elsewhere they would mean another place.
+fn copy_tree(root: &Path, from: &Path, to: &Path, depth: usize) -> anyhow::Result<()> {
+    ensure!(depth < DEPTH_MAX, "directories are nested deeper than {DEPTH_MAX}");
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() && target.is_dir() {
-            add_missing(&entry.path(), &target)?;
-        } else if target.symlink_metadata().is_err() {
-            move_tree(&entry.path(), &target)?;
+        let (path, copy) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_tree(root, &path, &copy, depth + 1)?;
+        } else if kind.is_file() {
+            copy_file(&path, &copy)?;
+        } else if kind.is_symlink()
+            && copy.symlink_metadata().is_err()
+            && resolve(root, path.strip_prefix(root)?).is_ok()
+        {
+            symlink(fs::read_link(&path)?, &copy)?;
         }
     }
     Ok(())
-}
-
-/// Both are below one data directory, which is one file system.
-fn move_tree(from: &Path, to: &Path) -> std::io::Result<()> {
-    fs::rename(from, to)
-}
-
-fn remove(path: &Path) -> std::io::Result<()> {
-    if path.symlink_metadata()?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
-    struct Bench {
+    struct Place {
         directory: tempfile::TempDir,
     }
 
-    impl Bench {
+    impl Place {
+        fn new() -> Place {
+            Place { directory: tempfile::tempdir().unwrap() }
+        }
+
+        fn kept(&self) -> PathBuf {
+            self.directory.path().join("persist")
+        }
+
         fn release(&self, name: &str, files: &[(&str, &str)]) -> PathBuf {
-            let release = self.directory.path().join(name);
-            fs::create_dir_all(&release).unwrap();
-            for (path, content) in files {
-                let path = release.join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, content).unwrap();
+            let root = self.directory.path().join(name);
+            fs::create_dir_all(&root).unwrap();
+            for (path, text) in files {
+                create_parent(&root.join(path)).unwrap();
+                fs::write(root.join(path), text).unwrap();
             }
-            release
+            root
         }
 
         fn link(&self, release: &Path, paths: &[&str]) -> anyhow::Result<()> {
-            let paths: Vec<String> = paths.iter().map(ToString::to_string).collect();
-            link(release, &self.directory.path().join("persist"), &paths)
-        }
-    }
-
-    fn bench() -> Bench {
-        Bench { directory: tempfile::tempdir().unwrap() }
-    }
-
-    #[test]
-    fn the_first_content_comes_with_the_source_and_later_content_stays() {
-        let bench = bench();
-        let first = bench.release("v1", &[("storage/a", "1"), ("db/data.sqlite3", "first")]);
-        bench.link(&first, &["storage", "db/data.sqlite3"]).unwrap();
-        fs::write(first.join("storage/upload"), "u").unwrap();
-        fs::write(first.join("db/data.sqlite3"), "rows").unwrap();
-        let second = bench
-            .release("v2", &[("storage/a", "2"), ("storage/b", "2"), ("db/data.sqlite3", "other")]);
-        bench.link(&second, &["storage", "db/data.sqlite3"]).unwrap();
-        let read = |path: &str| fs::read_to_string(second.join(path)).unwrap();
-        assert_eq!(read("storage/upload"), "u");
-        assert_eq!(read("storage/a"), "1");
-        assert_eq!(read("storage/b"), "2");
-        assert_eq!(read("db/data.sqlite3"), "rows");
-    }
-
-    #[test]
-    fn what_the_source_lacks_is_made_a_directory_or_left_to_the_application() {
-        let bench = bench();
-        let release = bench.release("v1", &[]);
-        bench.link(&release, &["storage", "db/production.sqlite3", "odd.d/"]).unwrap();
-        assert!(release.join("storage").is_dir());
-        assert!(release.join("odd.d").is_dir());
-        assert!(!release.join("db/production.sqlite3").exists());
-        fs::write(release.join("db/production.sqlite3"), "made").unwrap();
-        let kept = bench.directory.path().join("persist/db/production.sqlite3");
-        assert_eq!(fs::read_to_string(kept).unwrap(), "made");
-    }
-
-    #[test]
-    fn paths_that_lead_out_are_refused() {
-        let bench = bench();
-        let release = bench.release("v1", &[]);
-        for path in ["", "/etc", "..", "a/../../b", "."] {
-            assert!(bench.link(&release, &[path]).is_err(), "{path}");
+            let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
+            link(release, &self.kept(), &paths)
         }
     }
 
     #[test]
-    fn a_linked_database_keeps_its_rows_and_its_journal_beside_it() {
-        let bench = bench();
-        let script = "import sqlite3,sys\nc=sqlite3.connect('db.sqlite3')\n\
-            c.execute('pragma journal_mode=wal')\n\
-            c.execute('create table if not exists t(x)')\nc.execute('insert into t values(1)')\n\
-            c.commit()\nprint(c.execute('select count(*) from t').fetchone()[0])\n";
-        for (name, rows) in [("v1", "1\n"), ("v2", "2\n")] {
-            let release = bench.release(name, &[]);
-            bench.link(&release, &["db.sqlite3"]).unwrap();
-            let output = std::process::Command::new("python3")
-                .args(["-c", script])
-                .current_dir(&release)
-                .output()
-                .unwrap();
-            assert_eq!(String::from_utf8_lossy(&output.stdout), rows);
-            assert!(release.join("db.sqlite3").symlink_metadata().unwrap().is_symlink());
-            assert!(!release.join("db.sqlite3-wal").exists());
+    fn what_came_with_the_source_is_kept_once_and_never_overwritten() {
+        let place = Place::new();
+        let first = place.release("v1", &[("up/a.png", "first"), ("db.sqlite3", "one")]);
+        place.link(&first, &["up", "db.sqlite3"]).unwrap();
+        fs::write(first.join("up/mine"), "user").unwrap();
+        let second =
+            place.release("v2", &[("up/a.png", "second"), ("up/b", "b"), ("db.sqlite3", "two")]);
+        place.link(&second, &["up", "db.sqlite3"]).unwrap();
+        place.link(&second, &["up", "db.sqlite3"]).unwrap();
+        for (path, text) in
+            [("up/a.png", "first"), ("up/b", "b"), ("up/mine", "user"), ("db.sqlite3", "one")]
+        {
+            assert_eq!(fs::read_to_string(second.join(path)).unwrap(), text, "{path}");
+        }
+    }
+
+    #[test]
+    fn files_and_directories_are_told_apart_by_name() {
+        let place = Place::new();
+        let release = place.release("v1", &[]);
+        place.link(&release, &["log", "db/x.sqlite3", "data.d/", "log/deeper"]).unwrap();
+        assert!(place.kept().join("log").is_dir() && place.kept().join("data.d").is_dir());
+        assert!(!release.join("db/x.sqlite3").exists(), "left for the application to create");
+        fs::write(release.join("db/x.sqlite3"), "rows").unwrap();
+        assert_eq!(fs::read_to_string(place.kept().join("db/x.sqlite3")).unwrap(), "rows");
+    }
+
+    #[test]
+    fn a_persistent_path_does_not_leave_the_release() {
+        let place = Place::new();
+        let release = place.release("v1", &[]);
+        for path in ["../x", "/etc", "a/../../x", "", "."] {
+            place.link(&release, &[path]).expect_err(path);
+        }
+        symlink("/tmp", release.join("out")).unwrap();
+        place.link(&release, &["out/x"]).expect_err("through a link");
+    }
+
+    /// Runs Python's own SQLite in `release`.
+    fn sqlite(release: &Path, code: &str) -> String {
+        let script = format!("import sqlite3\nc = sqlite3.connect('db/app.sqlite3')\n{code}");
+        let output = Command::new("python3").args(["-c", &script]).current_dir(release).output();
+        let output = output.expect("python3 runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    #[test]
+    fn a_second_release_sees_the_rows_of_the_first() {
+        let place = Place::new();
+        let first = place.release("v1", &[]);
+        place.link(&first, &["db/app.sqlite3"]).unwrap();
+        let beside = sqlite(
+            &first,
+            "import os\nc.execute('pragma journal_mode=wal')\nc.execute('create table t(x)')\n\
+             c.execute('insert into t values (7)')\nc.commit()\n\
+             print(sorted(os.listdir('db')), os.path.exists(os.path.realpath('db/app.sqlite3') + \
+             '-wal'))",
+        );
+        assert_eq!(beside, "['app.sqlite3'] True", "the log lies beside the kept file");
+        let second = place.release("v2", &[]);
+        place.link(&second, &["db/app.sqlite3"]).unwrap();
+        assert_eq!(sqlite(&second, "print(c.execute('select x from t').fetchall())"), "[(7,)]");
+    }
+
+    #[test]
+    fn a_path_inside_a_persistent_directory_is_kept_with_it() {
+        let place = Place::new();
+        for (name, text) in [("v1", "rows"), ("v2", "rows")] {
+            let release = place.release(name, &[("storage/a", "")]);
+            place.link(&release, &["storage/p.sqlite3", "storage"]).unwrap();
+            if name == "v1" {
+                fs::write(release.join("storage/p.sqlite3"), text).unwrap();
+            }
+            assert_eq!(fs::read_to_string(release.join("storage/p.sqlite3")).unwrap(), text);
         }
     }
 }

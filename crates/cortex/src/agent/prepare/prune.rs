@@ -8,7 +8,6 @@ use model::{ApplicationName, ReleaseId};
 
 use super::Preparer;
 use crate::agent::platform_log;
-use crate::node::identity::private_directory;
 
 /// Packages of a dozen large applications; beyond it the least recently written ones go.
 const SHARED_CACHE_BYTES_MAX: u64 = 4 << 30;
@@ -16,8 +15,6 @@ const SHARED_CACHE_BYTES_MAX: u64 = 4 << 30;
 const CACHE_BYTES_MAX: u64 = 1 << 30;
 /// Build logs outlive their releases a little: people look for why something failed.
 const BUILD_LOGS_MAX: usize = 20;
-/// Destroyed applications whose persistent files can still be had back.
-const TRASH_MAX: usize = 10;
 
 impl Preparer {
     /// Removes all releases but these.
@@ -27,8 +24,11 @@ impl Preparer {
         let removed = tokio::task::spawn_blocking(move || {
             let keep: Vec<String> = keep.iter().map(ToString::to_string).collect();
             for entry in entries(&releases) {
-                let name = entry.file_name().map(|name| name.to_string_lossy().into_owned());
-                if name.is_some_and(|name| !keep.contains(&name)) {
+                let Some(name) = entry.file_name().map(|name| name.to_string_lossy()) else {
+                    continue;
+                };
+                let release = name.strip_suffix(super::BUILT).unwrap_or(&name);
+                if !keep.iter().any(|kept| kept == release) {
                     remove(&entry);
                 }
             }
@@ -50,26 +50,18 @@ impl Preparer {
         pruned.await.ok();
     }
 
-    /// After `destroy`: releases, caches and logs go; persistent files are kept in the trash.
+    /// After `destroy`: releases, caches and logs go. What the application persisted stays where the
+    /// answer to that command says it is: no command of ours deletes users' files.
     pub async fn remove_application(&self, application: &ApplicationName) {
         let directory = self.layout.application(application);
         let persist = self.layout.persist(application);
-        let trash = self.layout.root().join("trash");
-        let kept = trash.join(format!("{application}-{}", self.clock.now()));
         let removed = tokio::task::spawn_blocking(move || {
-            if entries(&persist).is_empty() {
-                remove(&directory);
-                return;
+            for entry in entries(&directory).into_iter().filter(|entry| *entry != persist) {
+                remove(&entry);
             }
-            let moved = private_directory(&trash).and_then(|()| fs::rename(&persist, &kept));
-            match moved {
-                Ok(()) => {
-                    tracing::info!(path = %kept.display(), "agent.persistent_files_kept");
-                    remove(&directory);
-                }
-                Err(error) => tracing::error!(%error, "agent.persistent_files_not_moved"),
-            }
-            remove_oldest(entries(&trash), TRASH_MAX);
+            // Both fail, and shall, where there is something in them.
+            fs::remove_dir(&persist).ok();
+            fs::remove_dir(&directory).ok();
         });
         removed.await.ok();
     }

@@ -1,12 +1,19 @@
 //! Runs one build or release step under a shim, so that a killed node leaves nothing behind that
 //! nobody holds.
 
+use std::time::Duration;
+
 use agent::application::Failure;
 use model::release::Step;
 use model::{ApplicationName, Release};
 
 use super::{LaunchSpec, Preparer, Purpose, failure};
 use crate::agent::platform_log;
+
+/// One that takes longer hangs; compiling large native packages takes minutes.
+const STEP_MAX: Duration = Duration::from_secs(30 * 60);
+/// Between SIGTERM and SIGKILL when it does.
+const STEP_GRACE: Duration = Duration::from_secs(5);
 
 impl Preparer {
     /// `name` is unique among the steps of one release.
@@ -38,9 +45,19 @@ impl Preparer {
         };
         let held = launch.await.map_err(failure("starting a step"))?;
         let mut exits = held.exit();
-        let exit = exits.wait_for(Option::is_some).await.ok().and_then(|exit| exit.clone());
+        let ended = exits.wait_for(Option::is_some);
+        let in_time = tokio::time::timeout(STEP_MAX, ended).await.is_ok();
+        if !in_time {
+            held.stop(STEP_GRACE).await.map_err(failure("stopping a step that hangs"))?;
+            exits.wait_for(Option::is_some).await.ok();
+        }
+        let exit = exits.borrow().clone();
         held.forget().await.ok();
         match exit {
+            Some(exit) if !in_time => Err(Failure {
+                why: format!("{} took longer than {} s", step.name, STEP_MAX.as_secs()),
+                last_words: exit.last_words,
+            }),
             Some(exit) if exit.success => Ok(()),
             Some(exit) => Err(Failure {
                 why: format!("{} failed: {}", step.name, exit.how),
