@@ -10,6 +10,10 @@ use anyhow::{Context, bail};
 /// Linux gives 32768 to 60999 to outgoing connections.
 pub const INSTANCE_PORTS: RangeInclusive<u16> = 20_000..=29_999;
 
+/// Nodes of several users on one machine begin at places this far apart, so that they seldom look
+/// at the same free port at once: an instance binds its port only a while after it was chosen.
+const NODES_APART: u32 = 97;
+
 /// Which ports this node has given to instances.
 #[derive(Clone, Default)]
 pub struct Ports {
@@ -28,7 +32,11 @@ impl Ports {
     pub fn take(&self) -> anyhow::Result<u16> {
         let mut given = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let (first, end) = (*INSTANCE_PORTS.start(), *INSTANCE_PORTS.end());
-        let mut port = given.last.unwrap_or(end);
+        let mut port = given.last.unwrap_or_else(|| {
+            let places = u32::from(end - first) + 1;
+            let place = std::process::id().wrapping_mul(NODES_APART) % places;
+            first + u16::try_from(place).unwrap_or_default()
+        });
         for _ in INSTANCE_PORTS {
             port = if port >= end { first } else { port + 1 };
             if !given.ports.contains(&port) && is_free(port) {
@@ -75,7 +83,9 @@ mod tests {
         let second = ports.take().unwrap();
         assert_ne!(first, second);
         ports.release(first);
-        let _squatter = TcpListener::bind((Ipv4Addr::LOCALHOST, second + 1));
-        assert_ne!(ports.take().unwrap(), second + 1);
+        let next =
+            if second == *INSTANCE_PORTS.end() { *INSTANCE_PORTS.start() } else { second + 1 };
+        let _squatter = TcpListener::bind((Ipv4Addr::LOCALHOST, next));
+        assert_ne!(ports.take().unwrap(), next);
     }
 }

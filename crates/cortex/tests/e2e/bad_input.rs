@@ -95,7 +95,9 @@ fn one_that_binds_another_port_is_told_which() {
     let project = node.path("app");
     let port = free_port().to_string();
     let web = format!("web: python3 -m http.server --bind 127.0.0.1 {port}\n");
-    of_files(&project, &[("Procfile", &web), ("cortex.toml", IMPATIENT)]);
+    // Two would meet at that port.
+    let settings = format!("[processes.web]\ncount = 1\n{IMPATIENT}");
+    of_files(&project, &[("Procfile", &web), ("cortex.toml", &settings)]);
     node.try_push(&project, "app").refused().saying(&[&format!("127.0.0.1:{port}"), "PORT"]);
 }
 

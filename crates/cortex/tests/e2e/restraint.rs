@@ -169,6 +169,6 @@ fn one_above_its_memory_limit_is_replaced_and_the_reason_kept() {
     });
     wait_for("the reason in the logs", STATE_DEADLINE, || {
         let logs = case.node.cortex(&["logs", "-n", "200", "-a", "app"]);
-        if logs.contains("memory") { Ok(()) } else { Err(logs) }
+        if logs.contains("web.1 is replaced: used") { Ok(()) } else { Err(logs) }
     });
 }
