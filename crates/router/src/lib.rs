@@ -1,1 +1,10 @@
+//! What the router decides: which application a request is for, which endpoint answers it, when an
+//! endpoint is left alone, what may be tried again, and which file a path means. Pure functions,
+//! called by the router's threads directly. (Ariel in the reference system.)
 
+pub mod balance;
+pub mod book;
+pub mod breaker;
+pub mod files;
+pub mod retry;
+pub mod routes;

@@ -1,0 +1,153 @@
+//! Sums per application and instance, and how they are printed. Bounded: instances that were
+//! replaced are added up under their slot, and the number of applications and slots is limited.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use model::{ApplicationName, InstanceId};
+
+use super::Record;
+
+/// More than one machine runs; beyond it, requests count for the application alone.
+const INSTANCES_MAX: usize = 10_000;
+const APPLICATIONS_MAX: usize = 10_000;
+/// Upper ends in microseconds, then without end.
+const BUCKETS_US: [u32; 12] = [
+    1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    10_000_000,
+];
+
+#[derive(Default)]
+pub struct Rollup {
+    applications: BTreeMap<ApplicationName, Sums>,
+    instances: BTreeMap<InstanceId, InstanceSums>,
+}
+
+#[derive(Default)]
+struct Sums {
+    /// By method and hundreds of the status: few, as methods are from a fixed list.
+    requests: BTreeMap<(&'static str, u16), u64>,
+    bytes_in: u64,
+    bytes_out: u64,
+    queue_us: u64,
+    service_us: u64,
+    total_us: u64,
+    buckets: [u64; BUCKETS_US.len() + 1],
+}
+
+#[derive(Default)]
+struct InstanceSums {
+    requests: u64,
+    errors: u64,
+    service_us: u64,
+}
+
+impl Rollup {
+    pub fn add(&mut self, record: &Record) {
+        let name = record.application.name();
+        if !self.applications.contains_key(name) {
+            if self.applications.len() >= APPLICATIONS_MAX {
+                return;
+            }
+            self.applications.insert(name.clone(), Sums::default());
+        }
+        if let Some(sums) = self.applications.get_mut(name) {
+            sums.add(record);
+        }
+        let Some((instance, _)) = record.application.instance() else { return };
+        if !self.instances.contains_key(instance) {
+            if self.instances.len() >= INSTANCES_MAX {
+                return;
+            }
+            self.instances.insert(instance.clone(), InstanceSums::default());
+        }
+        if let Some(sums) = self.instances.get_mut(instance) {
+            sums.requests += 1;
+            sums.errors += u64::from(record.status >= 500);
+            sums.service_us += u64::from(record.service_us);
+        }
+    }
+
+    pub fn forget(&mut self, application: &ApplicationName) {
+        self.applications.remove(application);
+        self.instances.retain(|instance, _| instance.application != *application);
+    }
+
+    pub fn prometheus(&self, dropped: u64) -> String {
+        let mut out = String::new();
+        // Writing to memory cannot fail.
+        let _ = self.write(&mut out, dropped);
+        out
+    }
+
+    fn write(&self, out: &mut String, dropped: u64) -> std::fmt::Result {
+        let apps = &self.applications;
+        writeln!(out, "# TYPE cortex_requests_total counter")?;
+        for (app, sums) in apps {
+            for ((method, class), count) in &sums.requests {
+                writeln!(
+                    out,
+                    "cortex_requests_total{{application=\"{app}\",method=\"{method}\",\
+                     status=\"{class}xx\"}} {count}"
+                )?;
+            }
+        }
+        writeln!(out, "# TYPE cortex_request_duration_seconds histogram")?;
+        for (app, sums) in apps {
+            sums.write_histogram(out, app)?;
+        }
+        let totals: [(&str, fn(&Sums) -> f64); 4] = [
+            ("cortex_received_bytes_total", |sums| sums.bytes_in as f64),
+            ("cortex_sent_bytes_total", |sums| sums.bytes_out as f64),
+            ("cortex_queue_seconds_total", |sums| sums.queue_us as f64 / 1e6),
+            ("cortex_service_seconds_total", |sums| sums.service_us as f64 / 1e6),
+        ];
+        for (name, value) in totals {
+            writeln!(out, "# TYPE {name} counter")?;
+            for (app, sums) in apps {
+                writeln!(out, "{name}{{application=\"{app}\"}} {}", value(sums))?;
+            }
+        }
+        let totals: [(&str, fn(&InstanceSums) -> f64); 3] = [
+            ("cortex_instance_requests_total", |sums| sums.requests as f64),
+            ("cortex_instance_errors_total", |sums| sums.errors as f64),
+            ("cortex_instance_service_seconds_total", |sums| sums.service_us as f64 / 1e6),
+        ];
+        for (name, value) in totals {
+            writeln!(out, "# TYPE {name} counter")?;
+            for (id, sums) in &self.instances {
+                let (app, label) = (&id.application, id.label());
+                let value = value(sums);
+                writeln!(out, "{name}{{application=\"{app}\",instance=\"{label}\"}} {value}")?;
+            }
+        }
+        writeln!(out, "# TYPE cortex_records_dropped_total counter")?;
+        writeln!(out, "cortex_records_dropped_total {dropped}")
+    }
+}
+
+impl Sums {
+    fn add(&mut self, record: &Record) {
+        *self.requests.entry((record.method, record.status / 100)).or_default() += 1;
+        self.bytes_in += record.bytes_in;
+        self.bytes_out += record.bytes_out;
+        self.queue_us += u64::from(record.queue_us);
+        self.service_us += u64::from(record.service_us);
+        self.total_us += u64::from(record.total_us);
+        let bucket = BUCKETS_US.iter().position(|end| record.total_us <= *end);
+        self.buckets[bucket.unwrap_or(BUCKETS_US.len())] += 1;
+    }
+
+    fn write_histogram(&self, out: &mut String, app: &ApplicationName) -> std::fmt::Result {
+        const NAME: &str = "cortex_request_duration_seconds";
+        let mut sum = 0;
+        for (index, count) in self.buckets.iter().enumerate() {
+            sum += count;
+            let end = BUCKETS_US.get(index).map(|end| f64::from(*end) / 1e6);
+            let end = end.map_or("+Inf".into(), |end| end.to_string());
+            writeln!(out, "{NAME}_bucket{{application=\"{app}\",le=\"{end}\"}} {sum}")?;
+        }
+        writeln!(out, "{NAME}_sum{{application=\"{app}\"}} {}", self.total_us as f64 / 1e6)?;
+        writeln!(out, "{NAME}_count{{application=\"{app}\"}} {sum}")
+    }
+}

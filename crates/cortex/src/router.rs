@@ -1,0 +1,206 @@
+//! The router's shell: one thread per core that serves from an immutable snapshot, and a control
+//! task that keeps the snapshot up with the store. Knows no agent and no checker; `node.rs` starts
+//! and stops it.
+
+mod connection;
+mod control;
+pub mod endpoint;
+mod files;
+mod forward;
+mod http;
+mod pages;
+mod pool;
+mod ports;
+mod queue;
+mod serve;
+mod stream;
+pub mod table;
+mod tunnel;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ::router::book::IncarnationKey;
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use model::key::Board;
+use model::{ApplicationName, NodeId, TypedKey};
+use tokio::sync::{Notify, mpsc};
+
+use self::endpoint::Endpoint;
+use self::serve::{Command, Scope};
+use self::table::{Application, Table};
+use crate::driver::Clock;
+use crate::faults::Faults;
+use crate::layout::DataDirectory;
+use crate::metrics::Metrics;
+use crate::store::SharedStore;
+
+pub use control::FAIL_POINT;
+
+/// Ports that come and go at once, per thread.
+const COMMANDS_MAX: usize = 1024;
+/// Suspicions that wait for the store; more say nothing new.
+const SUSPECTS_MAX: usize = 64;
+
+#[derive(Clone, Debug)]
+pub struct RouterConfig {
+    /// Where Host decides. Applications' own ports are on the same address.
+    pub public: SocketAddr,
+    /// None for one per core.
+    pub threads: Option<usize>,
+}
+
+/// What all threads and the control task share.
+pub struct Shared {
+    node: NodeId,
+    layout: DataDirectory,
+    clock: Clock,
+    faults: Faults,
+    metrics: Metrics,
+    public: SocketAddr,
+    table: ArcSwap<Table>,
+    files: Arc<files::Files>,
+    suspects: mpsc::Sender<(Arc<Endpoint>, &'static str)>,
+    /// Wakes the control task: a draining endpoint is empty.
+    control: Arc<Notify>,
+    threads: Vec<mpsc::Sender<Command>>,
+    serials: AtomicU64,
+    live: Mutex<Live>,
+}
+
+/// What the control task made; outlives its restarts, as requests depend on it.
+#[derive(Default)]
+struct Live {
+    applications: BTreeMap<ApplicationName, Arc<Application>>,
+    endpoints: BTreeMap<IncarnationKey, Arc<Endpoint>>,
+    /// Applications' own ports; an error says why one is not open.
+    ports: BTreeMap<u16, Result<(), String>>,
+}
+
+pub struct RouterHandle {
+    shared: Arc<Shared>,
+    store: SharedStore,
+    suspects: Mutex<Option<mpsc::Receiver<(Arc<Endpoint>, &'static str)>>>,
+    joins: Vec<JoinHandle<()>>,
+}
+
+/// One public port, as people are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicPort {
+    pub address: SocketAddr,
+    /// None where Host decides.
+    pub application: Option<ApplicationName>,
+    pub error: Option<String>,
+}
+
+/// Binds the public address and starts the threads. Must be called on the control runtime, whose
+/// pool reads static files. Routing begins with `RouterHandle::control`.
+pub fn start(
+    config: &RouterConfig,
+    store: SharedStore,
+    node: NodeId,
+    layout: DataDirectory,
+    clock: Clock,
+    faults: Faults,
+    metrics: Metrics,
+) -> anyhow::Result<RouterHandle> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let count = config.threads.unwrap_or(cores).max(1);
+    let listeners = ports::bind(config.public, count)?;
+    let public = listeners[0].local_addr()?;
+    let (senders, receivers): (Vec<_>, Vec<_>) =
+        (0..count).map(|_| mpsc::channel(COMMANDS_MAX)).unzip();
+    let (suspects, suspected) = mpsc::channel(SUSPECTS_MAX);
+    let shared = Arc::new(Shared {
+        node,
+        layout,
+        clock,
+        faults,
+        metrics,
+        public,
+        table: ArcSwap::default(),
+        files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),
+        suspects,
+        control: Arc::new(Notify::new()),
+        threads: senders,
+        serials: AtomicU64::new(1),
+        live: Mutex::default(),
+    });
+    let mut joins = Vec::new();
+    for (index, (commands, listener)) in receivers.into_iter().zip(listeners).enumerate() {
+        shared.threads[index].try_send(Command::Listen(Scope::Host, listener))?;
+        let recorder = shared.metrics.recorder();
+        let mut seed = [0; 8];
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
+        let shared = shared.clone();
+        let body = move || {
+            let seed = u64::from_le_bytes(seed);
+            if let Err(error) = serve::run(shared, recorder, seed, commands) {
+                tracing::error!(index, error = format!("{error:#}"), "router.thread_failed");
+            }
+        };
+        let builder = std::thread::Builder::new().name(format!("router-{index}"));
+        joins.push(builder.spawn(body).context("a thread of the router cannot be started")?);
+    }
+    Ok(RouterHandle { shared, store, suspects: Mutex::new(Some(suspected)), joins })
+}
+
+impl RouterHandle {
+    /// The control task: to be run under supervision, again after a fault. Ends with the store.
+    pub fn control(&self) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
+        control::run(self.shared.clone(), self.store.clone())
+    }
+
+    /// Tells the checker which instances refused; best effort, off the path of requests.
+    pub fn suspicions(&self) -> impl Future<Output = ()> + Send + use<> {
+        let receiver = self.suspects.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let store = self.store.clone();
+        async move {
+            let Some(mut receiver) = receiver else { return };
+            while let Some((endpoint, why)) = receiver.recv().await {
+                tracing::info!(instance = %endpoint.instance, why, "router.suspect");
+                let board = Board::Suspect(endpoint.instance.clone(), endpoint.generation);
+                let value = Bytes::from_static(why.as_bytes());
+                if let Err(error) = store.set(TypedKey::Board(board).key(), value).await {
+                    tracing::warn!(%error, "router.suspect_lost");
+                }
+            }
+        }
+    }
+
+    /// Where Host decides, as it was bound.
+    pub fn public(&self) -> SocketAddr {
+        self.shared.public
+    }
+
+    pub fn ports(&self) -> Vec<PublicPort> {
+        let owners = self.shared.table.load().ports().clone();
+        let live = self.shared.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let public = PublicPort { address: self.shared.public, application: None, error: None };
+        let own = live.ports.iter().map(|(port, state)| PublicPort {
+            address: SocketAddr::new(self.shared.public.ip(), *port),
+            application: owners.get(port).cloned(),
+            error: state.as_ref().err().cloned(),
+        });
+        std::iter::once(public).chain(own).collect()
+    }
+
+    /// Accepts no more, ends what is under way within `limit`, and waits for that. Blocks.
+    pub fn stop(self, limit: Duration) {
+        for thread in &self.shared.threads {
+            thread.try_send(Command::Stop(limit)).ok();
+        }
+        for join in self.joins {
+            join.join().ok();
+        }
+    }
+}

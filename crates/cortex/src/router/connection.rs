@@ -1,0 +1,252 @@
+//! One client's connection: requests one after the other, each routed by the snapshot of its time.
+//! Holds buffers only while a request is under way.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use model::release::StaticMount;
+use router::book::Processes;
+use tokio::net::TcpStream;
+
+use super::forward::{self, Exchange};
+use super::http::HEAD_BYTES_MAX;
+use super::http::request::{self, Origin, Refusal, RequestHead};
+use super::pages::{self, Page};
+use super::pool::Buffer;
+use super::serve::Thread;
+use super::stream::{self, close_gently, cut, fill, write_all};
+use super::table::Application;
+use super::{files, serve::Scope};
+use crate::metrics::{ApplicationRef, Record};
+
+/// Browsers close idle connections after one to five minutes.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(75);
+/// From the first byte of a head to its last.
+const HEAD_TIME_MAX: Duration = Duration::from_secs(20);
+/// A client that takes nothing for so long is gone.
+pub const WRITE_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// What becomes of the connection after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    KeepAlive,
+    /// The client may still be sending.
+    Close,
+    /// The answer is incomplete and must look so.
+    Cut,
+}
+
+pub struct Connection {
+    pub thread: Rc<Thread>,
+    pub stream: TcpStream,
+    pub peer: SocketAddr,
+    pub scope: Scope,
+}
+
+/// Counts a request as under way for as long as it lives.
+struct Busy<'a>(&'a Thread);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.busy.set(self.0.busy.get() - 1);
+    }
+}
+
+impl Connection {
+    pub async fn run(self) {
+        let mut pending: Option<Buffer> = None;
+        loop {
+            if pending.is_none() {
+                let readable = stream::within(IDLE_TIME_MAX, self.stream.readable()).await;
+                if readable.is_err() {
+                    return;
+                }
+            }
+            let thread = self.thread.clone();
+            thread.busy.set(thread.busy.get() + 1);
+            let busy = Busy(&thread);
+            let mut buffer = pending.take().unwrap_or_else(|| thread.pool.buffer());
+            let mut out = thread.pool.scratch();
+            let after = self.one(&mut buffer, &mut out).await;
+            thread.pool.give_back_scratch(out);
+            match after {
+                Some(After::KeepAlive) if !thread.is_stopping() => {
+                    drop(busy);
+                    if buffer.filled().is_empty() {
+                        thread.pool.give_back(buffer);
+                    } else {
+                        pending = Some(buffer);
+                    }
+                }
+                Some(After::KeepAlive | After::Close) => {
+                    let buffer = close_gently(self.stream, buffer).await;
+                    thread.pool.give_back(buffer);
+                    return;
+                }
+                Some(After::Cut) => {
+                    thread.pool.give_back(buffer);
+                    return cut(self.stream);
+                }
+                None => return thread.pool.give_back(buffer),
+            }
+        }
+    }
+
+    /// None when the client is gone.
+    async fn one(&self, buffer: &mut Buffer, out: &mut Vec<u8>) -> Option<After> {
+        let head = match self.head(buffer, out).await? {
+            Ok(head) => head,
+            Err(Refusal(status, text)) => {
+                return self.page(pages::bad_request(status, text), out, false, false).await;
+            }
+        };
+        let started = Instant::now();
+        let application = self.thread.application(&self.scope, &buffer.filled()[head.host.clone()]);
+        let Some(application) = application else {
+            return self.refuse(pages::NO_APPLICATION, &head, buffer, out).await;
+        };
+        if !application.statics.is_empty()
+            && matches!(head.method, "GET" | "HEAD")
+            && let Some(after) = self.file(&application, &head, buffer, out, started).await
+        {
+            return after;
+        }
+        let missing = match application.processes {
+            Processes::Expected => None,
+            _ if !application.endpoints.is_empty() => None,
+            Processes::Stopped => Some(pages::STOPPED),
+            Processes::NoRelease => Some(pages::NO_RELEASE),
+            Processes::FilesOnly => Some(pages::NO_FILE),
+        };
+        if let Some(page) = missing {
+            self.record_own(&application, &head, page.status, 0, started);
+            return self.refuse(page, &head, buffer, out).await;
+        }
+        forward::forward(Exchange { connection: self, application, head, buffer, out, started })
+            .await
+    }
+
+    async fn head(
+        &self,
+        buffer: &mut Buffer,
+        out: &mut Vec<u8>,
+    ) -> Option<Result<RequestHead, Refusal>> {
+        let started = Instant::now();
+        loop {
+            if !buffer.filled().is_empty() {
+                let origin =
+                    Origin { peer: self.peer.ip(), request_id: self.thread.next_request_id() };
+                match request::parse(buffer.filled(), &origin, out) {
+                    Ok(Some(head)) => return Some(Ok(head)),
+                    Ok(None) => {}
+                    Err(refusal) => return Some(Err(refusal)),
+                }
+            }
+            if buffer.is_full() {
+                if buffer.filled().len() >= HEAD_BYTES_MAX {
+                    return Some(Err(Refusal(431, "The head of the request is too large.")));
+                }
+                buffer.grow(HEAD_BYTES_MAX);
+            }
+            let left = HEAD_TIME_MAX.saturating_sub(started.elapsed());
+            match fill(&self.stream, buffer, left).await {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                    return Some(Err(Refusal(408, pages::REQUEST_TIMEOUT.text)));
+                }
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Some when a static file, or its absence, is the answer.
+    async fn file(
+        &self,
+        application: &Arc<Application>,
+        head: &RequestHead,
+        buffer: &mut Buffer,
+        out: &mut Vec<u8>,
+        started: Instant,
+    ) -> Option<Option<After>> {
+        let roots = application.roots.clone()?;
+        let answer = {
+            let bytes = buffer.filled();
+            let mounts: &[StaticMount] = &application.statics;
+            let found = router::files::resolve(mounts, &bytes[head.target.clone()])?;
+            let conditions = files::Conditions::read(&bytes[..head.length]);
+            files::find(&self.thread.shared.files, &roots, &found, conditions).await?
+        };
+        let (keep_alive, after) = self.own_answer(head, buffer);
+        let (status, sent) = answer
+            .send(&self.thread.shared.files, &self.stream, head.is_head(), keep_alive, out)
+            .await;
+        self.record_own(application, head, status, sent.unwrap_or(0), started);
+        Some(match sent {
+            Some(_) => Some(after),
+            None => Some(After::Cut),
+        })
+    }
+
+    fn record_own(
+        &self,
+        application: &Arc<Application>,
+        head: &RequestHead,
+        status: u16,
+        bytes_out: u64,
+        started: Instant,
+    ) {
+        self.thread.recorder.record(Record {
+            application: ApplicationRef::Router(application.clone()),
+            method: head.method,
+            status,
+            bytes_in: head.length as u64,
+            bytes_out,
+            queue_us: 0,
+            service_us: 0,
+            total_us: micros(started.elapsed()),
+        });
+    }
+
+    /// An answer of our own instead of the application's.
+    pub async fn refuse(
+        &self,
+        page: Page,
+        head: &RequestHead,
+        buffer: &mut Buffer,
+        out: &mut Vec<u8>,
+    ) -> Option<After> {
+        let (keep_alive, _) = self.own_answer(head, buffer);
+        self.page(page, out, head.is_head(), keep_alive).await
+    }
+
+    /// Takes the request off the buffer; keeps the connection only if all of it was there.
+    fn own_answer(&self, head: &RequestHead, buffer: &mut Buffer) -> (bool, After) {
+        buffer.consume(head.length);
+        let mut body = head.body;
+        let whole = body.accept(buffer.filled()).is_ok_and(|taken| {
+            buffer.consume(taken);
+            body.is_done()
+        });
+        let keep_alive = whole && head.keep_alive && !self.thread.is_stopping();
+        (keep_alive, if keep_alive { After::KeepAlive } else { After::Close })
+    }
+
+    pub async fn page(
+        &self,
+        page: Page,
+        out: &mut Vec<u8>,
+        head_only: bool,
+        keep_alive: bool,
+    ) -> Option<After> {
+        page.write(out, head_only, keep_alive);
+        write_all(&self.stream, out, WRITE_TIME_MAX).await.ok()?;
+        Some(if keep_alive { After::KeepAlive } else { After::Close })
+    }
+}
+
+pub fn micros(duration: Duration) -> u32 {
+    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,305 @@
+//! Keeps the snapshot what the store says: reads records, builds applications and endpoints,
+//! publishes them, opens and closes ports, and tells the agent what is drained. Decides from whole
+//! state, so that it can be started again at any moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::key::Board;
+use model::{ApplicationName, Key, Prefix, TypedKey};
+use router::balance;
+use router::book::{Book, Description, IncarnationKey, prefixes};
+use tokio::sync::mpsc;
+
+use super::endpoint::Endpoint;
+use super::queue::Queue;
+use super::serve::{Command, Scope};
+use super::table::{Application, Roots, Table};
+use super::{Live, Shared, ports};
+use crate::store::{SharedStore, Value, WatchEvent};
+
+/// The name of this part's fail point.
+pub const FAIL_POINT: &str = "router.control";
+/// Changes that come within this time are published together.
+const GATHER: Duration = Duration::from_millis(2);
+/// Changes taken at once.
+const CHANGES_MAX: usize = 1024;
+/// A port that is taken is tried again: its owner may have ended.
+const PORT_RETRY: Duration = Duration::from_secs(2);
+
+/// Runs until the store stops.
+pub async fn run(shared: Arc<Shared>, store: SharedStore) -> anyhow::Result<()> {
+    let (sender, mut changes) = mpsc::channel(CHANGES_MAX);
+    let watching = watch(store.clone(), prefixes(&shared.node), sender);
+    let mut control =
+        Control { book: Book::new(shared.node.clone()), told: BTreeSet::new(), shared, store };
+    tokio::select! {
+        result = watching => result,
+        result = control.follow(&mut changes) => result,
+    }
+}
+
+enum Change {
+    One(Key, Option<Value>),
+    ReadAgain,
+}
+
+async fn watch(
+    store: SharedStore,
+    prefixes: Vec<Prefix>,
+    changes: mpsc::Sender<Change>,
+) -> anyhow::Result<()> {
+    let mut watches = Vec::new();
+    for prefix in prefixes {
+        watches.push(store.watch(prefix, None).await?);
+    }
+    changes.send(Change::ReadAgain).await?;
+    let followers = watches.into_iter().map(|mut watch| {
+        let changes = changes.clone();
+        async move {
+            while let Some(event) = watch.next().await {
+                let change = match event {
+                    WatchEvent::Changed { key, value, .. } => Change::One(key, value),
+                    WatchEvent::Resync { .. } => Change::ReadAgain,
+                };
+                changes.send(change).await?;
+            }
+            Ok::<_, anyhow::Error>(())
+        }
+    });
+    futures_util::future::try_join_all(followers).await.map(drop)
+}
+
+struct Control {
+    shared: Arc<Shared>,
+    store: SharedStore,
+    book: Book,
+    /// Drained incarnations that the board already names.
+    told: BTreeSet<IncarnationKey>,
+}
+
+impl Control {
+    async fn follow(&mut self, changes: &mut mpsc::Receiver<Change>) -> anyhow::Result<()> {
+        let mut batch = Vec::new();
+        loop {
+            tokio::select! {
+                count = changes.recv_many(&mut batch, CHANGES_MAX) => {
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    tokio::time::sleep(GATHER).await;
+                    while batch.len() < CHANGES_MAX && let Ok(change) = changes.try_recv() {
+                        batch.push(change);
+                    }
+                }
+                () = self.shared.control.notified() => {}
+                () = tokio::time::sleep(PORT_RETRY), if self.has_port_problems() => {}
+            }
+            self.shared.faults.check_async(FAIL_POINT).await?;
+            let mut affected = BTreeSet::new();
+            for change in batch.drain(..) {
+                match change {
+                    Change::One(key, value) => affected.extend(self.note(&key, value.as_ref())),
+                    Change::ReadAgain => affected.extend(self.read_all().await?),
+                }
+            }
+            self.publish(affected);
+            self.listen().await;
+            self.tell_drained().await?;
+        }
+    }
+
+    fn note(&mut self, key: &Key, value: Option<&Value>) -> Option<ApplicationName> {
+        let bytes = value.and_then(Value::inline);
+        let (affected, error) = self.book.apply(key, bytes.map(AsRef::as_ref));
+        if let Some(error) = error {
+            tracing::warn!(%key, %error, "router.record_unreadable");
+        }
+        affected
+    }
+
+    async fn read_all(&mut self) -> anyhow::Result<BTreeSet<ApplicationName>> {
+        let mut affected: BTreeSet<_> = self.live().applications.keys().cloned().collect();
+        self.book = Book::new(self.shared.node.clone());
+        for prefix in prefixes(&self.shared.node) {
+            for entry in self.store.prefix(&prefix).await? {
+                affected.extend(self.note(&entry.key, Some(&entry.value)));
+            }
+        }
+        Ok(affected)
+    }
+
+    fn live(&self) -> std::sync::MutexGuard<'_, Live> {
+        self.shared.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, affected: BTreeSet<ApplicationName>) {
+        let shared = self.shared.clone();
+        let mut guard = shared.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = &mut *guard;
+        let mut table: Table = (**shared.table.load()).clone();
+        let mut changed = Vec::new();
+        for name in affected {
+            let old = live.applications.get(&name).cloned();
+            let new = self.book.describe(&name).map(|description| {
+                Arc::new(self.build(description, old.as_ref(), &mut live.endpoints))
+            });
+            table.replace(old.as_ref(), new.as_ref());
+            match &new {
+                Some(new) => drop(live.applications.insert(name.clone(), new.clone())),
+                None => {
+                    live.applications.remove(&name);
+                    shared.metrics.forget(&name);
+                }
+            }
+            changed.push((old, new));
+        }
+        if !changed.is_empty() {
+            shared.table.store(Arc::new(table));
+        }
+        for (old, new) in changed {
+            match (old, new) {
+                (_, Some(new)) => {
+                    new.queue.current.store(Some(new.clone()));
+                    new.queue.advance();
+                }
+                (Some(old), None) => old.queue.close(),
+                (None, None) => {}
+            }
+        }
+        let draining = self.book.draining();
+        for (key, endpoint) in &live.endpoints {
+            if draining.contains(key) {
+                endpoint.drain();
+            }
+        }
+        // Those that ended are forgotten; requests that still hold one keep it.
+        let alive = self.book.alive();
+        live.endpoints.retain(|key, endpoint| {
+            let keep = alive.contains(key);
+            if !keep {
+                endpoint.drain();
+            }
+            keep
+        });
+    }
+
+    fn build(
+        &self,
+        description: Description,
+        old: Option<&Arc<Application>>,
+        known: &mut BTreeMap<IncarnationKey, Arc<Endpoint>>,
+    ) -> Application {
+        let mut endpoints = Vec::with_capacity(description.endpoints.len());
+        for one in &description.endpoints {
+            let key = (one.instance.clone(), one.generation);
+            let endpoint = match known.get(&key) {
+                Some(endpoint) if !endpoint.is_draining() => endpoint.clone(),
+                _ => {
+                    let serial = self.shared.serials.fetch_add(1, Ordering::Relaxed);
+                    let endpoint = Arc::new(Endpoint::new(serial, one));
+                    known.insert(key, endpoint.clone());
+                    endpoint
+                }
+            };
+            endpoints.push(endpoint);
+        }
+        let layout = &self.shared.layout;
+        let name = &description.name;
+        let roots = description.serving.as_ref().map(|serving| Roots {
+            release: layout.release(name, serving),
+            persist: layout.persist(name),
+        });
+        let queue = old.map(|old| old.queue.clone()).unwrap_or_else(|| {
+            Arc::new(Queue::new(self.shared.clock, self.shared.control.clone()))
+        });
+        Application {
+            roots,
+            queue,
+            endpoints,
+            balance: balance::strategy(&description.balance)
+                .unwrap_or_else(balance::default_strategy),
+            name: description.name,
+            hosts: description.hosts,
+            port: description.port,
+            processes: description.processes,
+            statics: description.statics,
+        }
+    }
+
+    fn has_port_problems(&self) -> bool {
+        self.live().ports.values().any(Result::is_err)
+    }
+
+    /// Opens and closes applications' ports.
+    async fn listen(&self) {
+        let wanted = self.shared.table.load().ports().clone();
+        let mut commands = Vec::new();
+        {
+            let mut live = self.live();
+            live.ports.retain(|port, state| {
+                let keep = wanted.contains_key(port);
+                if !keep && state.is_ok() {
+                    commands.extend(
+                        self.shared
+                            .threads
+                            .iter()
+                            .map(|thread| (thread, Command::Unlisten(Scope::Port(*port)))),
+                    );
+                }
+                keep
+            });
+            for (port, application) in wanted {
+                if matches!(live.ports.get(&port), Some(Ok(_))) {
+                    continue;
+                }
+                let address = SocketAddr::new(self.shared.public.ip(), port);
+                match ports::bind(address, self.shared.threads.len()) {
+                    Ok(listeners) => {
+                        let listeners = self.shared.threads.iter().zip(listeners);
+                        commands.extend(listeners.map(|(thread, listener)| {
+                            (thread, Command::Listen(Scope::Port(port), listener))
+                        }));
+                        live.ports.insert(port, Ok(()));
+                        tracing::info!(%application, port, "router.port_opened");
+                    }
+                    Err(error) => {
+                        let error = format!("{error:#}");
+                        if live.ports.get(&port).is_none() {
+                            tracing::error!(%application, port, error, "router.port_refused");
+                        }
+                        live.ports.insert(port, Err(error));
+                    }
+                }
+            }
+        }
+        for (thread, command) in commands {
+            thread.send(command).await.ok();
+        }
+    }
+
+    /// Nothing in flight, or never known here: the agent may stop it.
+    async fn tell_drained(&mut self) -> anyhow::Result<()> {
+        let draining = self.book.draining();
+        for (instance, generation) in self.told.difference(&draining) {
+            let board = Board::Drained(instance.clone(), *generation);
+            self.store.delete(TypedKey::Board(board).key()).await?;
+        }
+        self.told.retain(|key| draining.contains(key));
+        for key in draining.difference(&self.told.clone()) {
+            let drained =
+                self.live().endpoints.get(key).is_none_or(|endpoint| endpoint.is_drained());
+            if drained {
+                let board = Board::Drained(key.0.clone(), key.1);
+                let value = Bytes::from_static(b"nothing in flight");
+                self.store.set(TypedKey::Board(board).key(), value).await?;
+                self.told.insert(key.clone());
+            }
+        }
+        Ok(())
+    }
+}

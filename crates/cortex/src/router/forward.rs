@@ -1,0 +1,506 @@
+//! One request on its way to an instance and its answer back: chooses, connects, tries again where
+//! that is safe, and never lets a truncated answer look whole.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use router::retry::{Progress, may_retry};
+use tokio::net::TcpStream;
+
+use super::connection::{After, Connection, WRITE_TIME_MAX, micros};
+use super::endpoint::{Endpoint, Permit};
+use super::http::HEAD_BYTES_MAX;
+use super::http::body::Body;
+use super::http::request::RequestHead;
+use super::http::response::{self, Asked, ResponseHead};
+use super::pages::{self, Page};
+use super::pool::Buffer;
+use super::queue::{NoPermit, QUEUE_TIME_MAX};
+use super::stream::{self, fill, write_all};
+use super::table::Application;
+use super::tunnel;
+use crate::metrics::{ApplicationRef, Record};
+
+/// Loopback connects at once, or its backlog is full.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+/// Until the first byte of an answer; a report may take its time.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
+/// Between two pieces of a body, either way; server-sent events are rarely quieter.
+const BODY_IDLE_MAX: Duration = Duration::from_secs(300);
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// All that one request needs.
+pub struct Exchange<'a> {
+    pub connection: &'a Connection,
+    pub application: Arc<Application>,
+    pub head: RequestHead,
+    /// What the client sent: the head, then what followed it.
+    pub buffer: &'a mut Buffer,
+    /// The head as an instance gets it, without its last line.
+    pub out: &'a mut Vec<u8>,
+    pub started: Instant,
+}
+
+/// Why an attempt ended without an answer.
+enum Failed {
+    /// The client is gone.
+    ClientGone,
+    /// The client's body is malformed.
+    BadBody,
+    Instance(Progress, &'static str),
+    TimedOut,
+    /// The answer had begun.
+    Truncated,
+}
+
+#[derive(Default)]
+struct Counts {
+    queue: Duration,
+    bytes_in: u64,
+    bytes_out: u64,
+    status: u16,
+}
+
+pub async fn forward(mut exchange: Exchange<'_>) -> Option<After> {
+    let thread = exchange.connection.thread.clone();
+    thread.budget.borrow_mut().deposit();
+    let mut counts = Counts { bytes_in: exchange.head.length as u64, ..Counts::default() };
+    let mut body = exchange.head.body;
+    exchange.buffer.consume(exchange.head.length);
+    let head_length = exchange.out.len();
+    let Ok(early) = body.accept(exchange.buffer.filled()) else {
+        return exchange.bad_body().await;
+    };
+    let mut sent = thread.pool.scratch();
+    let result = exchange.attempts(&mut body, early, head_length, &mut sent, &mut counts).await;
+    thread.pool.give_back_scratch(sent);
+    result
+}
+
+impl Exchange<'_> {
+    async fn attempts(
+        &mut self,
+        body: &mut Body,
+        early: usize,
+        head_length: usize,
+        sent: &mut Vec<u8>,
+        counts: &mut Counts,
+    ) -> Option<After> {
+        let thread = self.connection.thread.clone();
+        let early_body: usize = early;
+        let mut retries = 0;
+        loop {
+            let permit = match self.permit(counts).await? {
+                Ok(permit) => permit,
+                Err(page) => return self.fail(page, None, counts).await,
+            };
+            let endpoint = permit.endpoint.clone();
+            // The head and the body so far, in one write. The body's bytes stay in the buffer for
+            // another attempt until more of it has to be read.
+            self.out.truncate(head_length);
+            if endpoint.concurrency == 1 {
+                self.out.extend_from_slice(b"Connection: close\r\n");
+            } else if self.head.upgrade {
+                self.out.extend_from_slice(b"Connection: Upgrade\r\n");
+            }
+            self.out.extend_from_slice(b"\r\n");
+            self.out.extend_from_slice(&self.buffer.filled()[..early_body]);
+            let mut left = *body;
+            let failed = match self.attempt(permit, &mut left, early_body, sent, counts).await {
+                Ok(after) => return Some(after),
+                Err(failed) => failed,
+            };
+            match failed {
+                Failed::ClientGone => {
+                    counts.status = 499;
+                    self.record(Some(&endpoint), counts);
+                    return None;
+                }
+                Failed::BadBody => return self.bad_body().await,
+                Failed::TimedOut => {
+                    return self.fail(pages::ANSWER_TIMEOUT, Some(&endpoint), counts).await;
+                }
+                Failed::Truncated => {
+                    thread.suspect(&endpoint, "the connection was cut during an answer");
+                    self.record(Some(&endpoint), counts);
+                    return Some(After::Cut);
+                }
+                Failed::Instance(progress, why) => {
+                    if progress != Progress::Answering {
+                        thread.failed(&endpoint, why);
+                    }
+                    let again = may_retry(progress, self.head.idempotent, retries);
+                    let paid =
+                        progress == Progress::NotConnected || thread.budget.borrow_mut().withdraw();
+                    if !again || !paid {
+                        return self.fail(pages::BAD_ANSWER, Some(&endpoint), counts).await;
+                    }
+                    retries += u32::from(progress != Progress::NotConnected);
+                }
+            }
+        }
+    }
+
+    /// None when the client is gone while it waits.
+    async fn permit(&mut self, counts: &mut Counts) -> Option<Result<Permit, Page>> {
+        if let Some(permit) = self.application.queue.try_enter(&self.application) {
+            return Some(Ok(permit));
+        }
+        let limit = QUEUE_TIME_MAX.saturating_sub(self.started.elapsed());
+        let queue = self.application.queue.clone();
+        let waiting = queue.enter(limit);
+        tokio::pin!(waiting);
+        let result = loop {
+            tokio::select! {
+                biased;
+                result = &mut waiting => break result,
+                gone = client_gone(&self.connection.stream, self.buffer) => if gone { return None },
+            }
+        };
+        counts.queue = self.started.elapsed();
+        Some(result.map_err(|why| match why {
+            NoPermit::Full => pages::QUEUE_FULL,
+            NoPermit::TimedOut => pages::QUEUE_TIMEOUT,
+        }))
+    }
+
+    async fn attempt(
+        &mut self,
+        permit: Permit,
+        body: &mut Body,
+        early: usize,
+        out: &mut Vec<u8>,
+        counts: &mut Counts,
+    ) -> Result<After, Failed> {
+        let thread = self.connection.thread.clone();
+        let endpoint = permit.endpoint.clone();
+        let pooled = match endpoint.concurrency {
+            1 => None,
+            _ => thread.pool.take(&endpoint, !self.head.idempotent),
+        };
+        let upstream = match pooled {
+            Some(upstream) => upstream,
+            None => connect(&endpoint)
+                .await
+                .map_err(|_| Failed::Instance(Progress::NotConnected, "connection refused"))?,
+        };
+        let mut progress = Progress::NoAnswer { body_consumed: false };
+        let write = write_all(&upstream, self.out, WRITE_TIME_MAX).await;
+        // An instance may answer before it has read everything, so its answer is looked for first.
+        let write_failed = write.is_err();
+        if !body.is_done() && !write_failed {
+            progress = Progress::NoAnswer { body_consumed: true };
+            self.buffer.consume(early);
+            if self.head.expects_continue && early == 0 {
+                let told = write_all(&self.connection.stream, CONTINUE, WRITE_TIME_MAX).await;
+                told.map_err(|_| Failed::ClientGone)?;
+            }
+            self.send_body(&upstream, body, counts).await?;
+        }
+        let mut answer = thread.pool.buffer();
+        let head = self.answer_head(&upstream, &mut answer, early, body, progress, out).await;
+        let head = match head {
+            Ok(head) => head,
+            Err(failed) => {
+                thread.pool.give_back(answer);
+                return Err(failed);
+            }
+        };
+        endpoint.succeeded();
+        if body.is_done() && matches!(progress, Progress::NoAnswer { body_consumed: false }) {
+            self.buffer.consume(early);
+        }
+        counts.status = head.status;
+        if head.status == 101 {
+            return self.upgrade(permit, upstream, answer, out, counts).await;
+        }
+        let finished = body.is_done() && !write_failed;
+        let result = self.relay(&upstream, answer, head, out, counts).await;
+        let clean = result?;
+        if head.keep_alive && clean && finished && endpoint.concurrency != 1 {
+            thread.pool.keep(&endpoint, upstream);
+        } else {
+            drop(upstream);
+        }
+        self.record(Some(&endpoint), counts);
+        drop(permit);
+        let keeps = response::client_keeps_alive(head.body, self.asked()) && finished;
+        Ok(if keeps { After::KeepAlive } else { After::Close })
+    }
+
+    /// Until the body is sent or an answer has begun.
+    async fn send_body(
+        &mut self,
+        upstream: &TcpStream,
+        body: &mut Body,
+        counts: &mut Counts,
+    ) -> Result<(), Failed> {
+        while !body.is_done() {
+            if self.buffer.filled().is_empty() {
+                let client = &self.connection.stream;
+                tokio::select! {
+                    biased;
+                    filled = fill(client, self.buffer, BODY_IDLE_MAX) => match filled {
+                        Ok(0) | Err(_) => return Err(Failed::ClientGone),
+                        Ok(_) => {}
+                    },
+                    _ = upstream.readable() => {
+                        let mut byte = [0; 1];
+                        let peeked = peek(upstream, &mut byte);
+                        if peeked.is_none_or(|count| count > 0) { return Ok(()) }
+                        continue;
+                    }
+                }
+            }
+            let taken = body.accept(self.buffer.filled()).map_err(|_| Failed::BadBody)?;
+            counts.bytes_in += taken as u64;
+            let write = write_all(upstream, &self.buffer.filled()[..taken], BODY_IDLE_MAX).await;
+            self.buffer.consume(taken);
+            if write.is_err() {
+                // There may be an answer that says why.
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the head of the answer; interim ones are passed on or dropped.
+    async fn answer_head(
+        &mut self,
+        upstream: &TcpStream,
+        answer: &mut Buffer,
+        early: usize,
+        body: &Body,
+        progress: Progress,
+        out: &mut Vec<u8>,
+    ) -> Result<ResponseHead, Failed> {
+        let deadline = tokio::time::Instant::now() + ANSWER_TIME_MAX;
+        let mut pipelined = early;
+        loop {
+            if !answer.filled().is_empty() {
+                let parsed = response::parse(answer.filled(), self.asked(), out)
+                    .map_err(|_| Failed::Instance(Progress::Answering, "no valid answer"))?;
+                match parsed {
+                    Some(head) if head.status == 101 && !self.head.upgrade => {
+                        return Err(Failed::Instance(Progress::Answering, "no valid answer"));
+                    }
+                    Some(head) if (101..=101).contains(&head.status) || head.status >= 200 => {
+                        answer.consume(head.length);
+                        return Ok(head);
+                    }
+                    Some(head) => {
+                        answer.consume(head.length);
+                        if head.status != 100 && self.head.modern {
+                            write_all(&self.connection.stream, out, WRITE_TIME_MAX)
+                                .await
+                                .map_err(|_| Failed::ClientGone)?;
+                        }
+                        continue;
+                    }
+                    None => {}
+                }
+                if answer.is_full() {
+                    if answer.filled().len() >= HEAD_BYTES_MAX {
+                        return Err(Failed::Instance(Progress::Answering, "its head is too large"));
+                    }
+                    answer.grow(HEAD_BYTES_MAX);
+                }
+            }
+            let begun = !answer.filled().is_empty();
+            let watch = body.is_done() && !self.buffer.is_full();
+            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+            let filled = tokio::select! {
+                biased;
+                filled = fill(upstream, answer, left) => filled,
+                gone = client_gone(&self.connection.stream, self.buffer), if watch => {
+                    if gone { return Err(Failed::ClientGone) }
+                    pipelined += 1;
+                    debug_assert!(pipelined > 0);
+                    continue;
+                }
+            };
+            match filled {
+                Ok(0) if begun => return Err(Failed::Instance(Progress::Answering, "cut off")),
+                Ok(0) => return Err(Failed::Instance(progress, "closed without an answer")),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    return Err(Failed::TimedOut);
+                }
+                Err(_) if begun => return Err(Failed::Instance(Progress::Answering, "cut off")),
+                Err(_) => return Err(Failed::Instance(progress, "reset without an answer")),
+            }
+        }
+    }
+
+    /// True when the instance's connection can be used again.
+    async fn relay(
+        &self,
+        upstream: &TcpStream,
+        mut answer: Buffer,
+        head: ResponseHead,
+        out: &mut Vec<u8>,
+        counts: &mut Counts,
+    ) -> Result<bool, Failed> {
+        let thread = &self.connection.thread;
+        let result = self.relay_with(upstream, &mut answer, head, out, counts).await;
+        let clean = answer.filled().is_empty();
+        thread.pool.give_back(answer);
+        result.map(|()| clean)
+    }
+
+    async fn relay_with(
+        &self,
+        upstream: &TcpStream,
+        answer: &mut Buffer,
+        head: ResponseHead,
+        out: &mut Vec<u8>,
+        counts: &mut Counts,
+    ) -> Result<(), Failed> {
+        let client = &self.connection.stream;
+        let decode = matches!(head.body, Body::Chunked(_)) && !self.head.modern;
+        let mut body = head.body;
+        let mut first = true;
+        loop {
+            if decode {
+                let taken = body.decode(answer.filled(), out).map_err(|_| Failed::Truncated)?;
+                answer.consume(taken);
+            } else {
+                let taken = body.accept(answer.filled()).map_err(|_| Failed::Truncated)?;
+                if first {
+                    out.extend_from_slice(&answer.filled()[..taken]);
+                } else {
+                    counts.bytes_out += taken as u64;
+                    let bytes = &answer.filled()[..taken];
+                    let written = write_all(client, bytes, WRITE_TIME_MAX).await;
+                    written.map_err(|_| Failed::ClientGone)?;
+                }
+                answer.consume(taken);
+            }
+            if !out.is_empty() {
+                counts.bytes_out += out.len() as u64;
+                let written = write_all(client, out, WRITE_TIME_MAX).await;
+                written.map_err(|_| Failed::ClientGone)?;
+                out.clear();
+            }
+            first = false;
+            if body.is_done() {
+                return Ok(());
+            }
+            match fill(upstream, answer, BODY_IDLE_MAX).await {
+                Ok(0) if body == Body::UntilClose => return Ok(()),
+                Ok(0) | Err(_) => return Err(Failed::Truncated),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    async fn upgrade(
+        &mut self,
+        permit: Permit,
+        upstream: TcpStream,
+        mut answer: Buffer,
+        out: &mut Vec<u8>,
+        counts: &mut Counts,
+    ) -> Result<After, Failed> {
+        out.extend_from_slice(answer.filled());
+        answer.consume(answer.filled().len());
+        let client = &self.connection.stream;
+        let thread = &self.connection.thread;
+        thread.pool.give_back(answer);
+        let written = write_all(client, out, WRITE_TIME_MAX).await;
+        written.map_err(|_| Failed::ClientGone)?;
+        let early = write_all(&upstream, self.buffer.filled(), WRITE_TIME_MAX).await;
+        self.buffer.consume(self.buffer.filled().len());
+        self.record(Some(&permit.endpoint), counts);
+        if early.is_ok() {
+            tunnel::run(&thread.pool, client, &upstream, permit).await;
+        }
+        Ok(After::Close)
+    }
+
+    fn asked(&self) -> Asked {
+        Asked {
+            head: self.head.is_head(),
+            modern: self.head.modern,
+            keep_alive: self.head.keep_alive && !self.connection.thread.is_stopping(),
+        }
+    }
+
+    async fn fail(
+        &mut self,
+        page: Page,
+        endpoint: Option<&Arc<Endpoint>>,
+        counts: &mut Counts,
+    ) -> Option<After> {
+        counts.status = page.status;
+        self.record(endpoint, counts);
+        let head_only = self.head.is_head();
+        // Its body may be half read: the connection ends.
+        self.connection.page(page, self.out, head_only, false).await
+    }
+
+    async fn bad_body(&mut self) -> Option<After> {
+        let page = pages::bad_request(400, "The body of the request is malformed.");
+        self.connection.page(page, self.out, false, false).await
+    }
+
+    fn record(&self, endpoint: Option<&Arc<Endpoint>>, counts: &Counts) {
+        let total = self.started.elapsed();
+        self.connection.thread.recorder.record(Record {
+            application: match endpoint {
+                Some(endpoint) => ApplicationRef::Instance(endpoint.clone()),
+                None => ApplicationRef::Router(self.application.clone()),
+            },
+            method: self.head.method,
+            status: counts.status,
+            bytes_in: counts.bytes_in,
+            bytes_out: counts.bytes_out,
+            queue_us: micros(counts.queue),
+            service_us: micros(total.saturating_sub(counts.queue)),
+            total_us: micros(total),
+        });
+    }
+}
+
+async fn connect(endpoint: &Endpoint) -> io::Result<TcpStream> {
+    let upstream = stream::within(CONNECT_TIME_MAX, TcpStream::connect(endpoint.address)).await?;
+    upstream.set_nodelay(true)?;
+    Ok(upstream)
+}
+
+/// Resolves when the client sent more (false) or is gone (true). A client that closes its half
+/// is taken to be gone, as others do.
+async fn client_gone(client: &TcpStream, buffer: &mut Buffer) -> bool {
+    loop {
+        if buffer.is_full() {
+            std::future::pending::<()>().await;
+        }
+        match client.try_read(buffer.room()) {
+            Ok(0) => return true,
+            Ok(count) => {
+                buffer.added(count);
+                return false;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if client.readable().await.is_err() {
+                    return true;
+                }
+            }
+            Err(_) => return true,
+        }
+    }
+}
+
+/// None when nothing can be said yet.
+fn peek(stream: &TcpStream, byte: &mut [u8; 1]) -> Option<usize> {
+    let mut space = [std::mem::MaybeUninit::new(byte[0])];
+    let peeked = stream
+        .try_io(tokio::io::Interest::READABLE, || socket2::SockRef::from(stream).peek(&mut space));
+    match peeked {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(0),
+        Err(_) => None,
+        Ok(0) => None,
+        Ok(count) => Some(count),
+    }
+}

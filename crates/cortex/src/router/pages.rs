@@ -1,0 +1,104 @@
+//! Answers of the router itself: short pages for people, one header for machines.
+
+/// Who asks again sooner finds the same.
+const RETRY_AFTER_SECONDS: u32 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    pub status: u16,
+    /// In `X-Cortex-Error`.
+    pub reason: &'static str,
+    pub text: &'static str,
+}
+
+pub const NO_APPLICATION: Page = Page {
+    status: 404,
+    reason: "no-application",
+    text: "No application answers here. Check the address, or the list of domains of yours.",
+};
+pub const NO_FILE: Page =
+    Page { status: 404, reason: "no-file", text: "There is nothing under this address." };
+pub const STOPPED: Page = Page {
+    status: 503,
+    reason: "stopped",
+    text: "This application is stopped. Its owner can start it with `cortex scale web=1`.",
+};
+pub const NO_RELEASE: Page = Page {
+    status: 503,
+    reason: "no-release",
+    text: "Nothing was released here yet. Its owner finds out more with `cortex releases`.",
+};
+pub const QUEUE_FULL: Page = Page {
+    status: 503,
+    reason: "queue-full",
+    text: "Too many requests wait for this application. Please try again in a moment.",
+};
+pub const QUEUE_TIMEOUT: Page = Page {
+    status: 503,
+    reason: "queue-timeout",
+    text: "This application had no free instance in time. Please try again in a moment.",
+};
+pub const BAD_ANSWER: Page = Page {
+    status: 502,
+    reason: "bad-answer",
+    text: "The application broke off before it answered. Its owner finds out more with `cortex logs`.",
+};
+pub const ANSWER_TIMEOUT: Page = Page {
+    status: 504,
+    reason: "answer-timeout",
+    text: "The application did not answer in time. Its owner finds out more with `cortex logs`.",
+};
+pub const REQUEST_TIMEOUT: Page =
+    Page { status: 408, reason: "request-timeout", text: "The request did not arrive in time." };
+
+pub fn bad_request(status: u16, text: &'static str) -> Page {
+    Page { status, reason: "bad-request", text }
+}
+
+pub fn phrase(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        206 => "Partial Content",
+        304 => "Not Modified",
+        400 => "Bad Request",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        416 => "Range Not Satisfiable",
+        431 => "Request Header Fields Too Large",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "Error",
+    }
+}
+
+impl Page {
+    pub fn write(&self, out: &mut Vec<u8>, head_only: bool, keep_alive: bool) {
+        use std::io::Write;
+        let Page { status, reason, text } = self;
+        let phrase = phrase(*status);
+        let body = format!(
+            "<!doctype html><meta charset=utf-8><title>{status} {phrase}</title>\
+             <style>body{{font:16px sans-serif;margin:15vh auto;max-width:34em;padding:0 1em}}\
+             </style><h1>{phrase}</h1><p>{text}</p>\n"
+        );
+        out.clear();
+        // Writing to memory cannot fail.
+        let _ = write!(
+            out,
+            "HTTP/1.1 {status} {phrase}\r\nContent-Type: text/html; charset=utf-8\r\n\
+             Content-Length: {}\r\nCache-Control: no-store\r\nX-Cortex-Error: {reason}\r\n",
+            body.len()
+        );
+        if *status == 503 {
+            let _ = write!(out, "Retry-After: {RETRY_AFTER_SECONDS}\r\n");
+        }
+        let connection = if keep_alive { "keep-alive" } else { "close" };
+        let _ = write!(out, "Connection: {connection}\r\n\r\n");
+        if !head_only {
+            out.extend_from_slice(body.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What one thread keeps for reuse: buffers, and idle connections to instances.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
+
+use super::endpoint::Endpoint;
+
+/// A head and a small body in one read; larger bodies are read in pieces of this size.
+pub const BUFFER_BYTES: usize = 16 * 1024;
+/// 4 MiB per thread.
+const BUFFERS_KEPT: usize = 256;
+/// What an instance is asked for at once by one thread, with room for bursts.
+const IDLE_PER_ENDPOINT_MAX: usize = 64;
+/// Shorter than most servers keep them, so that few are found closed.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(15);
+/// A request that must not be sent twice takes no connection that is about to be closed.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Bytes that were read and not yet used.
+pub struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    pub fn filled(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Room behind what is filled, made by moving it to the front where needed.
+    pub fn room(&mut self) -> &mut [u8] {
+        if self.end == self.bytes.len() && self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.end - self.start == self.bytes.len()
+    }
+
+    pub fn grow(&mut self, bytes: usize) {
+        self.bytes.resize(bytes, 0);
+    }
+
+    pub fn added(&mut self, count: usize) {
+        self.end += count;
+    }
+
+    pub fn consume(&mut self, count: usize) {
+        self.start += count;
+        if self.start >= self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Pool {
+    read: RefCell<Vec<Vec<u8>>>,
+    write: RefCell<Vec<Vec<u8>>>,
+    idle: RefCell<HashMap<u64, Vec<Idle>>>,
+}
+
+struct Idle {
+    stream: TcpStream,
+    since: Instant,
+    endpoint: Arc<Endpoint>,
+}
+
+impl Pool {
+    pub fn buffer(&self) -> Buffer {
+        let kept = self.read.borrow_mut().pop();
+        Buffer { bytes: kept.unwrap_or_else(|| vec![0; BUFFER_BYTES]), start: 0, end: 0 }
+    }
+
+    pub fn give_back(&self, buffer: Buffer) {
+        let mut kept = self.read.borrow_mut();
+        if buffer.bytes.len() == BUFFER_BYTES && kept.len() < BUFFERS_KEPT {
+            kept.push(buffer.bytes);
+        }
+    }
+
+    pub fn scratch(&self) -> Vec<u8> {
+        self.write.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
+    }
+
+    pub fn give_back_scratch(&self, mut scratch: Vec<u8>) {
+        let mut kept = self.write.borrow_mut();
+        if scratch.capacity() <= 2 * BUFFER_BYTES && kept.len() < BUFFERS_KEPT {
+            scratch.clear();
+            kept.push(scratch);
+        }
+    }
+
+    /// An idle connection that is still open.
+    pub fn take(&self, endpoint: &Endpoint, only_fresh: bool) -> Option<TcpStream> {
+        let mut pool = self.idle.borrow_mut();
+        let idle = pool.get_mut(&endpoint.serial)?;
+        while let Some(candidate) = idle.pop() {
+            let limit = if only_fresh { FRESH } else { IDLE_TIME_MAX };
+            if candidate.since.elapsed() > limit {
+                // Those below are older still.
+                idle.clear();
+                return None;
+            }
+            // Bytes or an end that nobody asked for make it useless.
+            let untouched = candidate.stream.try_read(&mut [0; 1]);
+            if untouched.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
+                return Some(candidate.stream);
+            }
+        }
+        None
+    }
+
+    pub fn keep(&self, endpoint: &Arc<Endpoint>, stream: TcpStream) {
+        if endpoint.is_draining() {
+            return;
+        }
+        let mut pool = self.idle.borrow_mut();
+        let idle = pool.entry(endpoint.serial).or_default();
+        if idle.len() < IDLE_PER_ENDPOINT_MAX {
+            idle.push(Idle { stream, since: Instant::now(), endpoint: endpoint.clone() });
+        }
+    }
+
+    /// Lets go of connections that are old or lead to an instance that is on its way out.
+    pub fn sweep(&self) {
+        self.idle.borrow_mut().retain(|_, idle| {
+            idle.retain(|one| one.since.elapsed() <= IDLE_TIME_MAX && !one.endpoint.is_draining());
+            !idle.is_empty()
+        });
+    }
+}

@@ -1,0 +1,179 @@
+//! The one line of waiting requests of an application, across all threads. Its lock is touched
+//! only when no endpoint has room. A permit that comes free goes to the front of the line.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::{Notify, oneshot};
+
+use super::endpoint::Permit;
+use super::table::Application;
+use crate::driver::Clock;
+
+/// A thousand seconds of work for a fast application; who comes later is better told at once.
+pub const QUEUE_LENGTH_MAX: usize = 1_000;
+/// People have left by then.
+pub const QUEUE_TIME_MAX: Duration = Duration::from_secs(30);
+/// An endpoint that was left alone is tried again by time, which wakes nobody.
+const RECHECK: Duration = Duration::from_millis(50);
+/// Another thread may be quicker; then the line is the place to be.
+const ENTER_TRIES: usize = 4;
+
+#[derive(Debug)]
+pub struct Queue {
+    /// What the control task published last; none once the application is gone.
+    pub current: ArcSwapOption<Application>,
+    /// Told when a draining endpoint is empty.
+    pub control: Arc<Notify>,
+    clock: Clock,
+    turn: AtomicUsize,
+    waiting: AtomicUsize,
+    line: Mutex<VecDeque<oneshot::Sender<Permit>>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPermit {
+    Full,
+    TimedOut,
+}
+
+impl Queue {
+    pub fn new(clock: Clock, control: Arc<Notify>) -> Queue {
+        Queue {
+            current: ArcSwapOption::empty(),
+            control,
+            clock,
+            turn: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            line: Mutex::new(VecDeque::new()),
+        }
+    }
+
+    pub fn now_ms(&self) -> u64 {
+        self.clock.now().0
+    }
+
+    pub fn length(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Without waiting; nobody overtakes the line.
+    pub fn try_enter(self: &Arc<Queue>, application: &Application) -> Option<Permit> {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            return None;
+        }
+        self.pick(application)
+    }
+
+    fn pick(self: &Arc<Queue>, application: &Application) -> Option<Permit> {
+        let endpoints = &application.endpoints;
+        let now_ms = self.now_ms();
+        for _ in 0..ENTER_TRIES {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            let at = |index: usize| endpoints[index].candidate(now_ms);
+            let index = application.balance.pick(turn, endpoints.len(), &at)?;
+            if let Some(permit) = Permit::enter(&endpoints[index], self) {
+                return Some(permit);
+            }
+        }
+        None
+    }
+
+    /// Stands in line until an endpoint has room.
+    pub async fn enter(self: &Arc<Queue>, limit: Duration) -> Result<Permit, NoPermit> {
+        let mut place = {
+            let mut line = self.lock();
+            if line.len() >= QUEUE_LENGTH_MAX {
+                return Err(NoPermit::Full);
+            }
+            let (sender, receiver) = oneshot::channel();
+            line.push_back(sender);
+            self.waiting.store(line.len(), Ordering::SeqCst);
+            Place { queue: self, receiver }
+        };
+        let deadline = tokio::time::Instant::now() + limit;
+        loop {
+            self.advance();
+            let slice = deadline.min(tokio::time::Instant::now() + RECHECK);
+            match tokio::time::timeout_at(slice, &mut place.receiver).await {
+                Ok(Ok(permit)) => return Ok(permit),
+                // The application is gone, and with it the line.
+                Ok(Err(_)) => return Err(NoPermit::TimedOut),
+                Err(_) if tokio::time::Instant::now() >= deadline => {
+                    return Err(NoPermit::TimedOut);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    pub fn permit_freed(self: &Arc<Queue>) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.advance();
+        }
+    }
+
+    /// Gives what room there is to the front of the line.
+    pub fn advance(self: &Arc<Queue>) {
+        let Some(application) = self.current.load_full() else { return };
+        let mut spare: Option<Permit> = None;
+        loop {
+            let waiter = {
+                let mut line = self.lock();
+                while line.front().is_some_and(oneshot::Sender::is_closed) {
+                    line.pop_front();
+                }
+                let next = match line.front() {
+                    None => None,
+                    Some(_) if spare.is_some() => line.pop_front(),
+                    Some(_) => {
+                        spare = self.pick(&application);
+                        spare.as_ref().and_then(|_| line.pop_front())
+                    }
+                };
+                self.waiting.store(line.len(), Ordering::SeqCst);
+                next
+            };
+            match (waiter, spare.take()) {
+                (Some(waiter), Some(permit)) => spare = waiter.send(permit).err(),
+                // A permit that nobody took is given back here, outside the lock.
+                _ => return,
+            }
+        }
+    }
+
+    /// The application is gone: nobody waits for it any longer.
+    pub fn close(&self) {
+        self.current.store(None);
+        let mut line = self.lock();
+        line.clear();
+        self.waiting.store(0, Ordering::SeqCst);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<Permit>>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Leaves the line when it is dropped.
+struct Place<'a> {
+    queue: &'a Arc<Queue>,
+    receiver: oneshot::Receiver<Permit>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.receiver.close();
+        // A permit that arrived meanwhile goes back once the lock is free.
+        let unused = self.receiver.try_recv().ok();
+        {
+            let mut line = self.queue.lock();
+            line.retain(|waiter| !waiter.is_closed());
+            self.queue.waiting.store(line.len(), Ordering::SeqCst);
+        }
+        drop(unused);
+    }
+}

@@ -1,0 +1,180 @@
+//! One thread of the router: its own runtime, listeners, buffers and connections to instances. It
+//! reads the shared snapshot and never the store.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use router::retry::Budget;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, LocalSet};
+use tokio::time::Instant;
+
+use super::Shared;
+use super::connection::Connection;
+use super::endpoint::Endpoint;
+use super::pool::Pool;
+use super::table::Application;
+use crate::metrics::Recorder;
+
+/// A descriptor and about 1 KiB each.
+const CONNECTIONS_MAX: usize = 20_000;
+/// Out of descriptors: some are free again in a moment.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
+/// While the last requests end.
+const STOP_CHECK: Duration = Duration::from_millis(5);
+
+/// What decides which application a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    Host,
+    Port(u16),
+}
+
+pub enum Command {
+    Listen(Scope, TcpListener),
+    Unlisten(Scope),
+    /// Accept no more, finish what is under way, for this long at most.
+    Stop(Duration),
+}
+
+pub struct Thread {
+    pub shared: Arc<Shared>,
+    pub pool: Pool,
+    pub budget: RefCell<Budget>,
+    pub recorder: Recorder,
+    /// Connections with a request under way.
+    pub busy: Cell<usize>,
+    connections: Cell<usize>,
+    stopping: Cell<bool>,
+    request_id: Cell<u64>,
+}
+
+impl Thread {
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
+    pub fn application(&self, scope: &Scope, host: &[u8]) -> Option<Arc<Application>> {
+        let table = self.shared.table.load();
+        match scope {
+            Scope::Host => table.by_host(host).cloned(),
+            Scope::Port(port) => table.by_port(*port).cloned(),
+        }
+    }
+
+    /// Unlike any other in the cluster, and nothing that must be kept secret.
+    pub fn next_request_id(&self) -> u64 {
+        let next = self.request_id.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.request_id.set(next);
+        let mixed = (next ^ (next >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Takes the endpoint out for a moment and tells the checker.
+    pub fn failed(&self, endpoint: &Arc<Endpoint>, why: &'static str) {
+        if endpoint.failed(self.shared.clock.now().0) {
+            self.suspect(endpoint, why);
+        }
+    }
+
+    /// A full queue means that the checker is told of others already.
+    pub fn suspect(&self, endpoint: &Arc<Endpoint>, why: &'static str) {
+        self.shared.suspects.try_send((endpoint.clone(), why)).ok();
+    }
+}
+
+/// Runs until it is told to stop.
+pub fn run(
+    shared: Arc<Shared>,
+    recorder: Recorder,
+    seed: u64,
+    mut commands: mpsc::Receiver<Command>,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let thread = Rc::new(Thread {
+        shared,
+        pool: Pool::default(),
+        budget: RefCell::default(),
+        recorder,
+        busy: Cell::new(0),
+        connections: Cell::new(0),
+        stopping: Cell::new(false),
+        request_id: Cell::new(seed),
+    });
+    let local = LocalSet::new();
+    local.block_on(&runtime, async {
+        let mut listeners: HashMap<Scope, AbortHandle> = HashMap::new();
+        let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
+        let limit = loop {
+            tokio::select! {
+                _ = sweep.tick() => thread.pool.sweep(),
+                command = commands.recv() => match command {
+                    Some(Command::Listen(scope, listener)) => {
+                        let accepting = accept(thread.clone(), scope, listener);
+                        let task = tokio::task::spawn_local(accepting);
+                        if let Some(old) = listeners.insert(scope, task.abort_handle()) {
+                            old.abort();
+                        }
+                    }
+                    Some(Command::Unlisten(scope)) => {
+                        if let Some(task) = listeners.remove(&scope) {
+                            task.abort();
+                        }
+                    }
+                    Some(Command::Stop(limit)) => break limit,
+                    None => break Duration::ZERO,
+                },
+            }
+        };
+        thread.stopping.set(true);
+        listeners.values().for_each(AbortHandle::abort);
+        let deadline = Instant::now() + limit;
+        while thread.busy.get() > 0 && Instant::now() < deadline {
+            tokio::time::sleep(STOP_CHECK).await;
+        }
+    });
+    Ok(())
+}
+
+/// One connection less when it ends, however it ends.
+struct Counted(Rc<Thread>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.set(self.0.connections.get() - 1);
+    }
+}
+
+async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, ?scope, "router.listen_failed"),
+    };
+    loop {
+        if thread.connections.get() >= CONNECTIONS_MAX {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        }
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                stream.set_nodelay(true).ok();
+                thread.connections.set(thread.connections.get() + 1);
+                let counted = Counted(thread.clone());
+                let connection = Connection { thread: thread.clone(), stream, peer, scope };
+                tokio::task::spawn_local(async move {
+                    connection.run().await;
+                    drop(counted);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "router.accept_failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The immutable snapshot that requests read: hosts and ports to applications and endpoints. A
+//! change copies the shards that it touches; threads swap to the new one at once.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use model::ApplicationName;
+use model::release::StaticMount;
+use router::balance::Balance;
+use router::book::Processes;
+use router::routes;
+
+use super::endpoint::Endpoint;
+use super::queue::Queue;
+
+/// So that with ten thousand applications a change copies forty of them.
+const SHARDS: usize = 256;
+
+pub struct Application {
+    pub name: ApplicationName,
+    pub hosts: Vec<String>,
+    pub port: Option<u16>,
+    pub processes: Processes,
+    pub statics: Vec<StaticMount>,
+    /// Directories that static files may lie in: the serving release's, then the persistent one.
+    pub roots: Option<Roots>,
+    pub balance: &'static dyn Balance,
+    pub endpoints: Vec<Arc<Endpoint>>,
+    pub queue: Arc<Queue>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Roots {
+    pub release: PathBuf,
+    pub persist: PathBuf,
+}
+
+impl std::fmt::Debug for Application {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} with {} endpoints", self.name, self.endpoints.len())
+    }
+}
+
+type Shard = BTreeMap<String, Arc<Application>>;
+
+#[derive(Clone, Debug)]
+pub struct Table {
+    shards: Vec<Arc<Shard>>,
+    ports: Arc<BTreeMap<u16, ApplicationName>>,
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table { shards: vec![Arc::default(); SHARDS], ports: Arc::default() }
+    }
+}
+
+impl Table {
+    pub fn by_host(&self, host: &[u8]) -> Option<&Arc<Application>> {
+        let mut buffer = [0; routes::HOST_LENGTH_MAX];
+        let name = routes::normalize(host, &mut buffer)?;
+        self.shards[shard(name)].get(name)
+    }
+
+    pub fn by_port(&self, port: u16) -> Option<&Arc<Application>> {
+        let name = routes::default_host(self.ports.get(&port)?);
+        self.shards[shard(&name)].get(&name)
+    }
+
+    pub fn ports(&self) -> &BTreeMap<u16, ApplicationName> {
+        &self.ports
+    }
+
+    /// Puts a new state of an application in the place of the old one.
+    pub fn replace(&mut self, old: Option<&Arc<Application>>, new: Option<&Arc<Application>>) {
+        for host in old.iter().flat_map(|old| &old.hosts) {
+            let shard = Arc::make_mut(&mut self.shards[shard(host)]);
+            if shard.get(host).zip(old).is_some_and(|(known, old)| known.name == old.name) {
+                shard.remove(host);
+            }
+        }
+        for host in new.iter().flat_map(|new| &new.hosts) {
+            let shard = Arc::make_mut(&mut self.shards[shard(host)]);
+            // A domain belongs to whoever had it first; the API refuses a second owner.
+            if let Some(new) = new {
+                shard.entry(host.clone()).or_insert_with(|| new.clone());
+            }
+        }
+        let (before, after) = (old.and_then(|old| old.port), new.and_then(|new| new.port));
+        if before == after {
+            return;
+        }
+        let ports = Arc::make_mut(&mut self.ports);
+        if let Some((port, old)) = before.zip(old)
+            && ports.get(&port) == Some(&old.name)
+        {
+            ports.remove(&port);
+        }
+        if let Some((port, new)) = after.zip(new) {
+            ports.entry(port).or_insert_with(|| new.name.clone());
+        }
+    }
+}
+
+/// FNV-1a: short names, no adversary worth a keyed hash, as a shard is a tree.
+fn shard(host: &str) -> usize {
+    let hash = host.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    usize::try_from(hash >> 32).unwrap_or(0) % SHARDS
+}

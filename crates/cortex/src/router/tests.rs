@@ -1,0 +1,1 @@
+//! Requests over real sockets against small back ends in the same process.

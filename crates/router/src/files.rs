@@ -1,0 +1,226 @@
+//! Which file a request path means, and what kind of file it is. Knows no disk: whether the file is
+//! there, and whether a link leads out, is for the caller. Driven by the router's static files.
+
+use model::release::StaticMount;
+
+/// Longer paths than any file system takes.
+const PATH_LENGTH_MAX: usize = 4096;
+
+/// What a directory answers with.
+pub const INDEX: &str = "index.html";
+
+/// The mounts that the request path lies under, longest prefix first, each with the decoded path
+/// below it: no `..`, no empty or hidden tokens, so that joining it stays below the directory.
+/// None where the path is malformed or tries to leave.
+pub fn resolve<'a>(
+    mounts: &'a [StaticMount],
+    target: &[u8],
+) -> Option<Vec<(&'a StaticMount, String)>> {
+    let path = target.split(|byte| matches!(byte, b'?' | b'#')).next()?;
+    let decoded = decode(path)?;
+    let mut found: Vec<(&StaticMount, String)> = Vec::new();
+    for mount in mounts {
+        if let Some(rest) = decoded.strip_prefix(mount.prefix.as_str()) {
+            found.push((mount, relative(rest)?));
+        }
+    }
+    found.sort_by_key(|(mount, _)| std::cmp::Reverse(mount.prefix.len()));
+    Some(found)
+}
+
+fn decode(path: &[u8]) -> Option<String> {
+    if path.len() > PATH_LENGTH_MAX || path.first() != Some(&b'/') {
+        return None;
+    }
+    let mut decoded = Vec::with_capacity(path.len());
+    let mut rest = path.iter();
+    while let Some(byte) = rest.next() {
+        decoded.push(match byte {
+            b'%' => {
+                let high = char::from(*rest.next()?).to_digit(16)?;
+                let low = char::from(*rest.next()?).to_digit(16)?;
+                u8::try_from(high * 16 + low).ok()?
+            }
+            byte => *byte,
+        });
+    }
+    let text = String::from_utf8(decoded).ok()?;
+    (!text.contains(|c: char| c.is_control() || c == '\\')).then_some(text)
+}
+
+/// A path that ends with `/` keeps it. `.well-known` is the one hidden name that is meant for all.
+fn relative(rest: &str) -> Option<String> {
+    let mut safe = String::with_capacity(rest.len());
+    for token in rest.split('/').filter(|token| !token.is_empty() && *token != ".") {
+        if token.starts_with('.') && token != ".well-known" {
+            return None;
+        }
+        if !safe.is_empty() {
+            safe.push('/');
+        }
+        safe.push_str(token);
+    }
+    if rest.ends_with('/') && !safe.is_empty() {
+        safe.push('/');
+    }
+    Some(safe)
+}
+
+/// By the name's end; what is unknown is never interpreted by a browser.
+pub fn content_type(name: &str) -> &'static str {
+    let extension = name.rsplit('/').next().and_then(|file| file.rsplit_once('.'));
+    let extension = extension.map(|(_, extension)| extension.to_ascii_lowercase());
+    match extension.as_deref().unwrap_or_default() {
+        "html" | "htm" => "text/html; charset=utf-8",
+        "css" => "text/css; charset=utf-8",
+        "js" | "mjs" => "text/javascript; charset=utf-8",
+        "json" | "map" => "application/json",
+        "webmanifest" => "application/manifest+json",
+        "txt" | "md" => "text/plain; charset=utf-8",
+        "xml" => "application/xml",
+        "csv" => "text/csv; charset=utf-8",
+        "svg" => "image/svg+xml",
+        "png" => "image/png",
+        "jpg" | "jpeg" => "image/jpeg",
+        "gif" => "image/gif",
+        "webp" => "image/webp",
+        "avif" => "image/avif",
+        "ico" => "image/x-icon",
+        "woff" => "font/woff",
+        "woff2" => "font/woff2",
+        "ttf" => "font/ttf",
+        "otf" => "font/otf",
+        "pdf" => "application/pdf",
+        "wasm" => "application/wasm",
+        "mp3" => "audio/mpeg",
+        "mp4" => "video/mp4",
+        "webm" => "video/webm",
+        "zip" => "application/zip",
+        "gz" => "application/gzip",
+        _ => "application/octet-stream",
+    }
+}
+
+/// One range of `Range: bytes=…`, as first byte and length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Range {
+    /// No range that is understood: the whole file.
+    Whole,
+    Part {
+        start: u64,
+        length: u64,
+    },
+    /// It lies past the end.
+    Unsatisfiable,
+}
+
+pub fn range(header: Option<&[u8]>, size: u64) -> Range {
+    let text = header.and_then(|header| std::str::from_utf8(header).ok());
+    let Some(spec) = text.and_then(|text| text.trim().strip_prefix("bytes=")) else {
+        return Range::Whole;
+    };
+    let Some((first, last)) = spec.split_once('-') else { return Range::Whole };
+    let part = |start: u64, end: u64| Range::Part { start, length: end - start + 1 };
+    match (first.trim().parse::<u64>(), last.trim().parse::<u64>()) {
+        _ if spec.contains(',') => Range::Whole,
+        (Ok(start), _) if start >= size => Range::Unsatisfiable,
+        (Ok(start), Ok(end)) if end >= start => part(start, end.min(size - 1)),
+        (Ok(start), Err(_)) if last.trim().is_empty() => part(start, size - 1),
+        (Err(_), Ok(count)) if first.trim().is_empty() => match count {
+            0 => Range::Unsatisfiable,
+            _ if size == 0 => Range::Unsatisfiable,
+            count => part(size.saturating_sub(count), size - 1),
+        },
+        _ => Range::Whole,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn mount(prefix: &str) -> StaticMount {
+        StaticMount { prefix: prefix.into(), directory: "public".into(), fallback: None }
+    }
+
+    fn check(path: &str, expected: Option<&str>) {
+        let mounts = [mount("/")];
+        let found = resolve(&mounts, path.as_bytes());
+        assert_eq!(found.map(|found| found[0].1.clone()).as_deref(), expected, "{path}");
+    }
+
+    #[test]
+    fn paths_are_decoded_and_never_leave() {
+        check("/", Some(""));
+        check("/a/b.css?v=1", Some("a/b.css"));
+        check("/a%20b", Some("a b"));
+        check("/docs/", Some("docs/"));
+        check("//a//b", Some("a/b"));
+        check("/.well-known/x", Some(".well-known/x"));
+        for bad in [
+            "",
+            "x",
+            "/..",
+            "/a/../b",
+            "/%2e%2e/x",
+            "/a%2f..%2fb",
+            "/.env",
+            "/%",
+            "/%zz",
+            "/a%00",
+            "/a\\b",
+            "/%ff",
+        ] {
+            check(bad, None);
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_comes_first() {
+        let mounts = [mount("/"), mount("/assets/")];
+        let found = resolve(&mounts, b"/assets/x.js").unwrap();
+        assert_eq!(found[0], (&mounts[1], "x.js".into()));
+        assert_eq!(found[1], (&mounts[0], "assets/x.js".into()));
+        assert_eq!(resolve(&mounts, b"/other").unwrap().len(), 1);
+    }
+
+    #[test]
+    fn ranges_are_read() {
+        for (header, expected) in [
+            ("bytes=0-3", Range::Part { start: 0, length: 4 }),
+            ("bytes=5-", Range::Part { start: 5, length: 5 }),
+            ("bytes=-3", Range::Part { start: 7, length: 3 }),
+            ("bytes=8-99", Range::Part { start: 8, length: 2 }),
+            ("bytes=-99", Range::Part { start: 0, length: 10 }),
+            ("bytes=10-", Range::Unsatisfiable),
+            ("bytes=-0", Range::Unsatisfiable),
+            ("bytes=3-1", Range::Whole),
+            ("bytes=0-1,3-4", Range::Whole),
+            ("lines=1-2", Range::Whole),
+        ] {
+            assert_eq!(range(Some(header.as_bytes()), 10), expected, "{header}");
+        }
+        assert_eq!(range(None, 10), Range::Whole);
+    }
+
+    proptest! {
+        #[test]
+        fn no_path_leaves_its_mount(path in "[/.%a2eEfF]{0,40}") {
+            let mounts = [mount("/")];
+            if let Some(found) = resolve(&mounts, path.as_bytes()) {
+                for (_, path) in found {
+                    prop_assert!(!path.starts_with('/'));
+                    prop_assert!(path.split('/').all(|token| token != ".."));
+                }
+            }
+        }
+
+        #[test]
+        fn ranges_lie_within_the_file(header in "bytes=[0-9]{0,20}-[0-9]{0,20}", size in 0u64..1000) {
+            if let Range::Part { start, length } = range(Some(header.as_bytes()), size) {
+                prop_assert!(length > 0 && start + length <= size);
+            }
+        }
+    }
+}
