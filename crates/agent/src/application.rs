@@ -194,6 +194,8 @@ pub struct Application {
     serving: Option<ReleaseId>,
     /// The request that was acted upon last: it may be seen again.
     accepted: Option<(Option<ReleaseId>, Timestamp)>,
+    /// A release that nobody asked to roll out yet, and since when.
+    unrequested: Option<(ReleaseId, Timestamp)>,
     attempt: Option<Attempt>,
     builds: BTreeMap<ReleaseId, Build>,
     slots: BTreeMap<Place, Slot>,
@@ -236,6 +238,7 @@ impl Application {
             rollout: None,
             serving: None,
             accepted: None,
+            unrequested: None,
             attempt: None,
             builds: BTreeMap::new(),
             slots: BTreeMap::new(),

@@ -18,6 +18,9 @@ use crate::mutants;
 pub const EXITS_MAX: u32 = 2;
 /// The record of a release travels beside the request for it; without it there is nothing to do.
 pub const RELEASE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// The request is written right after the release's record; later than that it was overwritten by a
+/// write of ours that crossed it.
+pub const REQUEST_WAIT_MAX: Duration = Duration::from_secs(2);
 /// People read the end of an output; a record in the store must stay small.
 pub const LAST_WORDS_BYTES_MAX: usize = 4096;
 
@@ -118,6 +121,9 @@ impl Application {
         if self.is_ending() {
             return false;
         }
+        if self.request_was_lost(now) {
+            return true;
+        }
         let Some(attempt) = self.attempt.clone() else { return false };
         let Some(release) = self.releases.get(&attempt.target).cloned() else {
             return self.give_up_after(now, &attempt, RELEASE_WAIT_MAX, || {
@@ -162,6 +168,32 @@ impl Application {
                 self.note(format!("{} is serving", attempt.target.short()));
             }
         }
+        true
+    }
+
+    /// A command's request and our own write may cross. The release's record says all the same that
+    /// it was asked for; the node that made it coordinates its rollout.
+    fn request_was_lost(&mut self, now: Timestamp) -> bool {
+        let target = self.rollout.as_ref().and_then(|rollout| rollout.target.as_ref());
+        let newest = self.releases.keys().next_back();
+        let Some(newest) = newest.filter(|id| id.node == self.node && target < Some(id)).cloned()
+        else {
+            self.unrequested = None;
+            return false;
+        };
+        let since = match &self.unrequested {
+            Some((release, since)) if *release == newest => *since,
+            _ => now,
+        };
+        if since.after(REQUEST_WAIT_MAX) > now {
+            self.unrequested = Some((newest, since));
+            self.wake_at(since.after(REQUEST_WAIT_MAX));
+            return false;
+        }
+        let record = self.rollout.take().unwrap_or_else(|| Rollout::new(self.node.clone(), now));
+        self.rollout = Some(Rollout { target: Some(newest), ..record });
+        self.unrequested = None;
+        self.begin(now, Stage::Building);
         true
     }
 

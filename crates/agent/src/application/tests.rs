@@ -263,6 +263,17 @@ impl World {
 }
 
 #[test]
+fn a_request_that_was_overwritten_is_carried_out_all_the_same() {
+    let mut world = World::new();
+    world.push(World::release(1, 1));
+    let second = World::release(2, 1);
+    world.event(Event::Release(second.id.clone(), Some(second)));
+    assert_eq!(world.rollout.serving, Some(release_id(1)));
+    world.pass(super::rollout::REQUEST_WAIT_MAX * 2);
+    assert_eq!(world.rollout.serving, Some(release_id(2)));
+}
+
+#[test]
 fn a_first_release_is_built_released_started_and_serves() {
     let mut world = World::new();
     world.push(World::release(1, 2));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::application::Application;
-use agent::application::{Adopted, Effect, Event, IncarnationId};
+use agent::application::{Adopted, Effect, Event, Exit, IncarnationId, merge};
 use model::application::Health;
 use model::key::Board;
 use model::probe::Verdict;
@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use super::AgentContext;
 use super::launcher::{Held, Purpose};
 use super::ready::{Readiness, await_healthy};
+use super::registry::Stopping;
 use crate::driver::{Shell, drive};
 use crate::store::Value;
 
@@ -316,16 +317,25 @@ impl Shell for ActorShell {
                     tokio::spawn(watch_until_healthy(self.events.clone(), id, held, port, health));
                 }
             }
-            Effect::Stop { id, grace } => {
-                if let Some(held) = context.registry.stop(&id, grace) {
+            Effect::Stop { id, grace } => match context.registry.stop(&id, grace) {
+                Stopping::Now(held) => {
                     tokio::spawn(async move { stop_held(&held, grace).await });
                 }
-            }
+                Stopping::OnceLaunched => {}
+                Stopping::Unknown => self.spawn(async move {
+                    let how = "its launch was lost".to_string();
+                    let exit = Exit { how, success: false, last_words: String::new() };
+                    Some(Event::Exited { id, exit })
+                }),
+            },
             Effect::Forget { id } => self.forget(&id),
             Effect::WriteClaim { instance, claim } => self.write_claim(instance, claim).await?,
             Effect::WriteRollout(rollout) => {
-                let key = TypedKey::Rollout(self.name.clone()).key();
-                context.store.set(key, record::encode(&rollout).into()).await?;
+                let key = TypedKey::Rollout(name).key();
+                let stored = context.store.lookup(&key).await?;
+                let stored = decoded(&key, stored.as_ref().map(|entry| &entry.value));
+                let merged = merge(stored, rollout);
+                context.store.set(key, record::encode(&merged).into()).await?;
             }
             Effect::Note(text) => {
                 tracing::info!(application = %self.name, text, "agent.note");

@@ -23,6 +23,14 @@ enum Entry {
     Held(Arc<dyn Held>),
 }
 
+/// What a wish to stop a process comes to.
+pub enum Stopping {
+    Now(Arc<dyn Held>),
+    OnceLaunched,
+    /// Nothing of that name is held: it is gone.
+    Unknown,
+}
+
 impl Registry {
     /// False when this incarnation is known already.
     pub fn launching(&self, id: &IncarnationId) -> bool {
@@ -49,15 +57,15 @@ impl Registry {
         }
     }
 
-    /// The process to stop now; one being launched is stopped as soon as it exists.
-    pub fn stop(&self, id: &IncarnationId, grace: Duration) -> Option<Arc<dyn Held>> {
+    /// A process being launched is stopped as soon as it exists.
+    pub fn stop(&self, id: &IncarnationId, grace: Duration) -> Stopping {
         match self.lock().get_mut(id) {
-            Some(Entry::Held(held)) => Some(held.clone()),
+            Some(Entry::Held(held)) => Stopping::Now(held.clone()),
             Some(Entry::Launching { stop }) => {
                 *stop = Some(stop.map_or(grace, |earlier| earlier.min(grace)));
-                None
+                Stopping::OnceLaunched
             }
-            None => None,
+            None => Stopping::Unknown,
         }
     }
 
