@@ -23,6 +23,9 @@ pub const FAIL_POINT: &str = "checker";
 /// which ends in a resync.
 const EVENTS_MAX: usize = 1024;
 
+/// A release with many notes is larger than what is stored inline.
+const RECORD_BYTES_MAX: u64 = 1 << 20;
+
 /// Runs until the store stops.
 pub async fn run(
     store: SharedStore,
@@ -83,8 +86,7 @@ async fn read_all(
     let probes: Key = format!("probe::{node}").parse()?;
     for entry in store.prefix(&Prefix::from(probes)).await? {
         let Some(TypedKey::Probe(_, instance)) = TypedKey::parse(&entry.key) else { continue };
-        let Some(bytes) = entry.value.inline() else { continue };
-        if let Ok(verdict) = record::decode::<Verdict>(bytes) {
+        if let Some(verdict) = decoded::<Verdict>(&entry.key, Some(&entry.value)) {
             events.send(Event::Written(instance.clone(), verdict)).await?;
         }
         if !targets.watches(&instance) {
@@ -99,17 +101,16 @@ async fn read_all(
 
 /// What one changed record means for the probes.
 fn changed(targets: &mut Targets, node: &NodeId, key: &Key, value: Option<&Value>) -> Vec<Event> {
-    let bytes = value.and_then(Value::inline);
     match TypedKey::parse(key) {
         Some(TypedKey::Claim(instance, owner)) if owner == *node => {
-            let target = targets.claim(&instance, decoded(key, bytes));
+            let target = targets.claim(&instance, decoded(key, value));
             vec![Event::Target(instance, target)]
         }
         Some(TypedKey::Release(application, id)) => {
-            targets.release(&application, &id, decoded(key, bytes));
+            targets.release(&application, &id, decoded(key, value));
             Vec::new()
         }
-        Some(TypedKey::Board(Board::Suspect(instance, generation))) if bytes.is_some() => {
+        Some(TypedKey::Board(Board::Suspect(instance, generation))) if value.is_some() => {
             vec![Event::Suspect(instance, generation)]
         }
         _ => Vec::new(),
@@ -117,8 +118,9 @@ fn changed(targets: &mut Targets, node: &NodeId, key: &Key, value: Option<&Value
 }
 
 /// A record that cannot be read counts as absent, and is reported.
-fn decoded<T: serde::de::DeserializeOwned>(key: &Key, bytes: Option<&bytes::Bytes>) -> Option<T> {
-    match record::decode(bytes?) {
+fn decoded<T: serde::de::DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option<T> {
+    let read = value?.read(RECORD_BYTES_MAX).map_err(anyhow::Error::from);
+    match read.and_then(|bytes| Ok(record::decode(&bytes)?)) {
         Ok(record) => Some(record),
         Err(error) => {
             tracing::warn!(%key, %error, "checker.record_unreadable");

@@ -27,6 +27,7 @@ use crate::driver::Clock;
 use crate::faults::{Fault, Faults};
 use crate::layout::DataDirectory;
 use crate::store::SharedStore;
+use crate::store::open::Options;
 
 /// How one node runs. Validated where the command line is read.
 #[derive(Clone, Debug)]
@@ -49,11 +50,12 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
     identity::socket_directory(&layout)?;
     let node = identity::node_id(&layout)?;
     let clock = Clock::start();
-    let (opened, id) = (layout.clone(), node.clone());
-    let store =
-        tokio::task::spawn_blocking(move || crate::store::open::open(&opened, id, clock)).await??;
-    announce(&*store, &config, &node, clock).await?;
     let faults = Faults::default();
+    let (opened, id, options) =
+        (layout.clone(), node.clone(), Options::with_faults(faults.clone()));
+    let open = move || crate::store::open::open_with(&opened, id, clock, options);
+    let store = tokio::task::spawn_blocking(open).await??;
+    announce(&*store, &config, &node, clock).await?;
     let control = Arc::new(Control {
         faults: config.fail_points.then_some(faults.clone()),
         stop: Notify::new(),
@@ -171,7 +173,7 @@ async fn announce(
         version: env!("CARGO_PKG_VERSION").into(),
         cores: std::thread::available_parallelism()
             .map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX)),
-        memory_bytes: u64::from(system.totalram).saturating_mul(u64::from(system.mem_unit)),
+        memory_bytes: system.totalram.saturating_mul(u64::from(system.mem_unit)),
         started_at: clock.now(),
         http: config.http.to_string(),
         unknown: Unknown::new(),

@@ -24,6 +24,10 @@ use crate::store::Value;
 /// Reports wait here while a claim is being written. Far more than an application has instances.
 const EVENTS_MAX: usize = 4096;
 
+/// A release with many notes, or a failure with its last words, is larger than what is stored
+/// inline; more than this is no record of ours.
+const RECORD_BYTES_MAX: u64 = 1 << 20;
+
 /// What the supervisor of actors sends.
 #[derive(Debug)]
 pub enum Letter {
@@ -144,7 +148,8 @@ fn event_of(context: &AgentContext, key: &Key, value: Option<&Value>) -> Option<
 
 /// A record that cannot be read counts as absent, and is reported.
 fn decoded<T: DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option<T> {
-    match record::decode(value?.inline()?) {
+    let read = value?.read(RECORD_BYTES_MAX).map_err(anyhow::Error::from);
+    match read.and_then(|bytes| Ok(record::decode(&bytes)?)) {
         Ok(record) => Some(record),
         Err(error) => {
             tracing::warn!(%key, %error, "agent.record_unreadable");

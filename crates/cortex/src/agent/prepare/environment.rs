@@ -88,7 +88,7 @@ impl Preparer {
         let frozen = TypedKey::ConfigAt(application.clone(), release.id.clone()).key();
         let Some(entry) = self.store.lookup(&frozen).await? else { return Ok(BTreeMap::new()) };
         let bytes = entry.value.read(CONFIG_BYTES_MAX)?;
-        Ok(model::record::decode(&bytes).context("the configuration variables are damaged")?)
+        model::record::decode(&bytes).context("the configuration variables are damaged")
     }
 }
 
