@@ -1,0 +1,414 @@
+//! A router over a store in memory, back ends that answer as they are told, and a client that
+//! reads exact bytes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use model::application::Settings;
+use model::key::Board;
+use model::release::{ProcessRecipe, StaticMount};
+use model::value::ContentHash;
+use model::{
+    ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, Key, NodeId,
+    Prefix, ProcessSpec, ProcessType, Recipe, Release, ReleaseId, Rollout, Timestamp, TypedKey,
+    record,
+};
+use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+use crate::driver::Clock;
+use crate::faults::Faults;
+use crate::layout::DataDirectory;
+use crate::metrics::Metrics;
+use crate::router::{RouterConfig, RouterHandle, start};
+use crate::store::{
+    CommitId, Cursor, Entry, HistoryEntry, Store, StoreError, Value, ValueFile, ValueWriter, Watch,
+    WatchEvent,
+};
+
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+type Watchers = Vec<(Prefix, mpsc::Sender<WatchEvent>)>;
+
+#[derive(Default)]
+pub struct MemoryStore {
+    values: Mutex<BTreeMap<String, Bytes>>,
+    watchers: Mutex<Watchers>,
+}
+
+impl MemoryStore {
+    fn change(&self, key: &Key, value: Option<Bytes>) {
+        let mut values = self.values.lock().unwrap();
+        match &value {
+            Some(value) => drop(values.insert(key.as_str().into(), value.clone())),
+            None => drop(values.remove(key.as_str())),
+        }
+        let cursor = Cursor { incarnation: 0, arrival: 0 };
+        let event =
+            WatchEvent::Changed { cursor, key: key.clone(), value: value.map(Value::Inline) };
+        for (prefix, watcher) in self.watchers.lock().unwrap().iter() {
+            if prefix.matches(key) {
+                watcher.try_send(event.clone()).ok();
+            }
+        }
+    }
+
+    pub fn has(&self, key: &TypedKey) -> bool {
+        self.values.lock().unwrap().contains_key(key.key().as_str())
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn set(&self, key: Key, value: Bytes) -> Result<CommitId, StoreError> {
+        self.change(&key, Some(value));
+        Ok(CommitId([0; 32]))
+    }
+    async fn set_file(&self, key: Key, _file: ValueFile) -> Result<CommitId, StoreError> {
+        Err(StoreError::Missing(key))
+    }
+    async fn writer(&self) -> Result<ValueWriter, StoreError> {
+        Err(StoreError::Stopped("it keeps no files".into()))
+    }
+    async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError> {
+        self.change(&key, None);
+        Ok(None)
+    }
+    async fn lookup(&self, _key: &Key) -> Result<Option<Entry>, StoreError> {
+        Ok(None)
+    }
+    async fn lookup_hash(&self, _key: &Key) -> Result<Option<[u8; 20]>, StoreError> {
+        Ok(None)
+    }
+    async fn prefix(&self, prefix: &Prefix) -> Result<Vec<Entry>, StoreError> {
+        let values = self.values.lock().unwrap();
+        let entries = values.iter().map(|(key, value)| Entry {
+            key: key.parse().unwrap(),
+            value: Value::Inline(value.clone()),
+            set_at: Timestamp(0),
+            node: "n1".parse().unwrap(),
+        });
+        Ok(entries.filter(|entry| prefix.matches(&entry.key)).collect())
+    }
+    async fn keys(&self, _prefix: &Prefix) -> Result<Vec<Key>, StoreError> {
+        Ok(Vec::new())
+    }
+    async fn watch(&self, prefix: Prefix, _from: Option<Cursor>) -> Result<Watch, StoreError> {
+        let (sender, events) = mpsc::channel(4096);
+        self.watchers.lock().unwrap().push((prefix, sender));
+        Ok(Watch { events })
+    }
+    async fn history(&self, _: &Prefix, _: usize) -> Result<Vec<HistoryEntry>, StoreError> {
+        Ok(Vec::new())
+    }
+    async fn head(&self) -> Result<String, StoreError> {
+        Ok(String::new())
+    }
+    async fn squash(&self, _before: Timestamp) -> Result<(), StoreError> {
+        Ok(())
+    }
+    async fn close(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+pub fn app() -> ApplicationName {
+    "shop".parse().unwrap()
+}
+
+pub fn node() -> NodeId {
+    "n1".parse().unwrap()
+}
+
+pub fn release_id() -> ReleaseId {
+    ReleaseId { number: 1, node: node() }
+}
+
+pub fn instance(slot: u32) -> InstanceId {
+    InstanceId { application: app(), process: ProcessType::web(), slot }
+}
+
+pub struct World {
+    pub store: Arc<MemoryStore>,
+    pub router: RouterHandle,
+    pub metrics: Metrics,
+    pub faults: Faults,
+    pub layout: DataDirectory,
+    _directory: tempfile::TempDir,
+}
+
+impl World {
+    pub fn new() -> World {
+        World::with_threads(2)
+    }
+
+    pub fn with_threads(threads: usize) -> World {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = DataDirectory::new(directory.path().join("data"), directory.path());
+        let store = Arc::new(MemoryStore::default());
+        let (metrics, faults) = (Metrics::default(), Faults::default());
+        let public = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = RouterConfig { public, threads: Some(threads) };
+        let router = start(
+            &config,
+            store.clone(),
+            node(),
+            layout.clone(),
+            Clock::start(),
+            faults.clone(),
+            metrics.clone(),
+        )
+        .unwrap();
+        let world = World { store, router, metrics, faults, layout, _directory: directory };
+        let shared = world.router.shared.clone();
+        let store = world.store.clone();
+        tokio::spawn(crate::node::parts::supervise("router.control", move || {
+            crate::router::control::run(shared.clone(), store.clone())
+        }));
+        tokio::spawn(world.router.suspicions());
+        world
+    }
+
+    pub fn put<T: Serialize>(&self, key: TypedKey, record: &T) {
+        self.store.change(&key.key(), Some(record::encode(record).into()));
+    }
+
+    /// An application that serves its first release.
+    pub fn application(&self, spec: impl FnOnce(&mut ApplicationSpec), statics: Vec<StaticMount>) {
+        let mut record = ApplicationSpec::new(Timestamp(0));
+        let process = ProcessSpec { count: 1, ..ProcessSpec::default() };
+        record.processes.insert(ProcessType::web(), process);
+        spec(&mut record);
+        let mut recipe = Recipe { statics, ..Recipe::default() };
+        recipe.processes.insert(ProcessType::web(), ProcessRecipe::default());
+        let release = Release {
+            v: 1,
+            id: release_id(),
+            source: ContentHash([0; 32]),
+            source_bytes: 0,
+            recipe,
+            settings: Settings::default(),
+            created_at: Timestamp(0),
+            author: String::new(),
+            note: String::new(),
+            replaces: None,
+            unknown: BTreeMap::default(),
+        };
+        let mut rollout = Rollout::new(node(), Timestamp(0));
+        rollout.serving = Some(release_id());
+        self.put(TypedKey::Release(app(), release_id()), &release);
+        self.put(TypedKey::Rollout(app()), &rollout);
+        self.put(TypedKey::Spec(app()), &record);
+    }
+
+    /// Claims slot `slot` with processes at these ports, by generation and state.
+    pub fn claim(
+        &self,
+        slot: u32,
+        concurrency: Option<u32>,
+        processes: &[(u64, InstanceState, u16)],
+    ) {
+        let mut claim = Claim::new(Timestamp(0));
+        for (generation, state, port) in processes {
+            claim.incarnations.push(Incarnation {
+                generation: *generation,
+                release: release_id(),
+                restart: 0,
+                state: *state,
+                port: Some(*port),
+                process: None,
+                started_at: None,
+                concurrency,
+                restarts: 0,
+                reason: None,
+            });
+        }
+        self.put(TypedKey::Claim(instance(slot), node()), &claim);
+    }
+
+    pub async fn routed(&self) {
+        let shared = self.router.shared.clone();
+        wait(|| shared.table.load().by_host(b"shop.localhost").is_some()).await;
+    }
+
+    /// Whether the router says that nothing is in flight there.
+    pub fn is_drained(&self, slot: u32, generation: u64) -> bool {
+        self.store.has(&TypedKey::Board(Board::Drained(instance(slot), generation)))
+    }
+
+    pub async fn connect(&self) -> Client {
+        Client(TcpStream::connect(self.router.public()).await.unwrap())
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        let mut client = self.connect().await;
+        client.send(&format!("GET {path} HTTP/1.1\r\nHost: shop.localhost\r\n\r\n")).await;
+        client.reply().await
+    }
+}
+
+/// Until it is so, within the deadline.
+pub async fn wait(mut is_so: impl FnMut() -> bool) {
+    let poll = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, poll).await.expect("it came to pass in time");
+}
+
+pub struct Client(pub TcpStream);
+
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+impl Client {
+    pub async fn send(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// One answer; panics where it is truncated.
+    pub async fn reply(&mut self) -> Reply {
+        tokio::time::timeout(DEADLINE, self.try_reply(false)).await.unwrap().expect("an answer")
+    }
+
+    pub async fn try_reply(&mut self, head_only: bool) -> std::io::Result<Reply> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(self.0.read_u8().await?);
+        }
+        let head = String::from_utf8(head).unwrap();
+        let status: u16 = head[9..12].parse().unwrap();
+        let lower = head.to_lowercase();
+        let field = |name: &str| {
+            let at = lower.find(&format!("\r\n{name}: "))? + name.len() + 4;
+            lower[at..].split("\r\n").next().map(str::to_owned)
+        };
+        let mut body = Vec::new();
+        if head_only || status < 200 || status == 204 || status == 304 {
+        } else if field("transfer-encoding").is_some() {
+            loop {
+                let mut line = Vec::new();
+                while !line.ends_with(b"\r\n") {
+                    line.push(self.0.read_u8().await?);
+                }
+                let size = std::str::from_utf8(&line).unwrap().trim();
+                let size = usize::from_str_radix(size, 16).unwrap();
+                let mut chunk = vec![0; size + 2];
+                self.0.read_exact(&mut chunk).await?;
+                body.extend_from_slice(&chunk[..size]);
+                if size == 0 {
+                    break;
+                }
+            }
+        } else if let Some(length) = field("content-length") {
+            body.resize(length.parse().unwrap(), 0);
+            self.0.read_exact(&mut body).await?;
+        } else {
+            self.0.read_to_end(&mut body).await?;
+        }
+        Ok(Reply { status, head, body })
+    }
+}
+
+/// A back end: each connection is handed to `serve`.
+pub struct Backend {
+    pub port: u16,
+    pub connections: Arc<AtomicUsize>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Backend {
+    pub async fn start<F, R>(serve: F) -> Backend
+    where
+        F: Fn(Client) -> R + Send + Sync + 'static,
+        R: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counted = connections.clone();
+        let task = tokio::spawn(async move {
+            let mut tasks = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::SeqCst);
+                tasks.spawn(serve(Client(stream)));
+            }
+        });
+        Backend { port, connections, task }
+    }
+
+    /// Answers every request, keeping the connection, with what `answer` makes of it.
+    pub async fn answering(
+        answer: impl Fn(&str) -> String + Send + Sync + Clone + 'static,
+    ) -> Backend {
+        Backend::start(move |mut client| {
+            let answer = answer.clone();
+            async move {
+                while let Some(request) = client.request().await {
+                    if client.0.write_all(answer(&request).as_bytes()).await.is_err() {
+                        return;
+                    }
+                    if request.contains("Connection: close") {
+                        return;
+                    }
+                }
+            }
+        })
+        .await
+    }
+
+    /// Answers with its name.
+    pub async fn named(name: &'static str) -> Backend {
+        Backend::answering(move |_| ok(name)).await
+    }
+}
+
+pub fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+impl Client {
+    /// A request with its body, by length or in chunks; none at the end.
+    pub async fn request(&mut self) -> Option<String> {
+        let mut text = Vec::new();
+        while !text.ends_with(b"\r\n\r\n") {
+            text.push(self.0.read_u8().await.ok()?);
+        }
+        let head = String::from_utf8(text.clone()).unwrap();
+        if let Some((_, rest)) = head.split_once("Content-Length: ") {
+            let length: usize = rest.split("\r\n").next()?.parse().ok()?;
+            let mut body = vec![0; length];
+            self.0.read_exact(&mut body).await.ok()?;
+            text.extend(body);
+        } else if head.contains("Transfer-Encoding: chunked") {
+            while !text.ends_with(b"\r\n0\r\n\r\n") {
+                text.push(self.0.read_u8().await.ok()?);
+            }
+        }
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+}
