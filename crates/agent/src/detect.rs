@@ -1,5 +1,5 @@
-//! From a source tree to the way it is built, released and run. Knows the order of precedence (flag,
-//! our own file, Procfile, detection) and no framework; driven by whoever takes a push.
+//! From a source tree to the way it is built, released and run. Knows the order of precedence
+//! (flag, our own file, Procfile, detection) and no framework; driven by whoever takes a push.
 
 use std::fmt;
 

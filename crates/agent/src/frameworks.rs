@@ -1,6 +1,6 @@
-//! The frameworks that are recognised: the extension point of detection. A framework is one file with
-//! one type, and one line in `ALL`. Frameworks read the tree and know nothing of each other, of
-//! Procfiles and of the project's settings: `detect` combines these.
+//! The frameworks that are recognised: the extension point of detection. A framework is one file
+//! with one type, and one line in `ALL`. Frameworks read the tree and know nothing of each other,
+//! of Procfiles and of the project's settings: `detect` combines these.
 
 mod django;
 mod fastapi;

@@ -1,5 +1,6 @@
-//! What the project's own files ask for: `cortex.toml`, else the thesis's `.veraconfig`, with Heroku's
-//! `app.json` for what they leave open. Reads and validates; `detect` applies it to a recipe.
+//! What the project's own files ask for: `cortex.toml`, else the thesis's `.veraconfig`, with
+//! Heroku's `app.json` for what they leave open. Reads and validates; `detect` applies it to a
+//! recipe.
 
 mod app_json;
 mod cortex_toml;

@@ -79,7 +79,8 @@ pub struct Step {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessRecipe {
-    /// Run by `/bin/sh -c 'exec …'` in the release's directory; `$PORT` and `$HOST` say where to listen.
+    /// Run by `/bin/sh -c 'exec …'` in the release's directory; `$PORT` and `$HOST` say where to
+    /// listen.
     pub command: String,
     /// Requests at a time; none for as many as come. 1 for a serial server.
     #[serde(default)]
@@ -95,7 +96,8 @@ pub struct StaticMount {
     pub prefix: String,
     /// Relative to the release's directory.
     pub directory: String,
-    /// Served with status 200 where no file matches (single-page applications), relative to `directory`.
+    /// Served with status 200 where no file matches (single-page applications), relative to
+    /// `directory`.
     #[serde(default)]
     pub fallback: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! Django. An unmodified project works: what production needs and its settings leave out is given from
-//! outside, and the settings file itself stays as it is.
+//! Django. An unmodified project works: what production needs and its settings leave out is given
+//! from outside, and the settings file itself stays as it is.
 
 use model::Recipe;
 use model::release::{StaticMount, Step};
@@ -141,7 +141,8 @@ fn start(
     }
 }
 
-/// STATIC_ROOT is set from outside where the settings leave it out, so that nobody's file is touched.
+/// STATIC_ROOT is set from outside where the settings leave it out, so that nobody's file is
+/// touched.
 fn collect_static(module: &str) -> Step {
     let program = format!(
         "import os, sys; sys.path.insert(0, os.getcwd()); \
@@ -195,7 +196,8 @@ impl<'a> Settings<'a> {
         self.value_of(key).is_some() || self.texts.iter().any(|text| text.contains(key))
     }
 
-    /// The last text in quotes: of `BASE_DIR / "static"` and `os.path.join(BASE_DIR, 'static')` too.
+    /// The last text in quotes: of `BASE_DIR / "static"` and `os.path.join(BASE_DIR, 'static')`
+    /// too.
     fn text_of(&self, key: &str) -> Option<&'a str> {
         let value = self.value_of(key)?;
         let code = value.split(" #").next().unwrap_or(value);

@@ -1,5 +1,5 @@
-//! How Node.js packages are installed. Used by Node.js applications, and by others whose assets need
-//! them.
+//! How Node.js packages are installed. Used by Node.js applications, and by others whose assets
+//! need them.
 
 use model::release::Step;
 

@@ -1,5 +1,6 @@
-//! Plain Python: a WSGI callable where there is one, else a script that is its own server. A project
-//! without listed packages and with a script needs no virtual environment and starts at once.
+//! Plain Python: a WSGI callable where there is one, else a script that is its own server. A
+//! project without listed packages and with a script needs no virtual environment and starts at
+//! once.
 
 use std::collections::BTreeMap;
 

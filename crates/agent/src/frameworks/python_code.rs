@@ -1,6 +1,6 @@
-//! Reading Python source for what runs it: the module and variable of a web application, and whether
-//! a script's server takes one request at a time. By lines, not by parsing: what stands at the left
-//! margin is what a module offers.
+//! Reading Python source for what runs it: the module and variable of a web application, and
+//! whether a script's server takes one request at a time. By lines, not by parsing: what stands at
+//! the left margin is what a module offers.
 
 use crate::source::SourceTree;
 

@@ -62,7 +62,8 @@ fn rackup(tree: &SourceTree, bundled: bool) -> Server {
     let found = if bundled { gems::server(tree, "production") } else { None };
     found.unwrap_or_else(|| {
         let bundle = if bundled { "bundle exec " } else { "" };
-        // rackup takes the first of Puma, Falcon and WEBrick that is there: all of them use threads.
+        // rackup takes the first of Puma, Falcon and WEBrick that is there: all of them use
+        // threads.
         let listen = "-o \"$HOST\" -p \"$PORT\" -E production";
         Server {
             command: format!("{bundle}rackup {listen} {CONFIG_RU}"),

@@ -1,5 +1,5 @@
-//! How a Python project's packages are installed: into a virtual environment inside the release, from
-//! whichever file lists them. Used by the Python frameworks.
+//! How a Python project's packages are installed: into a virtual environment inside the release,
+//! from whichever file lists them. Used by the Python frameworks.
 
 use model::release::Step;
 
@@ -71,18 +71,18 @@ pub fn install(tree: &SourceTree, extra: &[&str]) -> Vec<Step> {
     steps
 }
 
-/// How gunicorn is called, without what it shall serve. Threads rather than workers: one process per
-/// instance, so that its memory is told apart. The application is loaded before the port is bound: a
-/// broken one never looks ready.
+/// How gunicorn is called, without what it shall serve. Threads rather than workers: one process
+/// per instance, so that its memory is told apart. The application is loaded before the port is
+/// bound: a broken one never looks ready.
 pub fn gunicorn() -> String {
     format!(
         "{BIN}/gunicorn --preload --config {GUNICORN_CONFIG} --bind \"$HOST:$PORT\" --threads {GUNICORN_THREADS}"
     )
 }
 
-/// As `install`, with gunicorn and its configuration. Newer versions open a control socket in the home
-/// directory, which the instances of an application share; older ones refuse an option that says no
-/// but ignore the same in a file. The project's own configuration stays in force.
+/// As `install`, with gunicorn and its configuration. Newer versions open a control socket in the
+/// home directory, which the instances of an application share; older ones refuse an option that
+/// says no but ignore the same in a file. The project's own configuration stays in force.
 pub fn install_with_gunicorn(tree: &SourceTree, extra: &[&str]) -> Vec<Step> {
     let mut steps = install(tree, &[extra, &["gunicorn"]].concat());
     let lines = [

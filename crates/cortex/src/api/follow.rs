@@ -51,7 +51,8 @@ impl Follower {
         self.inode = metadata.map_or(0, |metadata| metadata.ino());
     }
 
-    /// What was written since the last call. After a rotation the old file is read to its end first.
+    /// What was written since the last call. After a rotation the old file is read to its end
+    /// first.
     pub fn read(&mut self) -> Vec<LogLine> {
         let mut lines = Vec::new();
         if self.file.is_none() {

@@ -30,7 +30,8 @@ pub struct ApplicationRow {
     #[serde(rename = "type")]
     pub framework: Option<String>,
     pub release: Option<String>,
-    /// `running`, `degraded`, `down`, `failed`, `scaled to zero`, `no release`, or a rollout's phase.
+    /// `running`, `degraded`, `down`, `failed`, `scaled to zero`, `no release`, or a rollout's
+    /// phase.
     pub state: String,
     pub ready: u32,
     pub wanted: u32,

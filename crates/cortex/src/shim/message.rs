@@ -24,7 +24,8 @@ pub struct Request {
 pub enum Ask {
     /// Once per shim. Answered by `Running` or `Failed`.
     Launch { spec: LaunchSpec },
-    /// SIGTERM to the whole tree, SIGKILL after `grace_ms`. Answered by `Stopping`; `Ended` follows.
+    /// SIGTERM to the whole tree, SIGKILL after `grace_ms`. Answered by `Stopping`; `Ended`
+    /// follows.
     Stop { grace_ms: u64 },
     /// Go; only after the end. Answered by `Forgotten`. The run directory is the node's to remove.
     Forget,

@@ -50,8 +50,8 @@ impl Preparer {
         pruned.await.ok();
     }
 
-    /// After `destroy`: releases, caches and logs go. What the application persisted stays where the
-    /// answer to that command says it is: no command of ours deletes users' files.
+    /// After `destroy`: releases, caches and logs go. What the application persisted stays where
+    /// the answer to that command says it is: no command of ours deletes users' files.
     pub async fn remove_application(&self, application: &ApplicationName) {
         let directory = self.layout.application(application);
         let persist = self.layout.persist(application);
