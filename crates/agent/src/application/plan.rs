@@ -338,7 +338,9 @@ impl Plan {
         role: &Role,
     ) {
         let built = matches!(app.builds.get(&role.release), Some(super::Build::Done));
-        if !built || !slot.has_room() || must_wait_for_others(app, slot, role) {
+        let overdue = |p: &Process| p.overdue.is_some() && p.record.release == role.release;
+        let given_up = role.target && slot.living.iter().any(overdue);
+        if !built || given_up || !slot.has_room() || must_wait_for_others(app, slot, role) {
             return;
         }
         if !role.target {

@@ -49,6 +49,9 @@ pub(super) struct Process {
     pub drained: bool,
     /// It was stopped because it failed, for this reason.
     pub failed: bool,
+    /// It was not ready in time, in this way; its rollout fails with this and its last words once
+    /// it has ended.
+    pub overdue: Option<String>,
 }
 
 impl Process {
@@ -63,6 +66,7 @@ impl Process {
             doomed: false,
             drained: false,
             failed: false,
+            overdue: None,
         }
     }
 

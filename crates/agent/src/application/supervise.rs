@@ -121,12 +121,16 @@ impl Application {
         if !matches!(process.phase, Phase::Launching | Phase::Waking) {
             return;
         }
-        let counts = process.is_current();
+        let (counts, exists) = (process.is_current(), process.phase == Phase::Waking);
         process.failed = counts;
         process.record.reason = Some(why.into());
         process.enter(Phase::Stopping, now);
         let process = process.clone();
-        if counts {
+        if counts && exists && self.is_rolling(&process.record.release) {
+            if let Some(process) = self.process_mut(&id) {
+                process.overdue = Some(why.into());
+            }
+        } else if counts {
             self.count_failure(now, place, &process, why, "");
         }
         self.stop(now, place, generation);
@@ -233,6 +237,9 @@ impl Application {
             self.count_failure(now, &place, &process, &why, &exit.last_words);
             self.bury(&place, process, InstanceState::Crashed);
         } else if process.failed {
+            if let Some(why) = process.overdue.take() {
+                self.count_failure(now, &place, &process, &why, &exit.last_words);
+            }
             self.bury(&place, process, InstanceState::Crashed);
         } else if process.replace.is_some() {
             self.bury(&place, process, InstanceState::Stopped);
@@ -267,6 +274,12 @@ impl Application {
         }
     }
 
+    /// Its processes are started for the first time; any failure is the rollout's.
+    fn is_rolling(&self, release: &ReleaseId) -> bool {
+        let attempt = self.attempt.as_ref();
+        attempt.is_some_and(|a| a.stage == Stage::Starting && a.target == *release)
+    }
+
     /// A process ended by itself, or did not become healthy.
     pub(super) fn count_failure(
         &mut self,
@@ -281,11 +294,7 @@ impl Application {
         }
         let release = &process.record.release;
         let label = self.id(place, process.generation()).instance.label();
-        let rolling = self
-            .attempt
-            .as_ref()
-            .is_some_and(|attempt| attempt.stage == Stage::Starting && attempt.target == *release);
-        if rolling {
+        if self.is_rolling(release) {
             self.note(format!("{label} of {} {why}", release.short()));
             return self.count_exit(now, place, process, why, last_words);
         }
