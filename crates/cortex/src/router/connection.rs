@@ -58,16 +58,16 @@ impl Connection {
     pub async fn run(self) {
         let mut pending: Option<Buffer> = None;
         loop {
-            if pending.is_none() {
-                let readable = stream::within(IDLE_TIME_MAX, self.stream.readable()).await;
-                if readable.is_err() {
-                    return;
-                }
-            }
+            let mut buffer = match pending.take() {
+                Some(buffer) => buffer,
+                None => match self.first_bytes().await {
+                    Some(buffer) => buffer,
+                    None => return,
+                },
+            };
             let thread = self.thread.clone();
             thread.busy.set(thread.busy.get() + 1);
             let busy = Busy(&thread);
-            let mut buffer = pending.take().unwrap_or_else(|| thread.pool.buffer());
             let mut out = thread.pool.scratch();
             let after = self.one(&mut buffer, &mut out).await;
             thread.pool.give_back_scratch(out);
@@ -90,6 +90,23 @@ impl Connection {
                     return cut(self.stream);
                 }
                 None => return thread.pool.give_back(buffer),
+            }
+        }
+    }
+
+    /// Waits for a request without holding a buffer. None when none came.
+    async fn first_bytes(&self) -> Option<Buffer> {
+        loop {
+            stream::within(IDLE_TIME_MAX, self.stream.readable()).await.ok()?;
+            let mut buffer = self.thread.pool.buffer();
+            match stream::read_now(&self.stream, &mut buffer) {
+                Ok(1..) => return Some(buffer),
+                result => {
+                    self.thread.pool.give_back(buffer);
+                    // Readable may be an old tale; then the wait goes on.
+                    let vain = result.err()?.kind() == std::io::ErrorKind::WouldBlock;
+                    vain.then_some(())?;
+                }
             }
         }
     }

@@ -88,7 +88,6 @@ impl Exchange<'_> {
         counts: &mut Counts,
     ) -> Option<After> {
         let thread = self.connection.thread.clone();
-        let early_body: usize = early;
         let mut retries = 0;
         loop {
             let permit = match self.permit(counts).await? {
@@ -105,9 +104,9 @@ impl Exchange<'_> {
                 self.out.extend_from_slice(b"Connection: Upgrade\r\n");
             }
             self.out.extend_from_slice(b"\r\n");
-            self.out.extend_from_slice(&self.buffer.filled()[..early_body]);
+            self.out.extend_from_slice(&self.buffer.filled()[..early]);
             let mut left = *body;
-            let failed = match self.attempt(permit, &mut left, early_body, sent, counts).await {
+            let failed = match self.attempt(permit, &mut left, early, sent, counts).await {
                 Ok(after) => return Some(after),
                 Err(failed) => failed,
             };
@@ -199,7 +198,7 @@ impl Exchange<'_> {
             self.send_body(&upstream, body, counts).await?;
         }
         let mut answer = thread.pool.buffer();
-        let head = self.answer_head(&upstream, &mut answer, early, body, progress, out).await;
+        let head = self.answer_head(&upstream, &mut answer, body, progress, out).await;
         let head = match head {
             Ok(head) => head,
             Err(failed) => {
@@ -270,13 +269,11 @@ impl Exchange<'_> {
         &mut self,
         upstream: &TcpStream,
         answer: &mut Buffer,
-        early: usize,
         body: &Body,
         progress: Progress,
         out: &mut Vec<u8>,
     ) -> Result<ResponseHead, Failed> {
         let deadline = tokio::time::Instant::now() + ANSWER_TIME_MAX;
-        let mut pipelined = early;
         loop {
             if !answer.filled().is_empty() {
                 let parsed = response::parse(answer.filled(), self.asked(), out)
@@ -285,7 +282,7 @@ impl Exchange<'_> {
                     Some(head) if head.status == 101 && !self.head.upgrade => {
                         return Err(Failed::Instance(Progress::Answering, "no valid answer"));
                     }
-                    Some(head) if (101..=101).contains(&head.status) || head.status >= 200 => {
+                    Some(head) if head.status == 101 || head.status >= 200 => {
                         answer.consume(head.length);
                         return Ok(head);
                     }
@@ -315,8 +312,6 @@ impl Exchange<'_> {
                 filled = fill(upstream, answer, left) => filled,
                 gone = client_gone(&self.connection.stream, self.buffer), if watch => {
                     if gone { return Err(Failed::ClientGone) }
-                    pipelined += 1;
-                    debug_assert!(pipelined > 0);
                     continue;
                 }
             };
@@ -476,12 +471,8 @@ async fn client_gone(client: &TcpStream, buffer: &mut Buffer) -> bool {
         if buffer.is_full() {
             std::future::pending::<()>().await;
         }
-        match client.try_read(buffer.room()) {
-            Ok(0) => return true,
-            Ok(count) => {
-                buffer.added(count);
-                return false;
-            }
+        match stream::read_now(client, buffer) {
+            Ok(count) => return count == 0,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if client.readable().await.is_err() {
                     return true;

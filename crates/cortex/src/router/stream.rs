@@ -1,9 +1,10 @@
 //! Reading and writing sockets with a time limit, without a buffer while nothing comes.
 
-use std::io::{Error, ErrorKind, Result};
+use std::io::{Error, ErrorKind, Read, Result};
 use std::time::Duration;
 
 use socket2::SockRef;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -13,18 +14,33 @@ use super::pool::Buffer;
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
 
+/// What is there now. A read that did not fill the room has emptied the socket, so the next wait
+/// is for new bytes and costs no vain read first.
+pub fn read_now(stream: &TcpStream, buffer: &mut Buffer) -> Result<usize> {
+    let mut partial = None;
+    let result = stream.try_io(Interest::READABLE, || {
+        let room = buffer.room();
+        let count = (&*SockRef::from(stream)).read(room)?;
+        if 0 < count && count < room.len() {
+            // Makes tokio forget that the socket was readable, as its own reads do.
+            partial = Some(count);
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(count)
+    });
+    let count = partial.map_or(result, Ok)?;
+    buffer.added(count);
+    Ok(count)
+}
+
 /// At least one byte; 0 at the end of the stream.
 pub async fn fill(stream: &TcpStream, buffer: &mut Buffer, limit: Duration) -> Result<usize> {
     loop {
-        match stream.try_read(buffer.room()) {
-            Ok(count) => {
-                buffer.added(count);
-                return Ok(count);
-            }
+        match read_now(stream, buffer) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 within(limit, stream.readable()).await?;
             }
-            Err(error) => return Err(error),
+            result => return result,
         }
     }
 }
