@@ -7,6 +7,7 @@ pub mod parts;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::Context;
 use model::node::{Member, NodeInfo};
@@ -26,6 +27,8 @@ use crate::api::{ApiContext, NodeControl};
 use crate::driver::Clock;
 use crate::faults::{Fault, Faults};
 use crate::layout::DataDirectory;
+use crate::metrics::Metrics;
+use crate::router::{PublicPort, RouterConfig, RouterHandle};
 use crate::store::SharedStore;
 use crate::store::open::Options;
 
@@ -43,6 +46,9 @@ pub struct NodeConfig {
     pub search_path: String,
 }
 
+/// Requests under way when the node ends may take this long to be answered.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
 /// Runs the node until it is told to stop: by a signal, or by `cortex down`.
 pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
     let layout = config.layout.clone();
@@ -56,9 +62,21 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
     let open = move || crate::store::open::open_with(&opened, id, clock, options);
     let store = tokio::task::spawn_blocking(open).await??;
     announce(&*store, &config, &node, clock).await?;
+    let metrics = Metrics::default();
+    let router = Arc::new(crate::router::start(
+        &RouterConfig { public: config.http, threads: config.threads },
+        store.clone(),
+        node.clone(),
+        layout.clone(),
+        clock,
+        faults.clone(),
+        metrics.clone(),
+    )?);
     let control = Arc::new(Control {
         faults: config.fail_points.then_some(faults.clone()),
         stop: Notify::new(),
+        metrics: metrics.clone(),
+        router: router.clone(),
     });
     let agent = agent_context(&config, &node, clock, &store, &faults);
     let context = ApiContext {
@@ -66,7 +84,7 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
         node: node.clone(),
         layout: layout.clone(),
         clock,
-        http: config.http,
+        http: router.public(),
         control: control.clone(),
     };
     tracing::info!(%node, data = %layout.root().display(), "node.started");
@@ -79,9 +97,12 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
             parts::supervise("checker", || {
                 crate::checker::run(store.clone(), node.clone(), clock, faults.clone())
             }),
+            parts::supervise("router.control", || router.control()),
+            parts::supervise("metrics", || metrics.clone().run(faults.clone())),
             parts::supervise("load", || {
                 crate::agent::load::run(store.clone(), node.clone(), clock)
             }),
+            router.suspicions(),
         )
     };
     tokio::select! {
@@ -90,6 +111,7 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
         () = told_to_stop(&control, &stop_applications) => {}
     }
     std::fs::remove_file(layout.api_socket()).ok();
+    tokio::task::spawn_blocking(move || router.stop(ANSWER_LIMIT)).await?;
     store.close().await?;
     tracing::info!(%node, "node.stopped");
     Ok(())
@@ -188,6 +210,8 @@ struct Control {
     /// None unless tests enabled them.
     faults: Option<Faults>,
     stop: Notify,
+    metrics: Metrics,
+    router: Arc<RouterHandle>,
 }
 
 impl NodeControl for Control {
@@ -196,11 +220,16 @@ impl NodeControl for Control {
     }
 
     fn ports(&self) -> Vec<PortRow> {
-        Vec::new()
+        let row = |port: PublicPort| PortRow {
+            address: port.address.to_string(),
+            application: port.application.map(|name| name.to_string()),
+            error: port.error,
+        };
+        self.router.ports().into_iter().map(row).collect()
     }
 
     fn metrics(&self) -> String {
-        String::new()
+        self.metrics.prometheus()
     }
 
     fn set_fail_point(&self, name: &str, action: &str) -> Result<(), String> {

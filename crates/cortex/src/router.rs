@@ -90,7 +90,7 @@ pub struct RouterHandle {
     shared: Arc<Shared>,
     store: SharedStore,
     suspects: Mutex<Option<mpsc::Receiver<(Arc<Endpoint>, &'static str)>>>,
-    joins: Vec<JoinHandle<()>>,
+    joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// One public port, as people are told.
@@ -151,7 +151,12 @@ pub fn start(
         let builder = std::thread::Builder::new().name(format!("router-{index}"));
         joins.push(builder.spawn(body).context("a thread of the router cannot be started")?);
     }
-    Ok(RouterHandle { shared, store, suspects: Mutex::new(Some(suspected)), joins })
+    Ok(RouterHandle {
+        shared,
+        store,
+        suspects: Mutex::new(Some(suspected)),
+        joins: Mutex::new(joins),
+    })
 }
 
 impl RouterHandle {
@@ -195,11 +200,12 @@ impl RouterHandle {
     }
 
     /// Accepts no more, ends what is under way within `limit`, and waits for that. Blocks.
-    pub fn stop(self, limit: Duration) {
+    pub fn stop(&self, limit: Duration) {
         for thread in &self.shared.threads {
             thread.try_send(Command::Stop(limit)).ok();
         }
-        for join in self.joins {
+        let joins = std::mem::take(&mut *self.joins.lock().unwrap_or_else(PoisonError::into_inner));
+        for join in joins {
             join.join().ok();
         }
     }
