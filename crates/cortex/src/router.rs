@@ -51,6 +51,9 @@ const COMMANDS_MAX: usize = 1024;
 /// Suspicions that wait for the store; more say nothing new.
 const SUSPECTS_MAX: usize = 64;
 
+/// Which instance, and what it did.
+type Suspicion = (Arc<Endpoint>, &'static str);
+
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
     /// Where Host decides. Applications' own ports are on the same address.
@@ -69,7 +72,7 @@ pub struct Shared {
     public: SocketAddr,
     table: ArcSwap<Table>,
     files: Arc<files::Files>,
-    suspects: mpsc::Sender<(Arc<Endpoint>, &'static str)>,
+    suspects: mpsc::Sender<Suspicion>,
     /// Wakes the control task: a draining endpoint is empty.
     control: Arc<Notify>,
     threads: Vec<mpsc::Sender<Command>>,
@@ -89,7 +92,7 @@ struct Live {
 pub struct RouterHandle {
     shared: Arc<Shared>,
     store: SharedStore,
-    suspects: Mutex<Option<mpsc::Receiver<(Arc<Endpoint>, &'static str)>>>,
+    suspects: Mutex<Option<mpsc::Receiver<Suspicion>>>,
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 

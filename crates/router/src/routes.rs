@@ -87,7 +87,8 @@ mod tests {
             if let Some(name) = normalize(&host, &mut buffer) {
                 let mut again = [0; HOST_LENGTH_MAX];
                 prop_assert!(!name.bytes().any(|byte| byte.is_ascii_uppercase()));
-                prop_assert!(normalize(name.as_bytes(), &mut again).is_some() || name.ends_with('.'));
+                let known = normalize(name.as_bytes(), &mut again).is_some();
+                prop_assert!(known || name.ends_with('.'));
             }
         }
     }

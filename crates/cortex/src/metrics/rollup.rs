@@ -17,6 +17,9 @@ const BUCKETS_US: [u32; 12] = [
     10_000_000,
 ];
 
+/// A counter's name and where its value is.
+type Total<S> = (&'static str, fn(&S) -> f64);
+
 #[derive(Default)]
 pub struct Rollup {
     applications: BTreeMap<ApplicationName, Sums>,
@@ -96,7 +99,7 @@ impl Rollup {
         for (app, sums) in apps {
             sums.write_histogram(out, app)?;
         }
-        let totals: [(&str, fn(&Sums) -> f64); 4] = [
+        let totals: [Total<Sums>; 4] = [
             ("cortex_received_bytes_total", |sums| sums.bytes_in as f64),
             ("cortex_sent_bytes_total", |sums| sums.bytes_out as f64),
             ("cortex_queue_seconds_total", |sums| sums.queue_us as f64 / 1e6),
@@ -108,7 +111,7 @@ impl Rollup {
                 writeln!(out, "{name}{{application=\"{app}\"}} {}", value(sums))?;
             }
         }
-        let totals: [(&str, fn(&InstanceSums) -> f64); 3] = [
+        let totals: [Total<InstanceSums>; 3] = [
             ("cortex_instance_requests_total", |sums| sums.requests as f64),
             ("cortex_instance_errors_total", |sums| sums.errors as f64),
             ("cortex_instance_service_seconds_total", |sums| sums.service_us as f64 / 1e6),

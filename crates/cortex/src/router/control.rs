@@ -269,7 +269,7 @@ impl Control {
                     }
                     Err(error) => {
                         let error = format!("{error:#}");
-                        if live.ports.get(&port).is_none() {
+                        if !live.ports.contains_key(&port) {
                             tracing::error!(%application, port, error, "router.port_refused");
                         }
                         live.ports.insert(port, Err(error));

@@ -149,6 +149,7 @@ impl Chunks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     /// In pieces of `step` bytes.
@@ -198,7 +199,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_split_decodes_alike(parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40), 0..6), step in 1usize..20) {
+        fn any_split_decodes_alike(
+            parts in vec(vec(any::<u8>(), 1..40), 0..6),
+            step in 1usize..20,
+        ) {
             let mut wire = Vec::new();
             for part in &parts {
                 wire.extend(format!("{:X}\r\n", part.len()).bytes());
@@ -211,7 +215,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_read(bytes in vec(any::<u8>(), 0..200)) {
             run(&bytes, 13).ok();
         }
     }

@@ -126,7 +126,8 @@ impl<'a> Facts<'a> {
             let value = header.value;
             match header.name.len() {
                 4 if header.name.eq_ignore_ascii_case("host") => {
-                    if facts.host.replace(value).is_some() {
+                    let earlier = facts.host.replace(value);
+                    if earlier.is_some() {
                         return Err(Refusal(400, "The request has more than one Host."));
                     }
                 }
@@ -225,12 +226,14 @@ fn write(
             12 if name.eq_ignore_ascii_case("x-request-id") => continue,
             15 if name.eq_ignore_ascii_case("x-forwarded-for") => continue,
             17 if name.eq_ignore_ascii_case("x-forwarded-proto") => {
-                if !trusted || std::mem::replace(&mut proto, true) {
+                let repeated = std::mem::replace(&mut proto, true);
+                if !trusted || repeated {
                     continue;
                 }
             }
             16 if name.eq_ignore_ascii_case("x-forwarded-host") => {
-                if !trusted || std::mem::replace(&mut forwarded_host, true) {
+                let repeated = std::mem::replace(&mut forwarded_host, true);
+                if !trusted || repeated {
                     continue;
                 }
             }
@@ -245,10 +248,10 @@ fn write(
     }
     // Writing to memory cannot fail.
     let _ = write!(out, "{}\r\n", origin.peer);
-    if !proto {
+    if !(trusted && proto) {
         out.extend_from_slice(b"X-Forwarded-Proto: http\r\n");
     }
-    if !forwarded_host {
+    if !(trusted && forwarded_host) {
         put_header(out, "X-Forwarded-Host", host.as_bytes());
     }
     match facts.request_id {

@@ -16,13 +16,12 @@ async fn serial(name: &'static str, gate: Arc<Semaphore>) -> Backend {
     Backend::start(move |mut client: Client| {
         let gate = gate.clone();
         async move {
-            while let Some(request) = client.request().await {
+            if let Some(request) = client.request().await {
                 assert!(request.contains("Connection: close\r\n"), "a serial server is let go");
                 if request.starts_with("GET /slow") {
                     gate.acquire().await.unwrap().forget();
                 }
                 client.0.write_all(ok(name).as_bytes()).await.unwrap();
-                return;
             }
         }
     })
