@@ -283,3 +283,6 @@ async fn keep(
         pause = (pause * 2).min(ACTOR_PAUSE_MAX);
     }
 }
+
+#[cfg(test)]
+mod tests;

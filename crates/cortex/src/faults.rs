@@ -55,6 +55,10 @@ impl Faults {
         self.publish(&armed);
     }
 
+    pub fn is_armed(&self, point: &str) -> bool {
+        self.lock().contains_key(point)
+    }
+
     /// For threads that may block.
     pub fn check(&self, point: &str) -> anyhow::Result<()> {
         if self.shared.count.load(Ordering::Relaxed) == 0 {

@@ -82,3 +82,6 @@ pub trait Launcher: Send + Sync {
     /// All that earlier node processes left running, or ended and not yet forgotten.
     async fn adopt(&self) -> anyhow::Result<Vec<Box<dyn Held>>>;
 }
+
+#[cfg(test)]
+pub mod fake;

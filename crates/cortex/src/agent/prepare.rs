@@ -216,3 +216,6 @@ fn start_over(directory: &Path) -> anyhow::Result<()> {
 fn failure(doing: &'static str) -> impl Fn(anyhow::Error) -> Failure {
     move |error| Failure { why: format!("{doing} failed: {error:#}"), last_words: String::new() }
 }
+
+#[cfg(test)]
+mod tests;
