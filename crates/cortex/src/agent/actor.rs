@@ -28,6 +28,9 @@ const EVENTS_MAX: usize = 4096;
 /// inline; more than this is no record of ours.
 const RECORD_BYTES_MAX: u64 = 1 << 20;
 
+/// Between two looks for launches under way; there are some only after a fault.
+const SETTLE_POLL: Duration = Duration::from_millis(20);
+
 /// What the supervisor of actors sends.
 #[derive(Debug)]
 pub enum Letter {
@@ -57,6 +60,11 @@ pub async fn run(
     };
     let fail_point = format!("application.{name}");
     let feed = async {
+        // An actor that faulted left them; the launcher limits how long. What they start must be
+        // known before anything is decided, or nobody would ever stop it.
+        while context.registry.is_launching(&name) {
+            tokio::time::sleep(SETTLE_POLL).await;
+        }
         read_all(&context, &name, &events).await?;
         for (id, held) in context.registry.of(&name) {
             report_exit(&held, id, &events);

@@ -42,6 +42,12 @@ impl Registry {
         true
     }
 
+    pub fn is_launching(&self, application: &ApplicationName) -> bool {
+        let entries = self.lock();
+        let mut ours = entries.iter().filter(|(id, _)| id.instance.application == *application);
+        ours.any(|(_, entry)| matches!(entry, Entry::Launching { .. }))
+    }
+
     /// The grace of a stop that was asked for while it was being launched.
     pub fn launched(&self, id: &IncarnationId, held: Arc<dyn Held>) -> Option<Duration> {
         match self.lock().insert(id.clone(), Entry::Held(held)) {

@@ -2,6 +2,7 @@
 //! an actor panics and takes over what runs.
 
 use std::path::Path;
+use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
 
 use model::application::ProcessSpec;
@@ -20,6 +21,8 @@ use crate::layout::DataDirectory;
 /// Two cores are shared with other tests.
 const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
+/// Agents of one process must not give the same port twice.
+static PORTS: LazyLock<Ports> = LazyLock::new(Ports::default);
 
 fn app() -> ApplicationName {
     "shop".parse().unwrap()
@@ -49,7 +52,7 @@ fn context_with(directory: &Path, launcher: Arc<FakeLauncher>) -> Arc<AgentConte
         faults: Faults::default(),
         launcher,
         preparer,
-        ports: Ports::default(),
+        ports: PORTS.clone(),
         registry: Registry::default(),
         shutting_down: AtomicBool::new(false),
     })
