@@ -3,7 +3,6 @@
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -76,19 +75,18 @@ impl Up {
             .build()?;
         runtime.block_on(async {
             let node = crate::node::run(config);
-            match &self.directory {
-                None => node.await,
-                Some(directory) => {
-                    let node = std::pin::pin!(node);
-                    run_and_push(node, session, directory).await
-                }
-            }
+            run_and_push(std::pin::pin!(node), session, self.directory.as_deref()).await
         })
     }
 
     /// Where the log goes: the terminal, or a file that is moved aside when it is full.
     fn start_log(&self, layout: &DataDirectory) -> anyhow::Result<()> {
-        let level = if self.verbose { LevelFilter::DEBUG } else { LevelFilter::INFO };
+        // On a terminal the log would bury what is said to people.
+        let level = match (self.verbose, self.detached) {
+            (true, _) => LevelFilter::DEBUG,
+            (false, true) => LevelFilter::INFO,
+            (false, false) => LevelFilter::WARN,
+        };
         let log = tracing_subscriber::fmt().with_max_level(level).with_target(false);
         if self.detached {
             rustix::process::setsid().ok();
@@ -126,8 +124,7 @@ impl Up {
             .args(self.fail_points.then_some("--fail-points"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(errors)
-            .process_group(0);
+            .stderr(errors);
         let mut child = command.spawn().context("the node cannot be started")?;
         runtime.block_on(async {
             wait_until_answering(session, || match child.try_wait()? {
@@ -151,19 +148,24 @@ impl Up {
 async fn run_and_push(
     mut node: std::pin::Pin<&mut impl Future<Output = anyhow::Result<()>>>,
     session: &Session,
-    directory: &Path,
+    directory: Option<&Path>,
 ) -> anyhow::Result<()> {
     let pushed = async {
         wait_until_answering(session, || Ok(())).await?;
-        push::push_directory(session, directory).await
+        output::say(&format!("The node runs on {}", session.layout.root().display()));
+        match directory {
+            Some(directory) => push::push_directory(session, directory).await,
+            None => Ok(()),
+        }
     };
     tokio::select! {
         ended = &mut node => return ended,
         pushed = pushed => if let Err(error) = pushed {
             super::report(&error);
-            output::say("The node runs on: mend it and push again, or stop it with Ctrl-C");
+            output::say("Nothing else is affected: mend it and push again");
         }
     }
+    output::say("Ctrl-C stops the node and its applications; `cortex --help` lists the commands");
     node.await
 }
 
