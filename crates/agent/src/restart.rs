@@ -14,6 +14,9 @@ pub const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 pub const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// A process that lived this long started well: what failed before does not count any more.
 pub const LIVED_WELL: Duration = Duration::from_secs(60);
+/// A process that served this long and then failed is replaced at once, as long as it is no crash
+/// loop: waiting costs its users more than one start every few seconds costs the machine.
+pub const LIVED_A_WHILE: Duration = Duration::from_secs(3);
 /// So many failures in a row, none after a good life, are no accident.
 pub const CRASH_LOOP_FAILURES: u32 = 5;
 /// Starting costs processor time that other applications need.
@@ -32,11 +35,14 @@ impl History {
             self.failures = 0;
         }
         self.failures = self.failures.saturating_add(1);
-        self.not_before = now.after(self.backoff());
+        self.not_before = now.after(self.backoff(lived));
     }
 
-    fn backoff(&self) -> Duration {
+    fn backoff(&self, lived: Duration) -> Duration {
         if mutants::active(mutants::NO_BACKOFF) {
+            return Duration::ZERO;
+        }
+        if lived >= LIVED_A_WHILE && !self.is_crash_loop() {
             return Duration::ZERO;
         }
         let doublings = match self.failures {
@@ -85,5 +91,7 @@ mod tests {
         check(&[0; 7], 32, true);
         check(&[0; 99], 60, true);
         check(&[0, 0, 0, 0, 0, 61], 0, false);
+        check(&[5, 5, 5, 5], 0, false);
+        check(&[5, 5, 5, 5, 5], 30, true);
     }
 }

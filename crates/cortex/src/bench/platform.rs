@@ -96,7 +96,7 @@ fn measure(args: &PlatformArgs, directory: &Path) -> anyhow::Result<Figures> {
     let mut kills = Vec::new();
     for round in 1..=args.rounds {
         eprintln!("kill -9 under load, round {round} of {}", args.rounds);
-        kills.push(kill_under_load(&node, &url)?);
+        kills.push(kill_under_load(&node, &url, round as usize)?);
     }
     let victim = node.instances("victim")?.first().context("no instance runs")?.pid;
     let shim_private_kb =
@@ -122,12 +122,13 @@ fn timed_push(node: &BenchNode, source: &Path, name: &str) -> anyhow::Result<f64
     Ok(start.elapsed().as_secs_f64())
 }
 
-fn kill_under_load(node: &BenchNode, url: &str) -> anyhow::Result<Kill> {
+/// Another slot in each round: one that fails again and again is made to wait.
+fn kill_under_load(node: &BenchNode, url: &str, round: usize) -> anyhow::Result<Kill> {
     let before = node.instances("victim")?;
     ensure!(before.len() == CLIENTS, "four instances were expected, {} run", before.len());
     let load = Load::start(url, CLIENTS)?;
     std::thread::sleep(LOAD_BEFORE_KILL);
-    let victim = &before[0];
+    let victim = &before[round % before.len()];
     let killed_at = Instant::now();
     node::kill(victim.pid)?;
     std::thread::sleep(LOAD_AFTER_KILL);
