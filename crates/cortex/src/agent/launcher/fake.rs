@@ -1,5 +1,5 @@
-//! Starts processes without shims: real programs whose output goes straight to the log. For tests of
-//! what stands on a launcher. Nothing outlives it.
+//! Starts processes without shims: real programs whose output goes straight to the log. For tests
+//! of what stands on a launcher. Nothing outlives it.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
