@@ -3,7 +3,7 @@
 use crate::machine::lives;
 use crate::node::{Node, kill_nine, run};
 use crate::project::copy_of_example;
-use crate::wait::wait_until;
+use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 #[test]
 fn a_second_up_on_one_data_directory_is_refused() {
@@ -40,7 +40,11 @@ fn an_instance_that_dies_while_the_node_is_away_is_replaced() {
     kill_nine(victim.pid);
     wait_until("it to be gone", || !lives(victim));
     node.up();
-    let after = node.await_ready("hello", "web", 4);
+    let after = wait_for("another process in its slot", STATE_DEADLINE, || {
+        let rows = node.ready("hello", "web");
+        let back = rows.len() == 4 && rows.iter().all(|row| row.pid != Some(victim.pid));
+        if back { Ok(rows) } else { Err(format!("{rows:#?}")) }
+    });
     for (old, new) in before.iter().zip(&after) {
         assert_eq!(old.pid == new.pid, old.slot != before[1].slot, "{before:#?} {after:#?}");
     }

@@ -86,7 +86,7 @@ fn one_that_never_binds_its_port_is_refused() {
         &[("Procfile", "web: echo at your service; sleep 1000\n"), ("cortex.toml", IMPATIENT)],
     );
     node.try_push(&project, "app").refused().saying(&["PORT", "at your service"]);
-    assert!(node.rows("app").is_empty(), "what did not get ready is stopped");
+    node.await_ready("app", "web", 0);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn one_that_exits_at_once_is_refused_with_its_last_words() {
     of_files(&project, &[("Procfile", "web: echo famous last words; exit 3\n")]);
     let refused = node.try_push(&project, "app").refused();
     refused.saying(&["famous last words", "exit status 3"]);
-    assert!(node.rows("app").is_empty(), "nothing runs");
+    node.await_ready("app", "web", 0);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_release_step_that_fails_is_shown_and_refused() {
     copy_of_example("procfile", &project);
     of_files(&project, &[("prepare.py", "raise SystemExit('the table is missing')\n")]);
     node.try_push(&project, "app").refused().saying(&["the table is missing"]);
-    assert!(node.rows("app").is_empty(), "nothing runs");
+    node.await_ready("app", "web", 0);
 }
 
 #[test]

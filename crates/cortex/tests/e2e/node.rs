@@ -220,6 +220,15 @@ impl Node {
         self.try_push(project, name).succeeded().site()
     }
 
+    /// Where the one release of an application was prepared.
+    pub fn release_directory(&self, name: &str) -> PathBuf {
+        let releases = self.data().join("apps").join(name).join("releases");
+        let entries = fs::read_dir(&releases).expect("it was pushed").flatten();
+        let mut found: Vec<_> = entries.map(|e| e.path()).filter(|path| path.is_dir()).collect();
+        assert_eq!(found.len(), 1, "one release: {found:?}");
+        found.remove(0)
+    }
+
     /// Processes as `ps --json` shows them.
     pub fn rows(&self, name: &str) -> Vec<Row> {
         let text = self.cortex(&["ps", "--json", "-a", name]);

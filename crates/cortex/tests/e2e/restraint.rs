@@ -100,11 +100,10 @@ fn children_that_leave_their_session_do_not_outlive_it() {
     case.push();
     case.node.cortex(&["scale", "web=1", "-a", "app"]);
     case.node.await_ready("app", "web", 1);
-    let releases = case.node.data().join("apps/app/releases");
-    let release = std::fs::read_dir(&releases).unwrap().next().expect("one release").unwrap();
+    let release = case.node.release_directory("app");
     let children: Vec<_> = ["child", "orphan"]
         .map(|name| {
-            let text = std::fs::read_to_string(release.path().join(name)).expect("it was written");
+            let text = std::fs::read_to_string(release.join(name)).expect("it was written");
             let pid: u32 = text.trim().parse().expect("a pid");
             identity(pid).unwrap_or_else(|| panic!("{name} {pid} lives"))
         })
@@ -124,9 +123,8 @@ fn a_crash_loop_is_recognised_and_its_output_shown() {
     case.node.await_ready("app", "web", 1);
     site.get("/").assert_ok("fine");
     // From now on every start ends at once; the one that runs is killed.
-    let releases = case.node.data().join("apps/app/releases");
-    let release = std::fs::read_dir(&releases).unwrap().next().expect("one release").unwrap();
-    std::fs::write(release.path().join("app.py"), "raise SystemExit('no more')\n").unwrap();
+    let release = case.node.release_directory("app");
+    std::fs::write(release.join("app.py"), "raise SystemExit('no more')\n").unwrap();
     let row = case.node.ready("app", "web").remove(0);
     kill(row.pid.unwrap(), Signal::KILL);
     let row = wait_for("the crash loop to be recognised", STATE_DEADLINE, || {
@@ -159,9 +157,8 @@ fn one_above_its_memory_limit_is_replaced_and_the_reason_kept() {
     case.push();
     case.node.cortex(&["scale", "web=1", "-a", "app"]);
     let before = case.node.await_ready("app", "web", 1).remove(0);
-    let releases = case.node.data().join("apps/app/releases");
-    let release = std::fs::read_dir(&releases).unwrap().next().expect("one release").unwrap();
-    std::fs::write(release.path().join("grow"), "").unwrap();
+    let release = case.node.release_directory("app");
+    std::fs::write(release.join("grow"), "").unwrap();
     wait_for("a new process", STATE_DEADLINE, || {
         let rows = case.node.rows("app");
         let new = rows.iter().any(|row| row.is_ready() && row.pid != before.pid);

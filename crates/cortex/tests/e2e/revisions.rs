@@ -62,7 +62,7 @@ fn pushes_any_revision(control: &Control, vcs: &str) {
     site.get("/").assert_ok("second edition");
     assert_eq!(site.get("/stray.txt").status, 404, "only what is committed is pushed");
     assert_eq!(site.get("/old.txt").status, 404);
-    newest.saying(&["uncommitted"]);
+    newest.saying(&["not committed"]);
 
     node.cortex(&["push", path, "-a", "site", "--vcs", vcs, "--rev", control.first]);
     site.get("/").assert_ok("first edition");

@@ -86,6 +86,7 @@ fn on_a_small_disk(disk: &Path) {
     node.try_push(&project, "hello").refused().saying(&["space"]);
     callers.answered_more(20);
 
+    drop(file);
     fs::remove_file(&filler).unwrap();
     node.push(&project, "hello");
     callers.answered_more(20);
