@@ -16,7 +16,9 @@ use model::{NodeId, TypedKey};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 
+use self::parts::supervise;
 use crate::agent::AgentContext;
 use crate::agent::plain::PlainLauncher;
 use crate::agent::ports::Ports;
@@ -54,67 +56,89 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
     let layout = config.layout.clone();
     let _lock = identity::lock(&layout)?;
     identity::socket_directory(&layout)?;
-    let node = identity::node_id(&layout)?;
-    let clock = Clock::start();
-    let faults = Faults::default();
-    let (opened, id, options) =
-        (layout.clone(), node.clone(), Options::with_faults(faults.clone()));
-    let open = move || crate::store::open::open_with(&opened, id, clock, options);
+    let id = identity::node_id(&layout)?;
+    let (clock, faults) = (Clock::start(), Faults::default());
+    let options = Options::with_faults(faults.clone());
+    let (opened, of) = (layout.clone(), id.clone());
+    let open = move || crate::store::open::open_with(&opened, of, clock, options);
     let store = tokio::task::spawn_blocking(open).await??;
-    announce(&*store, &config, &node, clock).await?;
-    let metrics = Metrics::default();
-    let router = Arc::new(crate::router::start(
-        &RouterConfig { public: config.http, threads: config.threads },
-        store.clone(),
-        node.clone(),
-        layout.clone(),
-        clock,
-        faults.clone(),
-        metrics.clone(),
-    )?);
-    let control = Arc::new(Control {
-        faults: config.fail_points.then_some(faults.clone()),
-        stop: Notify::new(),
-        metrics: metrics.clone(),
-        router: router.clone(),
-    });
-    let agent = agent_context(&config, &node, clock, &store, &faults);
-    let context = ApiContext {
-        store: store.clone(),
-        node: node.clone(),
-        layout: layout.clone(),
-        clock,
-        http: router.public(),
-        control: control.clone(),
-    };
-    tracing::info!(%node, data = %layout.root().display(), "node.started");
+    announce(&*store, &config, &id, clock).await?;
+    let node = Node { config, id, clock, faults, store };
     let (stop_applications, stopping) = watch::channel(false);
-    let applications =
-        parts::supervise("agent", || crate::agent::run(agent.clone(), stopping.clone()));
-    let others = async {
-        tokio::join!(
-            parts::supervise("api", || crate::api::serve(context.clone())),
-            parts::supervise("checker", || {
-                crate::checker::run(store.clone(), node.clone(), clock, faults.clone())
-            }),
-            parts::supervise("router.control", || router.control()),
-            parts::supervise("metrics", || metrics.clone().run(faults.clone())),
-            parts::supervise("load", || {
-                crate::agent::load::run(store.clone(), node.clone(), clock)
-            }),
-            router.suspicions(),
-        )
-    };
+    let (mut parts, control) = node.start(stopping)?;
+    tracing::info!(node = %node.id, data = %layout.root().display(), "node.started");
     tokio::select! {
-        () = applications => {}
-        _ = others => {}
+        // The agent ends when all applications have stopped; no other part ends by itself.
+        _ = parts.join_next() => {}
         () = told_to_stop(&control, &stop_applications) => {}
     }
     std::fs::remove_file(layout.api_socket()).ok();
+    let router = control.router.clone();
     tokio::task::spawn_blocking(move || router.stop(ANSWER_LIMIT)).await?;
-    store.close().await?;
-    tracing::info!(%node, "node.stopped");
+    parts.shutdown().await;
+    node.store.close().await?;
+    tracing::info!(node = %node.id, "node.stopped");
     Ok(())
+}
+
+struct Node {
+    config: NodeConfig,
+    id: NodeId,
+    clock: Clock,
+    faults: Faults,
+    store: SharedStore,
+}
+
+impl Node {
+    /// Each part in a task of its own, under supervision.
+    fn start(
+        &self,
+        stopping: watch::Receiver<bool>,
+    ) -> anyhow::Result<(JoinSet<()>, Arc<Control>)> {
+        let Node { config, id, clock, faults, store } = self;
+        let clock = *clock;
+        let metrics = Metrics::default();
+        let router = Arc::new(crate::router::start(
+            &RouterConfig { public: config.http, threads: config.threads },
+            store.clone(),
+            id.clone(),
+            config.layout.clone(),
+            clock,
+            faults.clone(),
+            metrics.clone(),
+        )?);
+        let control = Arc::new(Control {
+            faults: config.fail_points.then_some(faults.clone()),
+            stop: Notify::new(),
+            metrics: metrics.clone(),
+            router: router.clone(),
+        });
+        let api = ApiContext {
+            store: store.clone(),
+            node: id.clone(),
+            layout: config.layout.clone(),
+            clock,
+            http: router.public(),
+            control: control.clone(),
+        };
+        let agent = agent_context(config, id, clock, store, faults);
+        let mut parts = JoinSet::new();
+        parts.spawn(router.suspicions());
+        parts.spawn(supervise("router.control", move || router.control()));
+        parts.spawn(supervise("agent", move || crate::agent::run(agent.clone(), stopping.clone())));
+        parts.spawn(supervise("api", move || crate::api::serve(api.clone())));
+        let (checked, of, failing) = (store.clone(), id.clone(), faults.clone());
+        parts.spawn(supervise("checker", move || {
+            crate::checker::run(checked.clone(), of.clone(), clock, failing.clone())
+        }));
+        let failing = faults.clone();
+        parts.spawn(supervise("metrics", move || metrics.clone().run(failing.clone())));
+        let (loaded, of) = (store.clone(), id.clone());
+        parts.spawn(supervise("load", move || {
+            crate::agent::load::run(loaded.clone(), of.clone(), clock)
+        }));
+        Ok((parts, control))
+    }
 }
 
 fn agent_context(
