@@ -31,7 +31,7 @@ use axum::Router;
 use axum::extract::connect_info::Connected;
 use axum::routing::{get, post};
 use axum::serve::{IncomingStream, Listener};
-use model::{NodeId, Timestamp};
+use model::{ApplicationName, NodeId, ReleaseId, Timestamp};
 use serde::de::DeserializeOwned;
 use tokio::net::{UnixListener, UnixStream};
 
@@ -51,6 +51,8 @@ pub trait NodeControl: Send + Sync + 'static {
     fn shut_down(&self);
     /// The router's public addresses and what is wrong with them.
     fn ports(&self) -> Vec<PortRow>;
+    /// Whether requests that come from now on go to this release.
+    fn serves(&self, name: &ApplicationName, release: &ReleaseId) -> bool;
     /// All metrics of this node in the text format of Prometheus.
     fn metrics(&self) -> String;
     /// Makes a named place fail from now on, or with `off` no longer. An error says why not, also

@@ -252,6 +252,10 @@ impl NodeControl for Control {
         self.router.ports().into_iter().map(row).collect()
     }
 
+    fn serves(&self, name: &model::ApplicationName, release: &model::ReleaseId) -> bool {
+        self.router.serves(name, release)
+    }
+
     fn metrics(&self) -> String {
         self.metrics.prometheus()
     }

@@ -32,7 +32,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use model::key::Board;
-use model::{ApplicationName, NodeId, TypedKey};
+use model::{ApplicationName, NodeId, ReleaseId, TypedKey};
 use tokio::sync::{Notify, mpsc};
 
 use self::endpoint::Endpoint;
@@ -188,6 +188,18 @@ impl RouterHandle {
     /// Where Host decides, as it was bound.
     pub fn public(&self) -> SocketAddr {
         self.shared.public
+    }
+
+    /// Requests that come from now on go to this release.
+    pub fn serves(&self, name: &ApplicationName, release: &ReleaseId) -> bool {
+        let table = self.shared.table.load();
+        let Some(application) = table.by_host(format!("{name}.localhost").as_bytes()) else {
+            return false;
+        };
+        let directory = self.shared.layout.release(name, release);
+        let switched = application.roots.as_ref().is_some_and(|roots| roots.release == directory);
+        let live = self.shared.live.lock().unwrap_or_else(PoisonError::into_inner);
+        switched && application.port.is_none_or(|port| live.ports.contains_key(&port))
     }
 
     pub fn ports(&self) -> Vec<PublicPort> {

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use model::{Prefix, ReleaseId, RolloutPhase, TypedKey};
+use model::{ApplicationName, Prefix, ReleaseId, RolloutPhase, TypedKey};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -20,6 +20,9 @@ use super::{Shared, records, releases};
 const LOG_POLL: Duration = Duration::from_millis(50);
 /// No build takes longer; a client that still listens then is told to look again.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
+/// The router follows the store within milliseconds; one that is being restarted is not waited for.
+const ROUTER_WAIT_MAX: Duration = Duration::from_secs(2);
+const ROUTER_POLL: Duration = Duration::from_millis(2);
 /// Lines between a step and a slow terminal.
 const LINES_WAITING_MAX: usize = 64;
 
@@ -117,6 +120,7 @@ impl Reporter {
         }
         match rollout.phase {
             RolloutPhase::Done => {
+                self.await_router(&app.name).await;
                 self.end(Progress::Done { url: app.url(&self.api.url_host()) }).await
             }
             RolloutPhase::Failed => {
@@ -126,6 +130,14 @@ impl Reporter {
                 self.end(Progress::Failed { message, serving }).await
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Who is told that a release serves gets its answers, and not those of the one before.
+    async fn await_router(&self, name: &ApplicationName) {
+        let deadline = tokio::time::Instant::now() + ROUTER_WAIT_MAX;
+        while !self.api.control.serves(name, &self.id) && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(ROUTER_POLL).await;
         }
     }
 

@@ -36,6 +36,10 @@ impl NodeControl for Control {
         let error = Some("address in use".into());
         vec![PortRow { address: "127.0.0.1:1".into(), application: None, error }]
     }
+    fn serves(&self, _: &model::ApplicationName, _: &model::ReleaseId) -> bool {
+        true
+    }
+
     fn metrics(&self) -> String {
         "up 1\n".into()
     }
