@@ -442,14 +442,17 @@ impl Application {
         }
     }
 
+    /// The first line is ours; what follows is the application's own output.
     fn note(&mut self, text: String) {
-        self.note_last_words(&text);
+        let (said, output) = text.split_once('\n').unwrap_or((&text, ""));
+        self.queue.push(Effect::Note(said.into()));
+        self.note_last_words(output);
     }
 
-    fn note_last_words(&mut self, text: &str) {
-        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    fn note_last_words(&mut self, output: &str) {
+        let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
         let first = lines.len().saturating_sub(NOTED_LINES_MAX);
-        self.queue.extend(lines[first..].iter().map(|line| Effect::Note((*line).into())));
+        self.queue.extend(lines[first..].iter().map(|line| Effect::Note(format!("  | {line}"))));
     }
 }
 
