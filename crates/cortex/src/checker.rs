@@ -15,16 +15,13 @@ use self::targets::Targets;
 use crate::driver::{Clock, Shell, drive};
 use crate::faults::Faults;
 use crate::probe::{self, ProbeError};
-use crate::store::{SharedStore, Value, WatchEvent};
+use crate::store::{SharedStore, Value, WatchEvent, readable};
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "checker";
 /// Events wait here while a verdict is being written; a full queue makes the watch fall behind,
 /// which ends in a resync.
 const EVENTS_MAX: usize = 1024;
-
-/// A release with many notes is larger than what is stored inline.
-const RECORD_BYTES_MAX: u64 = 1 << 20;
 
 /// Runs until the store stops.
 pub async fn run(
@@ -86,7 +83,7 @@ async fn read_all(
     let probes: Key = format!("probe::{node}").parse()?;
     for entry in store.prefix(&Prefix::from(probes)).await? {
         let Some(TypedKey::Probe(_, instance)) = TypedKey::parse(&entry.key) else { continue };
-        if let Some(verdict) = decoded::<Verdict>(&entry.key, Some(&entry.value)) {
+        if let Some(verdict) = readable::<Verdict>(&entry.key, Some(&entry.value)) {
             events.send(Event::Written(instance.clone(), verdict)).await?;
         }
         if !targets.watches(&instance) {
@@ -103,29 +100,17 @@ async fn read_all(
 fn changed(targets: &mut Targets, node: &NodeId, key: &Key, value: Option<&Value>) -> Vec<Event> {
     match TypedKey::parse(key) {
         Some(TypedKey::Claim(instance, owner)) if owner == *node => {
-            let target = targets.claim(&instance, decoded(key, value));
+            let target = targets.claim(&instance, readable(key, value));
             vec![Event::Target(instance, target)]
         }
         Some(TypedKey::Release(application, id)) => {
-            targets.release(&application, &id, decoded(key, value));
+            targets.release(&application, &id, readable(key, value));
             Vec::new()
         }
         Some(TypedKey::Board(Board::Suspect(instance, generation))) if value.is_some() => {
             vec![Event::Suspect(instance, generation)]
         }
         _ => Vec::new(),
-    }
-}
-
-/// A record that cannot be read counts as absent, and is reported.
-fn decoded<T: serde::de::DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option<T> {
-    let read = value?.read(RECORD_BYTES_MAX).map_err(anyhow::Error::from);
-    match read.and_then(|bytes| Ok(record::decode(&bytes)?)) {
-        Ok(record) => Some(record),
-        Err(error) => {
-            tracing::warn!(%key, %error, "checker.record_unreadable");
-            None
-        }
     }
 }
 

@@ -21,7 +21,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use model::value::ContentHash;
-use model::{Key, NodeId, Prefix, Timestamp};
+use model::{Key, NodeId, Prefix, Timestamp, record};
+use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -30,6 +31,10 @@ pub use self::values::ValueWriter;
 
 /// Values above this are content-addressed files and travel apart from their commits.
 pub const INLINE_VALUE_MAX: usize = 4096;
+
+/// A release with many notes, variables, or a failure with its last words is larger than what is
+/// stored inline; more than this is no record of Cortex.
+pub const RECORD_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Error)]
 pub enum StoreError {
@@ -70,7 +75,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The bytes of a small value. Records of Cortex are always small.
+    /// The bytes of a small value; a record may be larger, see `record`.
     pub fn inline(&self) -> Option<&Bytes> {
         match self {
             Value::Inline(bytes) => Some(bytes),
@@ -93,6 +98,17 @@ impl Value {
             },
         }
     }
+
+    /// One of Cortex's own records.
+    pub fn record<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
+        Ok(record::decode(&self.read(RECORD_BYTES_MAX)?)?)
+    }
+}
+
+/// A record that cannot be read counts as absent, and is reported: one bad value hides nothing else.
+pub fn readable<T: DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option<T> {
+    let record = value?.record();
+    record.inspect_err(|error| tracing::warn!(%key, %error, "record.unreadable")).ok()
 }
 
 #[derive(Clone, Debug)]

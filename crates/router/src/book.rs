@@ -98,21 +98,31 @@ impl Book {
         key: &Key,
         value: Option<&[u8]>,
     ) -> (Option<ApplicationName>, Option<RecordError>) {
-        let Some(typed) = TypedKey::parse(key) else { return (None, None) };
-        let name = match &typed {
-            TypedKey::Spec(name) | TypedKey::Rollout(name) | TypedKey::Release(name, _) => name,
-            TypedKey::Claim(id, node) | TypedKey::Probe(node, id) if *node == self.node => {
-                &id.application
-            }
-            _ => return (None, None),
-        };
-        let name = name.clone();
+        let Some((typed, name)) = self.noted(key) else { return (None, None) };
         let records = self.applications.entry(name.clone()).or_default();
         let result = records.apply(typed, value);
         if records.is_empty() {
             self.applications.remove(&name);
         }
         (Some(name), result.err())
+    }
+
+    /// Whether the value of this key says anything about routes; sources, for example, do not.
+    pub fn wants(&self, key: &Key) -> bool {
+        self.noted(key).is_some()
+    }
+
+    fn noted(&self, key: &Key) -> Option<(TypedKey, ApplicationName)> {
+        let typed = TypedKey::parse(key)?;
+        let name = match &typed {
+            TypedKey::Spec(name) | TypedKey::Rollout(name) | TypedKey::Release(name, _) => name,
+            TypedKey::Claim(id, node) | TypedKey::Probe(node, id) if *node == self.node => {
+                &id.application
+            }
+            _ => return None,
+        };
+        let name = name.clone();
+        Some((typed, name))
     }
 
     pub fn names(&self) -> impl Iterator<Item = &ApplicationName> {

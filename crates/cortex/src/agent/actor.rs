@@ -19,14 +19,10 @@ use super::launcher::{Held, Purpose};
 use super::ready::{Readiness, await_healthy};
 use super::registry::Stopping;
 use crate::driver::{Shell, drive};
-use crate::store::Value;
+use crate::store::{Value, readable};
 
 /// Reports wait here while a claim is being written. Far more than an application has instances.
 const EVENTS_MAX: usize = 4096;
-
-/// A release with many notes, or a failure with its last words, is larger than what is stored
-/// inline; more than this is no record of ours.
-const RECORD_BYTES_MAX: u64 = 1 << 20;
 
 /// Between two looks for launches under way; there are some only after a fault.
 const SETTLE_POLL: Duration = Duration::from_millis(20);
@@ -133,7 +129,7 @@ async fn read_one(context: &AgentContext, key: &Key) -> anyhow::Result<Option<Ev
 fn claim_of(context: &AgentContext, key: &Key, value: &Value) -> Option<Event> {
     match TypedKey::parse(key) {
         Some(TypedKey::Claim(instance, node)) if node == context.node => {
-            Some(Event::Claim(instance, decoded::<Claim>(key, Some(value))?))
+            Some(Event::Claim(instance, readable::<Claim>(key, Some(value))?))
         }
         _ => None,
     }
@@ -141,11 +137,11 @@ fn claim_of(context: &AgentContext, key: &Key, value: &Value) -> Option<Event> {
 
 fn event_of(context: &AgentContext, key: &Key, value: Option<&Value>) -> Option<Event> {
     match TypedKey::parse(key)? {
-        TypedKey::Spec(_) => Some(Event::Spec(decoded(key, value))),
-        TypedKey::Release(_, id) => Some(Event::Release(id, decoded(key, value))),
-        TypedKey::Rollout(_) => Some(Event::Rollout(decoded(key, value))),
+        TypedKey::Spec(_) => Some(Event::Spec(present(key, value)?)),
+        TypedKey::Release(_, id) => Some(Event::Release(id, present(key, value)?)),
+        TypedKey::Rollout(_) => Some(Event::Rollout(present(key, value)?)),
         TypedKey::Probe(node, instance) if node == context.node => {
-            Some(Event::Verdict(instance, decoded::<Verdict>(key, value)))
+            Some(Event::Verdict(instance, present::<Verdict>(key, value)?))
         }
         TypedKey::Board(Board::Drained(instance, generation)) if value.is_some() => {
             Some(Event::Drained { id: IncarnationId { instance, generation } })
@@ -154,15 +150,12 @@ fn event_of(context: &AgentContext, key: &Key, value: Option<&Value>) -> Option<
     }
 }
 
-/// A record that cannot be read counts as absent, and is reported.
-fn decoded<T: DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option<T> {
-    let read = value?.read(RECORD_BYTES_MAX).map_err(anyhow::Error::from);
-    match read.and_then(|bytes| Ok(record::decode(&bytes)?)) {
-        Ok(record) => Some(record),
-        Err(error) => {
-            tracing::warn!(%key, %error, "agent.record_unreadable");
-            None
-        }
+/// Some(None) when it was deleted. Nothing is done about a record that cannot be read: what was
+/// known of it before goes on, or one bad value would stop an application.
+fn present<T: DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option<Option<T>> {
+    match value {
+        Some(_) => readable(key, value).map(Some),
+        None => Some(None),
     }
 }
 
@@ -346,7 +339,7 @@ impl Shell for ActorShell {
             Effect::WriteRollout(rollout) => {
                 let key = TypedKey::Rollout(name).key();
                 let stored = context.store.lookup(&key).await?;
-                let stored = decoded(&key, stored.as_ref().map(|entry| &entry.value));
+                let stored = readable(&key, stored.as_ref().map(|entry| &entry.value));
                 let merged = merge(stored, rollout);
                 context.store.set(key, record::encode(&merged).into()).await?;
             }

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use model::key::{application_prefix, instances_prefix};
 use model::record;
 use model::{
-    ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, Key, NodeId,
+    ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, NodeId,
     ProcessType, Release, ReleaseId, Rollout, RolloutPhase, Timestamp, TypedKey,
 };
 use serde::Serialize;
@@ -15,10 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
 use super::wire::ApplicationRow;
-use crate::store::{Store, Value};
-
-/// Recipes and variables of real projects take some kilobytes; more than this is damage.
-pub const RECORD_BYTES_MAX: u64 = 1024 * 1024;
+use crate::store::{Store, readable};
 
 pub type Config = BTreeMap<String, String>;
 
@@ -39,13 +36,10 @@ pub async fn read<T: DeserializeOwned>(
     let key = key.key();
     match store.lookup(&key).await? {
         None => Ok(None),
-        Some(entry) => {
-            let bytes = entry.value.read(RECORD_BYTES_MAX)?;
-            record::decode(&bytes).map(Some).map_err(|error| {
-                Problem::internal(format!("'{key}': {error}"))
-                    .hint(format!("look at it with `cortex store get '{key}'`"))
-            })
-        }
+        Some(entry) => entry.value.record().map(Some).map_err(|error| {
+            Problem::internal(format!("'{key}': {error:#}"))
+                .hint(format!("look at it with `cortex store get '{key}'`"))
+        }),
     }
 }
 
@@ -56,16 +50,6 @@ pub async fn write<T: Serialize>(
 ) -> Result<(), Problem> {
     store.set(key.key(), record::encode(value).into()).await?;
     Ok(())
-}
-
-/// A record that cannot be read is left out of listings and reported, so that one bad value
-/// hides nothing else.
-fn decode<T: DeserializeOwned>(key: &Key, value: &Value) -> Option<T> {
-    let decoded = value
-        .read(RECORD_BYTES_MAX)
-        .map_err(|error| error.to_string())
-        .and_then(|bytes| record::decode(&bytes).map_err(|error| error.to_string()));
-    decoded.inspect_err(|error| tracing::warn!(key = key.as_str(), error, "record.unreadable")).ok()
 }
 
 pub async fn config(store: &dyn Store, app: &ApplicationName) -> Result<Config, Problem> {
@@ -100,8 +84,10 @@ pub async fn find(
     };
     for entry in store.prefix(&application_prefix(name)).await? {
         match TypedKey::parse(&entry.key) {
-            Some(TypedKey::Rollout(_)) => app.rollout = decode(&entry.key, &entry.value),
-            Some(TypedKey::Release(..)) => app.releases.extend(decode(&entry.key, &entry.value)),
+            Some(TypedKey::Rollout(_)) => app.rollout = readable(&entry.key, Some(&entry.value)),
+            Some(TypedKey::Release(..)) => {
+                app.releases.extend(readable(&entry.key, Some(&entry.value)))
+            }
             _ => {}
         }
     }
@@ -118,7 +104,7 @@ pub async fn claims(
     let mut claims = Vec::new();
     for entry in store.prefix(&instances_prefix(name)).await? {
         if let Some(TypedKey::Claim(id, node)) = TypedKey::parse(&entry.key)
-            && let Some(claim) = decode(&entry.key, &entry.value)
+            && let Some(claim) = readable(&entry.key, Some(&entry.value))
         {
             claims.push((id, node, claim));
         }

@@ -20,7 +20,7 @@ use super::queue::Queue;
 use super::serve::{Command, Scope};
 use super::table::{Application, Roots, Table};
 use super::{Live, Shared, ports};
-use crate::store::{SharedStore, Value, WatchEvent};
+use crate::store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "router.control";
@@ -114,8 +114,12 @@ impl Control {
     }
 
     fn note(&mut self, key: &Key, value: Option<&Value>) -> Option<ApplicationName> {
-        let bytes = value.and_then(Value::inline);
-        let (affected, error) = self.book.apply(key, bytes.map(AsRef::as_ref));
+        // A release with a long recipe is stored as a file; sources are none of ours.
+        let bytes = value.filter(|_| self.book.wants(key)).and_then(|value| {
+            let bytes = value.read(RECORD_BYTES_MAX);
+            bytes.inspect_err(|error| tracing::warn!(%key, %error, "router.value_unreadable")).ok()
+        });
+        let (affected, error) = self.book.apply(key, bytes.as_deref());
         if let Some(error) = error {
             tracing::warn!(%key, %error, "router.record_unreadable");
         }

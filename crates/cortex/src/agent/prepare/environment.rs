@@ -16,8 +16,6 @@ use crate::node::identity::private_directory;
 
 /// Rails asks for 128 hex digits; every framework takes as many.
 const SECRET_BYTES: usize = 64;
-/// Beyond any set of variables people write; a value of this size would not fit into `execve`.
-const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// What finds a shell and an interpreter on every distribution.
 const PATH_FALLBACK: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
@@ -87,8 +85,7 @@ impl Preparer {
     ) -> anyhow::Result<BTreeMap<String, String>> {
         let frozen = TypedKey::ConfigAt(application.clone(), release.id.clone()).key();
         let Some(entry) = self.store.lookup(&frozen).await? else { return Ok(BTreeMap::new()) };
-        let bytes = entry.value.read(CONFIG_BYTES_MAX)?;
-        model::record::decode(&bytes).context("the configuration variables are damaged")
+        entry.value.record().context("the configuration variables are damaged")
     }
 }
 

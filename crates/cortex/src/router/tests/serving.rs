@@ -56,6 +56,24 @@ async fn nothing_waits_behind_a_slow_request_while_an_instance_is_free() {
     assert_eq!(slow.reply().await.status, 200);
 }
 
+/// A release with a long recipe is stored as a file, and read all the same.
+#[tokio::test]
+async fn a_large_release_is_routed() {
+    let world = World::new();
+    let directory = world.layout.release(&app(), &release_id()).join("public/last");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("a.txt"), "from a file").unwrap();
+    let mount = |name: String| StaticMount {
+        prefix: format!("/{name}/"),
+        directory: format!("public/{name}"),
+        fallback: None,
+    };
+    let names = (0..200).map(|number| format!("{number}")).chain(["last".to_string()]);
+    world.application(|_| (), names.map(mount).collect());
+    world.routed().await;
+    assert_eq!(world.get("/last/a.txt").await.text(), "from a file");
+}
+
 #[tokio::test]
 async fn requests_wait_for_an_instance_and_a_refusal_goes_elsewhere() {
     let gone = Backend::named("gone").await;

@@ -29,30 +29,48 @@ use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::router::{RouterConfig, RouterHandle, start};
 use crate::store::{
-    CommitId, Cursor, Entry, HistoryEntry, Store, StoreError, Value, ValueFile, ValueWriter, Watch,
-    WatchEvent,
+    CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Value, ValueFile,
+    ValueWriter, Watch, WatchEvent,
 };
 
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 type Watchers = Vec<(Prefix, mpsc::Sender<WatchEvent>)>;
 
-#[derive(Default)]
+/// Large values are files, as in a real store.
 pub struct MemoryStore {
-    values: Mutex<BTreeMap<String, Bytes>>,
+    values: Mutex<BTreeMap<String, Value>>,
     watchers: Mutex<Watchers>,
+    files: tempfile::TempDir,
+}
+
+impl Default for MemoryStore {
+    fn default() -> MemoryStore {
+        let files = tempfile::tempdir().unwrap();
+        MemoryStore { values: Mutex::default(), watchers: Mutex::default(), files }
+    }
 }
 
 impl MemoryStore {
+    fn value(&self, bytes: Bytes) -> Value {
+        if bytes.len() <= INLINE_VALUE_MAX {
+            return Value::Inline(bytes);
+        }
+        let hash = ContentHash(blake3::hash(&bytes).into());
+        let (size, path) = (bytes.len() as u64, self.files.path().join(hash.to_string()));
+        std::fs::write(&path, &bytes).unwrap();
+        Value::File { hash, size, path }
+    }
+
     fn change(&self, key: &Key, value: Option<Bytes>) {
+        let value = value.map(|bytes| self.value(bytes));
         let mut values = self.values.lock().unwrap();
         match &value {
             Some(value) => drop(values.insert(key.as_str().into(), value.clone())),
             None => drop(values.remove(key.as_str())),
         }
         let cursor = Cursor { incarnation: 0, arrival: 0 };
-        let event =
-            WatchEvent::Changed { cursor, key: key.clone(), value: value.map(Value::Inline) };
+        let event = WatchEvent::Changed { cursor, key: key.clone(), value };
         for (prefix, watcher) in self.watchers.lock().unwrap().iter() {
             if prefix.matches(key) {
                 watcher.try_send(event.clone()).ok();
@@ -91,7 +109,7 @@ impl Store for MemoryStore {
         let values = self.values.lock().unwrap();
         let entries = values.iter().map(|(key, value)| Entry {
             key: key.parse().unwrap(),
-            value: Value::Inline(value.clone()),
+            value: value.clone(),
             set_at: Timestamp(0),
             node: "n1".parse().unwrap(),
         });
