@@ -17,7 +17,8 @@ pub struct Rollout {
     pub target: Option<ReleaseId>,
     pub phase: RolloutPhase,
     pub coordinator: NodeId,
-    /// Why the phase is `failed`, with the application's last output.
+    /// Why the phase is `failed`, with the application's last output; of one that is `done`, what
+    /// whoever pushed it should know.
     #[serde(default)]
     pub message: Option<String>,
     pub changed_at: Timestamp,

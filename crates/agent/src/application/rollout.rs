@@ -39,11 +39,13 @@ pub(super) struct Attempt {
     /// When the stage began.
     pub since: Timestamp,
     pub exits: BTreeMap<Place, u32>,
+    /// For whoever pushed; the first is enough, as all instances are alike.
+    pub warning: Option<String>,
 }
 
 impl Attempt {
     fn new(target: ReleaseId, stage: Stage, now: Timestamp) -> Attempt {
-        Attempt { target, stage, since: now, exits: BTreeMap::new() }
+        Attempt { target, stage, since: now, exits: BTreeMap::new(), warning: None }
     }
 }
 
@@ -164,7 +166,7 @@ impl Application {
                 }
                 self.attempt = None;
                 self.serving = Some(attempt.target.clone());
-                self.write_rollout(now, RolloutPhase::Done, None);
+                self.write_rollout(now, RolloutPhase::Done, attempt.warning);
                 self.note(format!("{} is serving", attempt.target.short()));
             }
         }

@@ -204,8 +204,13 @@ impl Application {
         }
         process.enter(Phase::Ready, now);
         process.detail = None;
+        let release = process.record.release.clone();
         if let Some(warning) = warning {
-            self.note(format!("{}: {warning}", id.instance.label()));
+            let warning = format!("{} {warning}", id.instance.label());
+            if let Some(attempt) = self.attempt.as_mut().filter(|a| a.target == release) {
+                attempt.warning.get_or_insert_with(|| warning.clone());
+            }
+            self.note(warning);
         }
     }
 

@@ -345,6 +345,19 @@ fn a_crash_is_repaired_at_once_then_ever_later() {
 }
 
 #[test]
+fn a_warning_reaches_whoever_pushed() {
+    let mut world = World::serving(1);
+    world.broken.insert(2, Broken::NeverReady);
+    world.push(World::release(2, 1));
+    let id = world.id(1);
+    world.event(Event::Healthy { id, warning: Some("listens on 0.0.0.0".into()) });
+    assert_eq!(world.rollout.phase, RolloutPhase::Done);
+    assert_eq!(world.rollout.message.as_deref(), Some("web.1 listens on 0.0.0.0"));
+    world.push(World::release(3, 1));
+    assert_eq!((world.rollout.phase, world.rollout.message), (RolloutPhase::Done, None));
+}
+
+#[test]
 fn a_release_without_processes_is_done_at_once() {
     let mut world = World::serving(1);
     let mut release = World::release(2, 0);

@@ -32,7 +32,7 @@ pub async fn allot(
                     "no_free_port",
                     format!("no port from {} to {} is free", AUTOMATIC.start(), AUTOMATIC.end()),
                 )
-                .hint("choose another with --port")
+                .hint("choose another with `apps create --port`")
             }),
     }
 }
@@ -63,7 +63,7 @@ fn check(
                 "port_taken",
                 format!("port {port} belongs to the application '{owner}'"),
             )
-            .hint("choose another with --port, or leave it out to get a free one"));
+            .hint("choose another (`apps create --port`, or in cortex.toml), or none to get a free one"));
         }
         None => {}
     }
@@ -73,7 +73,7 @@ fn check(
             std::io::ErrorKind::PermissionDenied => {
                 "ports below 1024 belong to root; choose a higher one with --port"
             }
-            _ => "another program listens there: stop it, choose another with --port, or leave it out",
+            _ => "another program listens there: stop it, or choose another port or none",
         };
         Problem::conflict("port_taken", detail).hint(hint)
     })

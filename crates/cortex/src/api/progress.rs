@@ -109,7 +109,7 @@ impl Reporter {
                 Some(target) if rollout.serving.as_ref() != Some(&self.id) => {
                     Progress::Overtaken { by: app.label(target) }
                 }
-                _ => Progress::Done { url: app.url(&self.api.url_host()) },
+                _ => Progress::Done { url: app.url(&self.api.url_host()), warning: None },
             };
             return self.end(ended).await;
         }
@@ -121,7 +121,8 @@ impl Reporter {
         match rollout.phase {
             RolloutPhase::Done => {
                 self.await_router(&app.name).await;
-                self.end(Progress::Done { url: app.url(&self.api.url_host()) }).await
+                let (url, warning) = (app.url(&self.api.url_host()), rollout.message.clone());
+                self.end(Progress::Done { url, warning }).await
             }
             RolloutPhase::Failed => {
                 let message =

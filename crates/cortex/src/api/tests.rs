@@ -223,7 +223,7 @@ async fn progress_shows_phases_output_and_the_end() {
     api.conclude("hello", RolloutPhase::Done, None).await;
     assert_eq!(progress.next().await.unwrap(), phase("done"));
     let url = Some(format!("http://127.0.0.1:{}", port(&api, "hello").await));
-    assert_eq!(progress.next().await.unwrap(), Some(Progress::Done { url }));
+    assert_eq!(progress.next().await.unwrap(), Some(Progress::Done { url, warning: None }));
     assert_eq!(progress.next::<Progress>().await.unwrap(), None);
 }
 

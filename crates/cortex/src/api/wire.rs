@@ -151,6 +151,9 @@ pub enum Progress {
     },
     Done {
         url: Option<String>,
+        /// It serves, but not as it should.
+        #[serde(default)]
+        warning: Option<String>,
     },
     Failed {
         message: String,

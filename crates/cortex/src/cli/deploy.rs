@@ -44,7 +44,10 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
                 }
             }
             Progress::Line { text } => output::say(&format!("       {text}")),
-            Progress::Done { url: address } => return deployed(released, address, url),
+            Progress::Done { url: address, warning } => {
+                warning.iter().for_each(|warning| output::complain(warning));
+                return deployed(released, address, url);
+            }
             Progress::Overtaken { by } => {
                 output::say(&format!("-----> {} was overtaken by {by}", released.release));
                 return Ok(());

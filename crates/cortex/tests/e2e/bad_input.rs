@@ -110,8 +110,9 @@ fn one_that_binds_every_address_is_warned_about() {
         &project,
         &[("Procfile", "web: python3 -m http.server --bind 0.0.0.0 $PORT\n"), ("hi.txt", "hi")],
     );
-    let site = node.push(&project, "app");
-    site.get("/hi.txt").assert_ok("hi");
+    let outcome = node.try_push(&project, "app").succeeded();
+    outcome.site().get("/hi.txt").assert_ok("hi");
+    outcome.saying(&["0.0.0.0", "bind $HOST"]);
     let logs = node.cortex(&["logs", "-n", "200", "-a", "app"]);
     assert!(logs.contains("0.0.0.0"), "a warning names the address:\n{logs}");
 }
