@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::wait::{STATE_DEADLINE, wait_until};
+use crate::wait::{STATE_DEADLINE, wait_for};
 
 /// Longer than any answer of the applications under test takes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -230,8 +230,10 @@ impl Callers {
     /// Returns once `count` more requests have been answered.
     pub fn answered_more(&self, count: u64) {
         let goal = self.answered.load(Ordering::Relaxed) + count;
-        wait_until(&format!("{count} more answers (within {STATE_DEADLINE:?})"), || {
-            self.answered.load(Ordering::Relaxed) >= goal
+        wait_for(&format!("{count} more answers"), STATE_DEADLINE, || {
+            let answered = self.answered.load(Ordering::Relaxed);
+            let failures = self.failures.lock().unwrap();
+            if answered >= goal { Ok(()) } else { Err(format!("{answered}, {failures:#?}")) }
         });
     }
 
@@ -278,6 +280,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+    use crate::wait::wait_until;
 
     /// Answers each request with the next of `answers`, over and over, closing after each.
     fn serve(answers: &'static [&'static str]) -> Site {
