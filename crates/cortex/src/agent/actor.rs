@@ -240,13 +240,21 @@ impl ActorShell {
         });
     }
 
-    async fn write_claim(&self, instance: InstanceId, claim: Option<Claim>) -> anyhow::Result<()> {
-        let key = TypedKey::Claim(instance, self.context.node.clone()).key();
-        match claim {
-            Some(claim) => drop(self.context.store.set(key, record::encode(&claim).into()).await?),
-            None => drop(self.context.store.delete(key).await?),
+    /// Durable when it returns. While everything is being stopped, a full disk must not keep
+    /// processes running: what was not written is found out by the next adoption.
+    async fn write(&self, key: TypedKey, record: Option<Vec<u8>>) -> anyhow::Result<()> {
+        let key = key.key();
+        let written = match record {
+            Some(record) => self.context.store.set(key.clone(), record.into()).await.map(drop),
+            None => self.context.store.delete(key.clone()).await.map(drop),
+        };
+        match written {
+            Err(error) if self.context.is_shutting_down() => {
+                tracing::warn!(%key, %error, "agent.not_written");
+                Ok(())
+            }
+            written => Ok(written?),
         }
-        Ok(())
     }
 }
 
@@ -335,13 +343,17 @@ impl Shell for ActorShell {
                 }),
             },
             Effect::Forget { id } => self.forget(&id),
-            Effect::WriteClaim { instance, claim } => self.write_claim(instance, claim).await?,
+            Effect::WriteClaim { instance, claim } => {
+                let key = TypedKey::Claim(instance, context.node.clone());
+                self.write(key, claim.as_ref().map(record::encode)).await?;
+            }
             Effect::WriteRollout(rollout) => {
-                let key = TypedKey::Rollout(name).key();
+                let rollout_key = TypedKey::Rollout(name);
+                let key = rollout_key.key();
                 let stored = context.store.lookup(&key).await?;
                 let stored = readable(&key, stored.as_ref().map(|entry| &entry.value));
-                let merged = merge(stored, rollout);
-                context.store.set(key, record::encode(&merged).into()).await?;
+                let merged = record::encode(&merge(stored, rollout));
+                self.write(rollout_key, Some(merged)).await?;
             }
             Effect::Note(text) => {
                 tracing::info!(application = %self.name, text, "agent.note");
