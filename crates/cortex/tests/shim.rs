@@ -535,3 +535,18 @@ async fn copies_that_nothing_runs_from_are_removed() {
     assert_eq!(copies(), 1);
     assert!(!old.exists());
 }
+
+/// A full disk, for example: nothing new starts, but what runs can still be stopped.
+#[tokio::test]
+async fn what_runs_is_adopted_although_the_binary_cannot_be_copied() {
+    let place = Place::new();
+    place.launcher().launch(place.shell("exec sleep 1000")).await.unwrap();
+    let missing = place.root.path().join("missing");
+    let next = PlainLauncher::with_binary(place.layout.clone(), missing);
+    let adopted = next.adopt().await.unwrap();
+    assert_eq!(adopted.len(), 1);
+    adopted[0].stop(Duration::ZERO).await.unwrap();
+    exit_of(&*adopted[0]).await;
+    adopted[0].forget().await.unwrap();
+    assert!(next.launch(place.shell("exit 0")).await.is_err());
+}

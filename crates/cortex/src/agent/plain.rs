@@ -168,14 +168,25 @@ impl Launcher for PlainLauncher {
     }
 
     async fn adopt(&self) -> anyhow::Result<Vec<Box<dyn Held>>> {
-        let binary = self.binary().await?.to_owned();
         let held = adopt(&self.place).await?;
+        // A full disk keeps new processes from starting; what runs is held and can be stopped.
+        let binary = match self.binary().await {
+            Ok(binary) => binary.to_owned(),
+            Err(error) => {
+                tracing::error!(error = format!("{error:#}"), "agent.no_binary_for_shims");
+                return Ok(boxed(held));
+            }
+        };
         let in_use: BTreeSet<PathBuf> =
             held.iter().map(|held| held.holding().binary.clone()).chain([binary]).collect();
         let directory = self.place.layout.bin();
         tokio::task::spawn_blocking(move || binary::prune(&directory, &in_use)).await??;
-        Ok(held.into_iter().map(|held| Box::new(held) as Box<dyn Held>).collect())
+        Ok(boxed(held))
     }
+}
+
+fn boxed(held: Vec<PlainHeld>) -> Vec<Box<dyn Held>> {
+    held.into_iter().map(|held| Box::new(held) as Box<dyn Held>).collect()
 }
 
 async fn launched(place: &Arc<Place>, id: &str, mut link: Link) -> anyhow::Result<PlainHeld> {

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Path, State};
 use axum::http::StatusCode;
-use model::{Release, TypedKey};
+use model::{Release, RolloutPhase, TypedKey};
 
 use super::problem::Problem;
 use super::records::{self, Application, Config};
@@ -39,7 +39,8 @@ pub async fn rollback(
     Ok((StatusCode::CREATED, Json(releases::released(&api, &app, &release))))
 }
 
-/// What served before that which serves now.
+/// What served before that which serves now; while a newer release is on its way, what serves: it
+/// is the newer one that is to be taken back.
 fn previous(app: &Application) -> Result<&Release, Problem> {
     let nothing = |why: String| {
         Problem::conflict("nothing_before", why)
@@ -47,6 +48,13 @@ fn previous(app: &Application) -> Result<&Release, Problem> {
     };
     let serving =
         app.serving().ok_or_else(|| nothing(format!("no release of {} serves yet", app.name)))?;
+    let under_way = app.rollout.as_ref().is_some_and(|rollout| {
+        !matches!(rollout.phase, RolloutPhase::Done | RolloutPhase::Failed)
+            && rollout.target.as_ref().is_some_and(|target| *target > serving.id)
+    });
+    if under_way {
+        return Ok(serving);
+    }
     serving.replaces.as_ref().and_then(|id| app.release(id)).ok_or_else(|| {
         nothing(format!("nothing served before {} of {}", app.label(&serving.id), app.name))
     })

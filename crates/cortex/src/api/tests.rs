@@ -248,6 +248,19 @@ async fn port(api: &Fixture, app: &str) -> u16 {
     shown["port"].as_u64().unwrap().try_into().unwrap()
 }
 
+/// What is on its way is taken back; what serves is what was before it.
+#[tokio::test]
+async fn rollback_during_a_rollout_goes_to_what_serves() {
+    let api = Fixture::start().await;
+    api.deploy("hello", "one").await;
+    api.deploy("hello", "two").await;
+    api.push("hello", &[("app.py", "three")]).await.unwrap();
+    let back = api.client.post::<_, Released>("/v1/apps/hello/rollback", &json!({})).await;
+    assert_eq!(back.unwrap().release, "v4");
+    let rows: Vec<ReleaseRow> = api.client.get("/v1/apps/hello/releases").await.unwrap();
+    assert_eq!(rows[0].note, "rollback to v2");
+}
+
 #[tokio::test]
 async fn rollback_goes_to_what_served_before_with_its_variables() {
     let api = Fixture::start().await;

@@ -45,11 +45,18 @@ fn copy(source: &Path, directory: &Path, path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let fresh = directory.join(format!("new-{}", std::process::id()));
     let _ = fs::remove_file(&fresh);
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o700).open(&fresh)?;
+    let copied = write(source, &fresh).and_then(|()| fs::rename(&fresh, path));
+    if copied.is_err() {
+        // Half a copy would keep a full disk full.
+        let _ = fs::remove_file(&fresh);
+    }
+    copied
+}
+
+fn write(source: &Path, fresh: &Path) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o700).open(fresh)?;
     io::copy(&mut fs::File::open(source)?, &mut file)?;
-    file.flush()?;
-    drop(file);
-    fs::rename(&fresh, path)
+    file.flush()
 }
 
 /// Blocking. Removes the copies that nothing runs from.
@@ -74,4 +81,18 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
         }
     }
     command.spawn()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_fails_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let bin = directory.path().join("bin");
+        // Opened like a file, but reading it fails.
+        copy(directory.path(), &bin, &bin.join("copy")).unwrap_err();
+        assert_eq!(fs::read_dir(&bin).unwrap().count(), 0);
+    }
 }
