@@ -30,6 +30,7 @@ use crate::driver::Clock;
 use crate::faults::{Fault, Faults};
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
+use crate::router::queue::QueueLimits;
 use crate::router::{PublicPort, RouterConfig, RouterHandle};
 use crate::store::SharedStore;
 use crate::store::open::Options;
@@ -99,7 +100,11 @@ impl Node {
         let clock = *clock;
         let metrics = Metrics::default();
         let router = Arc::new(crate::router::start(
-            &RouterConfig { public: config.http, threads: config.threads },
+            &RouterConfig {
+                public: config.http,
+                threads: config.threads,
+                queue: QueueLimits::default(),
+            },
             store.clone(),
             id.clone(),
             config.layout.clone(),

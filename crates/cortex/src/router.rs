@@ -11,7 +11,7 @@ mod http;
 mod pages;
 mod pool;
 mod ports;
-mod queue;
+pub mod queue;
 mod serve;
 mod stream;
 pub mod table;
@@ -36,6 +36,7 @@ use model::{ApplicationName, NodeId, ReleaseId, TypedKey};
 use tokio::sync::{Notify, mpsc};
 
 use self::endpoint::Endpoint;
+use self::queue::QueueLimits;
 use self::serve::{Command, Scope};
 use self::table::{Application, Table};
 use crate::driver::Clock;
@@ -60,6 +61,7 @@ pub struct RouterConfig {
     pub public: SocketAddr,
     /// None for one per core.
     pub threads: Option<usize>,
+    pub queue: QueueLimits,
 }
 
 /// What all threads and the control task share.
@@ -70,6 +72,7 @@ pub struct Shared {
     faults: Faults,
     metrics: Metrics,
     public: SocketAddr,
+    queue_limits: QueueLimits,
     table: ArcSwap<Table>,
     files: Arc<files::Files>,
     suspects: mpsc::Sender<Suspicion>,
@@ -130,6 +133,7 @@ pub fn start(
         faults,
         metrics,
         public,
+        queue_limits: config.queue,
         table: ArcSwap::default(),
         files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),
         suspects,

@@ -51,10 +51,20 @@ impl Breaker {
             return self;
         }
         let failures = (self.failures + 1).min(FAILURES_MAX);
-        let doublings = u32::try_from(failures - 1).unwrap_or(u32::MAX).min(16);
-        let pause = (PAUSE_MIN_MS << doublings).min(PAUSE_MAX_MS);
-        Breaker { failures, rejects_until_ms: now_ms.saturating_add(pause) }
+        Breaker { failures, rejects_until_ms: now_ms.saturating_add(pause_ms(failures)) }
     }
+
+    /// Somebody has seen it well since then. That counts only if it has not failed after that.
+    pub fn healthy_since(self, since_ms: u64) -> Breaker {
+        let failed_at_ms = self.rejects_until_ms.saturating_sub(pause_ms(self.failures));
+        if since_ms > failed_at_ms { Breaker::default() } else { self }
+    }
+}
+
+/// After so many failures in a row.
+fn pause_ms(failures: u64) -> u64 {
+    let doublings = u32::try_from(failures.saturating_sub(1)).unwrap_or(u32::MAX).min(16);
+    (PAUSE_MIN_MS << doublings).min(PAUSE_MAX_MS)
 }
 
 #[cfg(test)]
@@ -71,6 +81,16 @@ mod tests {
         assert_eq!(first.failed(1050), first);
         assert_eq!(first.failed(1100).verdict(1299), Verdict::RejectsUntil(1300));
         assert_eq!(Breaker::default().verdict(0), Verdict::Admits);
+    }
+
+    #[test]
+    fn a_sight_of_health_after_the_last_failure_ends_the_pause() {
+        let twice = Breaker::default().failed(1000).failed(1100);
+        assert_eq!(twice.healthy_since(1100), twice);
+        assert_eq!(twice.healthy_since(1101).verdict(1101), Verdict::Admits);
+        let again = twice.healthy_since(1101).failed(1200);
+        assert_eq!(again.healthy_since(1101).verdict(1250), Verdict::RejectsUntil(1300));
+        assert_eq!(Breaker::default().healthy_since(5), Breaker::default());
     }
 
     proptest! {

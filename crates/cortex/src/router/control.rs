@@ -152,7 +152,6 @@ impl Control {
             let new = self.book.describe(&name).map(|description| {
                 Arc::new(self.build(description, old.as_ref(), &mut live.endpoints))
             });
-            table.replace(old.as_ref(), new.as_ref());
             match &new {
                 Some(new) => drop(live.applications.insert(name.clone(), new.clone())),
                 None => {
@@ -160,6 +159,7 @@ impl Control {
                     shared.metrics.forget(&name);
                 }
             }
+            table.replace(old.as_ref(), new.as_ref(), &live.applications);
             changed.push((old, new));
         }
         if !changed.is_empty() {
@@ -210,6 +210,9 @@ impl Control {
                     endpoint
                 }
             };
+            if let Some(since_ms) = one.healthy_since_ms {
+                endpoint.healthy_since(since_ms);
+            }
             endpoints.push(endpoint);
         }
         let layout = &self.shared.layout;
@@ -219,7 +222,8 @@ impl Control {
             persist: layout.persist(name),
         });
         let queue = old.map(|old| old.queue.clone()).unwrap_or_else(|| {
-            Arc::new(Queue::new(self.shared.clock, self.shared.control.clone()))
+            let Shared { clock, control, queue_limits, .. } = &*self.shared;
+            Arc::new(Queue::new(*clock, control.clone(), *queue_limits))
         });
         Application {
             roots,

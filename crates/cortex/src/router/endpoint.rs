@@ -90,6 +90,17 @@ impl Endpoint {
         self.breaker.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
     }
 
+    /// Says the checker; what failed later counts more.
+    pub fn healthy_since(&self, since_ms: u64) {
+        let change = |bits| {
+            let breaker = Breaker::from_bits(bits);
+            let next = breaker.healthy_since(since_ms);
+            (next != breaker).then(|| next.to_bits())
+        };
+        // Nothing to change is no failure.
+        self.breaker.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).ok();
+    }
+
     pub fn succeeded(&self) {
         if self.breaker.load(Ordering::Relaxed) != 0 {
             self.breaker.store(0, Ordering::Relaxed);

@@ -16,7 +16,7 @@ use super::http::request::RequestHead;
 use super::http::response::{self, Asked, ResponseHead};
 use super::pages::{self, Page};
 use super::pool::Buffer;
-use super::queue::{NoPermit, QUEUE_TIME_MAX};
+use super::queue::NoPermit;
 use super::stream::{self, fill, write_all};
 use super::table::Application;
 use super::tunnel;
@@ -146,8 +146,8 @@ impl Exchange<'_> {
         if let Some(permit) = self.application.queue.try_enter(&self.application) {
             return Some(Ok(permit));
         }
-        let limit = QUEUE_TIME_MAX.saturating_sub(self.started.elapsed());
         let queue = self.application.queue.clone();
+        let limit = queue.limits.time_max.saturating_sub(self.started.elapsed());
         let waiting = queue.enter(limit);
         tokio::pin!(waiting);
         let result = loop {

@@ -13,14 +13,28 @@ use super::endpoint::Permit;
 use super::table::Application;
 use crate::driver::Clock;
 
-/// A thousand seconds of work for a fast application; who comes later is better told at once.
-pub const QUEUE_LENGTH_MAX: usize = 1_000;
+/// Seconds of work for a fast application; who comes later is better told at once.
+const QUEUE_LENGTH_MAX: usize = 1_000;
 /// People have left by then.
-pub const QUEUE_TIME_MAX: Duration = Duration::from_secs(30);
+const QUEUE_TIME_MAX: Duration = Duration::from_secs(30);
 /// An endpoint that was left alone is tried again by time, which wakes nobody.
 const RECHECK: Duration = Duration::from_millis(50);
 /// Another thread may be quicker; then the line is the place to be.
 const ENTER_TRIES: usize = 4;
+
+/// Of every application's queue.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueLimits {
+    pub length_max: usize,
+    /// From the request's arrival to its last attempt.
+    pub time_max: Duration,
+}
+
+impl Default for QueueLimits {
+    fn default() -> QueueLimits {
+        QueueLimits { length_max: QUEUE_LENGTH_MAX, time_max: QUEUE_TIME_MAX }
+    }
+}
 
 #[derive(Debug)]
 pub struct Queue {
@@ -28,6 +42,7 @@ pub struct Queue {
     pub current: ArcSwapOption<Application>,
     /// Told when a draining endpoint is empty.
     pub control: Arc<Notify>,
+    pub limits: QueueLimits,
     clock: Clock,
     turn: AtomicUsize,
     waiting: AtomicUsize,
@@ -41,10 +56,11 @@ pub enum NoPermit {
 }
 
 impl Queue {
-    pub fn new(clock: Clock, control: Arc<Notify>) -> Queue {
+    pub fn new(clock: Clock, control: Arc<Notify>, limits: QueueLimits) -> Queue {
         Queue {
             current: ArcSwapOption::empty(),
             control,
+            limits,
             clock,
             turn: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
@@ -86,7 +102,7 @@ impl Queue {
     pub async fn enter(self: &Arc<Queue>, limit: Duration) -> Result<Permit, NoPermit> {
         let mut place = {
             let mut line = self.lock();
-            if line.len() >= QUEUE_LENGTH_MAX {
+            if line.len() >= self.limits.length_max {
                 return Err(NoPermit::Full);
             }
             let (sender, receiver) = oneshot::channel();

@@ -72,12 +72,24 @@ impl Table {
         &self.ports
     }
 
-    /// Puts a new state of an application in the place of the old one.
-    pub fn replace(&mut self, old: Option<&Arc<Application>>, new: Option<&Arc<Application>>) {
-        for host in old.iter().flat_map(|old| &old.hosts) {
+    /// Puts a new state of an application in the place of the old one. What it lets go falls to
+    /// whoever else of `all` wants it.
+    pub fn replace(
+        &mut self,
+        old: Option<&Arc<Application>>,
+        new: Option<&Arc<Application>>,
+        all: &BTreeMap<ApplicationName, Arc<Application>>,
+    ) {
+        for (host, old) in old.iter().flat_map(|old| old.hosts.iter().map(move |host| (host, old)))
+        {
             let shard = Arc::make_mut(&mut self.shards[shard(host)]);
-            if shard.get(host).zip(old).is_some_and(|(known, old)| known.name == old.name) {
-                shard.remove(host);
+            if shard.get(host).is_none_or(|known| known.name != old.name) {
+                continue;
+            }
+            shard.remove(host);
+            if new.is_none_or(|new| !new.hosts.contains(host)) {
+                let heir = all.values().find(|one| one.hosts.contains(host));
+                heir.map(|heir| shard.insert(host.clone(), heir.clone()));
             }
         }
         for host in new.iter().flat_map(|new| &new.hosts) {
@@ -96,6 +108,8 @@ impl Table {
             && ports.get(&port) == Some(&old.name)
         {
             ports.remove(&port);
+            let heir = all.values().find(|one| one.port == Some(port));
+            heir.map(|heir| ports.insert(port, heir.name.clone()));
         }
         if let Some((port, new)) = after.zip(new) {
             ports.entry(port).or_insert_with(|| new.name.clone());
@@ -109,4 +123,72 @@ fn shard(host: &str) -> usize {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     usize::try_from(hash >> 32).unwrap_or(0) % SHARDS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Clock;
+    use crate::router::queue::QueueLimits;
+
+    /// A table, and all applications that it was made of.
+    #[derive(Default)]
+    struct World {
+        table: Table,
+        all: BTreeMap<ApplicationName, Arc<Application>>,
+    }
+
+    impl World {
+        fn put(&mut self, name: &str, domains: &[&str], port: Option<u16>) -> &mut World {
+            let name: ApplicationName = name.parse().unwrap();
+            let mut hosts = vec![routes::default_host(&name)];
+            hosts.extend(domains.iter().map(|domain| (*domain).to_owned()));
+            let new = Arc::new(Application {
+                hosts,
+                port,
+                processes: Processes::Expected,
+                statics: Vec::new(),
+                roots: None,
+                balance: router::balance::default_strategy(),
+                endpoints: Vec::new(),
+                queue: Arc::new(Queue::new(Clock::start(), Arc::default(), QueueLimits::default())),
+                name: name.clone(),
+            });
+            let old = self.all.insert(name, new.clone());
+            self.table.replace(old.as_ref(), Some(&new), &self.all);
+            self
+        }
+
+        fn remove(&mut self, name: &str) {
+            let old = self.all.remove(&name.parse().unwrap());
+            self.table.replace(old.as_ref(), None, &self.all);
+        }
+
+        fn owners(&self) -> (Option<&str>, Option<&str>) {
+            let host = self.table.by_host(b"shop.example");
+            let port = self.table.by_port(8000);
+            (host.map(|one| one.name.as_str()), port.map(|one| one.name.as_str()))
+        }
+    }
+
+    #[test]
+    fn what_the_first_lets_go_falls_to_the_second() {
+        let mut world = World::default();
+        world.put("zebra", &["shop.example"], Some(8000));
+        world.put("ant", &["shop.example"], Some(8000));
+        assert_eq!(world.owners(), (Some("zebra"), Some("zebra")));
+        // Another release of either changes nothing.
+        world.put("ant", &["shop.example"], Some(8000));
+        world.put("zebra", &["shop.example"], Some(8000));
+        assert_eq!(world.owners(), (Some("zebra"), Some("zebra")));
+        world.put("zebra", &["shop.example"], Some(8001));
+        assert_eq!(world.owners(), (Some("zebra"), Some("ant")));
+        world.put("zebra", &[], None);
+        assert_eq!(world.owners(), (Some("ant"), Some("ant")));
+        world.put("zebra", &["shop.example"], Some(8000));
+        world.remove("ant");
+        assert_eq!(world.owners(), (Some("zebra"), Some("zebra")));
+        world.remove("zebra");
+        assert_eq!(world.owners(), (None, None));
+    }
 }

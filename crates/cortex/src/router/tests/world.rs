@@ -27,6 +27,7 @@ use crate::driver::Clock;
 use crate::faults::Faults;
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
+use crate::router::queue::QueueLimits;
 use crate::router::{RouterConfig, RouterHandle, start};
 use crate::store::{
     CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Value, ValueFile,
@@ -168,12 +169,16 @@ impl World {
     }
 
     pub fn with_threads(threads: usize) -> World {
+        World::with(threads, QueueLimits::default())
+    }
+
+    pub fn with(threads: usize, queue: QueueLimits) -> World {
         let directory = tempfile::tempdir().unwrap();
         let layout = DataDirectory::new(directory.path().join("data"), directory.path());
         let store = Arc::new(MemoryStore::default());
         let (metrics, faults) = (Metrics::default(), Faults::default());
         let public = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = RouterConfig { public, threads: Some(threads) };
+        let config = RouterConfig { public, threads: Some(threads), queue };
         let router = start(
             &config,
             store.clone(),
