@@ -2,7 +2,12 @@
 //! addresses, bounded in time, and prints a table for people or JSON for machines.
 
 pub mod platform;
+pub mod proxy;
 
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context;
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
@@ -15,11 +20,17 @@ pub struct BenchArgs {
 pub enum What {
     /// Push to first answer, recovery of a killed instance under load, memory, size of the binary
     Platform(platform::PlatformArgs),
+    /// The router beside nginx and HAProxy: processor time per request, latency, memory
+    Proxy(proxy::ProxyArgs),
+    #[command(hide = true)]
+    ProxyRouter(proxy::StandaloneArgs),
 }
 
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     match &args.what {
         What::Platform(args) => platform::run(args),
+        What::Proxy(args) => proxy::run(args),
+        What::ProxyRouter(args) => proxy::run_standalone(args),
     }
 }
 
@@ -31,4 +42,11 @@ pub fn median(mut samples: Vec<f64>) -> f64 {
         n if n % 2 == 1 => samples[n / 2],
         n => f64::midpoint(samples[n / 2 - 1], samples[n / 2]),
     }
+}
+
+pub fn temporary_directory() -> anyhow::Result<PathBuf> {
+    let directory = std::env::temp_dir().join(format!("cortex-bench-{}", std::process::id()));
+    fs::create_dir(&directory)
+        .with_context(|| format!("{} cannot be made", directory.display()))?;
+    Ok(directory)
 }

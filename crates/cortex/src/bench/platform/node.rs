@@ -100,13 +100,6 @@ impl Drop for BenchNode {
     }
 }
 
-pub fn temporary_directory() -> anyhow::Result<PathBuf> {
-    let directory = std::env::temp_dir().join(format!("cortex-bench-{}", std::process::id()));
-    fs::create_dir(&directory)
-        .with_context(|| format!("{} cannot be made", directory.display()))?;
-    Ok(directory)
-}
-
 /// The sum of these fields of `/proc/PID/smaps_rollup`.
 pub fn memory_kb(pid: u32, fields: &[&str]) -> anyhow::Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");

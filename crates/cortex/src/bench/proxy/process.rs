@@ -1,0 +1,209 @@
+//! Processes that a measurement starts: on one core, found by id, stopped by id, and what they
+//! have used of processor and memory, from `/proc`.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::Interrupted;
+
+const START_TIME_MAX: Duration = Duration::from_secs(20);
+/// Then it is killed.
+const STOP_TIME_MAX: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(10);
+
+/// Stopped when it is dropped, with its children.
+pub struct Process {
+    name: String,
+    child: Child,
+}
+
+impl Process {
+    /// `core` is the only one that it and its children run on; none where there is but one.
+    pub fn start(
+        name: &str,
+        command: &mut Command,
+        core: Option<usize>,
+    ) -> anyhow::Result<Process> {
+        let start = || command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = on_core(core, start)?.with_context(|| format!("{name} cannot be started"))?;
+        Ok(Process { name: name.into(), child })
+    }
+
+    /// Until something accepts there.
+    pub fn wait_for(
+        &mut self,
+        address: SocketAddr,
+        interrupted: &Interrupted,
+    ) -> anyhow::Result<()> {
+        let deadline = Instant::now() + START_TIME_MAX;
+        while TcpStream::connect(address).is_err() {
+            interrupted.check()?;
+            if let Some(status) = self.child.try_wait()? {
+                let words = self.last_words();
+                bail!("{} ended at once, {status}: {words}", self.name);
+            }
+            if Instant::now() > deadline {
+                bail!("{} did not listen on {address} in {START_TIME_MAX:?}", self.name);
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Of a process that ended.
+    fn last_words(&mut self) -> String {
+        let text = self.child.stderr.take().map(io::read_to_string);
+        text.and_then(Result::ok).unwrap_or_default().trim().into()
+    }
+
+    /// What it and its children use.
+    pub fn usage(&self) -> anyhow::Result<Usage> {
+        let mut usage = Usage::default();
+        for pid in family(self.child.id())? {
+            usage.add(pid).with_context(|| format!("what {} uses", self.name))?;
+        }
+        Ok(usage)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Its children first: a master that ends tells them, one that is killed does not.
+        let family = family(self.child.id()).unwrap_or_default();
+        signal(self.child.id(), Signal::TERM);
+        if ended_within(&mut self.child, STOP_TIME_MAX).is_none() {
+            family.iter().for_each(|pid| signal(*pid, Signal::KILL));
+            self.child.wait().ok();
+        }
+    }
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    // It may have ended meanwhile.
+    pid.map(|pid| kill_process(pid, signal).ok());
+}
+
+fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL),
+            Ok(status) => return status,
+            Err(_) => return None,
+        }
+    }
+}
+
+/// A child inherits the cores of the thread that starts it.
+pub fn on_core<T>(core: Option<usize>, start: impl FnOnce() -> T) -> anyhow::Result<T> {
+    let Some(core) = core else { return Ok(start()) };
+    let before = sched_getaffinity(None)?;
+    let mut one = CpuSet::new();
+    one.set(core);
+    sched_setaffinity(None, &one).context("no process can be bound to a core here")?;
+    let started = start();
+    sched_setaffinity(None, &before)?;
+    Ok(started)
+}
+
+/// The cores that this process may run on.
+pub fn cores() -> anyhow::Result<Vec<usize>> {
+    let allowed = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect())
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    pub cpu_seconds: f64,
+    pub resident_kb: u64,
+}
+
+impl Usage {
+    fn add(&mut self, pid: u32) -> anyhow::Result<()> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let ticks = cpu_ticks(&stat).context("/proc/PID/stat")?;
+        self.cpu_seconds += ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        self.resident_kb += resident_kb(&status).context("/proc/PID/status")?;
+        Ok(())
+    }
+}
+
+/// User and kernel time of all its threads, also of those that ended.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+fn resident_kb(status: &str) -> Option<u64> {
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// A process and its children; a worker has none of its own.
+fn family(parent: u32) -> anyhow::Result<Vec<u32>> {
+    let mut found = vec![parent];
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // Others come and go.
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        if parent_of(&stat) == Some(parent) {
+            found.push(pid);
+        }
+    }
+    Ok(found)
+}
+
+fn parent_of(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_past_odd_names() {
+        let stat = "7 (a) b) S 3 7 7 0 -1 4 1 0 0 0 250 130 9 9 20 0 1 0";
+        assert_eq!(cpu_ticks(stat), Some(380));
+        assert_eq!(parent_of(stat), Some(3));
+        assert_eq!(cpu_ticks("7 (a) S 3"), None);
+        assert_eq!(resident_kb("Name:\ta\nVmRSS:\t  5120 kB\n"), Some(5120));
+    }
+
+    #[test]
+    fn a_process_is_on_its_core_and_ends_with_its_owner() {
+        let core = *cores().unwrap().last().unwrap();
+        let mut command = Command::new("sleep");
+        let process = Process::start("sleep", command.arg("600"), Some(core)).unwrap();
+        let pid = Pid::from_raw(process.child.id().try_into().unwrap());
+        let allowed = sched_getaffinity(pid).unwrap();
+        assert!(allowed.is_set(core) && allowed.count() == 1);
+        assert!(process.usage().unwrap().resident_kb > 0);
+        drop(process);
+        assert!(rustix::process::test_kill_process(pid.unwrap()).is_err());
+        assert!(cores().unwrap().contains(&core));
+    }
+
+    #[test]
+    fn one_that_ends_at_once_is_told_with_its_last_words() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo no such luck >&2; exit 3"]);
+        let mut process = Process::start("sh", &mut command, None).unwrap();
+        let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
+        let error = process.wait_for(nobody, &Interrupted::default()).unwrap_err().to_string();
+        assert!(error.contains("no such luck"), "{error}");
+    }
+}

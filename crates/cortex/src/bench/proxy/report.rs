@@ -1,0 +1,210 @@
+//! The figures of all rounds, their medians, and how they are printed.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::contender::Contender;
+use super::load::Seen;
+use super::{WORKLOADS, Workload};
+use crate::bench::median;
+
+#[derive(Debug, Serialize)]
+pub struct Report {
+    rounds: u32,
+    seconds: u32,
+    contenders: Vec<Named>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Named {
+    name: &'static str,
+    version: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    name: &'static str,
+    cells: Vec<Cell>,
+}
+
+/// One contender's figures for one row.
+#[derive(Debug, Default, Serialize)]
+struct Cell {
+    contender: &'static str,
+    /// No request failed.
+    valid: bool,
+    median: Option<Round>,
+    rounds: Vec<Round>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Round {
+    cpu_seconds_per_100k: f64,
+    requests_per_cpu_second: f64,
+    requests_per_second: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+    errors: u64,
+    resident_kb: u64,
+}
+
+impl Round {
+    pub fn new(cpu_seconds: f64, resident_kb: u64, seen: Seen) -> Round {
+        let requests = seen.requests as f64;
+        Round {
+            cpu_seconds_per_100k: cpu_seconds / requests * 100_000.0,
+            requests_per_cpu_second: requests / cpu_seconds,
+            requests_per_second: seen.requests_per_second,
+            p50_ms: seen.p50_ms,
+            p99_ms: seen.p99_ms,
+            errors: seen.errors,
+            resident_kb,
+        }
+    }
+}
+
+impl Report {
+    pub fn new(rounds: u32, seconds: u32, contenders: &[Contender]) -> Report {
+        let named =
+            contenders.iter().map(|one| Named { name: one.name, version: one.version.clone() });
+        Report::of(rounds, seconds, named.collect())
+    }
+
+    fn of(rounds: u32, seconds: u32, contenders: Vec<Named>) -> Report {
+        let row = |workload: &Workload| Row {
+            name: workload.name,
+            cells: contenders
+                .iter()
+                .map(|one| Cell { contender: one.name, ..Cell::default() })
+                .collect(),
+        };
+        Report { rounds, seconds, rows: WORKLOADS.iter().map(row).collect(), contenders }
+    }
+
+    pub fn add(&mut self, workload: &Workload, contender: usize, round: Round) {
+        for row in self.rows.iter_mut().filter(|row| row.name == workload.name) {
+            row.cells[contender].add(round);
+        }
+    }
+
+    pub fn table(&self) -> String {
+        let mut out = String::new();
+        // Writing to memory cannot fail.
+        let _ = self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        for row in &self.rows {
+            writeln!(
+                out,
+                "{:<28} {:>13} {:>10} {:>10} {:>8} {:>8} {:>7} {:>8}",
+                row.name,
+                "CPU-s per 100k",
+                "req/CPU-s",
+                "req/s",
+                "p50 ms",
+                "p99 ms",
+                "errors",
+                "MB"
+            )?;
+            for (cell, named) in row.cells.iter().zip(&self.contenders) {
+                let Some(round) = cell.median else { continue };
+                let name = format!("  {} {}", named.name, named.version);
+                let invalid = if cell.valid { "" } else { "  INVALID: requests failed" };
+                writeln!(
+                    out,
+                    "{name:<28} {:>14.3} {:>10.0} {:>10.0} {:>8.2} {:>8.2} {:>7} {:>8.1}{invalid}",
+                    round.cpu_seconds_per_100k,
+                    round.requests_per_cpu_second,
+                    round.requests_per_second,
+                    round.p50_ms,
+                    round.p99_ms,
+                    round.errors,
+                    round.resident_kb as f64 / 1024.0,
+                )?;
+            }
+            match row.ratio() {
+                Some((ratio, peer)) => {
+                    writeln!(out, "  CPU of cortex / best peer ({peer}): {ratio:.2}\n")?;
+                }
+                None => writeln!(out, "  no ratio: nothing valid to compare\n")?,
+            }
+        }
+        writeln!(
+            out,
+            "medians of {} interleaved rounds of {} s, 64 connections, one core each",
+            self.rounds, self.seconds
+        )
+    }
+}
+
+impl Row {
+    /// Ours is the first. Below 1 it takes less than the best of the others.
+    fn ratio(&self) -> Option<(f64, &'static str)> {
+        let (own, peers) = self.cells.split_first()?;
+        let cost = |cell: &Cell| {
+            let median = cell.median.filter(|_| cell.valid)?;
+            Some(median.cpu_seconds_per_100k).filter(|cost| cost.is_finite())
+        };
+        let best = peers.iter().filter_map(|peer| Some((cost(peer)?, peer.contender)));
+        let (best, peer) = best.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some((cost(own)? / best, peer))
+    }
+}
+
+impl Cell {
+    fn add(&mut self, round: Round) {
+        self.rounds.push(round);
+        let of = |value: fn(&Round) -> f64| median(self.rounds.iter().map(value).collect());
+        let errors = self.rounds.iter().map(|round| round.errors).sum();
+        self.valid = errors == 0;
+        self.median = Some(Round {
+            cpu_seconds_per_100k: of(|round| round.cpu_seconds_per_100k),
+            requests_per_cpu_second: of(|round| round.requests_per_cpu_second),
+            requests_per_second: of(|round| round.requests_per_second),
+            p50_ms: of(|round| round.p50_ms),
+            p99_ms: of(|round| round.p99_ms),
+            errors,
+            resident_kb: self.rounds.iter().map(|round| round.resident_kb).max().unwrap_or(0),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(costs: &[(&'static str, &[f64])], errors: u64) -> Report {
+        let named = costs.iter().map(|(name, _)| Named { name, version: "1.0".into() });
+        let mut report = Report::of(3, 1, named.collect());
+        for (index, (_, costs)) in costs.iter().enumerate() {
+            for cost in *costs {
+                let seen = Seen {
+                    requests: 100_000,
+                    requests_per_second: 1.0,
+                    p50_ms: 1.0,
+                    p99_ms: 2.0,
+                    errors: if index == 1 { errors } else { 0 },
+                };
+                report.add(&WORKLOADS[0], index, Round::new(*cost, 1024, seen));
+            }
+        }
+        report
+    }
+
+    #[test]
+    fn the_ratio_is_of_medians_and_to_the_best_valid_peer() {
+        let costs: [(&str, &[f64]); 3] =
+            [("cortex", &[1.0, 9.0, 1.2]), ("nginx", &[1.0, 1.0, 1.0]), ("haproxy", &[2.4])];
+        let (ratio, peer) = report(&costs, 0).rows[0].ratio().unwrap();
+        assert_eq!((peer, (ratio * 100.0).round()), ("nginx", 120.0));
+        let failed = report(&costs, 1);
+        let (ratio, peer) = failed.rows[0].ratio().unwrap();
+        assert_eq!((peer, (ratio * 100.0).round()), ("haproxy", 50.0));
+        assert!(failed.table().contains("INVALID"));
+        assert_eq!(failed.rows[1].ratio(), None);
+    }
+}
