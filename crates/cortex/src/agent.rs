@@ -137,7 +137,8 @@ async fn end_task(held: Arc<dyn launcher::Held>) {
 
 struct Actors {
     context: Arc<AgentContext>,
-    mailboxes: BTreeMap<ApplicationName, mpsc::Sender<Letter>>,
+    /// None while an actor that fell behind ends: there are never two of one application.
+    mailboxes: BTreeMap<ApplicationName, Option<mpsc::Sender<Letter>>>,
     tasks: JoinSet<ApplicationName>,
 }
 
@@ -173,11 +174,14 @@ impl Actors {
     }
 
     fn start(&mut self, name: ApplicationName) {
-        if self.mailboxes.contains_key(&name) || self.context.is_shutting_down() {
-            return;
+        if !self.mailboxes.contains_key(&name) && !self.context.is_shutting_down() {
+            self.spawn(name);
         }
+    }
+
+    fn spawn(&mut self, name: ApplicationName) {
         let (sender, receiver) = mpsc::channel(LETTERS_MAX);
-        self.mailboxes.insert(name.clone(), sender);
+        self.mailboxes.insert(name.clone(), Some(sender));
         self.tasks.spawn(keep(self.context.clone(), name, receiver));
     }
 
@@ -195,24 +199,23 @@ impl Actors {
     }
 
     fn send(&mut self, name: &ApplicationName, letter: Letter) {
-        let Some(mailbox) = self.mailboxes.get(name) else { return };
+        let Some(Some(mailbox)) = self.mailboxes.get(name) else { return };
         if let Err(mpsc::error::TrySendError::Full(_)) = mailbox.try_send(letter) {
             tracing::warn!(application = %name, "agent.mailbox_full");
             // Without its mailbox the actor ends; `ended` starts the next, which reads everything.
-            self.mailboxes.remove(name);
+            self.mailboxes.insert(name.clone(), None);
         }
     }
 
-    /// An actor is through with its application: nothing of it runs here.
+    /// An actor is through with its application: nothing of it runs here. Or it fell behind.
     async fn ended(&mut self, name: ApplicationName) -> anyhow::Result<()> {
         self.mailboxes.remove(&name);
         let wanted = self.context.store.lookup(&TypedKey::Spec(name.clone()).key()).await?;
-        match wanted {
-            Some(_) => self.start(name),
-            None if !self.context.is_shutting_down() => {
-                self.context.preparer.remove_application(&name).await
-            }
-            None => {}
+        let ending = self.context.is_shutting_down();
+        if !self.context.registry.of(&name).is_empty() || (wanted.is_some() && !ending) {
+            self.spawn(name);
+        } else if !ending {
+            self.context.preparer.remove_application(&name).await;
         }
         Ok(())
     }

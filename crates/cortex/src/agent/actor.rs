@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use agent::application::Application;
 use agent::application::{Adopted, Effect, Event, Exit, IncarnationId, merge};
+use anyhow::bail;
 use model::application::Health;
 use model::key::Board;
 use model::probe::Verdict;
-use model::{ApplicationName, Claim, InstanceId, Key, Prefix, ProcessType, Release, TypedKey};
+use model::{ApplicationName, Claim, Key, Prefix, ProcessType, Release, TypedKey};
 use model::{key, record};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
@@ -112,6 +113,13 @@ async fn read_all(
         for entry in context.store.prefix(&prefix).await? {
             let claim = claim_of(context, &entry.key, &entry.value);
             let event = claim.or_else(|| event_of(context, &entry.key, Some(&entry.value)));
+            if event.is_none()
+                && matches!(TypedKey::parse(&entry.key), Some(TypedKey::Spec(_)))
+                && !context.is_shutting_down()
+            {
+                // As absent it would have everything stopped.
+                bail!("{} cannot be read: write it anew, or delete it", entry.key);
+            }
             if let Some(event) = event {
                 events.send(event).await?;
             }

@@ -9,8 +9,8 @@ use model::application::ProcessSpec;
 use model::release::{ProcessRecipe, Recipe};
 use model::value::ContentHash;
 use model::{
-    ApplicationSpec, Claim, Incarnation, InstanceState, ProcessType, Release, ReleaseId, Rollout,
-    RolloutPhase, record,
+    ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, ProcessType, Release,
+    ReleaseId, Rollout, RolloutPhase, record,
 };
 
 use super::launcher::fake::FakeLauncher;
@@ -215,4 +215,64 @@ async fn what_was_being_launched_when_the_actor_panicked_is_known_to_the_next() 
     assert_eq!(context.registry.all().len(), 1);
     stop.send(true).unwrap();
     tokio::time::timeout(DEADLINE, agent).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_specification_stops_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let context = context(directory.path());
+    let (stop, stopping) = watch::channel(false);
+    let agent = tokio::spawn(run(context.clone(), stopping));
+    push(&context).await;
+    let first = until(&context, "one is ready", |ready| ready.len() == 1).await.remove(0);
+    let junk = bytes::Bytes::from_static(b"junk");
+    context.store.set(TypedKey::Spec(app()).key(), junk).await.unwrap();
+    // The next actor reads it as its first record.
+    context.faults.arm("application.shop", Fault::PanicOnce).unwrap();
+    meet_fail_point(&context).await;
+    scale(&context, 2).await;
+    let both = until(&context, "two are ready", |ready| ready.len() == 2).await;
+    assert!(both.iter().any(|one| one.process == first.process), "the first one lived on");
+    stop.send(true).unwrap();
+    tokio::time::timeout(DEADLINE, agent).await.unwrap().unwrap().unwrap();
+}
+
+/// Has the actor meet its fail point, and waits until it did.
+async fn meet_fail_point(context: &AgentContext) {
+    let deadline = Instant::now() + DEADLINE;
+    while context.faults.is_armed("application.shop") {
+        nudge(context, 1).await;
+        assert!(Instant::now() < deadline, "the actor panics");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Letters that change nothing.
+async fn nudge(context: &AgentContext, count: u64) {
+    let instance = InstanceId { application: app(), process: ProcessType::web(), slot: 9 };
+    for _ in 0..count {
+        let key = TypedKey::Board(Board::Drained(instance.clone(), 1)).key();
+        context.store.set(key, bytes::Bytes::from_static(b"1")).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_actor_that_falls_behind_is_followed_by_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let context = context(directory.path());
+    let (stop, stopping) = watch::channel(false);
+    let agent = tokio::spawn(run(context.clone(), stopping));
+    push(&context).await;
+    let first = until(&context, "one is ready", |ready| ready.len() == 1).await.remove(0);
+    context.faults.arm("application.shop", Fault::Stall).unwrap();
+    nudge(&context, 2 * LETTERS_MAX as u64).await;
+    // While the old one still ends: no second one may begin.
+    scale(&context, 2).await;
+    context.faults.disarm("application.shop");
+    let both = until(&context, "two are ready", |ready| ready.len() == 2).await;
+    assert!(both.iter().any(|one| one.process == first.process), "the first one lived on");
+    stop.send(true).unwrap();
+    tokio::time::timeout(DEADLINE, agent).await.unwrap().unwrap().unwrap();
+    let alive = |one: &Incarnation| observe::process::is_alive(one.process.as_ref().unwrap());
+    assert!(!both.iter().any(alive), "nothing is left");
 }
