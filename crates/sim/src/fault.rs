@@ -11,7 +11,9 @@ pub enum Fault {
     Memory,
     SlowDrain,
     NodeCrash,
+    Shutdown,
     ActorPanic,
+    LostAnswer,
     LostNotice,
     RepeatedNotice,
     DelayedNotice,
@@ -26,7 +28,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 19] = [
+    pub const ALL: [Fault; 21] = [
         Fault::Crash,
         Fault::CrashLoop,
         Fault::Hang,
@@ -34,7 +36,9 @@ impl Fault {
         Fault::Memory,
         Fault::SlowDrain,
         Fault::NodeCrash,
+        Fault::Shutdown,
         Fault::ActorPanic,
+        Fault::LostAnswer,
         Fault::LostNotice,
         Fault::RepeatedNotice,
         Fault::DelayedNotice,

@@ -76,8 +76,11 @@ impl World {
         chosen.unwrap_or(default).min(told.unwrap_or(default)) as usize
     }
 
-    /// Nobody but a fault takes away what serves.
+    /// Nobody but a fault, or a shutdown, takes away what serves.
     pub(crate) fn judge_change(&mut self, name: &ApplicationName, before: Serving) {
+        if self.node.as_ref().is_some_and(|node| node.stopping.is_some()) {
+            return;
+        }
         let Some(rollout) = self.records.rollouts.get(name) else { return };
         let modes = [&rollout.serving, &rollout.target];
         let apart = modes

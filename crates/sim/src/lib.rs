@@ -3,6 +3,7 @@
 //! seed is the same history. For tests only.
 
 pub mod fault;
+mod node;
 pub mod process;
 pub mod random;
 pub mod records;

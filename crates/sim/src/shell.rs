@@ -16,6 +16,11 @@ impl World {
     }
 
     fn answer(&mut self, name: &ApplicationName, life: u64, wait: u64, event: Event) {
+        // The end of a step is awaited without a limit, as steps may take hours.
+        let step = matches!(event, Event::Built { .. } | Event::Released { .. });
+        if !step && self.storm(2) {
+            return self.count(Fault::LostAnswer);
+        }
         self.later(wait, Happening::Agent { name: name.clone(), life, event });
     }
 
@@ -94,10 +99,12 @@ impl World {
             Effect::AllStopped => {
                 self.tell(|| format!("all stopped {name}"));
                 self.judge_stopped(name);
-                if !self.records.specs.contains_key(name)
-                    && let Some(node) = &mut self.node
+                let wanted = self.records.specs.contains_key(name);
+                if let Some(node) = &mut self.node
+                    && (!wanted || node.stopping.is_some())
                 {
                     node.agents.remove(name);
+                    self.end_if_stopped();
                 }
             }
         }

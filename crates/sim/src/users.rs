@@ -188,7 +188,11 @@ impl World {
                 self.node_crash(down);
             }
             85..92 => self.actor_panic(name),
-            92..97 if self.weather == Weather::Storm => {
+            92..94 => {
+                let down = self.random.between(100, 30_000);
+                self.node_shutdown(down);
+            }
+            94..98 if self.weather == Weather::Storm => {
                 let wait = self.random.between(5_000, 120_000);
                 self.crash_loop(name, wait);
             }

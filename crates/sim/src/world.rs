@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent::application::{Adopted, Application, Event, Exit, IncarnationId};
+use agent::application::{Application, Event, Exit, IncarnationId};
 use checker::{Checker, Outcome};
 use model::{ApplicationName, InstanceState, Machine, NodeId, ReleaseId, Timestamp};
 
 use crate::fault::{Counts, Fault, Weather};
+use crate::node::Stopping;
 use crate::process::{Process, Quality, exit};
 use crate::random::Random;
 use crate::records::{Notice, Records};
@@ -52,6 +53,10 @@ pub(crate) enum Happening {
     Grow(IncarnationId),
     CrashLoopEnds(ApplicationName),
     NodeUp,
+    /// A node that was told to stop has done so by now.
+    MustBeDown {
+        life: u64,
+    },
     ActorUp {
         name: ApplicationName,
         life: u64,
@@ -64,6 +69,8 @@ pub(crate) struct Node {
     pub agents: BTreeMap<ApplicationName, Agent>,
     pub checker: Checker,
     pub checker_tick: Option<Timestamp>,
+    /// Told to stop everything; none while it serves.
+    pub stopping: Option<Stopping>,
 }
 
 #[derive(Debug)]
@@ -202,96 +209,11 @@ impl World {
                 self.crash_loops.remove(&name);
             }
             Happening::NodeUp => self.node_up(),
+            Happening::MustBeDown { life } => {
+                assert!(life != self.life, "the node does not stop: {:?}", self.node);
+            }
             Happening::ActorUp { name, life } if life == self.life => self.agent_up(&name),
             Happening::ActorUp { .. } => {}
-        }
-    }
-
-    // --- the node and its parts come and go
-
-    pub fn node_crash(&mut self, down: u64) {
-        if self.node.take().is_some() {
-            self.count(Fault::NodeCrash);
-            self.tell(|| "node crash".into());
-            self.lives += 1;
-            self.life = self.lives;
-            if self.storm(20)
-                && let Some(instance) = self.records.claims.keys().next().cloned()
-            {
-                self.count(Fault::LostClaim);
-                self.records.claims.remove(&instance);
-            }
-            self.later(down, Happening::NodeUp);
-        }
-    }
-
-    pub fn actor_panic(&mut self, name: &ApplicationName) {
-        let life = self.life;
-        if let Some(node) = &mut self.node
-            && node.agents.remove(name).is_some()
-        {
-            self.count(Fault::ActorPanic);
-            self.tell(|| format!("panic {name}"));
-            self.later(100, Happening::ActorUp { name: name.clone(), life });
-        }
-    }
-
-    fn node_up(&mut self) {
-        if self.node.is_some() {
-            return;
-        }
-        self.tell(|| "node up".into());
-        let checker = Checker::new(self.random.draw());
-        self.node = Some(Node { agents: BTreeMap::new(), checker, checker_tick: None });
-        for (instance, verdict) in self.records.verdicts.clone() {
-            self.checker(checker::Event::Written(instance, verdict));
-        }
-        let mut names: BTreeSet<ApplicationName> = self.records.specs.keys().cloned().collect();
-        names.extend(self.processes.keys().map(|id| id.instance.application.clone()));
-        names.extend(self.records.claims.keys().map(|id| id.application.clone()));
-        for name in names {
-            self.agent_up(&name);
-        }
-        for instance in self.records.claims.keys().cloned().collect::<Vec<_>>() {
-            self.look_at_claim(&instance);
-        }
-    }
-
-    pub(crate) fn agent_up(&mut self, name: &ApplicationName) {
-        self.lives += 1;
-        let life = self.lives;
-        let machine = Application::new(self.id.clone(), name.clone());
-        let Some(node) = &mut self.node else { return };
-        if node.agents.contains_key(name) {
-            return;
-        }
-        let agent = Agent { machine, life, tick: None, wanted: BTreeMap::new() };
-        node.agents.insert(name.clone(), agent);
-        let mut events = vec![Event::Spec(self.records.specs.get(name).cloned())];
-        for ((owner, id), release) in &self.records.releases {
-            if owner == name {
-                events.push(Event::Release(id.clone(), Some(release.clone())));
-            }
-        }
-        events.push(Event::Rollout(self.records.rollouts.get(name).cloned()));
-        for (instance, claim) in self.records.claims_of(name) {
-            events.push(Event::Claim(instance.clone(), claim.clone()));
-        }
-        for (instance, verdict) in &self.records.verdicts {
-            if instance.application == *name {
-                events.push(Event::Verdict(instance.clone(), Some(verdict.clone())));
-            }
-        }
-        let held = self.processes.values().filter(|p| p.id.instance.application == *name);
-        let adopted = held.map(|process| Adopted {
-            id: process.id.clone(),
-            process: process.identity.clone(),
-            port: process.port,
-            exit: process.exit.clone(),
-        });
-        events.push(Event::Adopted(adopted.collect()));
-        for event in events {
-            self.agent(name, Some(life), event);
         }
     }
 
@@ -456,7 +378,8 @@ impl World {
             }
         };
         let known = self.node.as_ref().is_some_and(|node| node.agents.contains_key(&name));
-        if !known && self.records.specs.contains_key(&name) {
+        let stopping = self.node.as_ref().is_some_and(|node| node.stopping.is_some());
+        if !known && !stopping && self.records.specs.contains_key(&name) {
             return self.agent_up(&name);
         }
         self.agent(&name, None, event);
@@ -518,6 +441,15 @@ impl World {
         let life = agent.life;
         let wait = self.delay(1, 20);
         let event = Event::Exited { id: id.clone(), exit };
+        // The checker notices it all the same where a port was bound; a stop is ordered again.
+        let noticed = self.processes.get(id).is_some_and(|process| {
+            let bound =
+                process.port.is_some() && process.healthy_at.is_some_and(|at| at < self.now);
+            bound || process.stopping
+        });
+        if noticed && self.storm(2) {
+            return self.count(Fault::LostAnswer);
+        }
         if self.rough(2) {
             self.later(
                 wait + 5,
