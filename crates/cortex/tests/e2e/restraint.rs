@@ -94,14 +94,14 @@ fn one_that_ignores_sigterm_is_killed_after_the_grace() {
 fn children_that_leave_their_session_do_not_outlive_it() {
     let case = Case::new(concat!(
         "child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n",
-        "subprocess.run(['sh', '-c', 'setsid sleep 1001 & echo $! > orphan'])\n",
-        "open('child', 'w').write(str(child.pid))",
+        "subprocess.run(['sh', '-c', 'setsid sleep 1001 & echo $! > orphan.$CORTEX_SLOT'])\n",
+        "open('child.' + os.environ['CORTEX_SLOT'], 'w').write(str(child.pid))",
     ));
     case.push();
     case.node.cortex(&["scale", "web=1", "-a", "app"]);
     case.node.await_ready("app", "web", 1);
     let release = case.node.release_directory("app");
-    let children: Vec<_> = ["child", "orphan"]
+    let children: Vec<_> = ["child.1", "orphan.1"]
         .map(|name| {
             let text = std::fs::read_to_string(release.join(name)).expect("it was written");
             let pid: u32 = text.trim().parse().expect("a pid");
