@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 
 use super::forward::{self, Exchange};
 use super::http::HEAD_BYTES_MAX;
+use super::http::body::Body;
 use super::http::request::{self, Origin, Refusal, RequestHead};
 use super::pages::{self, Page};
 use super::pool::Buffer;
@@ -34,8 +35,19 @@ pub enum After {
     KeepAlive,
     /// The client may still be sending.
     Close,
+    /// The client asked for the end, and nothing more is expected of it.
+    End,
     /// The answer is incomplete and must look so.
     Cut,
+}
+
+impl After {
+    /// Once the answer to this request is sent. Old clients send a stray line after a body, and
+    /// closing before that is read would destroy the answer.
+    pub fn close(head: &RequestHead, rest: &Buffer) -> After {
+        let ended = !head.keep_alive && head.body == Body::Empty && rest.filled().is_empty();
+        if ended { After::End } else { After::Close }
+    }
 }
 
 pub struct Connection {
@@ -85,6 +97,7 @@ impl Connection {
                     thread.pool.give_back(buffer);
                     return;
                 }
+                Some(After::End) => return thread.pool.give_back(buffer),
                 Some(After::Cut) => {
                     thread.pool.give_back(buffer);
                     return cut(self.stream);
@@ -248,7 +261,7 @@ impl Connection {
             body.is_done()
         });
         let keep_alive = whole && head.keep_alive && !self.thread.is_stopping();
-        (keep_alive, if keep_alive { After::KeepAlive } else { After::Close })
+        (keep_alive, if keep_alive { After::KeepAlive } else { After::close(head, buffer) })
     }
 
     pub async fn page(

@@ -2,6 +2,7 @@
 //! never by the router's.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ const SMALL_BYTES_MAX: u64 = 256 * 1024;
 const CACHE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Releases do not change; persistent directories do, and are looked at again after this time.
 const CACHE_TIME_MAX: Duration = Duration::from_secs(1);
+/// While it is read again, for as long as that may take.
+const STALE_TIME_MAX: Duration = Duration::from_secs(2);
 const PIECE_BYTES: usize = 256 * 1024;
 
 const HTTP_DATE: &[FormatItem<'_>] = format_description!(
@@ -41,8 +44,16 @@ pub struct Files {
 
 #[derive(Default)]
 struct Cache {
-    files: BTreeMap<PathBuf, (Arc<Found>, Instant)>,
+    /// By the bytes of their paths: those are compared faster than their components.
+    files: BTreeMap<OsString, Cached>,
     bytes: usize,
+}
+
+struct Cached {
+    found: Arc<Found>,
+    read_at: Instant,
+    /// Somebody is reading it again; one is enough.
+    being_read: bool,
 }
 
 struct Found {
@@ -80,11 +91,14 @@ impl Conditions {
             return conditions;
         }
         for header in request.headers {
-            let field = match header.name.to_ascii_lowercase().as_str() {
-                "if-none-match" => &mut conditions.none_match,
-                "if-modified-since" => &mut conditions.modified_since,
-                "range" => &mut conditions.range,
-                "if-range" => &mut conditions.if_range,
+            let name = header.name;
+            let field = match name.len() {
+                13 if name.eq_ignore_ascii_case("if-none-match") => &mut conditions.none_match,
+                17 if name.eq_ignore_ascii_case("if-modified-since") => {
+                    &mut conditions.modified_since
+                }
+                5 if name.eq_ignore_ascii_case("range") => &mut conditions.range,
+                8 if name.eq_ignore_ascii_case("if-range") => &mut conditions.if_range,
                 _ => continue,
             };
             *field = std::str::from_utf8(header.value).ok().map(|value| value.trim().into());
@@ -146,10 +160,8 @@ impl Files {
 
     /// None when the disk's pool is gone.
     async fn open(self: &Arc<Files>, path: PathBuf, roots: &Roots) -> Option<Arc<Found>> {
-        if let Some((found, read_at)) = self.lock().files.get(&path)
-            && read_at.elapsed() < CACHE_TIME_MAX
-        {
-            return Some(found.clone());
+        if let Some(found) = self.lock().get(path.as_os_str()) {
+            return Some(found);
         }
         let (files, roots) = (self.clone(), roots.clone());
         let task = self.blocking.spawn_blocking(move || {
@@ -166,20 +178,31 @@ impl Files {
 }
 
 impl Cache {
+    /// None for whoever is to read it from the disk; meanwhile others get what was there.
+    fn get(&mut self, path: &OsStr) -> Option<Arc<Found>> {
+        let cached = self.files.get_mut(path)?;
+        let age = cached.read_at.elapsed();
+        let good = age < CACHE_TIME_MAX || (cached.being_read && age < STALE_TIME_MAX);
+        cached.being_read |= !good;
+        good.then(|| cached.found.clone())
+    }
+
     fn put(&mut self, path: PathBuf, found: Arc<Found>) {
-        let cost = |path: &Path, found: &Found| {
+        let path = path.into_os_string();
+        let cost = |path: &OsStr, found: &Found| {
             let content = if let Content::Small(bytes) = &found.content { bytes.len() } else { 0 };
-            content + path.as_os_str().len() + 256
+            content + path.len() + 256
         };
-        if let Some((old, _)) = self.files.remove(&path) {
-            self.bytes -= cost(&path, &old);
+        if let Some(old) = self.files.remove(&path) {
+            self.bytes -= cost(&path, &old.found);
         }
         self.bytes += cost(&path, &found);
-        self.files.insert(path, (found, Instant::now()));
+        let cached = Cached { found, read_at: Instant::now(), being_read: false };
+        self.files.insert(path, cached);
         while self.bytes > CACHE_BYTES_MAX {
             // Whatever comes first: what is asked for is read again at once.
-            let Some((path, (old, _))) = self.files.pop_first() else { break };
-            self.bytes -= cost(&path, &old);
+            let Some((path, old)) = self.files.pop_first() else { break };
+            self.bytes -= cost(&path, &old.found);
         }
     }
 }
@@ -252,7 +275,7 @@ impl Answer {
             Range::Part { start, length } => (206, start, length),
             Range::Unsatisfiable => (416, 0, 0),
         };
-        let target = request_path(out);
+        let target = if self.redirect { request_path(out) } else { String::new() };
         write_head(out, found, status, start, length, keep_alive, target);
         let body = if head_only { 0 } else { length };
         let sent = match &found.content {
@@ -344,4 +367,38 @@ async fn send_large(
         left -= count as u64;
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found() -> Arc<Found> {
+        Arc::new(Found {
+            content: Content::Missing,
+            size: 0,
+            content_type: "",
+            etag: String::new(),
+            modified: String::new(),
+        })
+    }
+
+    #[test]
+    fn one_reads_again_while_others_get_what_was_there() {
+        let mut cache = Cache::default();
+        assert!(cache.get("a".as_ref()).is_none());
+        cache.put("a".into(), found());
+        assert!(cache.get("a".as_ref()).is_some());
+        let age = |cache: &mut Cache, age| {
+            cache.files.values_mut().for_each(|one| one.read_at -= age);
+        };
+        age(&mut cache, CACHE_TIME_MAX);
+        assert!(cache.get("a".as_ref()).is_none(), "the first one reads");
+        assert!(cache.get("a".as_ref()).is_some(), "the others do not");
+        age(&mut cache, STALE_TIME_MAX);
+        assert!(cache.get("a".as_ref()).is_none(), "but not for long");
+        cache.put("a".into(), found());
+        assert!(cache.get("a".as_ref()).is_some());
+        assert_eq!(cache.bytes, 257);
+    }
 }

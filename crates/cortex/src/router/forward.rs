@@ -15,7 +15,7 @@ use super::http::body::Body;
 use super::http::request::RequestHead;
 use super::http::response::{self, Asked, ResponseHead};
 use super::pages::{self, Page};
-use super::pool::Buffer;
+use super::pool::{BUFFER_BYTES, Buffer};
 use super::queue::NoPermit;
 use super::stream::{self, fill, write_all};
 use super::table::Application;
@@ -225,7 +225,7 @@ impl Exchange<'_> {
         self.record(Some(&endpoint), counts);
         drop(permit);
         let keeps = response::client_keeps_alive(head.body, self.asked()) && finished;
-        Ok(if keeps { After::KeepAlive } else { After::Close })
+        Ok(if keeps { After::KeepAlive } else { After::close(&self.head, self.buffer) })
     }
 
     /// Until the body is sent or an answer has begun.
@@ -357,6 +357,7 @@ impl Exchange<'_> {
         let mut body = head.body;
         let mut first = true;
         loop {
+            let was_full = answer.is_full();
             if decode {
                 let taken = body.decode(answer.filled(), out).map_err(|_| Failed::Truncated)?;
                 answer.consume(taken);
@@ -381,6 +382,9 @@ impl Exchange<'_> {
             first = false;
             if body.is_done() {
                 return Ok(());
+            }
+            if was_full || matches!(body, Body::Length(left) if left > BUFFER_BYTES as u64) {
+                self.connection.thread.pool.enlarge(answer);
             }
             match fill(upstream, answer, BODY_IDLE_MAX).await {
                 Ok(0) if body == Body::UntilClose => return Ok(()),

@@ -162,7 +162,6 @@ async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
         }
         match listener.accept().await {
             Ok((stream, peer)) => {
-                stream.set_nodelay(true).ok();
                 thread.connections.set(thread.connections.get() + 1);
                 let counted = Counted(thread.clone());
                 let connection = Connection { thread: thread.clone(), stream, peer, scope };
