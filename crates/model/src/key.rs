@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::id::{ApplicationName, InstanceId, NodeId, ProcessType, ReleaseId};
+use crate::id::{ApplicationName, InstanceId, NodeId, ReleaseId};
 use crate::value::ContentHash;
 
 pub const SEPARATOR: &str = "::";
@@ -269,14 +269,10 @@ pub fn instances_prefix(app: &ApplicationName) -> Prefix {
     Prefix(format!("instance::{app}"))
 }
 
-/// All claims on one process type's slots.
-pub fn process_prefix(app: &ApplicationName, process: &ProcessType) -> Prefix {
-    Prefix(format!("instance::{app}::{process}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::ProcessType;
 
     #[test]
     fn keys_are_validated() {

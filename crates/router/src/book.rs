@@ -91,8 +91,8 @@ impl Book {
         Book { node, applications: BTreeMap::new() }
     }
 
-    /// Takes note of one record; returns the application that it concerns, if any. One that cannot
-    /// be read counts as absent, and the error is returned too.
+    /// Takes note of one record; returns the application that it concerns, if any. Of one that cannot
+    /// be read what was known goes on, and the error is returned too.
     pub fn apply(
         &mut self,
         key: &Key,
@@ -169,43 +169,26 @@ impl Book {
 
 impl Records {
     fn apply(&mut self, key: TypedKey, value: Option<&[u8]>) -> Result<(), RecordError> {
-        fn read<T: serde::de::DeserializeOwned>(
-            value: Option<&[u8]>,
-        ) -> (Option<T>, Result<(), RecordError>) {
-            match value.map(record::decode).transpose() {
-                Ok(record) => (record, Ok(())),
-                Err(error) => (None, Err(error)),
-            }
-        }
         fn put<K: Ord, T>(map: &mut BTreeMap<K, T>, key: K, record: Option<T>) {
             match record {
                 Some(record) => drop(map.insert(key, record)),
                 None => drop(map.remove(&key)),
             }
         }
-        let result;
         match key {
-            TypedKey::Spec(_) => (self.spec, result) = read(value),
-            TypedKey::Rollout(_) => (self.rollout, result) = read(value),
-            TypedKey::Release(_, id) => {
-                let (record, read) = read(value);
-                put(&mut self.releases, id, record);
-                result = read;
-            }
-            TypedKey::Claim(id, _) => {
-                let (record, read) = read(value);
-                put(&mut self.claims, id, record);
-                result = read;
-            }
-            TypedKey::Probe(_, id) => {
-                let (record, read) = read(value);
-                put(&mut self.verdicts, id, record);
-                result = read;
-            }
-            _ => result = Ok(()),
+            TypedKey::Spec(_) => self.spec = read(value)?,
+            TypedKey::Rollout(_) => self.rollout = read(value)?,
+            TypedKey::Release(_, id) => put(&mut self.releases, id, read(value)?),
+            TypedKey::Claim(id, _) => put(&mut self.claims, id, read(value)?),
+            TypedKey::Probe(_, id) => put(&mut self.verdicts, id, read(value)?),
+            _ => {}
         }
-        result
+        Ok(())
     }
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: Option<&[u8]>) -> Result<Option<T>, RecordError> {
+    value.map(record::decode).transpose()
 }
 
 fn hosts(name: &ApplicationName, spec: &ApplicationSpec) -> Vec<String> {
@@ -402,12 +385,16 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_record_counts_as_absent() {
+    fn an_unreadable_record_changes_nothing() {
         let mut world = World::new();
         world.put(TypedKey::Spec(name()), &ApplicationSpec::new(Timestamp(0)));
         let (affected, error) = world.0.apply(&TypedKey::Spec(name()).key(), Some(b"{"));
         assert!(affected.is_some() && error.is_some());
+        assert!(world.0.describe(&name()).is_some());
+        world.0.apply(&TypedKey::Spec(name()).key(), None);
         assert!(world.0.describe(&name()).is_none());
+        assert_eq!(world.0.names().count(), 0);
+        world.0.apply(&TypedKey::Spec(name()).key(), Some(b"{"));
         assert_eq!(world.0.names().count(), 0);
     }
 }

@@ -115,10 +115,14 @@ impl Control {
 
     fn note(&mut self, key: &Key, value: Option<&Value>) -> Option<ApplicationName> {
         // A release with a long recipe is stored as a file; sources are none of ours.
-        let bytes = value.filter(|_| self.book.wants(key)).and_then(|value| {
-            let bytes = value.read(RECORD_BYTES_MAX);
-            bytes.inspect_err(|error| tracing::warn!(%key, %error, "router.value_unreadable")).ok()
-        });
+        let bytes = match value.filter(|_| self.book.wants(key)).map(|v| v.read(RECORD_BYTES_MAX)) {
+            Some(Err(error)) => {
+                tracing::warn!(%key, %error, "router.value_unreadable");
+                return None;
+            }
+            Some(Ok(bytes)) => Some(bytes),
+            None => None,
+        };
         let (affected, error) = self.book.apply(key, bytes.as_deref());
         if let Some(error) = error {
             tracing::warn!(%key, %error, "router.record_unreadable");
