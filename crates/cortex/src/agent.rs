@@ -84,6 +84,10 @@ pub async fn run(
     let mut memory = tokio::time::interval(MEMORY_INTERVAL);
     memory.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
+        // Also when the word came before anybody listened, while earlier processes were adopted.
+        if *shutdown.borrow() && !context.is_shutting_down() {
+            actors.shut_down();
+        }
         if *shutdown.borrow() && actors.are_gone() {
             return Ok(());
         }
@@ -99,7 +103,7 @@ pub async fn run(
                 }
             }
             _ = memory.tick() => actors.sample_memory().await,
-            Ok(()) = shutdown.changed(), if !*shutdown.borrow() => actors.shut_down(),
+            Ok(()) = shutdown.changed(), if !*shutdown.borrow() => {}
         }
     }
 }
