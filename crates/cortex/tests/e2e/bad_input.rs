@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::machine::free_port;
-use crate::node::{Node, Outcome, binary, run};
+use crate::node::{Node, Outcome, alone_with_chosen_ports, binary, run};
 use crate::project::{copy_of_example, of_files};
 
 /// Shorter than the default, so that tests of applications that never get ready end soon.
@@ -21,7 +21,7 @@ fn an_unrecognised_directory_lists_what_was_seen_and_what_would_be() {
     let node = Node::start();
     let project = node.path("odd");
     of_files(&project, &[("notes.xyz", "hello"), ("chapter/one.xyz", "text")]);
-    node.try_push(&project, "odd").refused().saying(&[
+    node.push_as_it_is(&project, "odd").refused().saying(&[
         "notes.xyz",
         "Procfile",
         "manage.py",
@@ -36,8 +36,8 @@ fn an_empty_directory_and_a_missing_one_are_told_apart() {
     let node = Node::start();
     let project = node.path("empty");
     fs::create_dir(&project).unwrap();
-    node.try_push(&project, "empty").refused().saying(&["empty"]);
-    node.try_push(&node.path("nowhere"), "nowhere").refused().saying(&["nowhere"]);
+    node.push_as_it_is(&project, "empty").refused().saying(&["empty"]);
+    node.push_as_it_is(&node.path("nowhere"), "nowhere").refused().saying(&["nowhere"]);
     assert_nothing_was_made(&node);
 }
 
@@ -73,7 +73,7 @@ fn a_link_that_leaves_the_project_is_named() {
     let project = node.path("app");
     of_files(&project, &[("index.html", "<p>hi</p>")]);
     std::os::unix::fs::symlink("/etc/hostname", project.join("outside")).unwrap();
-    node.try_push(&project, "app").refused().saying(&["outside"]);
+    node.push_as_it_is(&project, "app").refused().saying(&["outside"]);
     assert_nothing_was_made(&node);
 }
 
@@ -143,7 +143,7 @@ fn duplicate_procfile_entries_are_refused_with_both_lines() {
     let project = node.path("app");
     let procfile = "web: python3 a.py\nworker: python3 b.py\nweb: python3 c.py\n";
     of_files(&project, &[("Procfile", procfile)]);
-    node.try_push(&project, "app").refused().saying(&["Procfile", "web", "1", "3"]);
+    node.push_as_it_is(&project, "app").refused().saying(&["Procfile", "web", "1", "3"]);
     assert_nothing_was_made(&node);
 }
 
@@ -152,7 +152,7 @@ fn broken_settings_are_refused_with_file_and_key() {
     let node = Node::start();
     let project = node.path("app");
     of_files(&project, &[("index.html", "<p>hi</p>"), ("cortex.toml", "[health]\npath = 7\n")]);
-    node.try_push(&project, "app").refused().saying(&["cortex.toml", "path"]);
+    node.push_as_it_is(&project, "app").refused().saying(&["cortex.toml", "path"]);
     assert_nothing_was_made(&node);
 }
 
@@ -170,6 +170,7 @@ fn odd_names_get_a_suggestion() {
 /// A directory's odd name is no error: the nearest good one is used, and said.
 #[test]
 fn a_directory_with_an_odd_name_is_pushed_under_a_suggested_one() {
+    let _alone = alone_with_chosen_ports();
     let node = Node::start();
     let project = node.path("My Söng Book (2)");
     of_files(&project, &[("index.html", "<p>la la</p>")]);

@@ -6,7 +6,7 @@ use std::thread;
 use serde::Deserialize;
 
 use crate::journey::Journey;
-use crate::node::{Node, Running, run};
+use crate::node::{Node, Running, alone_with_chosen_ports, run};
 use crate::outside::{Callers, Site};
 use crate::project::{copy_of_example, edit, of_files};
 use crate::wait::{STATE_DEADLINE, wait_for};
@@ -74,6 +74,7 @@ fn journey() {
 /// The README's first command: `cortex up DIR` prints the URL as soon as it answers.
 #[test]
 fn up_with_a_directory_prints_the_url() {
+    let _alone = alone_with_chosen_ports();
     let mut node = Node::start();
     let project = node.path("hello");
     copy_of_example("hello", &project);

@@ -1,10 +1,13 @@
 //! One node under test: `cortex up` as a child in a directory of its own, and the command line
 //! against it. Whatever a test does, everything that its node started is stopped in the end.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -109,6 +112,8 @@ pub struct Node {
     options: Vec<String>,
     child: Option<Child>,
     starts: u32,
+    /// Applications that have been created.
+    named: RefCell<BTreeSet<String>>,
 }
 
 impl Node {
@@ -129,6 +134,7 @@ impl Node {
             options: options.iter().map(|option| option.to_string()).collect(),
             child: None,
             starts: 0,
+            named: RefCell::default(),
         };
         node.up();
         node
@@ -211,7 +217,16 @@ impl Node {
         self.run(arguments).succeeded().stdout
     }
 
+    /// Under a port of the test's own. Nodes of one user that look for a port at one moment could
+    /// find the same one, and would share it: `push_as_it_is` is for tests that run alone.
     pub fn try_push(&self, project: &Path, name: &str) -> Outcome {
+        if self.named.borrow_mut().insert(name.into()) {
+            self.cortex(&["apps", "create", name, "--port", &free_port().to_string()]);
+        }
+        self.push_as_it_is(project, name)
+    }
+
+    pub fn push_as_it_is(&self, project: &Path, name: &str) -> Outcome {
         self.run(&["push", project.to_str().expect("test paths are text"), "-a", name])
     }
 
@@ -273,6 +288,12 @@ impl Drop for Node {
             panic!("`cortex down` left processes behind: {left:?}");
         }
     }
+}
+
+/// To be held by a test that lets Cortex choose an application's port.
+pub fn alone_with_chosen_ports() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A child that a failed test does not leave behind.

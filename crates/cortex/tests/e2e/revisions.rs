@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::node::Node;
+use crate::node::{Node, alone_with_chosen_ports};
 use crate::project::{of_files, tool};
 
 struct Control {
@@ -45,6 +45,7 @@ impl Control {
 }
 
 fn pushes_any_revision(control: &Control, vcs: &str) {
+    let _alone = alone_with_chosen_ports();
     let node = Node::start();
     let project = node.path("site");
     of_files(&project, &[("index.html", "<p>first edition</p>"), ("old.txt", "old")]);
