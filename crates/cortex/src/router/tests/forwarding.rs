@@ -4,7 +4,7 @@ use model::InstanceState::Ready;
 use std::sync::atomic::Ordering;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::world::{Backend, Client, DEADLINE, World, ok};
+use super::world::{Backend, Client, DEADLINE, World, ok, wait};
 
 async fn world(backend: &Backend) -> World {
     let world = World::new();
@@ -85,6 +85,44 @@ async fn bodies_pass_in_both_framings() {
     let reply = old.reply().await;
     assert_eq!(reply.text(), "hi");
     assert!(!reply.head.contains("chunked"));
+}
+
+#[tokio::test]
+async fn long_answers_pass_whole_in_every_framing() {
+    let content: String = (0..200_000u32).map(|n| char::from(b'a' + (n % 26) as u8)).collect();
+    let whole = content.clone();
+    let backend = Backend::answering(move |request| match &request[5..6] {
+        "l" => ok(&whole),
+        "c" => format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{whole}\r\n0\r\n\r\n",
+            whole.len()
+        ),
+        _ => format!("{}trailing", ok(&whole)),
+    })
+    .await;
+    let world = world(&backend).await;
+    let mut client = world.connect().await;
+    for path in ["/length", "/chunked", "/length", "/trailing", "/length"] {
+        client.send(&GET.replacen('/', path, 1)).await;
+        assert!(client.reply().await.text() == content, "{path}");
+    }
+    // The connection with bytes that nobody asked for was not used again.
+    assert_eq!(backend.connections.load(Ordering::SeqCst), 2);
+    let until_close = Backend::start({
+        let content = content.clone();
+        move |mut client: Client| {
+            let content = content.clone();
+            async move {
+                client.request().await;
+                let answer = format!("HTTP/1.1 200 OK\r\n\r\n{content}");
+                client.0.write_all(answer.as_bytes()).await.unwrap();
+            }
+        }
+    })
+    .await;
+    world.claim(1, None, &[(2, Ready, until_close.port)]);
+    wait(|| world.router.shared.live.lock().unwrap().endpoints.keys().any(|(_, n)| *n == 2)).await;
+    assert!(world.get("/").await.text() == content);
 }
 
 #[tokio::test]
