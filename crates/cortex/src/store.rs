@@ -105,7 +105,8 @@ impl Value {
     }
 }
 
-/// A record that cannot be read counts as absent, and is reported: one bad value hides nothing else.
+/// A record that cannot be read counts as absent, and is reported: one bad value hides nothing
+/// else.
 pub fn readable<T: DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option<T> {
     let record = value?.record();
     record.inspect_err(|error| tracing::warn!(%key, %error, "record.unreadable")).ok()

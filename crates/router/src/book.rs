@@ -91,8 +91,8 @@ impl Book {
         Book { node, applications: BTreeMap::new() }
     }
 
-    /// Takes note of one record; returns the application that it concerns, if any. Of one that cannot
-    /// be read what was known goes on, and the error is returned too.
+    /// Takes note of one record; returns the application that it concerns, if any. Of one that
+    /// cannot be read what was known goes on, and the error is returned too.
     pub fn apply(
         &mut self,
         key: &Key,
