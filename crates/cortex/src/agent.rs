@@ -178,7 +178,10 @@ impl Actors {
     }
 
     fn start(&mut self, name: ApplicationName) {
-        if !self.mailboxes.contains_key(&name) && !self.context.is_shutting_down() {
+        // While everything is being stopped, only what still runs needs somebody to stop it.
+        let needed =
+            !self.context.is_shutting_down() || !self.context.registry.of(&name).is_empty();
+        if needed && !self.mailboxes.contains_key(&name) {
             self.spawn(name);
         }
     }

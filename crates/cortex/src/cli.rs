@@ -113,6 +113,13 @@ struct App {
     app: Option<String>,
 }
 
+impl App {
+    /// `-a` may stand before or after a subcommand.
+    fn or(self, outer: App) -> App {
+        App { app: self.app.or(outer.app) }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Args)]
 struct Json {
     /// Print JSON

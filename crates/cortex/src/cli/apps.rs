@@ -7,7 +7,6 @@ use crate::api::wire::{ApplicationRow, CreateApplication, Destroyed};
 use crate::client::encode;
 
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub struct Apps {
     #[command(flatten)]
     json: Json,

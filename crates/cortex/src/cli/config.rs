@@ -10,7 +10,6 @@ use crate::api::wire::{ConfigChange, Configured};
 use crate::client::encode;
 
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub struct Config {
     #[command(flatten)]
     app: App,
@@ -53,17 +52,18 @@ enum Action {
 
 impl Config {
     pub async fn run(self, session: &Session) -> anyhow::Result<()> {
+        let outer = self.app;
         match self.action {
-            None => list(session, &self.app, self.json).await,
-            Some(Action::List { app, json }) => list(session, &app, json).await,
-            Some(Action::Get { name, app }) => get(session, &app, &name).await,
+            None => list(session, &outer, self.json).await,
+            Some(Action::List { app, json }) => list(session, &app.or(outer), json).await,
+            Some(Action::Get { name, app }) => get(session, &app.or(outer), &name).await,
             Some(Action::Set { variables, app }) => {
                 let change = assignments(&variables)?;
-                apply(session, &app, "Setting", change).await
+                apply(session, &app.or(outer), "Setting", change).await
             }
             Some(Action::Unset { names, app }) => {
                 let change = names.into_iter().map(|name| (name, None)).collect();
-                apply(session, &app, "Unsetting", change).await
+                apply(session, &app.or(outer), "Unsetting", change).await
             }
         }
     }
