@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::Snapshot;
@@ -24,14 +24,21 @@ impl Listeners {
     pub fn take() -> io::Result<Listeners> {
         let mut sockets = BTreeMap::new();
         for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
-            let mut text = String::new();
-            match fs::File::open(table) {
-                Ok(file) => file.take(TABLE_BYTES_MAX).read_to_string(&mut text)?,
+            let file = match fs::File::open(table) {
+                Ok(file) => file,
                 // No IPv6 on this machine.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
-            sockets.extend(text.lines().skip(1).filter_map(parse));
+            // The kernel lists listening sockets first; behind them come all the others, tens of
+            // thousands on a machine with many short connections.
+            for line in BufReader::new(file.take(TABLE_BYTES_MAX)).lines().skip(1) {
+                match parse(&line?) {
+                    Row::Listens(inode, address) => drop(sockets.insert(inode, address)),
+                    Row::Unreadable => {}
+                    Row::Other => break,
+                }
+            }
         }
         Ok(Listeners { sockets })
     }
@@ -61,16 +68,29 @@ impl Listeners {
     }
 }
 
+#[derive(Debug, PartialEq, Eq)]
+enum Row {
+    Listens(u64, SocketAddr),
+    Other,
+    Unreadable,
+}
+
 /// `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode ...`
-fn parse(line: &str) -> Option<(u64, SocketAddr)> {
-    let mut fields = line.split_ascii_whitespace();
-    let (address, port) = fields.nth(1)?.split_once(':')?;
-    if fields.nth(1)? != LISTEN {
-        return None;
+fn parse(line: &str) -> Row {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let [_, local, _, state, _, _, _, _, _, inode, ..] = fields[..] else {
+        return Row::Unreadable;
+    };
+    if state != LISTEN {
+        return Row::Other;
     }
-    let inode = fields.nth(5)?.parse().ok()?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    Some((inode, SocketAddr::new(address_of(address)?, port)))
+    let address = local.split_once(':').and_then(|(address, port)| {
+        Some(SocketAddr::new(address_of(address)?, u16::from_str_radix(port, 16).ok()?))
+    });
+    match (inode.parse(), address) {
+        (Ok(inode), Some(address)) => Row::Listens(inode, address),
+        _ => Row::Unreadable,
+    }
 }
 
 /// Words of 32 bits in the byte order of the machine.
@@ -112,13 +132,13 @@ mod tests {
     fn lines_of_the_kernel_are_read() {
         let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 \
                     1000        0 4711 1 0000000000000000 100 0 0 10 0";
-        let (inode, address) = parse(line).unwrap();
-        assert_eq!(inode, 4711);
         // The kernel writes words as this machine reads them.
         let octets = 0x0100_007F_u32.to_ne_bytes();
-        assert_eq!(address, SocketAddr::new(Ipv4Addr::from(octets).into(), 8080));
-        assert_eq!(parse(&line.replace(" 0A ", " 01 ")), None);
-        assert_eq!(parse("0: zz:1 x 0A"), None);
+        let address = SocketAddr::new(Ipv4Addr::from(octets).into(), 8080);
+        assert_eq!(parse(line), Row::Listens(4711, address));
+        assert_eq!(parse(&line.replace(" 0A ", " 01 ")), Row::Other);
+        assert_eq!(parse(&line.replace("1F90", "zz")), Row::Unreadable);
+        assert_eq!(parse("0: zz:1 x 0A"), Row::Unreadable);
         assert_eq!(address_of("00000000000000000000000000000000").unwrap(), Ipv6Addr::UNSPECIFIED);
         assert_eq!(address_of("ä".repeat(4).as_str()), None);
     }
