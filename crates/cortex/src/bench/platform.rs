@@ -146,7 +146,9 @@ fn kill_under_load(node: &BenchNode, url: &str, round: usize) -> anyhow::Result<
 fn print_table(figures: &Figures) {
     let worst = |values: Vec<f64>| values.into_iter().fold(0.0, f64::max);
     let failed: Vec<u64> = figures.kills.iter().map(|kill| kill.failed).collect();
-    let back: Vec<f64> = figures.kills.iter().filter_map(|kill| kill.back_after_s).collect();
+    // One that never came back is worse than any that did.
+    let back: Vec<f64> =
+        figures.kills.iter().map(|kill| kill.back_after_s.unwrap_or(f64::INFINITY)).collect();
     let requests: u64 = figures.kills.iter().map(|kill| kill.requests).sum();
     println!("figure                                            measured     at most");
     println!(
