@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 /// Linux gives 32768 to 60999 to outgoing connections.
 pub const INSTANCE_PORTS: RangeInclusive<u16> = 20_000..=29_999;
@@ -57,13 +57,6 @@ impl Ports {
 
     pub fn release(&self, port: u16) {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner).ports.remove(&port);
-    }
-
-    /// Another process took it between our look and the instance's bind.
-    pub fn exchange(&self, taken: u16) -> anyhow::Result<u16> {
-        let fresh = self.take().context("the port given first was taken by another process");
-        self.release(taken);
-        fresh
     }
 }
 
