@@ -5,7 +5,6 @@
 pub mod actor;
 pub mod launcher;
 pub mod load;
-pub mod observe;
 pub mod plain;
 pub mod platform_log;
 pub mod ports;
@@ -247,7 +246,7 @@ impl Actors {
         }
         let pids: Vec<_> = held.iter().map(|(id, held)| (id.clone(), held.process().pid)).collect();
         let sampled = tokio::task::spawn_blocking(move || {
-            let snapshot = observe::Snapshot::take()?;
+            let snapshot = crate::observe::Snapshot::take()?;
             let memory = pids.into_iter().filter_map(|(id, pid)| Some((id, snapshot.memory(pid)?)));
             std::io::Result::Ok(memory.collect::<Vec<_>>())
         });

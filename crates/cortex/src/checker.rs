@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use self::targets::Targets;
 use crate::driver::{Clock, Shell, drive};
 use crate::faults::Faults;
+use crate::observe::process;
 use crate::probe::{self, ProbeError};
 use crate::store::{SharedStore, Value, WatchEvent, readable};
 
@@ -171,7 +172,8 @@ async fn probe(instance: &InstanceId, target: &Target) -> Outcome {
             }
         }
         Method::Process { pid, start_ticks } => {
-            return if process_lives(*pid, *start_ticks) {
+            let stat = process::stat(*pid).filter(|stat| !stat.is_dead());
+            return if stat.is_some_and(|stat| stat.start_ticks == *start_ticks) {
                 Outcome::Well
             } else {
                 Outcome::Absent { detail: format!("process {pid} is gone") }
@@ -183,14 +185,4 @@ async fn probe(instance: &InstanceId, target: &Target) -> Outcome {
         Err(error @ ProbeError::Refused) => Outcome::Absent { detail: error.to_string() },
         Err(error) => Outcome::Unwell { detail: error.to_string() },
     }
-}
-
-fn process_lives(pid: u32, start_ticks: u64) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let mut fields = after_name.split_whitespace();
-    let zombie = fields.next() == Some("Z");
-    // Field 22 of the line; the state is field 3.
-    let started = fields.nth(18).and_then(|ticks| ticks.parse().ok());
-    !zombie && started == Some(start_ticks)
 }

@@ -17,9 +17,9 @@ use anyhow::Context;
 use model::{ApplicationName, NodeId, ProcessType, Release, ReleaseId, TypedKey};
 
 use super::launcher::{LaunchSpec, Launcher, Purpose};
-use super::observe::process::boot_id;
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
+use crate::observe::process::boot_id;
 use crate::store::{SharedStore, Value};
 
 pub use environment::shell_command;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use model::application::Health;
 use model::instance::ProcessIdentity;
 
-use super::observe::process::is_alive;
-use super::observe::{Listeners, Snapshot};
+use crate::observe::process::is_alive;
+use crate::observe::{Listeners, Snapshot};
 use crate::probe;
 
 /// Between two looks: a fast application is in service at once, a slow one costs little.
@@ -174,8 +174,8 @@ fn join(addresses: &[SocketAddr]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::observe::process::identity;
     use super::*;
+    use crate::observe::process::identity;
     use std::net::TcpListener;
     use std::process::{Child, Command, Stdio};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -146,7 +146,7 @@ async fn an_instance_that_dies_comes_back_and_shutdown_stops_all() {
     let second = until(&context, "another is ready", is_other).await.remove(0);
     stop.send(true).unwrap();
     tokio::time::timeout(DEADLINE, agent).await.unwrap().unwrap().unwrap();
-    assert!(!observe::process::is_alive(second.process.as_ref().unwrap()));
+    assert!(!crate::observe::process::is_alive(second.process.as_ref().unwrap()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -183,7 +183,7 @@ async fn a_destroyed_application_leaves_nothing_running() {
         assert!(Instant::now() < deadline, "the releases are removed");
         tokio::time::sleep(POLL).await;
     }
-    assert!(!observe::process::is_alive(first.process.as_ref().unwrap()));
+    assert!(!crate::observe::process::is_alive(first.process.as_ref().unwrap()));
     agent.abort();
 }
 
@@ -273,6 +273,7 @@ async fn an_actor_that_falls_behind_is_followed_by_another() {
     assert!(both.iter().any(|one| one.process == first.process), "the first one lived on");
     stop.send(true).unwrap();
     tokio::time::timeout(DEADLINE, agent).await.unwrap().unwrap().unwrap();
-    let alive = |one: &Incarnation| observe::process::is_alive(one.process.as_ref().unwrap());
+    let alive =
+        |one: &Incarnation| crate::observe::process::is_alive(one.process.as_ref().unwrap());
     assert!(!both.iter().any(alive), "nothing is left");
 }

@@ -1,28 +1,23 @@
 //! Who this node is, and that it is alone on its data directory.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use model::NodeId;
-use rustix::fs::FlockOperation;
 
 use crate::layout::DataDirectory;
+use crate::lockfile::FileLock;
 
 const NODE_ID_LENGTH: usize = 8;
 /// Without letters that are mistaken for one another when read aloud.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
-/// Held as long as the node runs; the kernel lets go of it however the process ends.
-#[derive(Debug)]
-pub struct DataLock {
-    _file: File,
-}
-
 /// Makes the data directory where it is missing, readable by its owner alone: it holds secrets.
-pub fn lock(layout: &DataDirectory) -> anyhow::Result<DataLock> {
+/// The lock is held as long as the node runs; the kernel lets go of it however the process ends.
+pub fn lock(layout: &DataDirectory) -> anyhow::Result<FileLock> {
     let root = layout.root();
     private_directory(root).with_context(|| {
         format!(
@@ -31,7 +26,7 @@ pub fn lock(layout: &DataDirectory) -> anyhow::Result<DataLock> {
         )
     })?;
     let path = layout.lock();
-    let mut file = OpenOptions::new()
+    let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
@@ -41,19 +36,18 @@ pub fn lock(layout: &DataDirectory) -> anyhow::Result<DataLock> {
         .with_context(|| {
             format!("{} cannot be opened; choose another --data-dir", path.display())
         })?;
-    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        let mut pid = String::new();
-        file.read_to_string(&mut pid).ok();
+    let Some(lock) = FileLock::acquire(file.try_clone()?)? else {
+        let pid = fs::read_to_string(&path).unwrap_or_default();
         bail!(
             "a node already runs on {} (pid {}): see `cortex status`, stop it with `cortex down`, \
              or choose another directory with --data-dir",
             root.display(),
             pid.trim()
         );
-    }
+    };
     file.set_len(0)?;
-    writeln!(file, "{}", std::process::id())?;
-    Ok(DataLock { _file: file })
+    writeln!(&file, "{}", std::process::id())?;
+    Ok(lock)
 }
 
 /// Sockets speak to whoever can open them, so their directory is the owner's alone. `/tmp` is

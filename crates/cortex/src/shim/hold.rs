@@ -21,7 +21,7 @@ use super::output::{Output, Pipe, now_ms};
 use super::record::{self, Ended, Holding};
 use super::tree::{self, Reaped};
 use crate::agent::launcher::LaunchSpec;
-use crate::agent::observe::process;
+use crate::observe::process;
 
 /// A node, its successor and a few commands; further ones wait in the listener's queue.
 const CONNECTIONS_MAX: usize = 8;

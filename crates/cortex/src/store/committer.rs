@@ -5,7 +5,6 @@
 mod cleaning;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -24,6 +23,7 @@ use super::log::{Batch, CommitLog, LogError, SegmentedLog};
 use super::open::FaultHook;
 use super::{CommitId, Cursor, StoreError, WatchEvent, snapshot};
 use crate::driver::Clock;
+use crate::lockfile::FileLock;
 
 /// Value files age by the hour, so looking more often finds nothing more.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(3600);
@@ -87,7 +87,7 @@ pub struct Committer {
     collect_at: Timestamp,
     collecting: Option<JoinHandle<()>>,
     /// Released when the thread ends.
-    _lock: File,
+    _lock: FileLock,
 }
 
 /// Ends the watches however the thread ends.
@@ -111,7 +111,7 @@ impl Committer {
         dir: PathBuf,
         fault: FaultHook,
         snapshot: Option<(u32, u64)>,
-        lock: File,
+        lock: FileLock,
     ) -> Committer {
         Committer {
             shared,

@@ -31,6 +31,7 @@ use super::{
     Watch, WatchEvent,
 };
 use crate::driver::Clock;
+use crate::lockfile::FileLock;
 
 /// Writers beyond this wait for their turn: some 4 MiB of small values.
 const WRITES_QUEUED_MAX: usize = 1024;
@@ -182,7 +183,7 @@ impl LocalStore {
         dir: PathBuf,
         options: Options,
         values: Arc<ValueFiles>,
-        lock: File,
+        lock: FileLock,
     ) -> io::Result<LocalStore> {
         let Recovered { replica, clock: stamp, next_batch, segments, current, end, .. } = recovered;
         tracing::info!(

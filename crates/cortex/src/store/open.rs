@@ -1,6 +1,5 @@
 //! Opening the store of a data directory: the lock, recovery, and the start of its threads.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -8,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::NodeId;
-use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 
 use super::SharedStore;
@@ -19,6 +17,7 @@ use super::values::ValueFiles;
 use crate::driver::Clock;
 use crate::faults::Faults;
 use crate::layout::DataDirectory;
+use crate::lockfile::FileLock;
 
 /// Called with a point's name where the disk may stall or fail: `store.sync` before each
 /// fdatasync of the log, `store.extend` before a new log file, `store.snapshot` before a
@@ -125,12 +124,9 @@ fn make_dir(path: &Path) -> Result<(), OpenError> {
     made.and_then(|()| path.parent().map_or(Ok(()), segment::sync_dir)).map_err(OpenError::io(path))
 }
 
-fn lock(dir: &Path) -> Result<File, OpenError> {
+fn lock(dir: &Path) -> Result<FileLock, OpenError> {
     let path = dir.join("lock");
     let file = segment::create(&path).map_err(OpenError::io(&path))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Locked(dir.to_path_buf())),
-        Err(errno) => Err(OpenError::Io { path, source: errno.into() }),
-    }
+    let lock = FileLock::acquire(file).map_err(OpenError::io(&path))?;
+    lock.ok_or_else(|| OpenError::Locked(dir.to_path_buf()))
 }

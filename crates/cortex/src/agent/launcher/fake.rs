@@ -15,7 +15,7 @@ use model::instance::ProcessIdentity;
 use tokio::sync::watch;
 
 use super::{Held, LaunchSpec, Launcher, Purpose};
-use crate::agent::observe::process::identity;
+use crate::observe::process::identity;
 
 /// Between two looks whether a process has ended.
 const POLL: Duration = Duration::from_millis(5);

@@ -8,8 +8,8 @@ use anyhow::Context;
 use model::Timestamp;
 use rustix::process::{Pid, Signal};
 
-use crate::agent::observe::Snapshot;
-use crate::agent::observe::process::{self, is_alive};
+use crate::observe::Snapshot;
+use crate::observe::process::{self, is_alive};
 use crate::shim::message::VERSION;
 use crate::shim::record::{self, EXIT, Ended, Holding, STATE};
 

@@ -11,6 +11,8 @@ use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
+use crate::observe::process;
+
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -116,9 +118,7 @@ pub fn memory_kb(pid: u32, fields: &[&str]) -> anyhow::Result<u64> {
 }
 
 pub fn parent_of(pid: u32) -> anyhow::Result<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let after_name = stat.rsplit_once(')').context("/proc/PID/stat")?.1;
-    Ok(after_name.split_whitespace().nth(1).context("/proc/PID/stat")?.parse()?)
+    Ok(process::stat(pid).with_context(|| format!("process {pid} is gone"))?.parent)
 }
 
 pub fn kill(pid: u32) -> anyhow::Result<()> {
