@@ -23,8 +23,9 @@ use bytes::Bytes;
 use model::value::ContentHash;
 use model::{Key, NodeId, Prefix, Timestamp, record};
 use serde::de::DeserializeOwned;
+use store::Position;
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 pub use self::open::{OpenError, open};
 pub use self::values::ValueWriter;
@@ -65,7 +66,46 @@ pub struct Entry {
     pub value: Value,
     pub set_at: Timestamp,
     pub node: NodeId,
+    /// From then on the key reads as absent.
+    pub expires: Option<Timestamp>,
+    pub version: Version,
 }
+
+/// Which write gave a key its value, as one node knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version(pub Position);
+
+/// A write and its terms.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    pub key: Key,
+    pub change: Submitted,
+    /// Only while this is the key's version on this node; for what was read first.
+    pub only_over: Option<Version>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Submitted {
+    Set { value: Bytes, expires: Option<Timestamp> },
+    File { file: ValueFile, expires: Option<Timestamp> },
+    Delete,
+}
+
+impl Submission {
+    pub fn set(key: Key, value: Bytes) -> Submission {
+        Submission { key, change: Submitted::Set { value, expires: None }, only_over: None }
+    }
+
+    pub fn delete(key: Key) -> Submission {
+        Submission { key, change: Submitted::Delete, only_over: None }
+    }
+}
+
+/// None: there was nothing to delete, or another version stood where one was expected.
+pub type Written = Result<Option<CommitId>, StoreError>;
+
+/// Called once, on the thread that commits: it must not block.
+pub type Reply = Box<dyn FnOnce(Written) + Send>;
 
 /// Small values are at hand; large ones are files to be opened.
 #[derive(Clone, Debug)]
@@ -134,8 +174,9 @@ pub enum WatchEvent {
     Changed {
         cursor: Cursor,
         key: Key,
-        /// None after a delete.
+        /// None after a delete, and when the value has expired.
         value: Option<Value>,
+        expired: bool,
     },
     /// Changes were missed (a slow reader, an unknown cursor): read the prefix again.
     Resync { cursor: Cursor },
@@ -163,6 +204,25 @@ pub trait Store: Send + Sync + 'static {
     /// A place to stream a large value to; hashing happens on the way.
     async fn writer(&self) -> Result<ValueWriter, StoreError>;
     async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError>;
+    /// Queues a write in the order of these calls; `reply` hears once it is durable. An error is
+    /// returned and no reply comes when it could not be queued.
+    async fn submit(&self, _write: Submission, _reply: Reply) -> Result<(), StoreError> {
+        Err(StoreError::Refused("this kind of store has no terms for its writes".into()))
+    }
+    /// As `submit`, and waits for the reply.
+    async fn write(&self, write: Submission) -> Written {
+        let (reply, written) = oneshot::channel();
+        self.submit(write, Box::new(move |result| drop(reply.send(result)))).await?;
+        written.await.unwrap_or_else(|_| Err(StoreError::Stopped("it was closed".into())))
+    }
+    /// Gives a key's value another end, or none. False when the key has no value.
+    async fn expire(&self, _key: &Key, _expires: Option<Timestamp>) -> Result<bool, StoreError> {
+        Err(StoreError::Refused("this kind of store has no terms for its writes".into()))
+    }
+    /// How many keys have a value.
+    async fn count(&self) -> Result<usize, StoreError> {
+        Ok(self.keys(&Prefix::all()).await?.len())
+    }
     async fn lookup(&self, key: &Key) -> Result<Option<Entry>, StoreError>;
     /// SHA-1 of the value, from memory.
     async fn lookup_hash(&self, key: &Key) -> Result<Option<[u8; 20]>, StoreError>;

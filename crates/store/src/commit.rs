@@ -5,15 +5,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use model::value::{ContentHash, Place};
-use model::{Key, NodeId, ValueRef};
+use model::{Key, NodeId, Timestamp, ValueRef};
 use thiserror::Error;
 
 use crate::clock::Stamp;
+use crate::expiry::Expiry;
 
 /// The first byte of every encoded commit.
 const ENCODING_VERSION: u8 = 1;
 const ACTION_SET: u8 = 1;
 const ACTION_DELETE: u8 = 2;
+const ACTION_SET_EXPIRING: u8 = 3;
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CommitError {
@@ -25,6 +27,8 @@ pub enum CommitError {
     Action(u8),
     #[error("a commit has no time")]
     Stamp,
+    #[error("a commit expires at no time")]
+    Expiry,
     #[error("a commit has a malformed node id")]
     Node,
     #[error("a commit has a malformed key")]
@@ -80,7 +84,13 @@ impl Position {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    Set { hash: [u8; 32], sha1: [u8; 20], size: u64 },
+    Set {
+        hash: [u8; 32],
+        sha1: [u8; 20],
+        size: u64,
+        /// From this instant on, the key reads as absent.
+        expires: Option<Expiry>,
+    },
     Delete,
 }
 
@@ -111,6 +121,18 @@ impl Commit {
         self.action == Action::Delete
     }
 
+    pub fn expires(&self) -> Option<Expiry> {
+        match self.action {
+            Action::Set { expires, .. } => expires,
+            Action::Delete => None,
+        }
+    }
+
+    /// Whether it gives its key a value at this time, should it be the newest.
+    pub fn lives(&self, now: Timestamp) -> bool {
+        !self.is_delete() && !self.expires().is_some_and(|expires| expires.has_passed(now))
+    }
+
     pub fn size(&self) -> u64 {
         match self.action {
             Action::Set { size, .. } => size,
@@ -136,7 +158,8 @@ impl Commit {
 
     pub fn encoded_length(&self) -> usize {
         let action = match self.action {
-            Action::Set { .. } => 32 + 20 + 8,
+            Action::Set { expires: None, .. } => 32 + 20 + 8,
+            Action::Set { expires: Some(_), .. } => 32 + 20 + 8 + 8,
             Action::Delete => 0,
         };
         1 + 8 + 1 + self.at.node.as_str().len() + 1 + 2 + self.key.len() + action
@@ -148,13 +171,20 @@ impl Commit {
         out.extend_from_slice(&self.at.stamp.0.to_le_bytes());
         out.push(node.len() as u8);
         out.extend_from_slice(node);
-        out.push(if self.is_delete() { ACTION_DELETE } else { ACTION_SET });
+        out.push(match self.action {
+            Action::Delete => ACTION_DELETE,
+            Action::Set { expires: None, .. } => ACTION_SET,
+            Action::Set { expires: Some(_), .. } => ACTION_SET_EXPIRING,
+        });
         out.extend_from_slice(&(self.key.len() as u16).to_le_bytes());
         out.extend_from_slice(self.key.as_bytes());
-        if let Action::Set { hash, sha1, size } = &self.action {
+        if let Action::Set { hash, sha1, size, expires } = &self.action {
             out.extend_from_slice(hash);
             out.extend_from_slice(sha1);
             out.extend_from_slice(&size.to_le_bytes());
+            if let Some(expires) = expires {
+                out.extend_from_slice(&expires.time().0.to_le_bytes());
+            }
         }
     }
 
@@ -177,10 +207,14 @@ impl Commit {
         let key = std::str::from_utf8(reader.take(key_length.into())?);
         let key: Key = key.ok().and_then(|k| k.parse().ok()).ok_or(CommitError::Key)?;
         let action = match action {
-            ACTION_SET => Action::Set {
+            ACTION_SET | ACTION_SET_EXPIRING => Action::Set {
                 hash: reader.array()?,
                 sha1: reader.array()?,
                 size: u64::from_le_bytes(reader.array()?),
+                expires: match action {
+                    ACTION_SET => None,
+                    _ => Some(reader.expiry()?),
+                },
             },
             ACTION_DELETE => Action::Delete,
             other => return Err(CommitError::Action(other)),
@@ -205,6 +239,13 @@ impl<'a> Reader<'a> {
         Ok(self.take(1)?[0])
     }
 
+    fn expiry(&mut self) -> Result<Expiry, CommitError> {
+        match u64::from_le_bytes(self.array()?) {
+            0 => Err(CommitError::Expiry),
+            time => Ok(Expiry::at(Timestamp(time))),
+        }
+    }
+
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], CommitError> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N)?);
@@ -219,12 +260,23 @@ mod tests {
     use super::*;
 
     fn commit(stamp: u64, node: &str, key: &str, size: Option<u64>) -> Commit {
+        expiring(stamp, node, key, size, None)
+    }
+
+    fn expiring(
+        stamp: u64,
+        node: &str,
+        key: &str,
+        size: Option<u64>,
+        expires: Option<u64>,
+    ) -> Commit {
+        let expires = expires.map(|time| Expiry::at(Timestamp(time)));
         let node: NodeId = node.parse().unwrap();
         Commit {
             at: Position { stamp: Stamp(stamp), node: NodeTag::from(&node) },
             key: key.into(),
             action: match size {
-                Some(size) => Action::Set { hash: [3; 32], sha1: [4; 20], size },
+                Some(size) => Action::Set { hash: [3; 32], sha1: [4; 20], size, expires },
                 None => Action::Delete,
             },
             location: Location::Nowhere,
@@ -238,9 +290,10 @@ mod tests {
             node in "[a-z0-9]{1,16}",
             key in "[a-zä]{1,9}(::[a-z]{1,9}){0,3}",
             size: Option<u64>,
+            expires: Option<u64>,
             cut: prop::sample::Index,
         ) {
-            let commit = commit(stamp, &node, &key, size);
+            let commit = expiring(stamp, &node, &key, size, expires);
             let mut bytes = Vec::new();
             commit.encode(&mut bytes);
             prop_assert_eq!(bytes.len(), commit.encoded_length());
@@ -268,6 +321,7 @@ mod tests {
             commit(1, "a", "l", Some(1)),
             commit(1, "a", "k", Some(2)),
             commit(1, "a", "k", None),
+            expiring(1, "a", "k", Some(1), Some(1)),
         ] {
             assert_ne!(base.cid(), other.cid());
         }

@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod commit;
+pub mod expiry;
 pub mod frame;
 pub mod history;
 pub mod machine;
@@ -15,6 +16,7 @@ pub mod watch;
 
 pub use clock::{HybridClock, Stamp};
 pub use commit::{Action, Commit, Location, NodeTag, Position};
+pub use expiry::Expiry;
 pub use machine::{Change, Effect, Event, StoreMachine, Ticket, Write};
 pub use replica::{Frozen, Horizons, Replica};
 pub use sum::{CommitSum, Fingerprint};

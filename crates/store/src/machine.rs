@@ -9,6 +9,7 @@ use model::{Key, Machine, NodeId, Timestamp};
 
 use crate::clock::{HybridClock, Stamp};
 use crate::commit::{Action, Commit, Location, NodeTag, Position};
+use crate::expiry::Expiry;
 use crate::replica::{Admitted, Frozen, Horizons, Replica};
 use crate::watch::Arrivals;
 
@@ -21,6 +22,8 @@ pub const SQUASH_INTERVAL: Duration = Duration::from_secs(3600);
 pub const SQUASH_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Superseded commits and deletes beyond this are squashed early, oldest first: some 40 MB.
 pub const DROPPABLE_MAX: usize = 200_000;
+/// Expiries announced in one tick, so that writers hardly wait for a million keys that end at once.
+pub const EXPIRIES_PER_TICK_MAX: usize = 1024;
 
 /// Names one write until it is acknowledged or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,14 +36,28 @@ pub enum Change {
         hash: [u8; 32],
         sha1: [u8; 20],
         size: u64,
+        expires: Option<Expiry>,
     },
     /// The value is a content-addressed file that is already durable.
     SetFile {
         hash: [u8; 32],
         sha1: [u8; 20],
         size: u64,
+        expires: Option<Expiry>,
     },
     Delete,
+}
+
+impl Change {
+    /// Whether the key has a value at this time once the change is made.
+    fn lives(&self, now: Timestamp) -> bool {
+        match self {
+            Change::SetInline { expires, .. } | Change::SetFile { expires, .. } => {
+                !expires.is_some_and(|expires| expires.has_passed(now))
+            }
+            Change::Delete => false,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +65,9 @@ pub struct Write {
     pub ticket: Ticket,
     pub key: Key,
     pub change: Change,
+    /// Only while this very commit gives the key its value, as this node sees it: what rests on
+    /// reading first, such as a new expiry for the same value, is tried again otherwise.
+    pub only_over: Option<Position>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +113,8 @@ pub enum Effect {
         batch: u64,
         entries: Vec<Entry>,
     },
-    /// None: the delete found nothing to delete, or the moved commit was dropped meanwhile.
+    /// None: the delete found nothing to delete, another commit stands where one was expected,
+    /// or the moved commit was dropped meanwhile.
     Acknowledge {
         ticket: Ticket,
         cid: Option<[u8; 32]>,
@@ -105,6 +126,11 @@ pub enum Effect {
     Notify {
         arrival: u64,
         ticket: Ticket,
+        commit: Commit,
+    },
+    /// The instant of the key's value has passed.
+    Expired {
+        arrival: u64,
         commit: Commit,
     },
     /// The log holds a commit at a position that another commit has: two nodes share an id.
@@ -129,6 +155,8 @@ pub struct StoreMachine {
     on_its_way: Option<(u64, Vec<Entry>)>,
     next_batch: u64,
     squash_at: Timestamp,
+    /// After a tick that left some for the next one.
+    expire_not_before: Timestamp,
     droppable_max: usize,
 }
 
@@ -137,13 +165,15 @@ impl StoreMachine {
     pub fn new(
         node: &NodeId,
         now: Timestamp,
-        replica: Replica,
+        mut replica: Replica,
         clock: Stamp,
         next_batch: u64,
     ) -> StoreMachine {
         let mut hybrid = HybridClock::default();
         hybrid.restore(clock);
         let incarnation = hybrid.next(now).0;
+        // Nobody watches yet, so nobody need be told.
+        while replica.notice_expiry(now).is_some() {}
         StoreMachine {
             node: NodeTag::from(node),
             clock: hybrid,
@@ -153,6 +183,7 @@ impl StoreMachine {
             on_its_way: None,
             next_batch,
             squash_at: now.after(SQUASH_INTERVAL),
+            expire_not_before: now,
             droppable_max: DROPPABLE_MAX,
         }
     }
@@ -216,17 +247,18 @@ impl StoreMachine {
                     }
                     _ => effects.push(Effect::Acknowledge { ticket, cid: None }),
                 },
-                Waiting::Write(Write { ticket, key, change }) => {
+                Waiting::Write(Write { ticket, key, change, only_over }) => {
                     let key: Arc<str> = key.as_str().into();
-                    let lives = written
-                        .get(&key)
-                        .copied()
-                        .unwrap_or_else(|| self.replica.get(&key).is_some());
-                    if change == Change::Delete && !lives {
+                    let earlier = written.get(&key).copied();
+                    let held = || self.replica.get(&key, now).map(|commit| commit.at);
+                    let overtaken =
+                        only_over.is_some() && (earlier.is_some() || held() != only_over);
+                    let lives = || earlier.unwrap_or_else(|| held().is_some());
+                    if overtaken || change == Change::Delete && !lives() {
                         effects.push(Effect::Acknowledge { ticket, cid: None });
                         continue;
                     }
-                    written.insert(key.clone(), change != Change::Delete);
+                    written.insert(key.clone(), change.lives(now));
                     let commit = self.stamp(now, key, change);
                     entries.push(Entry::Commit { ticket, commit });
                 }
@@ -245,9 +277,11 @@ impl StoreMachine {
         // The log fills in where exactly; that it is the log is known already.
         let in_log = Location::Log { segment: 0, offset: 0 };
         let (action, location) = match change {
-            Change::SetInline { hash, sha1, size } => (Action::Set { hash, sha1, size }, in_log),
-            Change::SetFile { hash, sha1, size } => {
-                (Action::Set { hash, sha1, size }, Location::File)
+            Change::SetInline { hash, sha1, size, expires } => {
+                (Action::Set { hash, sha1, size, expires }, in_log)
+            }
+            Change::SetFile { hash, sha1, size, expires } => {
+                (Action::Set { hash, sha1, size, expires }, Location::File)
             }
             Change::Delete => (Action::Delete, Location::Nowhere),
         };
@@ -278,6 +312,15 @@ impl StoreMachine {
                 effects.push(Effect::Acknowledge { ticket, cid });
             }
         }
+    }
+
+    fn announce_expiries(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        for _ in 0..EXPIRIES_PER_TICK_MAX {
+            let Some(commit) = self.replica.notice_expiry(now).cloned() else { return };
+            let arrival = self.arrivals.note(commit.key.clone());
+            effects.push(Effect::Expired { arrival, commit });
+        }
+        self.expire_not_before = Timestamp(now.0.saturating_add(1));
     }
 
     fn squash(&mut self, before: Stamp, effects: &mut Vec<Effect>) {
@@ -345,9 +388,12 @@ impl Machine for StoreMachine {
             self.squash(Stamp::start_of(Timestamp(now.0.saturating_sub(age_ms))), effects);
             self.persist_next(now, effects);
         }
+        self.announce_expiries(now, effects);
     }
 
     fn deadline(&self) -> Option<Timestamp> {
-        Some(self.squash_at)
+        let expiry = self.replica.next_expiry();
+        let expiry = expiry.map(|expires| expires.time().max(self.expire_not_before));
+        Some(expiry.map_or(self.squash_at, |expiry| expiry.min(self.squash_at)))
     }
 }

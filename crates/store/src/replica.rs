@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::Prefix;
+use model::{Prefix, Timestamp};
 
 use crate::clock::Stamp;
 use crate::commit::{Action, Commit, Location, Position};
+use crate::expiry::{Expiring, Expiry};
 use crate::history::{History, Inserted};
 use crate::trie::Trie;
 
@@ -26,6 +27,17 @@ impl Horizons {
 
     fn drops_superseded(&self, stamp: Stamp) -> bool {
         stamp < self.squash || stamp <= self.garbage
+    }
+
+    /// Deletes that every member knows, and sets that every member knows and whose instant the
+    /// squash horizon has passed. Horizons are exchanged and clocks are not, so that two nodes
+    /// with equal horizons drop the same.
+    fn drops_winner(&self, commit: &Commit) -> bool {
+        let ended = match commit.action {
+            Action::Delete => true,
+            Action::Set { expires, .. } => expires.is_some_and(|e| e.time() < self.squash.time()),
+        };
+        ended && commit.at.stamp <= self.garbage
     }
 }
 
@@ -59,6 +71,7 @@ pub struct Replica {
     horizons: Horizons,
     /// Winners that are deletes.
     deleted: usize,
+    expiring: Expiring,
     /// How many commits refer to a content-addressed file.
     files: BTreeMap<[u8; 32], u32>,
     /// Bytes of records in each segment of the log that hold values of commits.
@@ -75,26 +88,37 @@ impl Replica {
     }
 
     /// Keys that have a value.
-    pub fn live(&self) -> usize {
-        self.winners.len() - self.deleted
+    pub fn live(&self, now: Timestamp) -> usize {
+        self.winners.len() - self.deleted - self.expiring.passed(now)
     }
 
-    /// Commits that a squash may drop: superseded ones and deletes.
+    /// Commits that a squash may drop: superseded ones, deletes and what has expired.
     pub fn droppable(&self) -> usize {
-        self.history.len() - self.live()
+        self.history.len() - (self.winners.len() - self.deleted - self.expiring.noticed())
     }
 
     /// The commit that gave the key its present value.
-    pub fn get(&self, key: &str) -> Option<&Commit> {
-        self.winner(key).filter(|commit| !commit.is_delete())
+    pub fn get(&self, key: &str, now: Timestamp) -> Option<&Commit> {
+        self.winner(key).filter(|commit| commit.lives(now))
+    }
+
+    /// The next instant at which a value ends.
+    pub fn next_expiry(&self) -> Option<Expiry> {
+        self.expiring.first()
+    }
+
+    /// Takes note of one winner whose instant has passed; it stays until the horizons drop it.
+    pub fn notice_expiry(&mut self, now: Timestamp) -> Option<&Commit> {
+        let at = self.expiring.notice(now)?;
+        Some(self.history.get(at).expect("a winner is in the history"))
     }
 
     /// As `get`, for every key at and below a prefix, in key order.
-    pub fn prefix(&self, prefix: &Prefix) -> Vec<&Commit> {
+    pub fn prefix(&self, prefix: &Prefix, now: Timestamp) -> Vec<&Commit> {
         let mut found = Vec::new();
         self.winners.visit(prefix, &mut |at| {
             let commit = self.history.get(at).expect("a winner is in the history");
-            if !commit.is_delete() {
+            if commit.lives(now) {
                 found.push(commit);
             }
         });
@@ -132,12 +156,12 @@ impl Replica {
         if winner.is_some_and(|winner| winner > at) && droppable {
             return Admitted::Dropped;
         }
-        if wins && commit.is_delete() && at.stamp <= self.horizons.garbage {
+        if wins && self.horizons.drops_winner(&commit) {
             self.forget_key(&commit.key);
             return Admitted::Dropped;
         }
         let key = commit.key.clone();
-        let deletes = commit.is_delete();
+        let (deletes, expires) = (commit.is_delete(), commit.expires());
         self.count(&commit);
         match self.history.insert(commit.clone()) {
             Inserted::New => {}
@@ -155,9 +179,11 @@ impl Replica {
         }
         self.winners.set(&key, at);
         self.deleted += usize::from(deletes);
+        if let Some(expires) = expires {
+            self.expiring.enter(expires, at);
+        }
         if let Some(old) = winner {
-            let old_deletes = self.history.get(old).is_some_and(Commit::is_delete);
-            self.deleted -= usize::from(old_deletes);
+            self.dethrone(old);
             if self.horizons.drops_superseded(old.stamp) {
                 self.drop_commit(old);
             }
@@ -183,25 +209,45 @@ impl Replica {
         let winners = &self.winners;
         let dropped = self.history.retain_before(Position::start_of(limit), |commit| {
             let wins = winners.get(&commit.key) == Some(commit.at);
-            let garbage = commit.is_delete() && commit.at.stamp <= horizons.garbage;
-            if wins { !garbage } else { !horizons.drops_superseded(commit.at.stamp) }
+            if wins {
+                !horizons.drops_winner(commit)
+            } else {
+                !horizons.drops_superseded(commit.at.stamp)
+            }
         });
         for commit in &dropped {
             self.uncount(commit);
             if self.winners.get(&commit.key) == Some(commit.at) {
                 self.winners.remove(&commit.key);
-                self.deleted -= 1;
+                self.deleted -= usize::from(commit.is_delete());
+                if let Some(expires) = commit.expires() {
+                    self.expiring.leave(expires, commit.at);
+                }
             }
         }
         dropped.len()
     }
 
-    /// The stamp below which half of what can be dropped lies.
+    /// The squash horizon that would drop half of what can be dropped.
     pub fn median_droppable(&self) -> Stamp {
         let half = self.droppable() / 2;
-        let droppable =
-            self.history.iter().filter(|c| c.is_delete() || self.winners.get(&c.key) != Some(c.at));
-        droppable.skip(half).map(|commit| commit.at.stamp).next().unwrap_or_default()
+        let mut stamps: Vec<Stamp> = self.history.iter().filter_map(|c| self.drop_at(c)).collect();
+        if stamps.len() <= half {
+            return Stamp::default();
+        }
+        *stamps.select_nth_unstable(half).1
+    }
+
+    /// The squash horizon, garbage just below it, that would drop this commit; none while it is a
+    /// live winner.
+    fn drop_at(&self, commit: &Commit) -> Option<Stamp> {
+        let after = Stamp(commit.at.stamp.0.saturating_add(1));
+        if commit.is_delete() || self.winners.get(&commit.key) != Some(commit.at) {
+            return Some(after);
+        }
+        let expires = commit.expires()?;
+        let noticed = !self.expiring.contains(expires, commit.at);
+        noticed.then(|| after.max(Stamp::start_of(Timestamp(expires.time().0.saturating_add(1)))))
     }
 
     fn winner(&self, key: &str) -> Option<&Commit> {
@@ -212,9 +258,16 @@ impl Replica {
     /// below the garbage horizon, so the newest alone can be left.
     fn forget_key(&mut self, key: &str) {
         if let Some(old) = self.winners.remove(key) {
-            let deletes = self.history.get(old).is_some_and(Commit::is_delete);
-            self.deleted -= usize::from(deletes);
+            self.dethrone(old);
             self.drop_commit(old);
+        }
+    }
+
+    fn dethrone(&mut self, old: Position) {
+        let Some(commit) = self.history.get(old) else { return };
+        self.deleted -= usize::from(commit.is_delete());
+        if let Some(expires) = commit.expires() {
+            self.expiring.leave(expires, old);
         }
     }
 
@@ -268,11 +321,15 @@ impl Replica {
         }
         let deleted = newest.values().filter(|commit| commit.is_delete()).count();
         assert_eq!(deleted, self.deleted);
+        let expiring = |c: &&&Commit| c.expires().is_some_and(|e| self.expiring.contains(e, c.at));
+        assert_eq!(newest.values().filter(expiring).count(), self.expiring.ahead());
+        let with_expiry = newest.values().filter(|commit| commit.expires().is_some()).count();
+        assert_eq!(with_expiry, self.expiring.ahead() + self.expiring.noticed());
         for commit in self.history.iter() {
             let wins = newest[&commit.key].at == commit.at;
             let stamp = commit.at.stamp;
             assert!(wins || !self.horizons.drops_superseded(stamp), "normalised");
-            assert!(!wins || !commit.is_delete() || stamp > self.horizons.garbage, "normalised");
+            assert!(!wins || !self.horizons.drops_winner(commit), "normalised");
         }
     }
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use model::{Machine, Prefix, Timestamp};
 use proptest::prelude::*;
 use store::machine::{
-    BATCH_WRITES_MAX, Change, Effect, Entry, Event, SQUASH_AGE, SQUASH_INTERVAL, Ticket,
-    WRITES_WAITING_MAX, Write,
+    BATCH_WRITES_MAX, Change, EXPIRIES_PER_TICK_MAX, Effect, Entry, Event, SQUASH_AGE,
+    SQUASH_INTERVAL, Ticket, WRITES_WAITING_MAX, Write,
 };
-use store::{Location, Replica, Stamp, StoreMachine};
+use store::{Expiry, Location, Replica, Stamp, StoreMachine};
 
 const NOW: Timestamp = Timestamp(1_000_000_000);
 
@@ -19,10 +19,25 @@ fn machine() -> StoreMachine {
 
 fn write(ticket: u64, key: &str, value: Option<u8>) -> Write {
     let change = match value {
-        Some(v) => Change::SetInline { hash: [v; 32], sha1: [v; 20], size: v.into() },
+        Some(v) => set(v, None),
         None => Change::Delete,
     };
-    Write { ticket: Ticket(ticket), key: key.parse().unwrap(), change }
+    Write { ticket: Ticket(ticket), key: key.parse().unwrap(), change, only_over: None }
+}
+
+fn set(v: u8, expires: Option<Timestamp>) -> Change {
+    let expires = expires.map(Expiry::at);
+    Change::SetInline { hash: [v; 32], sha1: [v; 20], size: v.into(), expires }
+}
+
+/// Makes writes durable at a time; what came of it.
+fn commit(machine: &mut StoreMachine, now: Timestamp, writes: Vec<Write>) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    machine.handle(now, Event::Write(writes), &mut effects);
+    if let Some((batch, entries)) = batch_of(&effects) {
+        machine.handle(now, persisted(batch, &entries), &mut effects);
+    }
+    effects
 }
 
 fn feed(machine: &mut StoreMachine, event: Event) -> Vec<Effect> {
@@ -97,7 +112,7 @@ proptest! {
             machine.replica().check_invariants();
             let seen: BTreeMap<&str, u8> = machine
                 .replica()
-                .prefix(&Prefix::all())
+                .prefix(&Prefix::all(), NOW)
                 .into_iter()
                 .map(|commit| (&*commit.key, commit.size() as u8))
                 .collect();
@@ -159,19 +174,13 @@ fn the_queue_and_the_batches_are_bounded() {
 fn the_hourly_squash_keeps_a_day_and_drops_deletes_for_good() {
     let mut machine = machine();
     let mut at = NOW;
-    let commit = |machine: &mut StoreMachine, at: Timestamp, write: Write| {
-        let mut effects = Vec::new();
-        machine.handle(at, Event::Write(vec![write]), &mut effects);
-        let (batch, entries) = batch_of(&effects).unwrap();
-        machine.handle(at, persisted(batch, &entries), &mut effects);
-    };
-    commit(&mut machine, at, write(1, "kept", Some(1)));
-    commit(&mut machine, at, write(2, "kept", Some(2)));
-    commit(&mut machine, at, write(3, "gone", Some(1)));
-    commit(&mut machine, at, write(4, "gone", None));
+    commit(&mut machine, at, vec![write(1, "kept", Some(1))]);
+    commit(&mut machine, at, vec![write(2, "kept", Some(2))]);
+    commit(&mut machine, at, vec![write(3, "gone", Some(1))]);
+    commit(&mut machine, at, vec![write(4, "gone", None)]);
     assert_eq!(machine.replica().history().len(), 4);
     at = at.after(SQUASH_AGE);
-    commit(&mut machine, at, write(5, "kept", Some(3)));
+    commit(&mut machine, at, vec![write(5, "kept", Some(3))]);
     let mut effects = Vec::new();
     machine.tick(at.after(SQUASH_INTERVAL), &mut effects);
     assert!(machine.deadline().unwrap() > at.after(SQUASH_INTERVAL));
@@ -181,7 +190,7 @@ fn the_hourly_squash_keeps_a_day_and_drops_deletes_for_good() {
     // Superseded values of more than a day ago go, and so does the delete.
     let left: Vec<u64> = machine.replica().history().iter().map(|c| c.size()).collect();
     assert_eq!(left, [3]);
-    assert_eq!(machine.replica().live(), 1);
+    assert_eq!(machine.replica().live(at), 1);
 }
 
 #[test]
@@ -204,6 +213,69 @@ fn a_moved_commit_that_was_dropped_meanwhile_stays_dropped() {
     assert_eq!(entries.len(), 2);
     let effects = feed(&mut machine, persisted(batch, &entries));
     assert_eq!(acknowledged(&effects), [(4, false)]);
-    assert!(machine.replica().get("a").is_none());
+    assert!(machine.replica().get("a", NOW).is_none());
     machine.replica().check_invariants();
+}
+
+#[test]
+fn an_expired_value_is_absent_at_once_announced_once_and_dropped_by_the_horizons() {
+    let mut machine = machine();
+    let later = Timestamp(NOW.0 + 50);
+    let expiring = Write { change: set(1, Some(later)), ..write(1, "a", None) };
+    commit(&mut machine, NOW, vec![expiring, write(2, "b", Some(2))]);
+    assert_eq!(machine.deadline(), Some(later));
+    assert!(machine.replica().get("a", Timestamp(later.0 - 1)).is_some());
+    assert!(machine.replica().get("a", later).is_none());
+    assert_eq!(machine.replica().live(later), 1);
+    // Nobody can delete what is not there.
+    assert_eq!(acknowledged(&commit(&mut machine, later, vec![write(3, "a", None)])), [(3, false)]);
+    let mut effects = Vec::new();
+    machine.tick(later, &mut effects);
+    assert!(matches!(&effects[..], [Effect::Expired { commit, .. }] if &*commit.key == "a"));
+    assert!(machine.deadline().unwrap() > later);
+    // A squash at that very millisecond keeps it, as another node's clock may be behind.
+    for (before, left) in [(later, 2), (Timestamp(later.0 + 1), 1)] {
+        let end = Timestamp(later.0 + 10);
+        commit(&mut machine, end, vec![write(4, "b", Some(3))]);
+        effects.clear();
+        machine.handle(end, Event::Squash { before }, &mut effects);
+        let (batch, entries) = batch_of(&effects).unwrap();
+        machine.handle(end, persisted(batch, &entries), &mut effects);
+        machine.replica().check_invariants();
+        let keys: std::collections::BTreeSet<&str> =
+            machine.replica().history().iter().map(|commit| &*commit.key).collect();
+        assert_eq!(keys.len(), left);
+    }
+}
+
+#[test]
+fn a_tick_announces_a_bounded_number_and_moves_its_deadline() {
+    let mut machine = machine();
+    let later = Timestamp(NOW.0 + 5);
+    let many = EXPIRIES_PER_TICK_MAX + 7;
+    for i in 0..many {
+        let change = set(1, Some(later));
+        commit(&mut machine, NOW, vec![Write { change, ..write(0, &format!("k{i}"), None) }]);
+    }
+    let mut effects = Vec::new();
+    machine.tick(later, &mut effects);
+    assert_eq!(effects.len(), EXPIRIES_PER_TICK_MAX);
+    let next = machine.deadline().unwrap();
+    assert!(next > later);
+    machine.tick(next, &mut effects);
+    assert_eq!(effects.len(), many);
+    assert!(machine.deadline().unwrap() > next);
+}
+
+#[test]
+fn what_rests_on_a_read_is_refused_when_another_write_came_between() {
+    let mut machine = machine();
+    commit(&mut machine, NOW, vec![write(1, "a", Some(1))]);
+    let held = machine.replica().get("a", NOW).map(|commit| commit.at);
+    let over = |ticket, value| Write { only_over: held, ..write(ticket, "a", value) };
+    // The first of a batch overtakes the second, although neither is durable yet.
+    let effects = commit(&mut machine, NOW, vec![over(2, Some(2)), over(3, Some(3))]);
+    assert_eq!(acknowledged(&effects), [(3, false), (2, true)]);
+    assert_eq!(acknowledged(&commit(&mut machine, NOW, vec![over(4, None)])), [(4, false)]);
+    assert_eq!(machine.replica().get("a", NOW).unwrap().size(), 2);
 }

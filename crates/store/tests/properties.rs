@@ -2,26 +2,32 @@
 
 use std::collections::BTreeMap;
 
-use model::{NodeId, Prefix};
+use model::{NodeId, Prefix, Timestamp};
 use proptest::prelude::*;
 use store::commit::{Action, Commit, Location, NodeTag, Position};
 use store::frame::{self, Damage, Ending, Next};
 use store::history::{History, Inserted};
 use store::record::{Record, RecordError};
-use store::{CommitSum, Horizons, Replica, Stamp};
+use store::{CommitSum, Expiry, Horizons, Replica, Stamp};
 
 const KEYS: [&str; 7] = ["a", "a::b", "a::bc", "a::b::c", "a!", "b::c", "b::c::d"];
 const PREFIXES: [&str; 7] = ["", "a", "a::b", "a::b::c", "b", "c", "b::c::d::e"];
 
+/// Four to a millisecond, so that instants of expiry fall between and upon them.
+fn stamp_of(number: u64) -> Stamp {
+    Stamp(number << 14)
+}
+
 fn position(stamp: u64, node: u8) -> Position {
     let node: NodeId = ["n1", "n2", "n3"][node as usize % 3].parse().unwrap();
-    Position { stamp: Stamp(stamp), node: NodeTag::from(&node) }
+    Position { stamp: stamp_of(stamp), node: NodeTag::from(&node) }
 }
 
 /// One content for each position, as positions are never used twice.
 fn commit(stamp: u64, node: u8) -> Commit {
     let mix = (stamp * 31 + u64::from(node % 3) * 17) as usize;
-    let set = Action::Set { hash: [mix as u8; 32], sha1: [node; 20], size: stamp };
+    let expires = mix.is_multiple_of(3).then(|| Expiry::at(Timestamp(mix as u64 % 50)));
+    let set = Action::Set { hash: [mix as u8; 32], sha1: [node; 20], size: stamp, expires };
     Commit {
         at: position(stamp, node),
         key: KEYS[mix % KEYS.len()].into(),
@@ -36,14 +42,25 @@ fn commit(stamp: u64, node: u8) -> Commit {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Admit { stamp: u64, node: u8 },
-    Raise { squash: u64, garbage: u64 },
+    Admit {
+        stamp: u64,
+        node: u8,
+    },
+    Raise {
+        squash: u64,
+        garbage: u64,
+    },
+    /// The clock goes on, and every expiry that it passed is noticed.
+    Wait {
+        to: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (1u64..200, 0u8..3).prop_map(|(stamp, node)| Step::Admit { stamp, node }),
         1 => (0u64..200, 0u64..150).prop_map(|(squash, garbage)| Step::Raise { squash, garbage }),
+        1 => (0u64..60).prop_map(|to| Step::Wait { to }),
     ]
 }
 
@@ -56,7 +73,9 @@ fn normalise(held: &mut BTreeMap<Position, Commit>, horizons: Horizons) {
             if superseded {
                 stamp < horizons.squash || stamp <= horizons.garbage
             } else {
-                c.is_delete() && stamp <= horizons.garbage
+                let passed = |e: Expiry| e.time() < horizons.squash.time();
+                let ended = c.is_delete() || c.expires().is_some_and(passed);
+                ended && stamp <= horizons.garbage
             }
         });
         let Some(at) = unwanted.map(|commit| commit.at) else { return };
@@ -64,22 +83,22 @@ fn normalise(held: &mut BTreeMap<Position, Commit>, horizons: Horizons) {
     }
 }
 
-fn check_against(replica: &Replica, held: &BTreeMap<Position, Commit>) {
+fn check_against(replica: &Replica, held: &BTreeMap<Position, Commit>, now: Timestamp) {
     replica.check_invariants();
     assert!(replica.history().iter().eq(held.values()));
     let mut winners: BTreeMap<&str, &Commit> = BTreeMap::new();
     for commit in held.values() {
         winners.insert(&commit.key, commit);
     }
-    winners.retain(|_, commit| !commit.is_delete());
-    assert_eq!(replica.live(), winners.len());
+    winners.retain(|_, commit| commit.lives(now));
+    assert_eq!(replica.live(now), winners.len());
     for text in PREFIXES {
         let prefix: Prefix = text.parse().unwrap();
         let expected = winners.values().filter(|c| prefix.matches(&c.key.parse().unwrap()));
-        assert!(replica.prefix(&prefix).into_iter().eq(expected.copied()), "{text}");
+        assert!(replica.prefix(&prefix, now).into_iter().eq(expected.copied()), "{text}");
     }
     for key in KEYS {
-        assert_eq!(replica.get(key), winners.get(key).copied());
+        assert_eq!(replica.get(key, now), winners.get(key).copied());
     }
     let in_log = |commit: &&Commit| matches!(commit.location, Location::Log { segment: 1, .. });
     let expected: Vec<&Commit> = held.values().filter(in_log).collect();
@@ -100,6 +119,7 @@ proptest! {
         let mut replica = Replica::default();
         let mut held = BTreeMap::new();
         let mut horizons = Horizons::default();
+        let mut now = Timestamp(0);
         for step in steps {
             match step {
                 Step::Admit { stamp, node } => {
@@ -108,13 +128,20 @@ proptest! {
                     replica.admit(commit);
                 }
                 Step::Raise { squash, garbage } => {
-                    let raised = Horizons { squash: Stamp(squash), garbage: Stamp(garbage) };
+                    let raised = Horizons { squash: stamp_of(squash), garbage: stamp_of(garbage) };
                     horizons = horizons.max(raised);
                     replica.raise(raised);
                 }
+                Step::Wait { to } => {
+                    now = now.max(Timestamp(to));
+                    while let Some(commit) = replica.notice_expiry(now) {
+                        prop_assert!(!commit.lives(now));
+                    }
+                    prop_assert!(replica.next_expiry().is_none_or(|e| !e.has_passed(now)));
+                }
             }
             normalise(&mut held, horizons);
-            check_against(&replica, &held);
+            check_against(&replica, &held, now);
         }
     }
 
@@ -138,7 +165,7 @@ proptest! {
         });
         let other = load(&commits);
         prop_assert_eq!(one.history().head(), other.history().head());
-        prop_assert!(one.prefix(&Prefix::all()).into_iter().eq(other.prefix(&Prefix::all())));
+        prop_assert!(one.prefix(&Prefix::all(), Timestamp(0)).into_iter().eq(other.prefix(&Prefix::all(), Timestamp(0))));
     }
 
     #[test]
@@ -291,7 +318,7 @@ fn batches_out_of_order_are_damage() {
 fn records_round_trip_and_unknown_kinds_are_named() {
     let set = commit(1, 1);
     let mut inline = Commit { location: Location::Log { segment: 0, offset: 0 }, ..commit(5, 2) };
-    inline.action = Action::Set { hash: [1; 32], sha1: [2; 20], size: 3 };
+    inline.action = Action::Set { hash: [1; 32], sha1: [2; 20], size: 3, expires: None };
     let horizons = Horizons { squash: Stamp(4), garbage: Stamp(3) };
     let head = CommitSum::default().fingerprint();
     let (format, next, batch, clock) = (1, 9, 77, Stamp(8));

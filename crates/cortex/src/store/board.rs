@@ -32,6 +32,10 @@ pub struct Board {
 }
 
 impl Board {
+    pub fn len(&self) -> usize {
+        self.notes.len()
+    }
+
     pub fn get(&self, key: &Key) -> Option<&Note> {
         self.notes.get(key)
     }

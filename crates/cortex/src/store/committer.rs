@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::local::{Shared, key_of};
 use super::log::{Batch, CommitLog, LogError, SegmentedLog};
 use super::open::FaultHook;
-use super::{CommitId, Cursor, StoreError, WatchEvent, snapshot};
+use super::{CommitId, Cursor, Reply, StoreError, Written, snapshot};
 use crate::driver::Clock;
 use crate::lockfile::FileLock;
 
@@ -30,12 +30,22 @@ const COLLECT_INTERVAL: Duration = Duration::from_secs(3600);
 /// How soon a finished snapshot is noticed when nobody writes.
 const BACKGROUND_POLL: Duration = Duration::from_secs(1);
 
-pub type Reply = oneshot::Sender<Result<Option<CommitId>, StoreError>>;
-
 pub enum Command {
-    Write { key: Key, change: Change, value: Bytes, reply: Reply, permit: OwnedSemaphorePermit },
-    Squash { before: Timestamp, reply: oneshot::Sender<()> },
-    Close { reply: oneshot::Sender<Result<(), StoreError>> },
+    Write {
+        key: Key,
+        change: Change,
+        only_over: Option<Position>,
+        value: Bytes,
+        reply: Reply,
+        permit: OwnedSemaphorePermit,
+    },
+    Squash {
+        before: Timestamp,
+        reply: oneshot::Sender<()>,
+    },
+    Close {
+        reply: oneshot::Sender<Result<(), StoreError>>,
+    },
 }
 
 struct Pending {
@@ -149,7 +159,7 @@ impl Committer {
         let shared = self.shared.clone();
         for pending in std::mem::take(&mut self.pending).into_values() {
             if let Some((reply, _)) = pending.reply {
-                let _ = reply.send(Err(shared.stopped()));
+                reply(Err(shared.stopped()));
             }
         }
         if let Some(snapshotting) = self.snapshotting.take() {
@@ -183,9 +193,9 @@ impl Committer {
             let mut squashes = Vec::new();
             for command in gathered {
                 match command {
-                    Command::Write { key, change, value, reply, permit } => {
+                    Command::Write { key, change, only_over, value, reply, permit } => {
                         let ticket = self.expect(value, Some((reply, permit)));
-                        writes.push(Write { ticket, key, change });
+                        writes.push(Write { ticket, key, change, only_over });
                     }
                     Command::Squash { before, reply } => squashes.push((before, reply)),
                     Command::Close { reply } => closing.push(reply),
@@ -253,7 +263,7 @@ impl Committer {
                     tracing::error!(?position, "store.conflict: two commits have one position");
                 }
                 // Delivered under the machine's lock.
-                Effect::Notify { .. } => {}
+                Effect::Notify { .. } | Effect::Expired { .. } => {}
             }
         }
         Ok(())
@@ -270,9 +280,17 @@ impl Committer {
         }
         let incarnation = machine.arrivals().incarnation();
         for effect in &effects {
-            if let Effect::Notify { arrival, ticket, commit } = effect {
-                let cursor = Cursor { incarnation, arrival: *arrival };
-                self.announce(cursor, *ticket, commit);
+            match effect {
+                Effect::Notify { arrival, ticket, commit } => {
+                    let cursor = Cursor { incarnation, arrival: *arrival };
+                    self.announce(cursor, *ticket, commit);
+                }
+                Effect::Expired { arrival, commit } => {
+                    let cursor = Cursor { incarnation, arrival: *arrival };
+                    let key = key_of(&commit.key);
+                    self.shared.announce(cursor, &key, None, true);
+                }
+                _ => {}
             }
         }
         effects
@@ -285,17 +303,12 @@ impl Committer {
         }
         let key = key_of(&commit.key);
         let value = self.shared.value(commit, inline);
-        self.shared.watchers().notify(&key, cursor, || WatchEvent::Changed {
-            cursor,
-            key: key.clone(),
-            value: value.clone(),
-        });
+        self.shared.announce(cursor, &key, value, false);
     }
 
-    fn answer(&mut self, ticket: Ticket, answer: Result<Option<CommitId>, StoreError>) {
+    fn answer(&mut self, ticket: Ticket, answer: Written) {
         if let Some(Pending { reply: Some((reply, _permit)), .. }) = self.pending.remove(&ticket) {
-            // Whoever asked may have gone; the write stands.
-            let _ = reply.send(answer);
+            reply(answer);
         }
     }
 

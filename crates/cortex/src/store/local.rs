@@ -14,7 +14,7 @@ use model::{Key, NodeId, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
 use store::machine::Change;
 use store::watch::{Since, matches};
-use store::{Action, Commit, Location, Replica, StoreMachine};
+use store::{Action, Commit, Expiry, Location, Position, Replica, StoreMachine};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::board::Board;
@@ -27,14 +27,16 @@ use super::segment::read_value;
 use super::values::{ValueFiles, ValueWriter, blocking};
 use super::watchers::Watchers;
 use super::{
-    CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Value, ValueFile,
-    Watch, WatchEvent,
+    CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Reply, Store, StoreError, Submission,
+    Submitted, Value, ValueFile, Version, Watch, WatchEvent, Written,
 };
 use crate::driver::Clock;
 use crate::lockfile::FileLock;
 
 /// Writers beyond this wait for their turn: some 4 MiB of small values.
 const WRITES_QUEUED_MAX: usize = 1024;
+/// Each failed attempt means that another write of the same key came between.
+const EXPIRE_ATTEMPTS_MAX: usize = 16;
 
 /// What the committer thread and the readers share. Locks are taken in the order of the fields.
 pub struct Shared {
@@ -131,10 +133,20 @@ impl Shared {
         }
     }
 
+    pub fn announce(&self, cursor: Cursor, key: &Key, value: Option<Value>, expired: bool) {
+        self.watchers().notify(key, cursor, || WatchEvent::Changed {
+            cursor,
+            key: key.clone(),
+            value: value.clone(),
+            expired,
+        });
+    }
+
     /// What a watcher must hear first, to go on from its cursor; none when that is not known.
     fn changes_since(
         &self,
         machine: &StoreMachine,
+        now: Timestamp,
         from: Cursor,
         prefix: &Prefix,
     ) -> Option<Vec<WatchEvent>> {
@@ -147,20 +159,26 @@ impl Shared {
             let value = if key.is_local() {
                 board.get(&key).map(|note| Value::Inline(note.value.clone()))
             } else {
-                let commit = machine.replica().get(&text);
+                let commit = machine.replica().get(&text, now);
                 let found = commit.and_then(|commit| self.find(commit));
                 found.map(|found| self.complete(found)).transpose().ok()?.map(|entry| entry.value)
             };
             let cursor = Cursor { incarnation: from.incarnation, arrival };
-            events.push(WatchEvent::Changed { cursor, key, value });
+            events.push(WatchEvent::Changed { cursor, key, value, expired: false });
         }
         Some(events)
     }
 }
 
 fn entry(commit: &Commit, value: Value) -> Entry {
-    let (stamp, node) = (commit.at.stamp, commit.at.node.node());
-    Entry { key: key_of(&commit.key), value, set_at: stamp.time(), node }
+    Entry {
+        key: key_of(&commit.key),
+        value,
+        set_at: commit.at.stamp.time(),
+        node: commit.at.node.node(),
+        expires: commit.expires().map(Expiry::time),
+        version: Version(commit.at),
+    }
 }
 
 pub fn key_of(text: &str) -> Key {
@@ -187,7 +205,7 @@ impl LocalStore {
     ) -> io::Result<LocalStore> {
         let Recovered { replica, clock: stamp, next_batch, segments, current, end, .. } = recovered;
         tracing::info!(
-            keys = replica.live(),
+            keys = replica.live(clock.now()),
             commits = replica.history().len(),
             unclean = recovered.unclean,
             "store.opened"
@@ -230,25 +248,93 @@ impl LocalStore {
         Ok(LocalStore { shared, commands, queue, clock })
     }
 
-    async fn commit(
+    async fn queue(
         &self,
         key: Key,
         change: Change,
+        only_over: Option<Version>,
         value: Bytes,
-    ) -> Result<Option<CommitId>, StoreError> {
-        let permit = self.queue.clone().acquire_owned().await;
-        let permit = permit.map_err(|_| self.shared.stopped())?;
-        let (reply, answer) = oneshot::channel();
-        let command = Command::Write { key, change, value, reply, permit };
-        self.commands.send(command).map_err(|_| self.shared.stopped())?;
-        answer.await.map_err(|_| self.shared.stopped())?
+        reply: Reply,
+    ) -> Result<(), StoreError> {
+        let permit = match self.queue.clone().try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => {
+                let permit = self.queue.clone().acquire_owned().await;
+                permit.map_err(|_| self.shared.stopped())?
+            }
+        };
+        let only_over = only_over.map(|Version(at)| at);
+        let command = Command::Write { key, change, only_over, value, reply, permit };
+        self.commands.send(command).map_err(|_| self.shared.stopped())
+    }
+
+    fn submit_note(&self, write: Submission) -> Written {
+        match write.change {
+            Submitted::Set { expires: Some(_), .. } => Err(StoreError::Refused(
+                "notes under 'local' are in memory only and have no expiry; delete it in time"
+                    .into(),
+            )),
+            Submitted::Set { value, .. } if value.len() <= INLINE_VALUE_MAX => {
+                Ok(Some(self.set_note(write.key, value)))
+            }
+            Submitted::Set { .. } | Submitted::File { .. } => {
+                Err(StoreError::TooLarge { max: INLINE_VALUE_MAX as u64 })
+            }
+            Submitted::Delete => Ok(self.remove_note(write.key)),
+        }
+    }
+
+    /// Brings a value to where its commit will find it.
+    async fn prepare(&self, change: Submitted) -> Result<(Change, Bytes), StoreError> {
+        let (file, expires) = match change {
+            Submitted::Delete => return Ok((Change::Delete, Bytes::new())),
+            Submitted::Set { value, expires } if value.len() <= INLINE_VALUE_MAX => {
+                let (hash, sha1) = (*blake3::hash(&value).as_bytes(), Sha1::digest(&value).into());
+                let (size, expires) = (value.len() as u64, expires.map(Expiry::at));
+                return Ok((Change::SetInline { hash, sha1, size, expires }, value));
+            }
+            Submitted::Set { value, expires } => {
+                let mut writer = self.writer().await?;
+                let finish = move || writer.write(&value).and_then(|()| writer.finish());
+                (blocking(finish).await?, expires)
+            }
+            Submitted::File { file, expires } => (file, expires),
+        };
+        let expires = expires.map(Expiry::at);
+        let values = self.shared.values.clone();
+        let ValueFile { hash: ContentHash(hash), sha1, size, .. } = file;
+        // A small value stays small however it came.
+        let small = blocking(move || {
+            let gone = |source: io::Error| {
+                let what = format!("the uploaded value is gone ({source}); upload it again");
+                StoreError::Io { what, source }
+            };
+            values.renew(&hash).map_err(gone)?;
+            let small = size <= INLINE_VALUE_MAX as u64;
+            small.then(|| std::fs::read(values.path(&hash)).map_err(gone)).transpose()
+        })
+        .await?;
+        Ok(match small {
+            Some(value) => (Change::SetInline { hash, sha1, size, expires }, value.into()),
+            None => (Change::SetFile { hash, sha1, size, expires }, Bytes::new()),
+        })
+    }
+
+    /// The file of a large value, as `set_file` wants it.
+    fn file_at(&self, key: &Key, version: Version) -> Option<ValueFile> {
+        let machine = self.shared.machine();
+        let commit = machine.replica().get(key.as_str(), self.clock.now())?;
+        let Action::Set { hash, sha1, size, .. } = commit.action else { return None };
+        let path = self.shared.values.path(&hash);
+        let file = ValueFile { hash: ContentHash(hash), sha1, size, path };
+        (commit.at == version.0).then_some(file)
     }
 
     fn set_note(&self, key: Key, value: Bytes) -> CommitId {
         let mut machine = self.shared.machine_mut();
         let (at, arrival) = machine.stamp_local(self.clock.now(), &key);
         let (hash, sha1) = (*blake3::hash(&value).as_bytes(), Sha1::digest(&value).into());
-        let action = Action::Set { hash, sha1, size: value.len() as u64 };
+        let action = Action::Set { hash, sha1, size: value.len() as u64, expires: None };
         let text = key.as_str().into();
         let commit = Commit { at, key: text, action, location: Location::Nowhere };
         let gone = locked(&self.shared.board).set(key.clone(), value.clone(), at.stamp);
@@ -274,11 +360,7 @@ impl LocalStore {
 
     fn announce(&self, machine: &StoreMachine, arrival: u64, key: &Key, value: Option<Value>) {
         let cursor = Cursor { incarnation: machine.arrivals().incarnation(), arrival };
-        self.shared.watchers().notify(key, cursor, || WatchEvent::Changed {
-            cursor,
-            key: key.clone(),
-            value: value.clone(),
-        });
+        self.shared.announce(cursor, key, value, false);
     }
 
     fn note(&self, key: &Key) -> Option<Entry> {
@@ -289,6 +371,8 @@ impl LocalStore {
             value: Value::Inline(note.value.clone()),
             set_at: note.set_at(),
             node: self.shared.node.clone(),
+            expires: None,
+            version: Version(Position::start_of(note.stamp)),
         })
     }
 
@@ -311,45 +395,13 @@ impl LocalStore {
 #[async_trait]
 impl Store for LocalStore {
     async fn set(&self, key: Key, value: Bytes) -> Result<CommitId, StoreError> {
-        if key.is_local() {
-            if value.len() > INLINE_VALUE_MAX {
-                return Err(StoreError::TooLarge { max: INLINE_VALUE_MAX as u64 });
-            }
-            return Ok(self.set_note(key, value));
-        }
-        if value.len() > INLINE_VALUE_MAX {
-            let mut writer = self.writer().await?;
-            let finish = move || writer.write(&value).and_then(|()| writer.finish());
-            return self.set_file(key, blocking(finish).await?).await;
-        }
-        let (hash, sha1) = (*blake3::hash(&value).as_bytes(), Sha1::digest(&value).into());
-        let change = Change::SetInline { hash, sha1, size: value.len() as u64 };
-        let id = self.commit(key, change, value).await?;
+        let id = self.write(Submission::set(key, value)).await?;
         Ok(id.expect("a set is always a commit"))
     }
 
     async fn set_file(&self, key: Key, file: ValueFile) -> Result<CommitId, StoreError> {
-        if key.is_local() {
-            return Err(StoreError::TooLarge { max: INLINE_VALUE_MAX as u64 });
-        }
-        let values = self.shared.values.clone();
-        let ValueFile { hash: ContentHash(hash), sha1, size, .. } = file;
-        // A small value stays small however it came.
-        let small = blocking(move || {
-            let gone = |source: io::Error| {
-                let what = format!("the uploaded value is gone ({source}); upload it again");
-                StoreError::Io { what, source }
-            };
-            values.renew(&hash).map_err(gone)?;
-            let small = size <= INLINE_VALUE_MAX as u64;
-            small.then(|| std::fs::read(values.path(&hash)).map_err(gone)).transpose()
-        })
-        .await?;
-        let (change, value) = match small {
-            Some(value) => (Change::SetInline { hash, sha1, size }, Bytes::from(value)),
-            None => (Change::SetFile { hash, sha1, size }, Bytes::new()),
-        };
-        let id = self.commit(key, change, value).await?;
+        let change = Submitted::File { file, expires: None };
+        let id = self.write(Submission { key, change, only_over: None }).await?;
         Ok(id.expect("a set is always a commit"))
     }
 
@@ -365,17 +417,54 @@ impl Store for LocalStore {
     }
 
     async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError> {
-        if key.is_local() {
-            return Ok(self.remove_note(key));
+        self.write(Submission::delete(key)).await
+    }
+
+    async fn submit(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
+        if write.key.is_local() {
+            reply(self.submit_note(write));
+            return Ok(());
         }
-        self.commit(key, Change::Delete, Bytes::new()).await
+        let Submission { key, change, only_over } = write;
+        let (change, value) = self.prepare(change).await?;
+        self.queue(key, change, only_over, value, reply).await
+    }
+
+    async fn expire(&self, key: &Key, expires: Option<Timestamp>) -> Result<bool, StoreError> {
+        for _ in 0..EXPIRE_ATTEMPTS_MAX {
+            let Some(Entry { value, version, expires: before, .. }) = self.lookup(key).await?
+            else {
+                return Ok(false);
+            };
+            if before == expires {
+                return Ok(true);
+            }
+            let change = match value {
+                Value::Inline(value) => Submitted::Set { value, expires },
+                Value::File { .. } => match self.file_at(key, version) {
+                    Some(file) => Submitted::File { file, expires },
+                    None => continue,
+                },
+            };
+            let write = Submission { key: key.clone(), change, only_over: Some(version) };
+            if self.write(write).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        Err(StoreError::Refused(format!("'{key}' is being written all the time; try again later")))
+    }
+
+    async fn count(&self) -> Result<usize, StoreError> {
+        let stored = self.shared.machine().replica().live(self.clock.now());
+        Ok(stored + locked(&self.shared.board).len())
     }
 
     async fn lookup(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
         if key.is_local() {
             return Ok(self.note(key));
         }
-        let found = self.find_all(|replica| replica.get(key.as_str()).into_iter().collect());
+        let now = self.clock.now();
+        let found = self.find_all(|replica| replica.get(key.as_str(), now).into_iter().collect());
         Ok(self.complete(found).await?.pop())
     }
 
@@ -384,14 +473,16 @@ impl Store for LocalStore {
             let board = locked(&self.shared.board);
             return Ok(board.get(key).map(|note| Sha1::digest(&note.value).into()));
         }
-        Ok(self.shared.machine().replica().get(key.as_str()).and_then(|c| match c.action {
+        let machine = self.shared.machine();
+        let commit = machine.replica().get(key.as_str(), self.clock.now());
+        Ok(commit.and_then(|commit| match commit.action {
             Action::Set { sha1, .. } => Some(sha1),
             Action::Delete => None,
         }))
     }
 
     async fn prefix(&self, prefix: &Prefix) -> Result<Vec<Entry>, StoreError> {
-        let found = self.find_all(|replica| replica.prefix(prefix));
+        let found = self.find_all(|replica| replica.prefix(prefix, self.clock.now()));
         let mut entries = self.complete(found).await?;
         let board = locked(&self.shared.board);
         let before = entries.len();
@@ -400,6 +491,8 @@ impl Store for LocalStore {
             value: Value::Inline(note.value.clone()),
             set_at: note.set_at(),
             node: self.shared.node.clone(),
+            expires: None,
+            version: Version(Position::start_of(note.stamp)),
         }));
         if entries.len() > before && before > 0 {
             entries.sort_by(|a, b| a.key.cmp(&b.key));
@@ -409,8 +502,8 @@ impl Store for LocalStore {
 
     async fn keys(&self, prefix: &Prefix) -> Result<Vec<Key>, StoreError> {
         let machine = self.shared.machine();
-        let mut keys: Vec<Key> =
-            machine.replica().prefix(prefix).iter().map(|commit| key_of(&commit.key)).collect();
+        let commits = machine.replica().prefix(prefix, self.clock.now());
+        let mut keys: Vec<Key> = commits.iter().map(|commit| key_of(&commit.key)).collect();
         let board = locked(&self.shared.board);
         keys.extend(board.prefix(prefix).map(|(key, _)| key.clone()));
         keys.sort();
@@ -423,7 +516,7 @@ impl Store for LocalStore {
         let now = Cursor { incarnation: arrivals.incarnation(), arrival: arrivals.last() };
         let first = match from {
             None => Some(Vec::new()),
-            Some(from) => self.shared.changes_since(&machine, from, &prefix),
+            Some(from) => self.shared.changes_since(&machine, self.clock.now(), from, &prefix),
         };
         let mut watchers = self.shared.watchers();
         if self.shared.stopped.get().is_some() {

@@ -7,3 +7,4 @@ mod crash;
 mod damage;
 mod fixture;
 mod full;
+mod terms;

@@ -105,6 +105,7 @@ mod tests {
             cursor: cursor(arrival),
             key: "k".parse().unwrap(),
             value: None,
+            expired: false,
         });
     }
 

@@ -19,6 +19,7 @@ use model::{
     record,
 };
 use serde::Serialize;
+use store::{Position, Stamp};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -31,7 +32,7 @@ use crate::router::queue::QueueLimits;
 use crate::router::{RouterConfig, RouterHandle, start};
 use crate::store::{
     CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Value, ValueFile,
-    ValueWriter, Watch, WatchEvent,
+    ValueWriter, Version, Watch, WatchEvent,
 };
 
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -71,7 +72,7 @@ impl MemoryStore {
             None => drop(values.remove(key.as_str())),
         }
         let cursor = Cursor { incarnation: 0, arrival: 0 };
-        let event = WatchEvent::Changed { cursor, key: key.clone(), value };
+        let event = WatchEvent::Changed { cursor, key: key.clone(), value, expired: false };
         for (prefix, watcher) in self.watchers.lock().unwrap().iter() {
             if prefix.matches(key) {
                 watcher.try_send(event.clone()).ok();
@@ -113,6 +114,8 @@ impl Store for MemoryStore {
             value: value.clone(),
             set_at: Timestamp(0),
             node: "n1".parse().unwrap(),
+            expires: None,
+            version: Version(Position::start_of(Stamp(0))),
         });
         Ok(entries.filter(|entry| prefix.matches(&entry.key)).collect())
     }

@@ -22,7 +22,7 @@ async fn names(store: &SharedStore, under: &str) -> Vec<String> {
 
 async fn next_change(watch: &mut Watch) -> (String, Option<String>, Cursor) {
     match watch.next().await.expect("the store runs") {
-        WatchEvent::Changed { cursor, key, value } => {
+        WatchEvent::Changed { cursor, key, value, .. } => {
             (key.to_string(), value.as_ref().map(text), cursor)
         }
         WatchEvent::Resync { .. } => panic!("nothing was missed"),
