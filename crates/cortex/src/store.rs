@@ -4,6 +4,7 @@
 mod board;
 mod cache;
 mod committer;
+mod disk;
 pub mod local;
 mod log;
 pub mod open;

@@ -19,8 +19,8 @@ use store::{Commit, Location, Position};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::local::{Shared, key_of};
-use super::log::{Batch, CommitLog, LogError, SegmentedLog};
-use super::open::FaultHook;
+use super::log::{Batch, CommitLog, LogError};
+use super::open::Options;
 use super::{CommitId, Cursor, Reply, StoreError, Written, snapshot};
 use crate::driver::Clock;
 use crate::lockfile::FileLock;
@@ -80,11 +80,11 @@ struct Snapshotting {
 
 pub struct Committer {
     shared: Arc<Shared>,
-    log: SegmentedLog,
+    log: Box<dyn CommitLog>,
     commands: Receiver<Command>,
     clock: Clock,
     dir: PathBuf,
-    fault: FaultHook,
+    options: Options,
     pending: BTreeMap<Ticket, Pending>,
     next_ticket: u64,
     /// Why the batch whose writers are being answered was refused.
@@ -115,11 +115,11 @@ impl Committer {
     #[allow(clippy::too_many_arguments, reason = "made in one place, from what opening found")]
     pub fn new(
         shared: Arc<Shared>,
-        log: SegmentedLog,
+        log: Box<dyn CommitLog>,
         commands: Receiver<Command>,
         clock: Clock,
         dir: PathBuf,
-        fault: FaultHook,
+        options: Options,
         snapshot: Option<(u32, u64)>,
         lock: FileLock,
     ) -> Committer {
@@ -129,7 +129,7 @@ impl Committer {
             commands,
             clock,
             dir,
-            fault,
+            options,
             pending: BTreeMap::new(),
             next_ticket: 0,
             refusal: None,
@@ -210,7 +210,7 @@ impl Committer {
             }
             if disconnected || !closing.is_empty() {
                 let batch = self.shared.machine().next_batch();
-                match self.log.append(&Batch::closing(batch).frames) {
+                match self.log.append(&Batch::closing(batch)) {
                     // Without room for its last record the log is whole all the same.
                     Ok(_) | Err(LogError::Refused(_)) => return Ok(closing),
                     Err(error) => return Err(error),
@@ -322,7 +322,7 @@ impl Committer {
         // Every batch before this one is in the index, so it covers all full segments.
         let begins = self.log.begins_segment(batch.frames.len());
         let frozen = begins.then(|| self.shared.machine().freeze());
-        match self.log.append(&batch.frames) {
+        match self.log.append(&batch) {
             Ok(appended) => {
                 self.refusal = None;
                 if let Some(frozen) = frozen {
@@ -345,17 +345,17 @@ impl Committer {
     /// last one's length: snapshots then write no more than the log does.
     fn start_snapshot(&mut self, batch: u64, frozen: store::Frozen) {
         let next = self.log.number();
-        let segments = self.shared.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let segments = self.log.segments().read().unwrap_or_else(PoisonError::into_inner);
         let (since, length) = self.snapshot.unwrap_or((0, 0));
         let grown: u64 =
             segments.range(since..next).map(|(_, segment)| u64::from(segment.capacity)).sum();
         if self.snapshotting.is_some() || grown < length {
             return;
         }
-        let (dir, fault) = (self.dir.clone(), self.fault.clone());
+        let (dir, options) = (self.dir.clone(), self.options.clone());
         let spawned = std::thread::Builder::new()
             .name("store-snapshot".into())
-            .spawn(move || snapshot::write(&dir, next, batch, &frozen, &fault));
+            .spawn(move || snapshot::write(&dir, next, batch, &frozen, &options));
         match spawned {
             Ok(thread) => self.snapshotting = Some(Snapshotting { next, thread }),
             Err(error) => tracing::warn!(%error, "store.snapshot_failed"),

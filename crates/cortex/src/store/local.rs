@@ -1,7 +1,6 @@
 //! The store of one node on its own disk: reads from memory and the log, writes through the
 //! committer thread.
 
-use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
@@ -20,7 +19,8 @@ use tokio::sync::{Semaphore, oneshot};
 use super::board::Board;
 use super::cache::ValueCache;
 use super::committer::{Command, Committer};
-use super::log::{SegmentedLog, Segments};
+use super::disk::DiskFile;
+use super::log::{CommitLog, Segments};
 use super::open::Options;
 use super::recovery::Recovered;
 use super::segment::read_value;
@@ -57,7 +57,7 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A value that is at hand, or where to read it.
 enum Found {
     Here(Entry),
-    OnDisk(Commit, Arc<File>),
+    OnDisk(Commit, Arc<dyn DiskFile>),
 }
 
 impl Shared {
@@ -98,14 +98,14 @@ impl Shared {
         }
     }
 
-    pub fn file_of(&self, commit: &Commit) -> Option<Arc<File>> {
+    pub fn file_of(&self, commit: &Commit) -> Option<Arc<dyn DiskFile>> {
         let Location::Log { segment, .. } = commit.location else { return None };
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         segments.get(&segment).map(|segment| segment.file.clone())
     }
 
     /// Reads the value of a commit in the log.
-    pub fn read(&self, commit: &Commit, file: &File) -> Result<Bytes, StoreError> {
+    pub fn read(&self, commit: &Commit, file: &dyn DiskFile) -> Result<Bytes, StoreError> {
         let value = read_value(file, commit).map_err(|source| StoreError::Io {
             what: format!("the value of '{}' cannot be read: {source}", commit.key),
             source,
@@ -127,7 +127,7 @@ impl Shared {
         match found {
             Found::Here(entry) => Ok(entry),
             Found::OnDisk(commit, file) => {
-                let value = Value::Inline(self.read(&commit, &file)?);
+                let value = Value::Inline(self.read(&commit, &*file)?);
                 Ok(entry(&commit, value))
             }
         }
@@ -193,9 +193,11 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
+    #[allow(clippy::too_many_arguments, reason = "called in one place, with what opening found")]
     /// Starts the committer thread. `lock` is held until that ends.
     pub fn start(
         recovered: Recovered,
+        log: Box<dyn CommitLog>,
         node: NodeId,
         clock: Clock,
         dir: PathBuf,
@@ -203,17 +205,13 @@ impl LocalStore {
         values: Arc<ValueFiles>,
         lock: FileLock,
     ) -> io::Result<LocalStore> {
-        let Recovered { replica, clock: stamp, next_batch, segments, current, end, .. } = recovered;
+        let Recovered { replica, clock: stamp, next_batch, .. } = recovered;
         tracing::info!(
             keys = replica.live(clock.now()),
             commits = replica.history().len(),
             unclean = recovered.unclean,
             "store.opened"
         );
-        let newest = segments[&current].clone();
-        let segments: Segments = Arc::new(RwLock::new(segments));
-        let log =
-            SegmentedLog::new(dir.clone(), options.clone(), segments.clone(), current, newest, end);
         let now = clock.now();
         if stamp.time() > now {
             tracing::warn!(
@@ -224,7 +222,7 @@ impl LocalStore {
         let machine = StoreMachine::new(&node, now, replica, stamp, next_batch);
         let shared = Arc::new(Shared {
             machine: RwLock::new(machine),
-            segments,
+            segments: log.segments().clone(),
             board: Mutex::default(),
             cache: Mutex::default(),
             watchers: Mutex::default(),
@@ -239,7 +237,7 @@ impl LocalStore {
             received,
             clock,
             dir,
-            options.fault,
+            options,
             recovered.snapshot,
             lock,
         );

@@ -2,10 +2,8 @@
 //! thread alone; readers share the open files.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 
@@ -15,8 +13,10 @@ use store::record::Record;
 use store::{Commit, Location, frame};
 use thiserror::Error;
 
-use super::open::Options;
-use super::segment;
+use super::disk::DiskFile;
+use super::open::{OpenError, Options};
+use super::recovery::{self, Recovered};
+use super::segment::{self, log_path};
 
 #[derive(Debug, Error)]
 pub enum LogError {
@@ -31,12 +31,23 @@ pub enum LogError {
     Failed(#[source] io::Error),
 }
 
+/// A log of batches in numbered segments. Values are read out of the files themselves, by segment
+/// and offset.
 pub trait CommitLog: Send {
+    /// Reads back everything that is durable and goes on behind it.
+    fn open(dir: &Path, options: &Options) -> Result<(Recovered, Self), OpenError>
+    where
+        Self: Sized;
+    fn segments(&self) -> &Segments;
+    /// The segment that batches go to.
+    fn number(&self) -> u32;
     /// Whether `append` of so many bytes would begin a new segment; the index as it is now then
     /// covers all segments before it.
     fn begins_segment(&self, bytes: usize) -> bool;
-    /// `frames` is one whole batch, and `entries` its records with their offsets inside.
-    fn append(&mut self, frames: &[u8]) -> Result<Appended, LogError>;
+    /// Durable when it returns; only then may the next batch be appended.
+    fn append(&mut self, batch: &Batch) -> Result<Appended, LogError>;
+    /// Removes segments that no commit needs.
+    fn free(&mut self, numbers: &[u32]) -> io::Result<()>;
 }
 
 /// Where a batch went.
@@ -48,13 +59,14 @@ pub struct Appended {
 
 /// A batch as it goes to the log.
 pub struct Batch {
+    pub number: u64,
     pub frames: Vec<u8>,
     /// The offset of each entry's frame.
     pub offsets: Vec<u32>,
 }
 
 impl Batch {
-    pub fn encode(batch: u64, entries: &[Entry], value: impl Fn(&Entry) -> Bytes) -> Batch {
+    pub fn encode(number: u64, entries: &[Entry], value: impl Fn(&Entry) -> Bytes) -> Batch {
         let mut frames = Vec::new();
         let mut offsets = Vec::new();
         let mut payload = Vec::new();
@@ -72,16 +84,16 @@ impl Batch {
                 Entry::Horizons(horizons) => Record::Horizons(*horizons),
             };
             record.encode(&mut payload);
-            frame::write(&mut frames, batch, i + 1 == entries.len(), &payload);
+            frame::write(&mut frames, number, i + 1 == entries.len(), &payload);
         }
-        Batch { frames, offsets }
+        Batch { number, frames, offsets }
     }
 
-    pub fn closing(batch: u64) -> Batch {
+    pub fn closing(number: u64) -> Batch {
         let (mut frames, mut payload) = (Vec::new(), Vec::new());
         Record::Closed.encode(&mut payload);
-        frame::write(&mut frames, batch, true, &payload);
-        Batch { frames, offsets: vec![0] }
+        frame::write(&mut frames, number, true, &payload);
+        Batch { number, frames, offsets: vec![0] }
     }
 
     /// Where each entry's value is, once the batch went to `appended`.
@@ -99,16 +111,16 @@ impl Batch {
 }
 
 /// One file of the log.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Segment {
-    pub file: Arc<File>,
+    pub file: Arc<dyn DiskFile>,
     pub capacity: u32,
 }
 
 /// Every file of the log, for readers too.
 pub type Segments = Arc<RwLock<BTreeMap<u32, Segment>>>;
 
-type Preparing = JoinHandle<io::Result<File>>;
+type Preparing = JoinHandle<io::Result<Arc<dyn DiskFile>>>;
 
 pub struct SegmentedLog {
     dir: PathBuf,
@@ -121,22 +133,6 @@ pub struct SegmentedLog {
 }
 
 impl SegmentedLog {
-    /// Goes on behind what recovery found.
-    pub fn new(
-        dir: PathBuf,
-        options: Options,
-        segments: Segments,
-        number: u32,
-        current: Segment,
-        end: u32,
-    ) -> SegmentedLog {
-        SegmentedLog { dir, options, segments, number, current, end, next: None }
-    }
-
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
     /// The first segment is small, as most data directories stay so; each next one is twice as
     /// large, so that many writes mean few files.
     fn capacity_after(&self, batch: usize) -> u32 {
@@ -158,12 +154,12 @@ impl SegmentedLog {
         let (capacity, file) = match prepared {
             Some(prepared) => prepared,
             None => {
-                let made = segment::prepare(&self.dir, number, wanted, &self.options.fault);
+                let made = segment::prepare(&self.dir, number, wanted, &self.options);
                 (wanted, made.map_err(LogError::Refused)?)
             }
         };
-        segment::adopt(&self.dir, number).map_err(LogError::Failed)?;
-        self.current = Segment { file: Arc::new(file), capacity };
+        segment::adopt(&self.dir, number, &self.options).map_err(LogError::Failed)?;
+        self.current = Segment { file, capacity };
         self.number = number;
         self.end = segment::header_length() as u32;
         let mut segments = self.segments.write().unwrap_or_else(|e| e.into_inner());
@@ -178,31 +174,62 @@ impl SegmentedLog {
         }
         let capacity = self.capacity_after(0);
         let (dir, number) = (self.dir.clone(), self.number + 1);
-        let fault = self.options.fault.clone();
+        let options = self.options.clone();
         let spawned = std::thread::Builder::new()
             .name("store-prepare".into())
-            .spawn(move || segment::prepare(&dir, number, capacity, &fault));
+            .spawn(move || segment::prepare(&dir, number, capacity, &options));
         self.next = spawned.ok().map(|preparing| (capacity, preparing));
     }
 }
 
 impl CommitLog for SegmentedLog {
+    fn open(dir: &Path, options: &Options) -> Result<(Recovered, SegmentedLog), OpenError> {
+        let (recovered, segments, end) = recovery::recover(dir, options)?;
+        let (number, current) = segments.last_key_value().expect("recovery leaves a segment");
+        let log = SegmentedLog {
+            dir: dir.to_path_buf(),
+            options: options.clone(),
+            number: *number,
+            current: current.clone(),
+            end,
+            segments: Arc::new(RwLock::new(segments)),
+            next: None,
+        };
+        Ok((recovered, log))
+    }
+
+    fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    fn number(&self) -> u32 {
+        self.number
+    }
+
     fn begins_segment(&self, bytes: usize) -> bool {
         self.end as usize + bytes > self.current.capacity as usize
     }
 
-    fn append(&mut self, frames: &[u8]) -> Result<Appended, LogError> {
-        if self.begins_segment(frames.len()) {
-            self.rotate(frames.len())?;
+    fn append(&mut self, batch: &Batch) -> Result<Appended, LogError> {
+        let length = batch.frames.len();
+        if self.begins_segment(length) {
+            self.rotate(length)?;
         }
         let offset = self.end;
         let file = &self.current.file;
-        file.write_all_at(frames, offset.into()).map_err(LogError::Failed)?;
+        file.write_at(&batch.frames, offset.into()).map_err(LogError::Failed)?;
         (self.options.fault)("store.sync").map_err(LogError::Failed)?;
-        file.sync_data().map_err(LogError::Failed)?;
-        self.end += frames.len() as u32;
+        file.sync_content().map_err(LogError::Failed)?;
+        self.end += length as u32;
         self.prepare_next();
         Ok(Appended { segment: self.number, offset })
+    }
+
+    fn free(&mut self, numbers: &[u32]) -> io::Result<()> {
+        let mut segments = self.segments.write().unwrap_or_else(|e| e.into_inner());
+        numbers.iter().for_each(|number| drop(segments.remove(number)));
+        drop(segments);
+        numbers.iter().try_for_each(|n| self.options.disk.remove(&log_path(&self.dir, *n)))
     }
 }
 

@@ -10,9 +10,9 @@ use model::NodeId;
 use thiserror::Error;
 
 use super::SharedStore;
+use super::disk::{self, Disk, OwnDisk};
 use super::local::LocalStore;
-use super::recovery;
-use super::segment;
+use super::log::{CommitLog, SegmentedLog};
 use super::values::ValueFiles;
 use crate::driver::Clock;
 use crate::faults::Faults;
@@ -38,6 +38,8 @@ pub struct Options {
     /// A value file that no commit refers to stays this long.
     pub value_age_min: Duration,
     pub fault: FaultHook,
+    /// Where the log and its snapshots are.
+    pub disk: Arc<dyn Disk>,
 }
 
 impl Options {
@@ -55,6 +57,7 @@ impl Default for Options {
             segment_bytes_max: SEGMENT_BYTES_MAX,
             value_age_min: VALUE_AGE_MIN,
             fault: Arc::new(|_| Ok(())),
+            disk: Arc::new(OwnDisk),
         }
     }
 }
@@ -114,19 +117,20 @@ pub fn open_with(
     make_dir(&layout.values())?;
     let values = ValueFiles::open(layout.values(), options.value_age_min)
         .map_err(OpenError::io(&layout.values()))?;
-    let recovered = recovery::recover(&dir, &options)?;
-    let store = LocalStore::start(recovered, node, clock, dir.clone(), options, values, lock);
+    let (recovered, log) = SegmentedLog::open(&dir, &options)?;
+    let (log, at) = (Box::new(log), dir.clone());
+    let store = LocalStore::start(recovered, log, node, clock, at, options, values, lock);
     Ok(Arc::new(store.map_err(OpenError::io(&dir))?))
 }
 
 fn make_dir(path: &Path) -> Result<(), OpenError> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.and_then(|()| path.parent().map_or(Ok(()), segment::sync_dir)).map_err(OpenError::io(path))
+    made.and_then(|()| path.parent().map_or(Ok(()), disk::sync_dir)).map_err(OpenError::io(path))
 }
 
 fn lock(dir: &Path) -> Result<FileLock, OpenError> {
     let path = dir.join("lock");
-    let file = segment::create(&path).map_err(OpenError::io(&path))?;
+    let file = disk::create(&path).map_err(OpenError::io(&path))?;
     let lock = FileLock::acquire(file).map_err(OpenError::io(&path))?;
     lock.ok_or_else(|| OpenError::Locked(dir.to_path_buf()))
 }

@@ -2,16 +2,14 @@
 //! of the last segment; any other damage is refused and nothing is changed.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 use store::frame::{self, Ending, Extent};
 use store::record::{FORMAT, Record};
 use store::{Commit, Location, Replica, Stamp};
 
+use super::disk::Disk;
 use super::log::Segment;
 use super::open::{OpenError, Options};
 use super::segment::{self, header_length, log_path, snapshot_path, wipe};
@@ -25,30 +23,27 @@ pub struct Recovered {
     pub replica: Replica,
     pub clock: Stamp,
     pub next_batch: u64,
-    pub segments: BTreeMap<u32, Segment>,
-    pub current: u32,
-    pub end: u32,
     /// The last run did not close the store.
     pub unclean: bool,
     /// The segment where the newest snapshot ends, and the snapshot's length.
     pub snapshot: Option<(u32, u64)>,
 }
 
-pub fn recover(dir: &Path, options: &Options) -> Result<Recovered, OpenError> {
-    let found = list(dir)?;
+/// What is on disk, its segments, and where the last one goes on.
+pub type Opened = (Recovered, BTreeMap<u32, Segment>, u32);
+
+pub fn recover(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
+    let found = list(dir, &*options.disk)?;
     let mut state = Recovered {
         replica: Replica::default(),
         clock: Stamp::default(),
         next_batch: 1,
-        segments: BTreeMap::new(),
-        current: 1,
-        end: 0,
         unclean: false,
         snapshot: None,
     };
     if let Some(next) = found.snapshots.last().copied() {
         let path = snapshot_path(dir, next);
-        let loaded = snapshot::load(&path, next)
+        let loaded = snapshot::load(&*options.disk, &path, next)
             .map_err(|error| OpenError::Snapshot { file: path, what: format!("{error:#}") })?;
         state.replica = loaded.replica;
         state.clock = loaded.clock;
@@ -58,15 +53,15 @@ pub fn recover(dir: &Path, options: &Options) -> Result<Recovered, OpenError> {
     let first = found.snapshots.last().copied().unwrap_or(1);
     let last = found.logs.last().copied().unwrap_or(0);
     if found.logs.is_empty() && found.snapshots.is_empty() {
-        segment::prepare(dir, 1, options.segment_bytes_first, &options.fault)
-            .and_then(|_| segment::adopt(dir, 1))
+        segment::prepare(dir, 1, options.segment_bytes_first, options)
+            .and_then(|_| segment::adopt(dir, 1, options))
             .map_err(OpenError::io(&log_path(dir, 1)))?;
-        return recover_from(dir, state, &[1], 1..2);
+        return recover_from(dir, options, state, &[1], 1..2);
     }
     if let Some(missing) = (first..=last.max(first)).find(|n| !found.logs.contains(n)) {
         return Err(OpenError::Missing(log_path(dir, missing)));
     }
-    recover_from(dir, state, &found.logs, first..last + 1)
+    recover_from(dir, options, state, &found.logs, first..last + 1)
 }
 
 struct Found {
@@ -74,14 +69,12 @@ struct Found {
     snapshots: Vec<u32>,
 }
 
-fn list(dir: &Path) -> Result<Found, OpenError> {
+fn list(dir: &Path, disk: &dyn Disk) -> Result<Found, OpenError> {
     let (mut logs, mut snapshots) = (Vec::new(), Vec::new());
-    for entry in std::fs::read_dir(dir).map_err(OpenError::io(dir))? {
-        let entry = entry.map_err(OpenError::io(dir))?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
+    for name in disk.names(dir).map_err(OpenError::io(dir))? {
         if name.ends_with(".new") {
-            std::fs::remove_file(entry.path()).map_err(OpenError::io(&entry.path()))?;
+            let path = dir.join(name);
+            disk.remove(&path).map_err(OpenError::io(&path))?;
         } else if let Some(number) = name.strip_prefix("log-").and_then(|n| n.parse().ok()) {
             logs.push(number);
         } else if let Some(number) = name.strip_prefix("index-").and_then(|n| n.parse().ok()) {
@@ -95,22 +88,25 @@ fn list(dir: &Path) -> Result<Found, OpenError> {
 
 fn recover_from(
     dir: &Path,
+    options: &Options,
     mut state: Recovered,
     logs: &[u32],
     replayed: Range<u32>,
-) -> Result<Recovered, OpenError> {
+) -> Result<Opened, OpenError> {
+    let disk = &*options.disk;
+    let (mut segments, mut end) = (BTreeMap::new(), 0);
     let mut budget = VERIFIED_BYTES_MAX;
     for number in logs.iter().rev().copied().filter(|number| *number < replayed.start) {
-        let segment = open_segment(dir, number)?;
+        let segment = open_segment(disk, dir, number)?;
         if u64::from(segment.capacity) <= budget {
             budget -= u64::from(segment.capacity);
             let bytes = read_all(dir, number, &segment)?;
             check(dir, number, &bytes, None, Ending::Sealed)?;
         }
-        state.segments.insert(number, segment);
+        segments.insert(number, segment);
     }
     for number in replayed.clone() {
-        let segment = open_segment(dir, number)?;
+        let segment = open_segment(disk, dir, number)?;
         let bytes = read_all(dir, number, &segment)?;
         let newest = number + 1 == replayed.end;
         let ending = if newest { Ending::MayBeTorn } else { Ending::Sealed };
@@ -121,34 +117,32 @@ fn recover_from(
                 file = %log_path(dir, number).display(), offset = extent.end,
                 "store.torn_tail_cut: a write that was never acknowledged was cut off"
             );
-            wipe(&segment.file, extent.end as u64, segment.capacity.into())
+            wipe(&*segment.file, extent.end as u64, segment.capacity.into())
                 .map_err(OpenError::io(&log_path(dir, number)))?;
         }
-        state.current = number;
-        state.end = extent.end as u32;
-        state.segments.insert(number, segment);
+        end = extent.end as u32;
+        segments.insert(number, segment);
     }
     let referred = state.replica.segments().keys();
-    if let Some(missing) = referred.into_iter().find(|n| !state.segments.contains_key(n)) {
+    if let Some(missing) = referred.into_iter().find(|n| !segments.contains_key(n)) {
         return Err(OpenError::Missing(log_path(dir, *missing)));
     }
-    Ok(state)
+    Ok((state, segments, end))
 }
 
 /// Opens a segment and checks its first record and its length.
-fn open_segment(dir: &Path, number: u32) -> Result<Segment, OpenError> {
+fn open_segment(disk: &dyn Disk, dir: &Path, number: u32) -> Result<Segment, OpenError> {
     let path = log_path(dir, number);
     let io = |source| OpenError::Io { path: path.clone(), source };
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.read(true).write(true).open(&path).map_err(io)?;
-    let found = file.metadata().map_err(io)?.len();
+    let file = disk.open(&path).map_err(io)?;
+    let found = file.length().map_err(io)?;
     let mut header = vec![0; header_length()];
     let damaged =
         |what: &str| OpenError::Damaged { file: path.clone(), offset: 0, what: what.into() };
     if found < header.len() as u64 {
         return Err(damaged("the file is too short to be a part of the log"));
     }
-    file.read_exact(&mut header).map_err(io)?;
+    file.read_at(&mut header, 0).map_err(io)?;
     let mut frames = frame::frames(&header, 0, header.len());
     let record = frames.next().and_then(|(_, frame)| Record::decode(frame.payload).ok());
     match record {
@@ -159,7 +153,7 @@ fn open_segment(dir: &Path, number: u32) -> Result<Segment, OpenError> {
             if found < u64::from(capacity) {
                 return Err(OpenError::Short { file: path, found, expected: capacity.into() });
             }
-            Ok(Segment { file: Arc::new(file), capacity })
+            Ok(Segment { file, capacity })
         }
         Some(Record::Segment { number: n, .. }) => {
             Err(damaged(&format!("its first record says that it is part {n}")))
@@ -169,11 +163,8 @@ fn open_segment(dir: &Path, number: u32) -> Result<Segment, OpenError> {
 }
 
 fn read_all(dir: &Path, number: u32, segment: &Segment) -> Result<Vec<u8>, OpenError> {
-    let path = log_path(dir, number);
-    let mut bytes = Vec::with_capacity(segment.capacity as usize);
-    File::open(&path)
-        .and_then(|file| file.take(segment.capacity.into()).read_to_end(&mut bytes))
-        .map_err(OpenError::io(&path))?;
+    let mut bytes = vec![0; segment.capacity as usize];
+    segment.file.read_at(&mut bytes, 0).map_err(OpenError::io(&log_path(dir, number)))?;
     Ok(bytes)
 }
 

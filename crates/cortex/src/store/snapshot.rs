@@ -1,17 +1,21 @@
 //! Snapshots of the index: everything that the segments before one number said, so that opening
 //! reads those after it only, and segments without values can go.
 
-use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use store::frame::{self, Next};
 use store::record::{FORMAT, Record};
 use store::{Frozen, Replica, Stamp};
 
-use super::open::FaultHook;
-use super::segment::{create, snapshot_path, sync_dir, unfinished};
+use super::disk::{Disk, DiskFile};
+use super::open::Options;
+use super::segment::{snapshot_path, unfinished};
+
+/// One write or read; the blocks of a snapshot are a tenth of this.
+const CHUNK: usize = 1 << 20;
 
 /// `batch` is the last that the state holds.
 pub fn write(
@@ -19,16 +23,16 @@ pub fn write(
     next: u32,
     batch: u64,
     frozen: &Frozen,
-    fault: &FaultHook,
-) -> std::io::Result<u64> {
+    options: &Options,
+) -> io::Result<u64> {
     let path = snapshot_path(dir, next);
-    let written = write_file(&unfinished(&path), next, batch, frozen, fault);
+    let written = write_file(&unfinished(&path), next, batch, frozen, options);
     if written.is_err() {
-        let _ = std::fs::remove_file(unfinished(&path));
+        let _ = options.disk.remove(&unfinished(&path));
     }
     let length = written?;
-    std::fs::rename(unfinished(&path), &path)?;
-    sync_dir(dir)?;
+    options.disk.rename(&unfinished(&path), &path)?;
+    options.disk.sync_names(dir)?;
     Ok(length)
 }
 
@@ -37,17 +41,22 @@ fn write_file(
     next: u32,
     batch: u64,
     frozen: &Frozen,
-    fault: &FaultHook,
-) -> std::io::Result<u64> {
-    let mut out = BufWriter::new(create(path)?);
+    options: &Options,
+) -> io::Result<u64> {
+    let file = options.disk.create(path)?;
     let (mut number, mut length) = (0, 0);
+    let mut chunk = Vec::new();
     let mut put = |record: &Record<'_>| {
-        let (mut payload, mut bytes) = (Vec::new(), Vec::new());
+        let mut payload = Vec::new();
         record.encode(&mut payload);
-        frame::write(&mut bytes, number, true, &payload);
+        frame::write(&mut chunk, number, true, &payload);
         number += 1;
-        length += bytes.len() as u64;
-        out.write_all(&bytes)
+        if chunk.len() >= CHUNK || matches!(record, Record::SnapshotEnd { .. }) {
+            file.write_at(&chunk, length)?;
+            length += chunk.len() as u64;
+            chunk.clear();
+        }
+        io::Result::Ok(())
     };
     let (clock, horizons) = (frozen.clock, frozen.horizons);
     put(&Record::Snapshot { format: FORMAT, next, batch, clock, horizons })?;
@@ -56,8 +65,8 @@ fn write_file(
     }
     let commits = frozen.history.len() as u64;
     put(&Record::SnapshotEnd { commits, head: frozen.history.head() })?;
-    fault("store.snapshot")?;
-    out.into_inner()?.sync_all()?;
+    (options.fault)("store.snapshot")?;
+    file.sync_all()?;
     Ok(length)
 }
 
@@ -68,11 +77,11 @@ pub struct Loaded {
     pub length: u64,
 }
 
-pub fn load(path: &Path, expected_next: u32) -> anyhow::Result<Loaded> {
-    let mut reader = FrameReader { input: BufReader::new(File::open(path)?), at: 0, number: 0 };
+pub fn load(disk: &dyn Disk, path: &Path, expected_next: u32) -> anyhow::Result<Loaded> {
+    let mut reader = FrameReader::of(disk.open(path)?)?;
     let mut replica = Replica::default();
     let payload = reader.next()?;
-    let (clock, batch) = match Record::decode(&payload)? {
+    let (clock, batch) = match Record::decode(payload)? {
         Record::Snapshot { format, .. } if format > FORMAT => {
             bail!("it has format {format}, which a newer version of Cortex wrote")
         }
@@ -85,7 +94,7 @@ pub fn load(path: &Path, expected_next: u32) -> anyhow::Result<Loaded> {
     loop {
         let at = reader.at;
         let payload = reader.next()?;
-        match Record::decode(&payload).with_context(|| format!("byte {at}"))? {
+        match Record::decode(payload).with_context(|| format!("byte {at}"))? {
             Record::Block(commits) => {
                 for commit in commits {
                     replica.admit(commit);
@@ -96,7 +105,7 @@ pub fn load(path: &Path, expected_next: u32) -> anyhow::Result<Loaded> {
                     commits == replica.history().len() as u64 && head == replica.history().head(),
                     "its content is not what its last record says"
                 );
-                ensure!(reader.input.read(&mut [0])? == 0, "more follows byte {}", reader.at);
+                ensure!(reader.at == reader.length, "more follows byte {}", reader.at);
                 return Ok(Loaded { replica, clock, batch, length: reader.at });
             }
             _ => bail!("byte {at}: a record that no snapshot has"),
@@ -105,27 +114,51 @@ pub fn load(path: &Path, expected_next: u32) -> anyhow::Result<Loaded> {
 }
 
 struct FrameReader {
-    input: BufReader<File>,
+    file: Arc<dyn DiskFile>,
+    length: u64,
+    /// Of the next frame.
     at: u64,
     number: u64,
+    /// What was read ahead, and where in it the next frame starts.
+    chunk: Vec<u8>,
+    used: usize,
 }
 
 impl FrameReader {
-    fn next(&mut self) -> anyhow::Result<Vec<u8>> {
+    fn of(file: Arc<dyn DiskFile>) -> io::Result<FrameReader> {
+        let length = file.length()?;
+        Ok(FrameReader { file, length, at: 0, number: 0, chunk: Vec::new(), used: 0 })
+    }
+
+    /// Makes at least this many bytes of the next frame readable.
+    fn fill(&mut self, wanted: usize) -> anyhow::Result<()> {
+        if self.chunk.len() - self.used >= wanted {
+            return Ok(());
+        }
+        self.chunk.drain(..self.used);
+        self.used = 0;
+        let (at, held) = (self.at, self.chunk.len());
+        let left = usize::try_from(self.length - at).unwrap_or(usize::MAX);
+        ensure!(wanted <= left, "it ends inside the record at byte {at}");
+        self.chunk.resize(left.min(wanted.max(CHUNK)), 0);
+        Ok(self.file.read_at(&mut self.chunk[held..], at + held as u64)?)
+    }
+
+    fn next(&mut self) -> anyhow::Result<&[u8]> {
         let at = self.at;
-        let mut bytes = vec![0; frame::HEADER_LENGTH];
-        self.input.read_exact(&mut bytes).with_context(|| format!("it ends at byte {at}"))?;
-        let payload = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as usize;
+        self.fill(frame::HEADER_LENGTH)?;
+        let length = &self.chunk[self.used + 4..self.used + 8];
+        let payload = u32::from_le_bytes(length.try_into().expect("it has 4 bytes")) as usize;
         ensure!(payload <= frame::PAYLOAD_MAX, "the record at byte {at} is damaged");
-        bytes.resize(frame::frame_length(payload), 0);
-        self.input
-            .read_exact(&mut bytes[frame::HEADER_LENGTH..])
-            .with_context(|| format!("it ends inside the record at byte {at}"))?;
-        match frame::read(&bytes) {
+        let length = frame::frame_length(payload);
+        self.fill(length)?;
+        let start = self.used;
+        match frame::read(&self.chunk[start..start + length]) {
             Next::Frame(frame) if frame.batch == self.number => {
                 self.number += 1;
-                self.at += bytes.len() as u64;
-                Ok(frame.payload.to_vec())
+                self.at += length as u64;
+                self.used += length;
+                Ok(frame.payload)
             }
             _ => bail!("the record at byte {at} is damaged"),
         }

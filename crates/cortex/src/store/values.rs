@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use model::value::ContentHash;
 use sha1::{Digest, Sha1};
 
-use super::segment::{create, sync_dir};
+use super::disk::{create, sync_dir};
 use super::{StoreError, ValueFile};
 
 /// Far above any application's source; a bound on what one upload can fill.

@@ -1,6 +1,7 @@
 //! Giving space back: segments without values, value files without commits. Values that keep a
 //! mostly dead segment alive are written anew at the end of the log.
 
+use std::io;
 use std::sync::PoisonError;
 
 use store::machine::Event;
@@ -8,7 +9,7 @@ use store::{Location, Position};
 
 use super::Committer;
 use crate::store::log::LogError;
-use crate::store::segment::{log_path, snapshot_path, sync_dir};
+use crate::store::segment::snapshot_path;
 
 /// Values moved at a time, so that writers hardly wait for the cleaning of old segments.
 const MOVES_PER_BATCH: usize = 64;
@@ -16,34 +17,28 @@ const MOVES_PER_BATCH: usize = 64;
 impl Committer {
     /// Removes what the snapshot that ends before `next` made superfluous.
     pub(super) fn free_covered(&mut self, next: u32) {
-        let machine = self.shared.machine();
-        let mut segments = self.shared.segments.write().unwrap_or_else(PoisonError::into_inner);
-        let dead: Vec<u32> = segments
-            .range(..next)
-            .map(|(number, _)| *number)
-            .filter(|number| !machine.replica().segments().contains_key(number))
-            .collect();
-        let mut paths: Vec<_> = dead.iter().map(|number| log_path(&self.dir, *number)).collect();
-        for number in &dead {
-            segments.remove(number);
-        }
-        drop((machine, segments));
-        let older = self.old_snapshots(next);
-        paths.extend(older.iter().map(|older| snapshot_path(&self.dir, *older)));
-        for path in &paths {
-            if let Err(error) = std::fs::remove_file(path) {
-                tracing::warn!(%error, file = %path.display(), "store.cleaning_failed");
-            }
-        }
-        if let Err(error) = sync_dir(&self.dir) {
+        let dead: Vec<u32> = {
+            let machine = self.shared.machine();
+            let segments = self.log.segments().read().unwrap_or_else(PoisonError::into_inner);
+            let needed = machine.replica().segments();
+            segments.range(..next).map(|(n, _)| *n).filter(|n| !needed.contains_key(n)).collect()
+        };
+        // No commit lies in them, and none ever will.
+        let freed = self.log.free(&dead);
+        let removed = self.old_snapshots(next).and_then(|older| {
+            let mut paths = older.iter().map(|older| snapshot_path(&self.dir, *older));
+            paths.try_for_each(|path| self.options.disk.remove(&path))?;
+            self.options.disk.sync_names(&self.dir)
+        });
+        for error in [freed.err(), removed.err()].into_iter().flatten() {
             tracing::warn!(%error, "store.cleaning_failed");
         }
     }
 
-    fn old_snapshots(&self, next: u32) -> Vec<u32> {
-        let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("index-")?.parse().ok();
-        entries.filter_map(|entry| number(entry.file_name())).filter(|n| *n < next).collect()
+    fn old_snapshots(&self, next: u32) -> io::Result<Vec<u32>> {
+        let names = self.options.disk.names(&self.dir)?;
+        let number = |name: String| name.strip_prefix("index-")?.parse().ok();
+        Ok(names.into_iter().filter_map(number).filter(|n| *n < next).collect())
     }
 
     /// Chooses the emptiest segments until the old ones hold at most as many dead bytes as live
@@ -53,7 +48,7 @@ impl Committer {
             return;
         }
         let machine = self.shared.machine();
-        let segments = self.shared.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let segments = self.log.segments().read().unwrap_or_else(PoisonError::into_inner);
         let live = |n: &u32| machine.replica().segments().get(n).copied().unwrap_or(0);
         let mut old: Vec<(u32, u64, u64)> = segments
             .range(..next)
@@ -87,7 +82,7 @@ impl Committer {
                 continue;
             };
             let Some(file) = self.shared.file_of(&commit) else { continue };
-            match self.shared.read(&commit, &file) {
+            match self.shared.read(&commit, &*file) {
                 Ok(value) => moves.push((self.expect(value, None), at)),
                 // The segment stays then, and with it the chance to repair it.
                 Err(error) => tracing::error!(%error, "store.value_damaged"),
