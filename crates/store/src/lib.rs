@@ -10,6 +10,7 @@ pub mod history;
 pub mod machine;
 pub mod record;
 pub mod replica;
+pub mod resp;
 pub mod sum;
 pub mod trie;
 pub mod watch;
