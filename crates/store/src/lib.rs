@@ -12,8 +12,8 @@ pub mod record;
 pub mod replica;
 pub mod resp;
 pub mod sum;
-pub mod trie;
 pub mod watch;
+pub mod winners;
 
 pub use clock::{HybridClock, Stamp};
 pub use commit::{Action, Commit, Location, NodeTag, Position};

@@ -10,7 +10,7 @@ use crate::clock::Stamp;
 use crate::commit::{Action, Commit, Location, Position};
 use crate::expiry::{Expiring, Expiry};
 use crate::history::{History, Inserted};
-use crate::trie::Trie;
+use crate::winners::Winners;
 
 /// `squash`: superseded commits before it are dropped. `garbage`: every member holds everything
 /// up to it, so deletes up to it are dropped too.
@@ -67,7 +67,7 @@ pub enum Admitted {
 #[derive(Clone, Debug, Default)]
 pub struct Replica {
     history: History,
-    winners: Trie,
+    winners: Winners,
     horizons: Horizons,
     /// Winners that are deletes.
     deleted: usize,
@@ -122,8 +122,6 @@ impl Replica {
                 found.push(commit);
             }
         });
-        // Token order and text order differ: "a!" stands before "a::b" as a text.
-        found.sort_by(|a, b| a.key.cmp(&b.key));
         found
     }
 

@@ -1,0 +1,212 @@
+//! The newest commit of every key, in the order of the keys' text. Knows where a winner stands in
+//! the history, not what it holds. Shares each key's text with the commits.
+//!
+//! Whole tokens need no tree of tokens: everything below `a::b` begins with `a::b::` and so lies
+//! together. Sorted blocks take half the memory of a trie, and some 50 bytes for a key.
+
+use std::sync::Arc;
+
+use model::Prefix;
+use model::key::SEPARATOR;
+
+use crate::commit::Position;
+
+/// Inserting moves half of this many entries, some 2 KiB.
+const BLOCK_KEYS_MAX: usize = 128;
+/// Two neighbours that together hold no more than this become one.
+const BLOCK_KEYS_MERGED: usize = BLOCK_KEYS_MAX / 2;
+/// A block grows by this much, so that little of it is empty.
+const GROWTH: usize = 16;
+
+type Entry = (Arc<str>, Position);
+
+#[derive(Clone, Debug, Default)]
+pub struct Winners {
+    /// None is empty.
+    blocks: Vec<Vec<Entry>>,
+    len: usize,
+}
+
+impl Winners {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn get(&self, key: &str) -> Option<Position> {
+        let (block, index) = self.find(key);
+        let (found, at) = self.blocks.get(block)?.get(index)?;
+        (**found == *key).then_some(*at)
+    }
+
+    /// Returns the winner before.
+    pub fn set(&mut self, key: &Arc<str>, winner: Position) -> Option<Position> {
+        let (at_block, index) = self.find(key);
+        let Some(block) = self.blocks.get_mut(at_block) else {
+            self.blocks.push(vec![(key.clone(), winner)]);
+            self.len += 1;
+            return None;
+        };
+        if let Some((found, at)) = block.get_mut(index)
+            && *found == *key
+        {
+            // The older text goes with its commit: two texts of a key would be kept otherwise.
+            *found = key.clone();
+            return Some(std::mem::replace(at, winner));
+        }
+        self.len += 1;
+        if block.len() == BLOCK_KEYS_MAX {
+            // Keys that come in order leave full blocks behind.
+            let at = if index == block.len() { index } else { block.len() / 2 };
+            let mut upper = block.split_off(at);
+            block.shrink_to_fit();
+            if index >= at {
+                insert(&mut upper, index - at, (key.clone(), winner));
+            } else {
+                insert(block, index, (key.clone(), winner));
+            }
+            self.blocks.insert(at_block + 1, upper);
+            return None;
+        }
+        insert(block, index, (key.clone(), winner));
+        None
+    }
+
+    pub fn remove(&mut self, key: &str) -> Option<Position> {
+        let (at_block, index) = self.find(key);
+        let block = self.blocks.get_mut(at_block)?;
+        if *block.get(index)?.0 != *key {
+            return None;
+        }
+        let (_, at) = block.remove(index);
+        self.len -= 1;
+        if block.is_empty() {
+            self.blocks.remove(at_block);
+        } else {
+            self.merge_around(at_block);
+        }
+        Some(at)
+    }
+
+    /// The winners at and below a prefix, in the order of their keys.
+    pub fn visit(&self, prefix: &Prefix, visit: &mut dyn FnMut(Position)) {
+        let prefix = prefix.as_str();
+        if prefix.is_empty() {
+            return self.blocks.iter().flatten().for_each(|(_, at)| visit(*at));
+        }
+        if let Some(at) = self.get(prefix) {
+            visit(at);
+        }
+        let below = format!("{prefix}{SEPARATOR}");
+        for (_, at) in self.from(&below).take_while(|(key, _)| key.starts_with(&below)) {
+            visit(*at);
+        }
+    }
+
+    fn from(&self, key: &str) -> impl Iterator<Item = &Entry> {
+        let (at_block, index) = self.find(key);
+        let blocks = self.blocks.get(at_block..).unwrap_or_default();
+        blocks.iter().flatten().skip(index)
+    }
+
+    /// The block that holds `key` or would take it, and the index inside of it.
+    fn find(&self, key: &str) -> (usize, usize) {
+        let after = self.blocks.partition_point(|block| *block[0].0 <= *key);
+        let at_block = after.saturating_sub(1);
+        let index = self
+            .blocks
+            .get(at_block)
+            .map_or(0, |block| block.partition_point(|(held, _)| **held < *key));
+        (at_block, index)
+    }
+
+    fn merge_around(&mut self, at_block: usize) {
+        for first in [at_block.saturating_sub(1), at_block] {
+            let Some(second) = self.blocks.get(first + 1) else { return };
+            if self.blocks[first].len() + second.len() <= BLOCK_KEYS_MERGED {
+                let second = self.blocks.remove(first + 1);
+                self.blocks[first].reserve_exact(second.len());
+                self.blocks[first].extend(second);
+                return;
+            }
+        }
+    }
+}
+
+fn insert(block: &mut Vec<Entry>, index: usize, entry: Entry) {
+    if block.len() == block.capacity() {
+        block.reserve_exact(GROWTH);
+    }
+    block.insert(index, entry);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::clock::Stamp;
+
+    fn at(stamp: u64) -> Position {
+        Position::start_of(Stamp(stamp))
+    }
+
+    fn check(winners: &Winners, expected: &BTreeMap<Arc<str>, Position>, prefix: &str) {
+        assert_eq!(winners.len(), expected.len());
+        let prefix: Prefix = prefix.parse().unwrap();
+        let mut found = Vec::new();
+        winners.visit(&prefix, &mut |at| found.push(at));
+        let wanted = expected.iter().filter(|(key, _)| prefix.matches(&key.parse().unwrap()));
+        assert_eq!(found, wanted.map(|(_, at)| *at).collect::<Vec<_>>());
+        for block in &winners.blocks {
+            assert!((1..=BLOCK_KEYS_MAX).contains(&block.len()));
+            assert!(block.capacity() <= BLOCK_KEYS_MAX + GROWTH);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn they_are_a_sorted_map(
+            changes in prop::collection::vec(("[ab!](::[a-c!]{1,2}:?){0,3}", any::<bool>()), 1..400),
+            prefix in "(a(::[a-c!])?)?",
+        ) {
+            let (mut winners, mut expected) = (Winners::default(), BTreeMap::new());
+            for (stamp, (key, set)) in changes.iter().enumerate() {
+                let (key, at) = (Arc::from(key.as_str()), at(1 + stamp as u64));
+                prop_assert_eq!(winners.get(&key), expected.get(&key).copied());
+                if *set {
+                    prop_assert_eq!(winners.set(&key, at), expected.insert(key, at));
+                } else {
+                    prop_assert_eq!(winners.remove(&key), expected.remove(&key));
+                }
+            }
+            check(&winners, &expected, &prefix);
+        }
+    }
+
+    #[test]
+    fn many_keys_in_any_order_and_out_again() {
+        for step in [1u64, 7, 1999] {
+            let (mut winners, mut expected) = (Winners::default(), BTreeMap::new());
+            for n in 0..2000u64 {
+                let key: Arc<str> = format!("k::{:04}", n * step % 2000).into();
+                winners.set(&key, at(n + 1));
+                expected.insert(key, at(n + 1));
+            }
+            check(&winners, &expected, "k");
+            let full = winners.len() * 2 >= winners.blocks.len() * BLOCK_KEYS_MAX;
+            assert!(full, "blocks are half full at least: {}", winners.blocks.len());
+            for n in 0..1990u64 {
+                let key: Arc<str> = format!("k::{n:04}").into();
+                assert_eq!(winners.remove(&key), expected.remove(&key));
+            }
+            check(&winners, &expected, "k");
+            assert!(winners.blocks.len() <= 2);
+        }
+    }
+}
