@@ -1,8 +1,11 @@
 //! Measurements that anybody can run again. Each starts what it measures, on this machine's own
 //! addresses, bounded in time, and prints a table for people or JSON for machines.
 
+mod interrupted;
 pub mod platform;
+mod process;
 pub mod proxy;
+pub mod store;
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,6 +25,8 @@ pub enum What {
     Platform(platform::PlatformArgs),
     /// The router beside nginx and HAProxy: processor time per request, latency, memory
     Proxy(proxy::ProxyArgs),
+    /// The replicated store beside Redis, etcd, PostgreSQL and SQLite: set, lookup, delete
+    Store(store::StoreArgs),
     #[command(hide = true)]
     ProxyRouter(proxy::StandaloneArgs),
 }
@@ -30,6 +35,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     match &args.what {
         What::Platform(args) => platform::run(args),
         What::Proxy(args) => proxy::run(args),
+        What::Store(args) => store::run(args),
         What::ProxyRouter(args) => proxy::run_standalone(args),
     }
 }

@@ -3,21 +3,17 @@
 
 mod contender;
 mod load;
-mod process;
 mod report;
 mod standalone;
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context;
 use clap::Args;
 
 use self::contender::{Contender, Site};
 use self::report::{Report, Round};
-use super::temporary_directory;
+use super::interrupted::Interrupted;
+use super::{process, temporary_directory};
 
 pub use standalone::StandaloneArgs;
 pub use standalone::run as run_standalone;
@@ -84,37 +80,6 @@ const WORKLOADS: [Workload; 4] = [
         is_file: true,
     },
 ];
-
-/// Ctrl-C or SIGTERM came: everything that was started is to be stopped.
-#[derive(Clone, Debug, Default)]
-pub struct Interrupted(Arc<AtomicBool>);
-
-impl Interrupted {
-    pub fn check(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(!self.0.load(Ordering::Relaxed), "interrupted; everything was stopped");
-        Ok(())
-    }
-
-    fn watch(&self) -> anyhow::Result<()> {
-        let flag = self.clone();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-        let mut terminate = {
-            let _inside = runtime.enter();
-            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?
-        };
-        let body = move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = tokio::signal::ctrl_c() => {}
-                    _ = terminate.recv() => {}
-                }
-            });
-            flag.0.store(true, Ordering::Relaxed);
-        };
-        std::thread::Builder::new().name("interrupts".into()).spawn(body)?;
-        Ok(())
-    }
-}
 
 /// Who runs where, so that nobody measures a neighbour.
 #[derive(Clone, Copy, Debug)]
@@ -198,11 +163,4 @@ fn one(
     let seen = load.run(workload, contender.port, seconds)?;
     let after = contender.process.usage()?;
     Ok(Round::new(after.cpu_seconds - before.cpu_seconds, after.resident_kb, seen))
-}
-
-/// Free a moment ago; whoever takes it meanwhile makes the start fail with a clear message.
-fn free_port() -> anyhow::Result<u16> {
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let listener = TcpListener::bind(any).context("no port is free on loopback")?;
-    Ok(listener.local_addr()?.port())
 }

@@ -2,21 +2,18 @@
 //! backend behind all of them is started here too.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
 
-use super::process::Process;
-use super::{FILE_BYTES, FILE_PATH, Interrupted, LARGE_BYTES, SMALL_BYTES, Workload, free_port};
+use super::{FILE_BYTES, FILE_PATH, LARGE_BYTES, SMALL_BYTES, Workload};
+use crate::bench::interrupted::Interrupted;
+use crate::bench::process::{Process, find, free_port, on_loopback};
 
 const BACKEND_CONFIGURATION: &str = include_str!("backend.conf");
 const NGINX_CONFIGURATION: &str = include_str!("nginx.conf");
 const HAPROXY_CONFIGURATION: &str = include_str!("haproxy.conf");
-/// Servers are often where an ordinary user's search path does not lead.
-const PROGRAM_DIRECTORIES: [&str; 5] =
-    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/bin"];
 
 /// What all are given.
 pub struct Site {
@@ -85,13 +82,6 @@ pub fn required(program: &str) -> anyhow::Result<PathBuf> {
     })
 }
 
-fn find(program: &str) -> Option<PathBuf> {
-    PROGRAM_DIRECTORIES
-        .iter()
-        .map(|place| Path::new(place).join(program))
-        .find(|path| path.is_file())
-}
-
 pub fn backend(
     site: &Site,
     core: Option<usize>,
@@ -151,10 +141,6 @@ fn router(site: &Site, port: u16) -> anyhow::Result<Command> {
         .arg(site.directory.join("router"))
         .stdout(Stdio::null());
     Ok(command)
-}
-
-fn on_loopback(port: u16) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
 /// `nginx version: nginx/1.22.1` and `HAProxy version 2.6.12-1 …` both hold it as a word with dots.

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use super::process::on_core;
-use super::{Interrupted, Workload};
+use super::Workload;
+use crate::bench::interrupted::Interrupted;
+use crate::bench::process::on_core;
 
 const CONNECTIONS: u32 = 64;
 /// `wrk` waits for the last answers.

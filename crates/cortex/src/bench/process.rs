@@ -1,9 +1,10 @@
 //! Processes that a measurement starts: on one core, found by id, stopped by id, and what they
 //! have used of processor and memory, from `/proc`.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,17 +12,41 @@ use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::Interrupted;
+use super::interrupted::Interrupted;
 
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 /// Then it is killed.
 const STOP_TIME_MAX: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(10);
+/// Servers are often where an ordinary user's search path does not lead.
+const PROGRAM_DIRECTORIES: [&str; 5] =
+    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/bin"];
+/// Of a log, its end is told.
+const LAST_WORDS_BYTES_MAX: usize = 2000;
+
+pub fn find(program: &str) -> Option<PathBuf> {
+    PROGRAM_DIRECTORIES
+        .iter()
+        .map(|place| Path::new(place).join(program))
+        .find(|path| path.is_file())
+}
+
+pub fn on_loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// Free a moment ago; whoever takes it meanwhile makes the start fail with a clear message.
+pub fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind(on_loopback(0)).context("no port is free on loopback")?;
+    Ok(listener.local_addr()?.port())
+}
 
 /// Stopped when it is dropped, with its children.
 pub struct Process {
     name: String,
     child: Child,
+    /// Where it writes; none when the last words come through a pipe.
+    log: Option<PathBuf>,
 }
 
 impl Process {
@@ -33,7 +58,20 @@ impl Process {
     ) -> anyhow::Result<Process> {
         let start = || command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let child = on_core(core, start)?.with_context(|| format!("{name} cannot be started"))?;
-        Ok(Process { name: name.into(), child })
+        Ok(Process { name: name.into(), child, log: None })
+    }
+
+    /// For one that writes more than a pipe holds: everything goes to `log`.
+    pub fn start_logging(
+        name: &str,
+        command: &mut Command,
+        log: PathBuf,
+    ) -> anyhow::Result<Process> {
+        let file =
+            File::create(&log).with_context(|| format!("{} cannot be made", log.display()))?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let child = command.spawn().with_context(|| format!("{name} cannot be started"))?;
+        Ok(Process { name: name.into(), child, log: Some(log) })
     }
 
     /// Until something accepts there.
@@ -59,15 +97,25 @@ impl Process {
 
     /// Of a process that ended.
     fn last_words(&mut self) -> String {
+        if let Some(log) = &self.log {
+            let bytes = fs::read(log).unwrap_or_default();
+            let end = &bytes[bytes.len().saturating_sub(LAST_WORDS_BYTES_MAX)..];
+            return String::from_utf8_lossy(end).trim().into();
+        }
         let text = self.child.stderr.take().map(io::read_to_string);
         text.and_then(Result::ok).unwrap_or_default().trim().into()
     }
 
-    /// What it and its children use.
+    /// What it and its children use, and what those of them used that have ended.
     pub fn usage(&self) -> anyhow::Result<Usage> {
+        let parent = self.child.id();
         let mut usage = Usage::default();
-        for pid in family(self.child.id())? {
-            usage.add(pid).with_context(|| format!("what {} uses", self.name))?;
+        for pid in family(parent)? {
+            let added = usage.add(pid);
+            // A child that ended meanwhile is in its parent's sum the next time.
+            if pid == parent {
+                added.with_context(|| format!("what {} uses", self.name))?;
+            }
         }
         Ok(usage)
     }
@@ -137,12 +185,18 @@ impl Usage {
     }
 }
 
-/// User and kernel time of all its threads, also of those that ended.
+/// User and kernel time of this process.
+pub fn own_cpu_seconds() -> anyhow::Result<f64> {
+    let mut usage = Usage::default();
+    usage.add(std::process::id())?;
+    Ok(usage.cpu_seconds)
+}
+
+/// User and kernel time of all its threads and of its children, of those that ended.
 fn cpu_ticks(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(user + system)
+    let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let ticks: Vec<u64> = fields.take(4).map_while(|field| field.parse().ok()).collect();
+    (ticks.len() == 4).then(|| ticks.iter().sum())
 }
 
 fn resident_kb(status: &str) -> Option<u64> {
@@ -177,7 +231,7 @@ mod tests {
     #[test]
     fn times_are_read_past_odd_names() {
         let stat = "7 (a) b) S 3 7 7 0 -1 4 1 0 0 0 250 130 9 9 20 0 1 0";
-        assert_eq!(cpu_ticks(stat), Some(380));
+        assert_eq!(cpu_ticks(stat), Some(398));
         assert_eq!(parent_of(stat), Some(3));
         assert_eq!(cpu_ticks("7 (a) S 3"), None);
         assert_eq!(resident_kb("Name:\ta\nVmRSS:\t  5120 kB\n"), Some(5120));
@@ -195,6 +249,28 @@ mod tests {
         drop(process);
         assert!(rustix::process::test_kill_process(pid.unwrap()).is_err());
         assert!(cores().unwrap().contains(&core));
+    }
+
+    #[test]
+    fn the_last_words_are_in_the_log_and_ended_children_count() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "(i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done); sleep 600"]);
+        let log = directory.path().join("log");
+        let process = Process::start_logging("sh", &mut command, log.clone()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while process.usage().unwrap().cpu_seconds < 0.02 {
+            assert!(Instant::now() < deadline, "the child's time is counted");
+            std::thread::sleep(POLL);
+        }
+        drop(process);
+
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo out of luck; exit 3"]);
+        let mut process = Process::start_logging("sh", &mut command, log).unwrap();
+        let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
+        let error = process.wait_for(nobody, &Interrupted::default()).unwrap_err().to_string();
+        assert!(error.contains("out of luck"), "{error}");
     }
 
     #[test]

@@ -1,0 +1,86 @@
+//! What the load asks of every store, in its own protocol and as cheaply as that allows: the load
+//! shares the two cores with whom it measures. Driven by `load`; knows nothing of rows or tables.
+
+pub mod etcd;
+pub mod postgres;
+pub mod resp;
+pub mod sqlite;
+
+use std::net::SocketAddr;
+
+use rustix::net::SendFlags;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpStream;
+
+/// One turn is these three, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Set,
+    Lookup,
+    Delete,
+}
+
+pub const TURN: [Action; 3] = [Action::Set, Action::Lookup, Action::Delete];
+
+pub fn key(turn: u64) -> String {
+    format!("test::{turn}")
+}
+
+/// A connection to one store. An error, also a wrong answer, makes the load repeat the action.
+pub trait Connection: Sized + 'static {
+    /// `kept`: for many actions, so that preparing statements is worth it.
+    async fn open(address: SocketAddr, kept: bool) -> anyhow::Result<Self>;
+    async fn perform(&mut self, action: Action, turn: u64) -> anyhow::Result<()>;
+    /// Says good-bye where the protocol has a word for it.
+    async fn close(self);
+}
+
+/// Connecting on loopback ends inside the call, so the first bytes can follow at once: nothing
+/// waits for an event that has already come.
+pub fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&address.into()) {
+        Err(error)
+            if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) =>
+        {
+            return Err(error);
+        }
+        _ => {}
+    }
+    socket.set_tcp_nodelay(true)?;
+    TcpStream::from_std(socket.into())
+}
+
+/// Sends all of it; waits only when the socket is full, or not connected yet.
+pub async fn send(stream: &TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::net::send(stream, bytes, SendFlags::NOSIGNAL) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+                stream.writable().await?;
+                // Clears the readiness when the socket is still full.
+                match stream.try_write(bytes) {
+                    Ok(count) => bytes = &bytes[count..],
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Adds what has come to `buffer`; an end of the stream is an error.
+pub async fn receive(stream: &TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<()> {
+    loop {
+        stream.readable().await?;
+        match stream.try_read_buf(buffer) {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The figures of all runs, what they come to, and how they compare: with each other and with what
+//! was asked for. `table` prints them for people.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::contender::{Contender, Kind};
+use super::load::Seen;
+use super::statistics::Summary;
+use super::thesis::{TABLES, Table};
+use super::{Load, Mode, Plan};
+use crate::bench::median;
+
+const TMPFS: i64 = 0x0102_1994;
+
+/// Nothing written there survives: a sync costs nothing, and means nothing.
+pub fn is_disk(directory: &Path) -> anyhow::Result<bool> {
+    Ok(rustix::fs::statfs(directory)?.f_type != TMPFS)
+}
+
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub plan: Plan,
+    /// False: the directory is in memory, and no figure is of a durable store.
+    pub on_disk: bool,
+    pub contenders: Vec<Named>,
+    pub not_run: Vec<NotRun>,
+    pub rows: Vec<Row>,
+    pub thesis: &'static [Table],
+}
+
+#[derive(Debug, Serialize)]
+pub struct Named {
+    pub kind: Kind,
+    pub version: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct NotRun {
+    pub name: &'static str,
+    pub why: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Row {
+    pub mode: Mode,
+    pub workers: usize,
+    pub cells: Vec<Cell>,
+}
+
+/// One contender's figures for one row.
+#[derive(Debug, Serialize)]
+pub struct Cell {
+    pub kind: Kind,
+    pub operations: u64,
+    pub runs: Vec<Run>,
+    pub sum: Option<Sum>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    pub seconds: f64,
+    pub operations_per_second: f64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub cpu_us_per_operation: f64,
+    pub repeated: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    #[serde(skip)]
+    operations: u64,
+}
+
+/// What the runs come to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sum {
+    pub seconds: Summary,
+    pub operations_per_second: Summary,
+    /// Medians of the runs' own.
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub cpu_us_per_operation: f64,
+    /// Of all runs.
+    pub repeated: u64,
+}
+
+impl Run {
+    pub fn new(seen: &Seen, cpu_seconds: f64) -> Run {
+        let operations = seen.operations as f64;
+        Run {
+            seconds: seen.seconds,
+            operations_per_second: operations / seen.seconds,
+            p50_ms: seen.p50_ms,
+            p99_ms: seen.p99_ms,
+            cpu_us_per_operation: cpu_seconds * 1e6 / operations,
+            repeated: seen.repeated,
+            failure: seen.failure.clone(),
+            operations: seen.operations,
+        }
+    }
+}
+
+impl Report {
+    pub fn new(
+        plan: &Plan,
+        contenders: &[Contender],
+        left_out: Vec<(Kind, String)>,
+        on_disk: bool,
+    ) -> Report {
+        let named = |one: &Contender| Named { kind: one.kind, version: one.version.clone() };
+        let mut not_run: Vec<NotRun> =
+            left_out.into_iter().map(|(kind, why)| NotRun { name: kind.name(), why }).collect();
+        not_run.push(NotRun {
+            name: "mongodb",
+            why: "not re-run: Debian has no package of it; Redis without fsync stands in for its \
+                  lazy writes"
+                .into(),
+        });
+        Report {
+            plan: plan.clone(),
+            on_disk,
+            contenders: contenders.iter().map(named).collect(),
+            not_run,
+            rows: Vec::new(),
+            thesis: &TABLES,
+        }
+    }
+
+    pub fn add(&mut self, load: Load, contender: usize, run: Run) {
+        let kind = self.contenders[contender].kind;
+        let same = |row: &Row| (row.mode, row.workers) == (load.mode, load.workers);
+        let at = self.rows.iter().position(same).unwrap_or_else(|| {
+            self.rows.push(Row { mode: load.mode, workers: load.workers, cells: Vec::new() });
+            self.rows.len() - 1
+        });
+        let cells = &mut self.rows[at].cells;
+        let at = cells.iter().position(|cell| cell.kind == kind).unwrap_or_else(|| {
+            cells.push(Cell { kind, operations: 0, runs: Vec::new(), sum: None });
+            cells.sort_by_key(|cell| cell.kind);
+            cells.iter().position(|cell| cell.kind == kind).unwrap_or(0)
+        });
+        cells[at].add(run);
+    }
+
+    pub fn sum(&self, mode: Mode, workers: usize, kind: Kind) -> Option<&Sum> {
+        let row = self.rows.iter().find(|row| (row.mode, row.workers) == (mode, workers))?;
+        row.cells.iter().find(|cell| cell.kind == kind)?.sum.as_ref()
+    }
+}
+
+impl Cell {
+    fn add(&mut self, run: Run) {
+        self.operations = run.operations;
+        self.runs.push(run);
+        let all = |value: fn(&Run) -> f64| -> Vec<f64> { self.runs.iter().map(value).collect() };
+        let seconds = Summary::of(&all(|run| run.seconds));
+        let rates = Summary::of(&all(|run| run.operations_per_second));
+        self.sum = seconds.zip(rates).map(|(seconds, operations_per_second)| Sum {
+            seconds,
+            operations_per_second,
+            p50_ms: median(all(|run| run.p50_ms)),
+            p99_ms: median(all(|run| run.p99_ms)),
+            cpu_us_per_operation: median(all(|run| run.cpu_us_per_operation)),
+            repeated: self.runs.iter().map(|run| run.repeated).sum(),
+        });
+    }
+}
