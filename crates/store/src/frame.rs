@@ -2,7 +2,8 @@
 //! slices alone; the shell reads and writes the files.
 //!
 //! A frame names its batch. A batch is written only after the one before it is durable, so at
-//! most one batch can be torn: a broken frame is a torn tail unless a later batch follows it.
+//! most one batch can be torn: a broken frame is a torn tail unless a later batch follows it, or
+//! the mark that its own batch was durable.
 
 use thiserror::Error;
 
@@ -14,6 +15,9 @@ pub const ALIGNMENT: usize = 8;
 /// A block of a snapshot with the longest keys has some 600 KiB.
 pub const PAYLOAD_MAX: usize = 1 << 20;
 const FLAG_LAST: u32 = 1;
+const MARK_MAGIC: u32 = 0x3144_5243;
+/// Never astride two sectors of a disk, as it is aligned like frames.
+pub const MARK_LENGTH: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
@@ -42,6 +46,10 @@ pub struct Extent {
     pub torn: bool,
     /// None when the segment holds no batch.
     pub batches: Option<(u64, u64)>,
+    /// Where the newest batch starts.
+    pub newest_start: usize,
+    /// The newest batch has its mark.
+    pub marked: bool,
 }
 
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -52,6 +60,8 @@ pub enum Damage {
         "the record at byte {offset} is damaged, and acknowledged writes follow at byte {later}"
     )]
     Followed { offset: usize, later: usize },
+    #[error("the record at byte {offset} is damaged, and it was acknowledged, as byte {mark} says")]
+    Acknowledged { offset: usize, mark: usize },
     #[error("the record at byte {offset} belongs to write {found}, but {expected} was expected")]
     OutOfOrder { offset: usize, expected: u64, found: u64 },
 }
@@ -61,6 +71,7 @@ impl Damage {
         match self {
             Damage::Broken { offset }
             | Damage::Followed { offset, .. }
+            | Damage::Acknowledged { offset, .. }
             | Damage::OutOfOrder { offset, .. } => *offset,
         }
     }
@@ -88,6 +99,20 @@ pub fn write(out: &mut Vec<u8>, batch: u64, last: bool, payload: &[u8]) {
     out.extend_from_slice(&checksum.to_le_bytes());
     out.extend_from_slice(payload);
     out.resize(start + frame_length(payload.len()), 0);
+}
+
+/// Written behind a batch once that is durable, and before anybody is told. Nobody waits until the
+/// mark itself is: a process that is killed leaves it to the kernel, and the next batch syncs it.
+pub fn mark(batch: u64) -> [u8; MARK_LENGTH] {
+    let mut mark = [0; MARK_LENGTH];
+    mark[..4].copy_from_slice(&MARK_MAGIC.to_le_bytes());
+    mark[4..].copy_from_slice(&crc32fast::hash(&batch.to_le_bytes()).to_le_bytes());
+    mark
+}
+
+/// The length of the mark that follows a batch's last frame; one may lack it.
+fn mark_length(bytes: &[u8], batch: u64) -> usize {
+    if bytes.starts_with(&mark(batch)) { MARK_LENGTH } else { 0 }
 }
 
 fn checksum(header: &[u8], payload: &[u8]) -> u32 {
@@ -133,7 +158,8 @@ pub fn check(
     ending: Ending,
 ) -> Result<Extent, Damage> {
     let mut offset = start;
-    let mut extent = Extent { end: start, torn: false, batches: None };
+    let mut extent =
+        Extent { end: start, torn: false, batches: None, newest_start: start, marked: false };
     // The batch whose first frames were read, but not its last.
     let mut open: Option<u64> = None;
     loop {
@@ -147,7 +173,11 @@ pub fn check(
                 open = if frame.last { None } else { Some(frame.batch) };
                 if frame.last {
                     let oldest = extent.batches.map_or(frame.batch, |(oldest, _)| oldest);
+                    let marked = mark_length(&bytes[offset..], frame.batch);
                     extent.batches = Some((oldest, frame.batch));
+                    extent.newest_start = extent.end;
+                    extent.marked = marked > 0;
+                    offset += marked;
                     extent.end = offset;
                 }
             }
@@ -156,8 +186,8 @@ pub fn check(
                 if ending == Ending::Sealed {
                     return Err(Damage::Broken { offset });
                 }
-                if let Some(later) = later_batch(bytes, offset, expected) {
-                    return Err(Damage::Followed { offset, later });
+                if let Some(damage) = acknowledged(bytes, offset, expected) {
+                    return Err(damage);
                 }
                 extent.torn = true;
                 return Ok(extent);
@@ -166,21 +196,23 @@ pub fn check(
     }
 }
 
-/// Looks for a frame of a batch that can only have been written once the one at `offset` was
-/// durable. With nothing read yet, the lowest batch found is taken to be the torn one.
-fn later_batch(bytes: &[u8], offset: usize, torn: Option<u64>) -> Option<usize> {
+/// Looks for what can only have been written once the batch at `offset` was durable: its mark, or
+/// a later batch. With nothing read yet, the lowest batch found is taken to be the torn one.
+fn acknowledged(bytes: &[u8], offset: usize, torn: Option<u64>) -> Option<Damage> {
     let mut torn = torn;
     let mut at = offset.next_multiple_of(ALIGNMENT);
-    while at + HEADER_LENGTH <= bytes.len() {
-        if let Some(frame) = parse(&bytes[at..]) {
-            let torn = *torn.get_or_insert(frame.batch);
-            if frame.batch > torn {
-                return Some(at);
-            }
-            at += frame.length;
-        } else {
-            at += ALIGNMENT;
+    while at + MARK_LENGTH <= bytes.len() {
+        if torn.is_some_and(|torn| mark_length(&bytes[at..], torn) > 0) {
+            return Some(Damage::Acknowledged { offset, mark: at });
         }
+        let Some(frame) = parse(&bytes[at..]) else {
+            at += ALIGNMENT;
+            continue;
+        };
+        if frame.batch > *torn.get_or_insert(frame.batch) {
+            return Some(Damage::Followed { offset, later: at });
+        }
+        at += frame.length;
     }
     None
 }
@@ -195,6 +227,9 @@ pub fn frames(bytes: &[u8], start: usize, end: usize) -> impl Iterator<Item = (u
         let frame = parse(&bytes[offset..end])?;
         let at = offset;
         offset += frame.length;
+        if frame.last {
+            offset += mark_length(&bytes[offset..end], frame.batch);
+        }
         Some((at, frame))
     })
 }

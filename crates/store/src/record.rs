@@ -8,7 +8,7 @@ use crate::replica::Horizons;
 use crate::sum::Fingerprint;
 
 /// Raised when older builds could not read what this one writes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 const SEGMENT: u8 = 1;
 const COMMIT: u8 = 2;

@@ -8,9 +8,10 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
+use store::frame::{self, MARK_LENGTH};
 use store::machine::Entry;
 use store::record::Record;
-use store::{Commit, Location, frame};
+use store::{Commit, Location};
 use thiserror::Error;
 
 use super::disk::DiskFile;
@@ -138,14 +139,15 @@ impl SegmentedLog {
     fn capacity_after(&self, batch: usize) -> u32 {
         let doubled = self.current.capacity.saturating_mul(2);
         let grown = doubled.clamp(self.options.segment_bytes_first, self.options.segment_bytes_max);
-        let needed = (batch + segment::header_length()).next_multiple_of(4096);
+        let needed = (segment::header_length() + batch + MARK_LENGTH).next_multiple_of(4096);
         grown.max(u32::try_from(needed).unwrap_or(u32::MAX))
     }
 
     fn rotate(&mut self, batch: usize) -> Result<(), LogError> {
         let number = self.number + 1;
         let wanted = self.capacity_after(batch);
-        let fits = |capacity: u32| capacity as usize >= batch + segment::header_length();
+        let fits =
+            |capacity: u32| capacity as usize >= segment::header_length() + batch + MARK_LENGTH;
         let prepared = self.next.take().and_then(|(capacity, preparing)| {
             // One that failed in the background is tried again, and then reported.
             let file = preparing.join().ok()?.ok()?;
@@ -207,7 +209,7 @@ impl CommitLog for SegmentedLog {
     }
 
     fn begins_segment(&self, bytes: usize) -> bool {
-        self.end as usize + bytes > self.current.capacity as usize
+        self.end as usize + bytes + MARK_LENGTH > self.current.capacity as usize
     }
 
     fn append(&mut self, batch: &Batch) -> Result<Appended, LogError> {
@@ -221,6 +223,8 @@ impl CommitLog for SegmentedLog {
         (self.options.fault)("store.sync").map_err(LogError::Failed)?;
         file.sync_content().map_err(LogError::Failed)?;
         self.end += length as u32;
+        file.write_at(&frame::mark(batch.number), self.end.into()).map_err(LogError::Failed)?;
+        self.end += MARK_LENGTH as u32;
         self.prepare_next();
         Ok(Appended { segment: self.number, offset })
     }

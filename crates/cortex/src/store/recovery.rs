@@ -2,10 +2,11 @@
 //! of the last segment; any other damage is refused and nothing is changed.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use store::frame::{self, Ending, Extent};
+use store::frame::{self, Ending, Extent, MARK_LENGTH};
 use store::record::{FORMAT, Record};
 use store::{Commit, Location, Replica, Stamp};
 
@@ -112,15 +113,19 @@ fn recover_from(
         let ending = if newest { Ending::MayBeTorn } else { Ending::Sealed };
         let extent = check(dir, number, &bytes, Some(state.next_batch), ending)?;
         replay(dir, number, &bytes, extent, &mut state)?;
+        end = extent.end as u32;
+        if newest {
+            end =
+                confirm(&segment, &bytes, extent).map_err(OpenError::io(&log_path(dir, number)))?;
+        }
         if extent.torn {
             tracing::warn!(
-                file = %log_path(dir, number).display(), offset = extent.end,
+                file = %log_path(dir, number).display(), offset = end,
                 "store.torn_tail_cut: a write that was never acknowledged was cut off"
             );
-            wipe(&*segment.file, extent.end as u64, segment.capacity.into())
+            wipe(&*segment.file, end.into(), segment.capacity.into())
                 .map_err(OpenError::io(&log_path(dir, number)))?;
         }
-        end = extent.end as u32;
         segments.insert(number, segment);
     }
     let referred = state.replica.segments().keys();
@@ -128,6 +133,21 @@ fn recover_from(
         return Err(OpenError::Missing(log_path(dir, *missing)));
     }
     Ok((state, segments, end))
+}
+
+/// Without its mark, the newest batch may be in the kernel's memory alone: the process was killed
+/// before fdatasync, or that failed and the kernel takes the pages for clean since. So it is written
+/// again and synced before anybody reads it. Returns where the log goes on.
+fn confirm(segment: &Segment, bytes: &[u8], extent: Extent) -> io::Result<u32> {
+    let end = extent.end as u32;
+    let Some((_, newest)) = extent.batches.filter(|_| !extent.marked) else { return Ok(end) };
+    segment.file.write_at(&bytes[extent.newest_start..extent.end], extent.newest_start as u64)?;
+    segment.file.sync_content()?;
+    if extent.end + MARK_LENGTH > segment.capacity as usize {
+        return Ok(end);
+    }
+    segment.file.write_at(&frame::mark(newest), end.into())?;
+    Ok(end + MARK_LENGTH as u32)
 }
 
 /// Opens a segment and checks its first record and its length.
