@@ -2,6 +2,7 @@
 //! node meet here alone.
 
 mod board;
+pub mod bus;
 mod cache;
 mod committer;
 mod disk;
@@ -230,6 +231,16 @@ pub trait Store: Send + Sync + 'static {
     /// In key order.
     async fn prefix(&self, prefix: &Prefix) -> Result<Vec<Entry>, StoreError>;
     async fn keys(&self, prefix: &Prefix) -> Result<Vec<Key>, StoreError>;
+    /// At most `limit` keys after `after`, in an order that stays; an empty page is the end.
+    async fn keys_after(
+        &self,
+        prefix: &Prefix,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Key>, StoreError> {
+        let keys = self.keys(prefix).await?.into_iter();
+        Ok(keys.filter(|key| after.is_none_or(|after| key > after)).take(limit).collect())
+    }
     /// From now on, or from `cursor`.
     async fn watch(&self, prefix: Prefix, from: Option<Cursor>) -> Result<Watch, StoreError>;
     /// Newest first, at most `limit`.

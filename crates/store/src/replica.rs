@@ -125,6 +125,19 @@ impl Replica {
         found
     }
 
+    /// At most `limit` keys with a value after `after`, in key order.
+    pub fn page(&self, prefix: &Prefix, after: &str, limit: usize, now: Timestamp) -> Vec<&Commit> {
+        let mut found = Vec::new();
+        self.winners.visit_after(prefix, after, &mut |at| {
+            let commit = self.history.get(at).expect("a winner is in the history");
+            if found.len() < limit && commit.lives(now) {
+                found.push(commit);
+            }
+            found.len() < limit
+        });
+        found
+    }
+
     pub fn refers_to(&self, hash: &[u8; 32]) -> bool {
         self.files.contains_key(hash)
     }

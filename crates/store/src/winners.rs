@@ -106,6 +106,21 @@ impl Winners {
         }
     }
 
+    /// Of the same winners, those whose keys come after `key`, until `visit` returns false.
+    pub fn visit_after(&self, prefix: &Prefix, key: &str, visit: &mut dyn FnMut(Position) -> bool) {
+        let prefix = prefix.as_str();
+        let mut below = String::new();
+        if !prefix.is_empty() {
+            below = format!("{prefix}{SEPARATOR}");
+            if key < prefix && self.get(prefix).is_some_and(|at| !visit(at)) {
+                return;
+            }
+        }
+        let later = self.from(key.max(&below)).skip_while(|(held, _)| **held <= *key);
+        let mut below = later.take_while(|(held, _)| held.starts_with(&below));
+        below.all(|(_, at)| visit(*at));
+    }
+
     fn from(&self, key: &str) -> impl Iterator<Item = &Entry> {
         let (at_block, index) = self.find(key);
         let blocks = self.blocks.get(at_block..).unwrap_or_default();

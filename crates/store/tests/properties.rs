@@ -97,6 +97,20 @@ fn check_against(replica: &Replica, held: &BTreeMap<Position, Commit>, now: Time
         let expected = winners.values().filter(|c| prefix.matches(&c.key.parse().unwrap()));
         assert!(replica.prefix(&prefix, now).into_iter().eq(expected.copied()), "{text}");
     }
+    for text in PREFIXES {
+        let prefix: Prefix = text.parse().unwrap();
+        let mut expected: Vec<&str> =
+            replica.prefix(&prefix, now).iter().map(|c| &*c.key).collect();
+        expected.sort_by(|a, b| a.split("::").cmp(b.split("::")));
+        for after in KEYS.iter().chain(&["", "a::b::a", "b", "zz"]) {
+            let later = expected.iter().filter(|key| key.split("::").gt(after.split("::")));
+            for limit in [2, 100] {
+                let page = replica.page(&prefix, after, limit, now);
+                let keys = page.iter().map(|commit| &*commit.key);
+                assert!(keys.eq(later.clone().copied().take(limit)), "{text} {after} {limit}");
+            }
+        }
+    }
     for key in KEYS {
         assert_eq!(replica.get(key, now), winners.get(key).copied());
     }

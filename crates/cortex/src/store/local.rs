@@ -1,6 +1,8 @@
 //! The store of one node on its own disk: reads from memory and the log, writes through the
 //! committer thread.
 
+mod writing;
+
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
@@ -11,7 +13,6 @@ use bytes::Bytes;
 use model::value::ContentHash;
 use model::{Key, NodeId, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
-use store::machine::Change;
 use store::watch::{Since, matches};
 use store::{Action, Commit, Expiry, Location, Position, Replica, StoreMachine};
 use tokio::sync::{Semaphore, oneshot};
@@ -27,8 +28,8 @@ use super::segment::read_value;
 use super::values::{ValueFiles, ValueWriter, blocking};
 use super::watchers::Watchers;
 use super::{
-    CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Reply, Store, StoreError, Submission,
-    Submitted, Value, ValueFile, Version, Watch, WatchEvent, Written,
+    CommitId, Cursor, Entry, HistoryEntry, Reply, Store, StoreError, Submission, Submitted, Value,
+    ValueFile, Version, Watch, WatchEvent,
 };
 use crate::driver::Clock;
 use crate::lockfile::FileLock;
@@ -246,88 +247,6 @@ impl LocalStore {
         Ok(LocalStore { shared, commands, queue, clock })
     }
 
-    async fn queue(
-        &self,
-        key: Key,
-        change: Change,
-        only_over: Option<Version>,
-        value: Bytes,
-        reply: Reply,
-    ) -> Result<(), StoreError> {
-        let permit = match self.queue.clone().try_acquire_owned() {
-            Ok(permit) => permit,
-            Err(_) => {
-                let permit = self.queue.clone().acquire_owned().await;
-                permit.map_err(|_| self.shared.stopped())?
-            }
-        };
-        let only_over = only_over.map(|Version(at)| at);
-        let command = Command::Write { key, change, only_over, value, reply, permit };
-        self.commands.send(command).map_err(|_| self.shared.stopped())
-    }
-
-    fn submit_note(&self, write: Submission) -> Written {
-        match write.change {
-            Submitted::Set { expires: Some(_), .. } => Err(StoreError::Refused(
-                "notes under 'local' are in memory only and have no expiry; delete it in time"
-                    .into(),
-            )),
-            Submitted::Set { value, .. } if value.len() <= INLINE_VALUE_MAX => {
-                Ok(Some(self.set_note(write.key, value)))
-            }
-            Submitted::Set { .. } | Submitted::File { .. } => {
-                Err(StoreError::TooLarge { max: INLINE_VALUE_MAX as u64 })
-            }
-            Submitted::Delete => Ok(self.remove_note(write.key)),
-        }
-    }
-
-    /// Brings a value to where its commit will find it.
-    async fn prepare(&self, change: Submitted) -> Result<(Change, Bytes), StoreError> {
-        let (file, expires) = match change {
-            Submitted::Delete => return Ok((Change::Delete, Bytes::new())),
-            Submitted::Set { value, expires } if value.len() <= INLINE_VALUE_MAX => {
-                let (hash, sha1) = (*blake3::hash(&value).as_bytes(), Sha1::digest(&value).into());
-                let (size, expires) = (value.len() as u64, expires.map(Expiry::at));
-                return Ok((Change::SetInline { hash, sha1, size, expires }, value));
-            }
-            Submitted::Set { value, expires } => {
-                let mut writer = self.writer().await?;
-                let finish = move || writer.write(&value).and_then(|()| writer.finish());
-                (blocking(finish).await?, expires)
-            }
-            Submitted::File { file, expires } => (file, expires),
-        };
-        let expires = expires.map(Expiry::at);
-        let values = self.shared.values.clone();
-        let ValueFile { hash: ContentHash(hash), sha1, size, .. } = file;
-        // A small value stays small however it came.
-        let small = blocking(move || {
-            let gone = |source: io::Error| {
-                let what = format!("the uploaded value is gone ({source}); upload it again");
-                StoreError::Io { what, source }
-            };
-            values.renew(&hash).map_err(gone)?;
-            let small = size <= INLINE_VALUE_MAX as u64;
-            small.then(|| std::fs::read(values.path(&hash)).map_err(gone)).transpose()
-        })
-        .await?;
-        Ok(match small {
-            Some(value) => (Change::SetInline { hash, sha1, size, expires }, value.into()),
-            None => (Change::SetFile { hash, sha1, size, expires }, Bytes::new()),
-        })
-    }
-
-    /// The file of a large value, as `set_file` wants it.
-    fn file_at(&self, key: &Key, version: Version) -> Option<ValueFile> {
-        let machine = self.shared.machine();
-        let commit = machine.replica().get(key.as_str(), self.clock.now())?;
-        let Action::Set { hash, sha1, size, .. } = commit.action else { return None };
-        let path = self.shared.values.path(&hash);
-        let file = ValueFile { hash: ContentHash(hash), sha1, size, path };
-        (commit.at == version.0).then_some(file)
-    }
-
     fn set_note(&self, key: Key, value: Bytes) -> CommitId {
         let mut machine = self.shared.machine_mut();
         let (at, arrival) = machine.stamp_local(self.clock.now(), &key);
@@ -505,6 +424,28 @@ impl Store for LocalStore {
         let board = locked(&self.shared.board);
         keys.extend(board.prefix(prefix).map(|(key, _)| key.clone()));
         keys.sort();
+        Ok(keys)
+    }
+
+    /// By tokens; the notes of the board come last.
+    async fn keys_after(
+        &self,
+        prefix: &Prefix,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Key>, StoreError> {
+        let mut keys = Vec::new();
+        if !after.is_some_and(Key::is_local) {
+            let machine = self.shared.machine();
+            let after = after.map_or("", Key::as_str);
+            let page = machine.replica().page(prefix, after, limit, self.clock.now());
+            keys.extend(page.into_iter().map(|commit| key_of(&commit.key)));
+        }
+        let after = after.filter(|key| key.is_local());
+        let board = locked(&self.shared.board);
+        let notes = board.prefix(prefix).map(|(key, _)| key);
+        let notes = notes.filter(|key| after.is_none_or(|after| *key > after));
+        keys.extend(notes.take(limit - keys.len()).cloned());
         Ok(keys)
     }
 

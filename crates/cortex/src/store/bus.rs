@@ -1,0 +1,322 @@
+//! Messages between whoever publishes and whoever subscribes, on this node and, where a transport
+//! is there, on all of them: fire and forget. Owns the subscriptions; must not know of connections.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use store::resp::glob;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+/// Channels and patterns of all subscribers together; each costs some hundred bytes.
+pub const SUBSCRIPTIONS_MAX: usize = 100_000;
+/// A subscriber that lets more messages than this wait is too slow, and is cut off.
+pub const MESSAGES_WAITING_MAX: usize = 4096;
+/// The same for their bytes; one message may be as large as a command.
+pub const BYTES_WAITING_MAX: usize = 8 << 20;
+/// A channel's name is like a key; patterns may be longer.
+pub const CHANNEL_BYTES_MAX: usize = 4096;
+
+/// The other nodes, as far as the faces of the store need them.
+#[async_trait]
+pub trait Neighbours: Send + Sync {
+    /// Passes a message to every node that can be reached now. Bounded, and never blocks: what
+    /// finds no room is dropped.
+    fn forward(&self, message: &Message);
+    /// How many peers hold everything that this node has acknowledged up to now: waits until they
+    /// are `wanted`, or until the time has passed.
+    async fn holding(&self, wanted: usize, limit: Duration) -> usize;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub channel: Bytes,
+    pub payload: Bytes,
+}
+
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// The pattern that matched, for those who subscribed to one.
+    pub pattern: Option<Bytes>,
+    pub message: Message,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Channel,
+    Pattern,
+}
+
+#[derive(Debug, Error)]
+pub enum BusError {
+    #[error("too many subscriptions on this node; end some of them first")]
+    Full,
+    #[error("a channel's name has at most {CHANNEL_BYTES_MAX} bytes")]
+    Name,
+}
+
+type Inbox = Arc<Waiting>;
+
+#[derive(Debug)]
+struct Waiting {
+    sender: mpsc::Sender<Delivery>,
+    bytes: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Subscriptions {
+    /// By kind and name, then by subscriber. None is empty.
+    names: BTreeMap<(Kind, Bytes), BTreeMap<u64, Inbox>>,
+    count: usize,
+    next_subscriber: u64,
+}
+
+#[derive(Default)]
+pub struct Bus {
+    subscriptions: Mutex<Subscriptions>,
+    neighbours: OnceLock<Arc<dyn Neighbours>>,
+}
+
+impl Bus {
+    fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {
+        self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Once, when the transport is there.
+    pub fn connect(&self, neighbours: Arc<dyn Neighbours>) {
+        if self.neighbours.set(neighbours).is_err() {
+            tracing::error!("bus.connected_twice");
+        }
+    }
+
+    /// To subscribers here and, if there are any, to other nodes. Returns how many heard it here.
+    pub fn publish(&self, message: &Message) -> usize {
+        if let Some(neighbours) = self.neighbours.get() {
+            neighbours.forward(message);
+        }
+        self.deliver(message)
+    }
+
+    /// To subscribers here alone: what another node published.
+    pub fn deliver(&self, message: &Message) -> usize {
+        let subscriptions = self.subscriptions();
+        let mut heard = 0;
+        if let Some(inboxes) = subscriptions.names.get(&(Kind::Channel, message.channel.clone())) {
+            heard += inboxes.values().filter(|inbox| inbox.put(None, message)).count();
+        }
+        let patterns = subscriptions.names.range((Kind::Pattern, Bytes::new())..);
+        for ((_, pattern), inboxes) in patterns {
+            if glob::matches(pattern, &message.channel) {
+                let put = |inbox: &&Inbox| inbox.put(Some(pattern), message);
+                heard += inboxes.values().filter(put).count();
+            }
+        }
+        heard
+    }
+
+    pub fn subscriber(self: &Arc<Self>) -> Subscriber {
+        let (sender, deliveries) = mpsc::channel(MESSAGES_WAITING_MAX);
+        let mut subscriptions = self.subscriptions();
+        let id = subscriptions.next_subscriber;
+        subscriptions.next_subscriber += 1;
+        let inbox = Arc::new(Waiting { sender, bytes: AtomicUsize::new(0) });
+        Subscriber { bus: self.clone(), id, inbox, deliveries, names: BTreeMap::new() }
+    }
+
+    /// How many peers hold all that was acknowledged here; none while this node is alone.
+    pub async fn holding(&self, wanted: usize, limit: Duration) -> usize {
+        match self.neighbours.get() {
+            Some(neighbours) => neighbours.holding(wanted, limit).await,
+            None => 0,
+        }
+    }
+
+    /// Names of channels that somebody listens to, and how many do.
+    pub fn channels(&self, pattern: Option<&[u8]>) -> Vec<(Bytes, usize)> {
+        let subscriptions = self.subscriptions();
+        let channels =
+            subscriptions.names.iter().take_while(|((kind, _), _)| *kind == Kind::Channel);
+        let wanted =
+            channels.filter(|((_, name), _)| pattern.is_none_or(|p| glob::matches(p, name)));
+        wanted.map(|((_, name), inboxes)| (name.clone(), inboxes.len())).collect()
+    }
+
+    pub fn listeners(&self, channel: &Bytes) -> usize {
+        self.subscriptions().names.get(&(Kind::Channel, channel.clone())).map_or(0, BTreeMap::len)
+    }
+
+    pub fn patterns(&self) -> usize {
+        self.subscriptions().names.range((Kind::Pattern, Bytes::new())..).count()
+    }
+
+    /// Whether anybody listens to names that begin like this.
+    pub fn listens_below(&self, start: &'static [u8]) -> bool {
+        let subscriptions = self.subscriptions();
+        [Kind::Channel, Kind::Pattern].into_iter().any(|kind| {
+            let from = (kind, Bytes::from_static(start));
+            let first = subscriptions.names.range(from..).next();
+            first.is_some_and(|((of, name), _)| *of == kind && name.starts_with(start))
+        })
+    }
+}
+
+impl Waiting {
+    /// False when the subscriber is too slow, or gone.
+    fn put(&self, pattern: Option<&Bytes>, message: &Message) -> bool {
+        let delivery = Delivery { pattern: pattern.cloned(), message: message.clone() };
+        let weight = delivery.weight();
+        let before = self.bytes.fetch_add(weight, Ordering::Relaxed);
+        // One message always finds room.
+        let room = before == 0 || before + weight <= BYTES_WAITING_MAX;
+        let put = room && self.sender.try_send(delivery).is_ok();
+        if !put {
+            // Never read again once it is above the limit: the subscriber is cut off.
+            self.bytes.fetch_add(BYTES_WAITING_MAX, Ordering::Relaxed);
+        }
+        put
+    }
+}
+
+impl Delivery {
+    fn weight(&self) -> usize {
+        let pattern = self.pattern.as_ref().map_or(0, Bytes::len);
+        pattern + self.message.channel.len() + self.message.payload.len()
+    }
+}
+
+/// One listener. Its subscriptions end with it.
+pub struct Subscriber {
+    bus: Arc<Bus>,
+    id: u64,
+    inbox: Inbox,
+    deliveries: mpsc::Receiver<Delivery>,
+    /// How many of each kind.
+    names: BTreeMap<(Kind, Bytes), ()>,
+}
+
+impl Subscriber {
+    pub fn subscribe(&mut self, kind: Kind, name: Bytes) -> Result<(), BusError> {
+        if name.len() > CHANNEL_BYTES_MAX {
+            return Err(BusError::Name);
+        }
+        if self.names.contains_key(&(kind, name.clone())) {
+            return Ok(());
+        }
+        let mut subscriptions = self.bus.subscriptions();
+        if subscriptions.count >= SUBSCRIPTIONS_MAX {
+            return Err(BusError::Full);
+        }
+        subscriptions.count += 1;
+        let inboxes = subscriptions.names.entry((kind, name.clone())).or_default();
+        inboxes.insert(self.id, self.inbox.clone());
+        self.names.insert((kind, name), ());
+        Ok(())
+    }
+
+    pub fn unsubscribe(&mut self, kind: Kind, name: &Bytes) {
+        let name = (kind, name.clone());
+        if self.names.remove(&name).is_none() {
+            return;
+        }
+        let mut subscriptions = self.bus.subscriptions();
+        subscriptions.count -= 1;
+        if let Some(inboxes) = subscriptions.names.get_mut(&name) {
+            inboxes.remove(&self.id);
+            if inboxes.is_empty() {
+                subscriptions.names.remove(&name);
+            }
+        }
+    }
+
+    pub fn names(&self, wanted: Kind) -> Vec<Bytes> {
+        let of_kind = self.names.keys().filter(|(kind, _)| *kind == wanted);
+        of_kind.map(|(_, name)| name.clone()).collect()
+    }
+
+    /// Channels and patterns together, as clients count them.
+    pub fn count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// The next message; none when this subscriber was too slow and has missed some.
+    pub async fn next(&mut self) -> Option<Delivery> {
+        let delivery = self.deliveries.recv().await?;
+        self.taken(delivery)
+    }
+
+    /// As `next`, of what has come already.
+    pub fn ready(&mut self) -> Option<Delivery> {
+        let delivery = self.deliveries.try_recv().ok()?;
+        self.taken(delivery)
+    }
+
+    fn taken(&mut self, delivery: Delivery) -> Option<Delivery> {
+        let weight = delivery.weight();
+        let before = self.inbox.bytes.fetch_sub(weight, Ordering::Relaxed);
+        (before <= BYTES_WAITING_MAX.max(weight)).then_some(delivery)
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        for (kind, name) in std::mem::take(&mut self.names).into_keys() {
+            self.names.insert((kind, name.clone()), ());
+            self.unsubscribe(kind, &name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(channel: &'static str, payload: &'static str) -> Message {
+        Message { channel: channel.into(), payload: payload.into() }
+    }
+
+    #[tokio::test]
+    async fn messages_reach_channels_and_patterns_until_they_are_left() {
+        let bus = Arc::new(Bus::default());
+        let (mut one, mut other) = (bus.subscriber(), bus.subscriber());
+        one.subscribe(Kind::Channel, "a".into()).unwrap();
+        one.subscribe(Kind::Channel, "a".into()).unwrap();
+        other.subscribe(Kind::Pattern, "a*".into()).unwrap();
+        assert_eq!(bus.publish(&message("a", "1")), 2);
+        assert_eq!(bus.publish(&message("ab", "2")), 1);
+        assert_eq!(bus.publish(&message("b", "3")), 0);
+        assert_eq!(one.next().await.unwrap().message, message("a", "1"));
+        assert_eq!(other.next().await.unwrap().pattern.unwrap(), "a*");
+        assert_eq!(other.next().await.unwrap().message, message("ab", "2"));
+        assert!(one.ready().is_none());
+        assert!(bus.listens_below(b"a") && !bus.listens_below(b"b"));
+        one.unsubscribe(Kind::Channel, &"a".into());
+        drop(other);
+        assert_eq!(bus.publish(&message("a", "4")), 0);
+        assert!(bus.subscriptions().names.is_empty());
+        assert_eq!(bus.subscriptions().count, 0);
+    }
+
+    #[tokio::test]
+    async fn a_slow_subscriber_is_cut_off_and_told_so() {
+        let bus = Arc::new(Bus::default());
+        let mut slow = bus.subscriber();
+        slow.subscribe(Kind::Channel, "a".into()).unwrap();
+        for _ in 0..MESSAGES_WAITING_MAX {
+            assert_eq!(bus.publish(&message("a", "x")), 1);
+        }
+        assert_eq!(bus.publish(&message("a", "x")), 0);
+        assert!(slow.next().await.is_none());
+        let mut slow = bus.subscriber();
+        slow.subscribe(Kind::Channel, "b".into()).unwrap();
+        let large = Message { channel: "b".into(), payload: vec![0; BYTES_WAITING_MAX].into() };
+        assert_eq!(bus.publish(&large), 1);
+        assert_eq!(slow.next().await.unwrap().message, large);
+        assert_eq!(bus.publish(&large), 1);
+        assert_eq!(bus.publish(&message("b", "x")), 0);
+        assert!(slow.next().await.is_none());
+    }
+}
