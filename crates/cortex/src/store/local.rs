@@ -427,7 +427,7 @@ impl Store for LocalStore {
         Ok(keys)
     }
 
-    /// By tokens; the notes of the board come last.
+    /// The notes of the board come last.
     async fn keys_after(
         &self,
         prefix: &Prefix,
