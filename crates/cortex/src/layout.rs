@@ -47,6 +47,11 @@ impl DataDirectory {
         self.root.join("values")
     }
 
+    /// Large values of a store in etcd, by its name: those of our own store are none of its.
+    pub fn etcd_values(&self, identity: &str) -> PathBuf {
+        self.root.join("etcd").join(identity).join("values")
+    }
+
     /// Copies of the binary, by hash: shims outlive upgrades.
     pub fn bin(&self) -> PathBuf {
         self.root.join("bin")

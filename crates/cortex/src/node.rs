@@ -33,6 +33,7 @@ use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::{PublicPort, RouterConfig, RouterHandle};
 use crate::store::SharedStore;
+use crate::store::backend::Backend;
 use crate::store::open::Options;
 
 /// How one node runs. Validated where the command line is read.
@@ -41,6 +42,7 @@ pub struct NodeConfig {
     pub layout: DataDirectory,
     /// Public HTTP: requests are told apart by their Host.
     pub http: SocketAddr,
+    pub store: Backend,
     /// Router threads; none for one per core.
     pub threads: Option<usize>,
     /// Tests may arm fail points through the API.
@@ -60,9 +62,7 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
     let id = identity::node_id(&layout)?;
     let (clock, faults) = (Clock::start(), Faults::default());
     let options = Options::with_faults(faults.clone());
-    let (opened, of) = (layout.clone(), id.clone());
-    let open = move || crate::store::open::open_with(&opened, of, clock, options);
-    let store = tokio::task::spawn_blocking(open).await??;
+    let store = config.store.open(&layout, id.clone(), clock, options).await?;
     announce(&*store, &config, &id, clock).await?;
     let node = Node { config, id, clock, faults, store };
     let (stop_applications, stopping) = watch::channel(false);

@@ -1,11 +1,14 @@
 //! The store as the rest of the binary sees it: one trait, whatever keeps the values. Parts of a
 //! node meet here alone.
 
+pub mod backend;
 mod board;
 pub mod bus;
 mod cache;
 mod committer;
 mod disk;
+#[cfg(feature = "store-etcd")]
+mod etcd;
 pub mod local;
 mod log;
 pub mod open;
@@ -50,6 +53,12 @@ pub enum StoreError {
     /// Nothing was written; the store goes on.
     #[error("{0}")]
     Refused(String),
+    /// The store is elsewhere and cannot be reached; a write may or may not have been stored.
+    #[error("{0}")]
+    Unavailable(String),
+    /// This kind of store cannot do it.
+    #[error("{0}")]
+    Unsupported(String),
     #[error("{what}")]
     Io {
         what: String,

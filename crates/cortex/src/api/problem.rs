@@ -80,6 +80,14 @@ impl From<StoreError> for Problem {
             StoreError::Refused(_) => {
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_refused", error.to_string())
             }
+            StoreError::Unavailable(_) => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                Problem::new(status, "store_unavailable", error.to_string())
+            }
+            StoreError::Unsupported(_) => {
+                let status = StatusCode::NOT_IMPLEMENTED;
+                Problem::new(status, "store_unsupported", error.to_string())
+            }
             StoreError::Missing(_) => Problem::missing("no_value", error.to_string()),
             StoreError::TooLarge { .. } => {
                 Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", error.to_string())

@@ -15,6 +15,7 @@ use tracing::level_filters::LevelFilter;
 use super::{Session, output, push};
 use crate::layout::DataDirectory;
 use crate::node::NodeConfig;
+use crate::store::backend::Backend;
 
 const HTTP_DEFAULT: &str = "0.0.0.0:8080";
 /// Recovery of a large store takes seconds.
@@ -31,6 +32,9 @@ pub struct Up {
     /// Where public HTTP listens; applications' own ports are on the same address
     #[arg(long, value_name = "HOST:PORT", default_value = HTTP_DEFAULT)]
     http: SocketAddr,
+    /// Where the store is kept: local, or etcd://HOST:PORT[,HOST:PORT…][/PREFIX]
+    #[arg(long, value_name = "WHERE", default_value_t)]
+    store: Backend,
     /// Run in the background, with DATA/node.log
     #[arg(long)]
     detach: bool,
@@ -64,6 +68,7 @@ impl Up {
         let config = NodeConfig {
             layout: session.layout.clone(),
             http: self.http,
+            store: self.store.clone(),
             threads: self.threads.map(usize::from),
             fail_points: self.fail_points,
             search_path: std::env::var("PATH").unwrap_or_default(),
@@ -117,7 +122,8 @@ impl Up {
         let from = errors.metadata()?.len();
         let mut command = Command::new(std::env::current_exe()?);
         command
-            .args(["up", "--detached", "--http", &self.http.to_string(), "--data-dir"])
+            .args(["up", "--detached", "--http", &self.http.to_string()])
+            .args(["--store", &self.store.to_string(), "--data-dir"])
             .arg(layout.root())
             .args(self.threads.map(|threads| format!("--threads={threads}")))
             .args(self.verbose.then_some("--verbose"))

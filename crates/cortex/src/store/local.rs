@@ -323,14 +323,7 @@ impl Store for LocalStore {
     }
 
     async fn writer(&self) -> Result<ValueWriter, StoreError> {
-        let values = self.shared.values.clone();
-        blocking(move || {
-            values.create().map_err(|source| {
-                let what = format!("a value's file cannot be made ({source}); free space for it");
-                StoreError::Io { what, source }
-            })
-        })
-        .await
+        self.shared.values.writer().await
     }
 
     async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError> {

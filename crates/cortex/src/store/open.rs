@@ -84,6 +84,11 @@ pub enum OpenError {
         file.display(), file.display()
     )]
     Short { file: PathBuf, found: u64, expected: u64 },
+    /// The back end is not ours, and says itself what to do.
+    #[error("{0}")]
+    Backend(String),
+    #[error("opening the store was interrupted: the node is stopping")]
+    Interrupted,
     #[error("{}: {source}; make sure that the disk has room and this user may write there",
         path.display())]
     Io {
@@ -123,12 +128,12 @@ pub fn open_with(
     Ok(Arc::new(store.map_err(OpenError::io(&dir))?))
 }
 
-fn make_dir(path: &Path) -> Result<(), OpenError> {
+pub fn make_dir(path: &Path) -> Result<(), OpenError> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.and_then(|()| path.parent().map_or(Ok(()), disk::sync_dir)).map_err(OpenError::io(path))
 }
 
-fn lock(dir: &Path) -> Result<FileLock, OpenError> {
+pub fn lock(dir: &Path) -> Result<FileLock, OpenError> {
     let path = dir.join("lock");
     let file = disk::create(&path).map_err(OpenError::io(&path))?;
     let lock = FileLock::acquire(file).map_err(OpenError::io(&path))?;

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use model::value::ContentHash;
 use sha1::{Digest, Sha1};
 
 use super::disk::{create, sync_dir};
-use super::{StoreError, ValueFile};
+use super::{INLINE_VALUE_MAX, StoreError, ValueFile};
 
 /// Far above any application's source; a bound on what one upload can fill.
 pub const VALUE_BYTES_MAX: u64 = 4 << 30;
@@ -57,6 +58,43 @@ impl ValueFiles {
             sha1: Sha1::new(),
             files: self.clone(),
         })
+    }
+
+    pub async fn writer(self: &Arc<Self>) -> Result<ValueWriter, StoreError> {
+        let values = self.clone();
+        blocking(move || {
+            values.create().map_err(|source| {
+                let what = format!("a value's file cannot be made ({source}); free space for it");
+                StoreError::Io { what, source }
+            })
+        })
+        .await
+    }
+
+    /// A value that is at hand, as a file.
+    pub async fn keep(self: &Arc<Self>, value: Bytes) -> Result<ValueFile, StoreError> {
+        let mut writer = self.writer().await?;
+        blocking(move || writer.write(&value).and_then(|()| writer.finish())).await
+    }
+
+    /// Makes a finished file as good as new, as a commit is about to refer to it. A small value
+    /// stays small however it came: of one the bytes are returned, as its commit will hold them.
+    pub async fn renew_or_read(
+        self: &Arc<Self>,
+        file: &ValueFile,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let (values, hash, size) = (self.clone(), file.hash.0, file.size);
+        blocking(move || {
+            let gone = |source: io::Error| {
+                let what = format!("the uploaded value is gone ({source}); upload it again");
+                StoreError::Io { what, source }
+            };
+            values.renew(&hash).map_err(gone)?;
+            let small = size <= INLINE_VALUE_MAX as u64;
+            let read = || std::fs::read(values.path(&hash)).map(Bytes::from).map_err(gone);
+            small.then(read).transpose()
+        })
+        .await
     }
 
     /// Makes a finished file as good as new, as a commit is about to refer to it.

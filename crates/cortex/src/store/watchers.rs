@@ -64,6 +64,14 @@ impl Watchers {
         }
     }
 
+    /// Tells everyone that changes were missed.
+    #[cfg(feature = "store-etcd")]
+    pub fn resync_all(&mut self, now: Cursor) {
+        for watcher in self.list.iter_mut().filter(|watcher| !watcher.behind) {
+            watcher.resync(now);
+        }
+    }
+
     /// Ends every watch.
     pub fn clear(&mut self) {
         self.list.clear();

@@ -1,8 +1,6 @@
 //! How a write gets from its caller to the committer: values brought to their place, a place in
 //! the queue, the terms.
 
-use std::io;
-
 use bytes::Bytes;
 use model::Key;
 use model::value::ContentHash;
@@ -12,9 +10,8 @@ use store::{Action, Expiry};
 
 use super::LocalStore;
 use crate::store::committer::Command;
-use crate::store::values::blocking;
 use crate::store::{
-    INLINE_VALUE_MAX, Reply, Store, StoreError, Submission, Submitted, ValueFile, Version, Written,
+    INLINE_VALUE_MAX, Reply, StoreError, Submission, Submitted, ValueFile, Version, Written,
 };
 
 impl LocalStore {
@@ -63,29 +60,14 @@ impl LocalStore {
                 let (size, expires) = (value.len() as u64, expires.map(Expiry::at));
                 return Ok((Change::SetInline { hash, sha1, size, expires }, value));
             }
-            Submitted::Set { value, expires } => {
-                let mut writer = self.writer().await?;
-                let finish = move || writer.write(&value).and_then(|()| writer.finish());
-                (blocking(finish).await?, expires)
-            }
+            Submitted::Set { value, expires } => (self.shared.values.keep(value).await?, expires),
             Submitted::File { file, expires } => (file, expires),
         };
         let expires = expires.map(Expiry::at);
-        let values = self.shared.values.clone();
+        let small = self.shared.values.renew_or_read(&file).await?;
         let ValueFile { hash: ContentHash(hash), sha1, size, .. } = file;
-        // A small value stays small however it came.
-        let small = blocking(move || {
-            let gone = |source: io::Error| {
-                let what = format!("the uploaded value is gone ({source}); upload it again");
-                StoreError::Io { what, source }
-            };
-            values.renew(&hash).map_err(gone)?;
-            let small = size <= INLINE_VALUE_MAX as u64;
-            small.then(|| std::fs::read(values.path(&hash)).map_err(gone)).transpose()
-        })
-        .await?;
         Ok(match small {
-            Some(value) => (Change::SetInline { hash, sha1, size, expires }, value.into()),
+            Some(value) => (Change::SetInline { hash, sha1, size, expires }, value),
             None => (Change::SetFile { hash, sha1, size, expires }, Bytes::new()),
         })
     }

@@ -1,0 +1,73 @@
+//! Reading the keys of a prefix: in pages, and all of them as they were at one revision.
+
+use etcd_client::{GetOptions, KeyValue};
+use model::{Key, Prefix};
+
+use super::feed::Feed;
+use super::link::LinkError;
+
+/// Some megabytes with the largest records.
+const PAGE_KEYS: i64 = 1000;
+/// A scan that takes so long that its revision is compacted begins anew.
+const ATTEMPTS_MAX: usize = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    Keys,
+    Values,
+}
+
+/// Calls `visit` in key order. Where the scan has to begin anew, keys come again.
+pub async fn read_range(
+    feed: &Feed,
+    prefix: &Prefix,
+    wanted: Wanted,
+    mut visit: impl FnMut(Key, &KeyValue),
+) -> Result<(), LinkError> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match read_once(feed, prefix, wanted, &mut visit).await {
+            Err(LinkError::Compacted) if attempts < ATTEMPTS_MAX => {}
+            other => return other,
+        }
+    }
+}
+
+async fn read_once(
+    feed: &Feed,
+    prefix: &Prefix,
+    wanted: Wanted,
+    visit: &mut impl FnMut(Key, &KeyValue),
+) -> Result<(), LinkError> {
+    let mut revision = 0;
+    for (mut from, to) in feed.space.ranges(prefix) {
+        loop {
+            let mut options = GetOptions::new()
+                .with_range(to.clone())
+                .with_limit(PAGE_KEYS)
+                .with_revision(revision);
+            if wanted == Wanted::Keys {
+                options = options.with_keys_only();
+            }
+            let page = feed.link.get(from.clone(), options).await?;
+            if revision == 0 {
+                revision = page.header().map_or(0, |header| header.revision());
+            }
+            for kv in page.kvs() {
+                match feed.space.key(kv.key()) {
+                    Some(key) => visit(key, kv),
+                    None => tracing::warn!(
+                        name = %kv.key().escape_ascii(),
+                        "etcd.key_malformed: this name is no key"
+                    ),
+                }
+            }
+            match page.kvs().last() {
+                Some(last) if page.more() => from = [last.key(), b"\0"].concat(),
+                _ => break,
+            }
+        }
+    }
+    Ok(())
+}
