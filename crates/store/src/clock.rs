@@ -59,6 +59,11 @@ impl HybridClock {
         self.last = self.last.max(stamp);
     }
 
+    /// Goes back: whatever this node issued later is not held any more.
+    pub fn reset(&mut self, stamp: Stamp) {
+        self.last = stamp;
+    }
+
     pub fn observe(&mut self, now: Timestamp, stamp: Stamp) -> Result<(), TooFarAhead> {
         let ahead_ms = stamp.time().0.saturating_sub(now.0);
         if ahead_ms > CLOCK_AHEAD_MAX_MS {

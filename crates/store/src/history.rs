@@ -4,8 +4,10 @@
 
 use std::sync::Arc;
 
+use crate::clock::Stamp;
 use crate::commit::{Commit, Position};
 use crate::sum::{CommitSum, Fingerprint};
+use crate::sync::message::Range;
 
 /// A range's two ends cost at most this many ids to compute; as many commits are one write of
 /// about 80 KiB in a snapshot.
@@ -135,6 +137,36 @@ impl History {
             self.merge_around(at_block);
         }
         Some(commit)
+    }
+
+    /// The commit with this many before it.
+    pub fn nth(&self, mut index: usize) -> Option<&Commit> {
+        for block in &self.blocks {
+            match block.commits.get(index) {
+                Some(commit) => return Some(commit),
+                None => index -= block.commits.len(),
+            }
+        }
+        None
+    }
+
+    /// How many commits lie before this position.
+    pub fn rank(&self, at: Position) -> usize {
+        let (at_block, index) = self.find(at);
+        self.blocks[..at_block].iter().map(|block| block.commits.len()).sum::<usize>() + index
+    }
+
+    /// In order, from this position on.
+    pub fn iter_from(&self, at: Position) -> impl Iterator<Item = &Commit> {
+        let (at_block, index) = self.find(at);
+        let blocks = self.blocks.get(at_block..).unwrap_or_default();
+        blocks.iter().flat_map(|block| &block.commits).skip(index)
+    }
+
+    pub fn range(&self, range: Range) -> impl Iterator<Item = &Commit> {
+        let (from, until) = range.bounds();
+        self.iter_from(from.unwrap_or(Position::start_of(Stamp(0))))
+            .take_while(move |commit| until.is_none_or(|until| commit.at < until))
     }
 
     /// F of everything: the id of the history.

@@ -4,20 +4,26 @@
 
 pub mod clock;
 pub mod commit;
+pub mod event;
 pub mod expiry;
 pub mod frame;
 pub mod history;
 pub mod machine;
+pub mod mutants;
+pub mod past;
 pub mod record;
 pub mod replica;
 pub mod resp;
 pub mod sum;
+pub mod sync;
 pub mod watch;
 pub mod winners;
 
 pub use clock::{HybridClock, Stamp};
 pub use commit::{Action, Commit, Location, NodeTag, Position};
+pub use event::{Change, Effect, Entry, Event, Ticket, Write};
 pub use expiry::Expiry;
-pub use machine::{Change, Effect, Event, StoreMachine, Ticket, Write};
+pub use machine::StoreMachine;
+pub use past::Past;
 pub use replica::{Frozen, Horizons, Replica};
 pub use sum::{CommitSum, Fingerprint};

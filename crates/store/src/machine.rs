@@ -1,7 +1,8 @@
 //! The machine of one node's store: stamps writes, gathers those that wait into one batch for the
-//! disk, and only when that is durable lets them be seen, acknowledged and announced.
+//! disk, and only when that is durable lets them be seen, acknowledged and announced. What it says
+//! to peers is decided in `sync`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,15 @@ use model::{Key, Machine, NodeId, Timestamp};
 
 use crate::clock::{HybridClock, Stamp};
 use crate::commit::{Action, Commit, Location, NodeTag, Position};
-use crate::expiry::Expiry;
+use crate::event::{Alarm, Change, Effect, Entry, Event, Origin, Ticket, Write};
+use crate::past::Past;
 use crate::replica::{Admitted, Frozen, Horizons, Replica};
+use crate::sync::Sync;
+use crate::sync::links::Links;
+use crate::sync::members::{Members, is_roster_key};
+use crate::sync::mend::{ClockDoubt, UNCLEAN_WAIT, doubt};
+use crate::sync::message::{Carried, ClusterId, Refusal, Vector};
+use crate::sync::park::newest_admitted;
 use crate::watch::Arrivals;
 
 /// One write of the log: at most 4 MiB of small values, and the wait of the last of them.
@@ -25,166 +33,86 @@ pub const DROPPABLE_MAX: usize = 200_000;
 /// Expiries announced in one tick, so that writers hardly wait for a million keys that end at once.
 pub const EXPIRIES_PER_TICK_MAX: usize = 1024;
 
-/// Names one write until it is acknowledged or refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(pub u64);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// The value travels inside the commit.
-    SetInline {
-        hash: [u8; 32],
-        sha1: [u8; 20],
-        size: u64,
-        expires: Option<Expiry>,
-    },
-    /// The value is a content-addressed file that is already durable.
-    SetFile {
-        hash: [u8; 32],
-        sha1: [u8; 20],
-        size: u64,
-        expires: Option<Expiry>,
-    },
-    Delete,
-}
-
-impl Change {
-    /// Whether the key has a value at this time once the change is made.
-    fn lives(&self, now: Timestamp) -> bool {
-        match self {
-            Change::SetInline { expires, .. } | Change::SetFile { expires, .. } => {
-                !expires.is_some_and(|expires| expires.has_passed(now))
-            }
-            Change::Delete => false,
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Write {
-    pub ticket: Ticket,
-    pub key: Key,
-    pub change: Change,
-    /// Only while this very commit gives the key its value, as this node sees it: what rests on
-    /// reading first, such as a new expiry for the same value, is tried again otherwise.
-    pub only_over: Option<Position>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    Write(Vec<Write>),
-    /// The values of these commits are to be written anew, as their segment is to be freed.
-    Move(Vec<(Ticket, Position)>),
-    /// The batch is durable; one location per entry, in order.
-    Persisted {
-        batch: u64,
-        locations: Vec<Location>,
-    },
-    /// The disk could not take the batch, and nothing of it was written.
-    Refused {
-        batch: u64,
-    },
-    /// Drop history before this time, now.
-    Squash {
-        before: Timestamp,
-    },
-}
-
-/// One record of a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
-    /// The shell holds the value's bytes under the ticket.
-    Commit {
-        ticket: Ticket,
-        commit: Commit,
-    },
-    /// The same, of a commit that is held and counts only while it is.
-    Moved {
-        ticket: Ticket,
-        commit: Commit,
-    },
-    Horizons(Horizons),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Make this durable, then report `Persisted`; at most one is on its way.
-    Persist {
-        batch: u64,
-        entries: Vec<Entry>,
-    },
-    /// None: the delete found nothing to delete, another commit stands where one was expected,
-    /// or the moved commit was dropped meanwhile.
-    Acknowledge {
-        ticket: Ticket,
-        cid: Option<[u8; 32]>,
-    },
-    Refuse {
-        ticket: Ticket,
-    },
-    /// The key's present value changed.
-    Notify {
-        arrival: u64,
-        ticket: Ticket,
-        commit: Commit,
-    },
-    /// The instant of the key's value has passed.
-    Expired {
-        arrival: u64,
-        commit: Commit,
-    },
-    /// The log holds a commit at a position that another commit has: two nodes share an id.
-    Alarm {
-        position: Position,
-    },
-}
-
 #[derive(Clone, Debug)]
-enum Waiting {
+pub(crate) enum Waiting {
     Write(Write),
     Move(Ticket, Position),
+    /// The file of this commit's value is here now.
+    Arrived(Position),
+    /// From a peer; if horizons are given, only while they are this node's.
+    Admit {
+        carried: Carried,
+        origin: Origin,
+        horizons: Option<Horizons>,
+    },
     Horizons(Horizons),
+    Vector,
+    Copied {
+        vector: Vector,
+        garbage: Stamp,
+    },
+    Standing,
+    Forget(Vec<Position>),
 }
 
 pub struct StoreMachine {
-    node: NodeTag,
-    clock: HybridClock,
-    replica: Replica,
+    pub(crate) node: NodeTag,
+    pub(crate) clock: HybridClock,
+    /// The newest stamp that is in the log.
+    pub(crate) durable_stamp: Stamp,
+    pub(crate) replica: Replica,
     arrivals: Arrivals,
     waiting: VecDeque<Waiting>,
-    on_its_way: Option<(u64, Vec<Entry>)>,
+    /// Writes that came before this node may stamp any.
+    held: VecDeque<Write>,
+    pub(crate) on_its_way: Option<(u64, Vec<Entry>)>,
     next_batch: u64,
     squash_at: Timestamp,
+    writes_from: Timestamp,
     /// After a tick that left some for the next one.
     expire_not_before: Timestamp,
     droppable_max: usize,
+    pub(crate) doubt: Option<ClockDoubt>,
+    pub(crate) alarmed: BTreeSet<Alarm>,
+    pub(crate) sync: Sync,
 }
 
 impl StoreMachine {
-    /// `clock` is the newest stamp that the log knows, `next_batch` one more than its last batch.
-    pub fn new(
-        node: &NodeId,
-        now: Timestamp,
-        mut replica: Replica,
-        clock: Stamp,
-        next_batch: u64,
-    ) -> StoreMachine {
-        let mut hybrid = HybridClock::default();
-        hybrid.restore(clock);
-        let incarnation = hybrid.next(now).0;
+    /// `cluster` is the one this node belongs to, unless its log knows of another.
+    pub fn new(node: &NodeId, now: Timestamp, mut past: Past, cluster: ClusterId) -> StoreMachine {
         // Nobody watches yet, so nobody need be told.
-        while replica.notice_expiry(now).is_some() {}
+        while past.replica.notice_expiry(now).is_some() {}
+        let node = NodeTag::from(node);
+        let mut clock = HybridClock::default();
+        clock.restore(past.clock);
+        let incarnation = clock.next(now).0;
+        let members = Members::new(node, &past.replica, past.held, past.clock);
+        let alone = members.is_alone();
+        let standing_kept = past.standing.incarnation != 0;
+        let mut standing = past.standing;
+        if !standing_kept {
+            standing.cluster = cluster;
+            standing.incarnation = incarnation;
+        }
+        let wait = if past.unclean && !alone { UNCLEAN_WAIT } else { Duration::ZERO };
         StoreMachine {
-            node: NodeTag::from(node),
-            clock: hybrid,
-            replica,
+            node,
+            clock,
+            durable_stamp: past.clock,
+            replica: past.replica,
             arrivals: Arrivals::new(incarnation),
             waiting: VecDeque::new(),
+            held: VecDeque::new(),
             on_its_way: None,
-            next_batch,
+            next_batch: past.next_batch,
             squash_at: now.after(SQUASH_INTERVAL),
+            writes_from: now.after(wait),
             expire_not_before: now,
             droppable_max: DROPPABLE_MAX,
+            // Alone, nobody else's stamps can be in the way.
+            doubt: if alone { None } else { doubt(now, past.clock) },
+            alarmed: BTreeSet::new(),
+            sync: Sync::new(standing, standing_kept, members, Links::new(incarnation), now),
         }
     }
 
@@ -200,9 +128,24 @@ impl StoreMachine {
         self.node
     }
 
+    pub fn sync(&self) -> &Sync {
+        &self.sync
+    }
+
+    /// The newest stamp this node knows.
+    pub fn stamp(&self) -> Stamp {
+        self.clock.last()
+    }
+
     /// The replica as it is; every batch before `next_batch()` is in it when none is on its way.
     pub fn freeze(&self) -> Frozen {
-        self.replica.freeze(self.clock.last())
+        Frozen {
+            history: self.replica.history().clone(),
+            horizons: self.replica.horizons(),
+            clock: self.clock.last(),
+            held: self.sync.members.kept().clone(),
+            standing: self.sync.standing,
+        }
     }
 
     pub fn next_batch(&self) -> u64 {
@@ -215,7 +158,7 @@ impl StoreMachine {
         (at, self.arrivals.note(key.as_str().into()))
     }
 
-    fn wait(&mut self, waiting: Waiting, effects: &mut Vec<Effect>) {
+    pub(crate) fn wait(&mut self, waiting: Waiting, effects: &mut Vec<Effect>) {
         if self.waiting.len() < WRITES_WAITING_MAX {
             self.waiting.push_back(waiting);
             return;
@@ -224,29 +167,74 @@ impl StoreMachine {
             Waiting::Write(Write { ticket, .. }) | Waiting::Move(ticket, _) => {
                 effects.push(Effect::Refuse { ticket });
             }
+            // Its session stalls and begins again.
+            Waiting::Admit { carried, .. } => {
+                effects.push(Effect::Release { ticket: carried.ticket });
+            }
             // The next squash has a higher horizon anyway.
-            Waiting::Horizons(_) => {}
+            Waiting::Horizons(_) | Waiting::Vector => {}
+            // Asked again when the node starts.
+            Waiting::Arrived(_) => {}
+            Waiting::Copied { .. } | Waiting::Standing | Waiting::Forget(_) => {
+                self.sync.again.push(waiting);
+            }
+        }
+    }
+
+    /// Writes that came too early wait until this node may stamp them.
+    fn write(&mut self, now: Timestamp, write: Write, effects: &mut Vec<Effect>) {
+        let early = now < self.writes_from || self.is_joining() || self.sync.mending;
+        if self.doubt.is_some() || early && self.held.len() >= WRITES_WAITING_MAX {
+            effects.push(Effect::Refuse { ticket: write.ticket });
+        } else if early {
+            self.held.push_back(write);
+        } else {
+            self.wait(Waiting::Write(write), effects);
+        }
+    }
+
+    fn release_held(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.held.is_empty() || now < self.writes_from || self.is_joining() || self.sync.mending
+        {
+            return;
+        }
+        for write in std::mem::take(&mut self.held) {
+            self.wait(Waiting::Write(write), effects);
         }
     }
 
     /// Sends the next batch off, if none is on its way and something waits.
     fn persist_next(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.on_its_way.is_some() {
+        if self.on_its_way.is_some() || self.waiting.is_empty() {
             return;
         }
         let mut entries = Vec::new();
         // Whether keys written by this very batch will have a value.
         let mut written: BTreeMap<Arc<str>, bool> = BTreeMap::new();
+        let mut horizons = self.replica.horizons();
         while entries.len() < BATCH_WRITES_MAX {
             let Some(waiting) = self.waiting.pop_front() else { break };
             match waiting {
-                Waiting::Horizons(horizons) => entries.push(Entry::Horizons(horizons)),
+                Waiting::Horizons(raised) => {
+                    horizons = horizons.max(raised);
+                    if horizons != self.replica.horizons() {
+                        entries.push(Entry::Horizons(horizons));
+                    }
+                }
                 Waiting::Move(ticket, at) => match self.replica.history().get(at) {
                     Some(commit) if matches!(commit.location, Location::Log { .. }) => {
                         entries.push(Entry::Moved { ticket, commit: commit.clone() });
                     }
                     _ => effects.push(Effect::Acknowledge { ticket, cid: None }),
                 },
+                Waiting::Arrived(at) => {
+                    if let Some(commit) = self.replica.history().get(at)
+                        && commit.location == Location::Nowhere
+                    {
+                        let commit = Commit { location: Location::File, ..commit.clone() };
+                        entries.push(Entry::Arrived { commit });
+                    }
+                }
                 Waiting::Write(Write { ticket, key, change, only_over }) => {
                     let key: Arc<str> = key.as_str().into();
                     let earlier = written.get(&key).copied();
@@ -259,20 +247,59 @@ impl StoreMachine {
                         continue;
                     }
                     written.insert(key.clone(), change.lives(now));
-                    let commit = self.stamp(now, key, change);
+                    let commit = self.stamp_write(now, key, change);
                     entries.push(Entry::Commit { ticket, commit });
+                }
+                Waiting::Admit { carried, origin, horizons: wanted } => {
+                    if wanted.is_some_and(|wanted| wanted != horizons) {
+                        effects.push(Effect::Release { ticket: carried.ticket });
+                        self.outdated(now, origin, effects);
+                        continue;
+                    }
+                    let Carried { ticket, commit } = carried;
+                    self.clock.restore(commit.at.stamp);
+                    entries.push(Entry::Foreign { ticket, commit, origin });
+                }
+                Waiting::Vector => {
+                    let promise = self.clock.next(now);
+                    let held = self.sync.members.held().clone();
+                    entries.push(Entry::Vector { promise, held });
+                }
+                Waiting::Copied { vector, garbage } => {
+                    self.clock.restore(garbage);
+                    self.sync.members.merge(&vector, newest_admitted(now));
+                    let held = self.sync.members.held().clone();
+                    let promise = self.clock.next(now);
+                    entries.push(Entry::Copied { promise, held, garbage });
+                }
+                Waiting::Standing => entries.push(Entry::Standing(self.sync.standing)),
+                Waiting::Forget(positions) => {
+                    entries.push(Entry::Forgotten { positions, clock: self.clock.last() });
                 }
             }
         }
-        if !entries.is_empty() {
-            let batch = self.next_batch;
-            self.next_batch += 1;
-            self.on_its_way = Some((batch, entries.clone()));
-            effects.push(Effect::Persist { batch, entries });
+        if entries.is_empty() {
+            return;
+        }
+        // The first batch of a life says whose it is.
+        if !self.sync.standing_kept && !entries.iter().any(|e| matches!(e, Entry::Standing(_))) {
+            entries.insert(0, Entry::Standing(self.sync.standing));
+        }
+        let batch = self.next_batch;
+        self.next_batch += 1;
+        self.on_its_way = Some((batch, entries.clone()));
+        effects.push(Effect::Persist { batch, entries });
+    }
+
+    /// The horizons rose while this commit waited: whether it still counts must be asked again.
+    fn outdated(&mut self, now: Timestamp, origin: Origin, effects: &mut Vec<Effect>) {
+        let Origin { peer, session, .. } = origin;
+        if self.sync.taking.get(&peer).is_some_and(|taking| taking.session == session) {
+            self.break_off(now, peer, session, Refusal::HorizonsRose, effects);
         }
     }
 
-    fn stamp(&mut self, now: Timestamp, key: Arc<str>, change: Change) -> Commit {
+    fn stamp_write(&mut self, now: Timestamp, key: Arc<str>, change: Change) -> Commit {
         let at = Position { stamp: self.clock.next(now), node: self.node };
         // The log fills in where exactly; that it is the log is known already.
         let in_log = Location::Log { segment: 0, offset: 0 };
@@ -288,7 +315,13 @@ impl StoreMachine {
         Commit { at, key, action, location }
     }
 
-    fn apply(&mut self, entry: Entry, location: Location, effects: &mut Vec<Effect>) {
+    fn apply(
+        &mut self,
+        now: Timestamp,
+        entry: Entry,
+        location: Location,
+        effects: &mut Vec<Effect>,
+    ) {
         match entry {
             Entry::Horizons(horizons) => {
                 self.replica.raise(horizons);
@@ -297,21 +330,94 @@ impl StoreMachine {
                 let cid = self.replica.relocate(commit.at, location).then(|| commit.cid());
                 effects.push(Effect::Acknowledge { ticket, cid });
             }
+            Entry::Arrived { commit } => {
+                self.replica.relocate(commit.at, Location::File);
+            }
             Entry::Commit { ticket, commit } => {
                 let commit = Commit { location, ..commit };
                 let position = commit.at;
                 let cid = Some(commit.cid());
-                match self.replica.admit(commit.clone()) {
-                    Admitted::Winner => {
-                        let arrival = self.arrivals.note(commit.key.clone());
-                        effects.push(Effect::Notify { arrival, ticket, commit });
-                    }
-                    Admitted::Conflict => effects.push(Effect::Alarm { position }),
-                    Admitted::Superseded | Admitted::Known | Admitted::Dropped => {}
+                if self.admit(now, ticket, commit, effects) == Admitted::Conflict {
+                    self.alarm(Alarm::Conflict { position }, effects);
                 }
                 effects.push(Effect::Acknowledge { ticket, cid });
             }
+            Entry::Foreign { ticket, commit, origin } => {
+                let commit = Commit { location, ..commit };
+                let position = commit.at;
+                if self.admit(now, ticket, commit, effects) == Admitted::Conflict {
+                    self.clash(now, position, origin, effects);
+                }
+                self.durable(origin, 1, effects);
+                effects.push(Effect::Release { ticket });
+            }
+            Entry::Vector { promise, held } => {
+                self.durable_stamp = self.durable_stamp.max(promise);
+                self.sync.members.keep(held);
+            }
+            Entry::Copied { promise, held, garbage } => {
+                self.durable_stamp = self.durable_stamp.max(promise);
+                self.sync.members.keep(held);
+                self.copy_kept(now, garbage, effects);
+            }
+            Entry::Standing(standing) => {
+                self.sync.standing_kept = standing == self.sync.standing;
+            }
+            Entry::Forgotten { positions, .. } => {
+                self.replica.forget(&positions);
+                self.sync.mending = false;
+                self.read_roster(effects);
+                self.arrivals = Arrivals::new(self.arrivals.incarnation() + 1);
+                effects.push(Effect::Resync);
+                self.changed(now);
+            }
         }
+    }
+
+    fn admit(
+        &mut self,
+        now: Timestamp,
+        ticket: Ticket,
+        commit: Commit,
+        effects: &mut Vec<Effect>,
+    ) -> Admitted {
+        self.durable_stamp = self.durable_stamp.max(commit.at.stamp);
+        let admitted = self.replica.admit(commit.clone());
+        if admitted == Admitted::Winner {
+            if is_roster_key(&commit.key) {
+                self.read_roster(effects);
+            }
+            let arrival = self.arrivals.note(commit.key.clone());
+            effects.push(Effect::Notify { arrival, ticket, commit });
+        }
+        if matches!(admitted, Admitted::Winner | Admitted::Superseded) {
+            self.changed(now);
+        }
+        admitted
+    }
+
+    fn read_roster(&mut self, effects: &mut Vec<Effect>) {
+        if self.sync.members.read_roster(&self.replica) {
+            let roster = self.sync.members.roster();
+            self.wait(Waiting::Vector, effects);
+            effects.push(Effect::Roster(roster));
+        }
+    }
+
+    pub(crate) fn raise_to(&mut self, horizons: Horizons, effects: &mut Vec<Effect>) {
+        if horizons.max(self.replica.horizons()) != self.replica.horizons() {
+            self.wait(Waiting::Horizons(horizons), effects);
+        }
+    }
+
+    pub(crate) fn garbage_for(&mut self, now: Timestamp, squash: Stamp) -> Stamp {
+        let garbage = self.replica.horizons().garbage;
+        if self.is_fresh() || self.sync.mending {
+            return garbage;
+        }
+        let reachable = self.sync.links.reachable();
+        let all = self.sync.members.garbage(now, &reachable).unwrap_or_default();
+        garbage.max(all.min(Stamp(squash.0.saturating_sub(1))))
     }
 
     fn announce_expiries(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
@@ -323,14 +429,75 @@ impl StoreMachine {
         self.expire_not_before = Timestamp(now.0.saturating_add(1));
     }
 
-    fn squash(&mut self, before: Stamp, effects: &mut Vec<Effect>) {
+    fn squash(&mut self, now: Timestamp, before: Stamp, effects: &mut Vec<Effect>) {
         // A horizon never passes what this node has issued: a write must not be born behind it.
-        let before = before.min(self.clock.last());
-        // Alone on the roster, this node's own acknowledgement is all that deletes wait for.
-        let garbage = Stamp(before.0.saturating_sub(1));
-        let horizons = Horizons { squash: before, garbage };
-        if horizons.max(self.replica.horizons()) != self.replica.horizons() {
-            self.wait(Waiting::Horizons(horizons), effects);
+        let squash = before.min(self.clock.last()).max(self.replica.horizons().squash);
+        let garbage = self.garbage_for(now, squash);
+        self.raise_to(Horizons { squash, garbage }, effects);
+    }
+
+    fn persisted(
+        &mut self,
+        now: Timestamp,
+        batch: u64,
+        locations: Vec<Location>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some((_, entries)) = self.on_its_way.take_if(|(sent, _)| *sent == batch) else {
+            return;
+        };
+        debug_assert_eq!(entries.len(), locations.len());
+        for (entry, location) in entries.into_iter().zip(locations) {
+            self.apply(now, entry, location, effects);
+        }
+        // Nothing of this node's is on its way now: all it stamped so far is in the log.
+        self.sync.members.promise(self.durable_stamp);
+        self.give_raised(effects);
+        self.take_raised(now, effects);
+        if self.replica.droppable() > self.droppable_max {
+            let before = self.replica.median_droppable();
+            self.squash(now, before, effects);
+        }
+    }
+
+    /// Nothing was written: the number is free again, and the log has no gap.
+    fn refused_batch(&mut self, now: Timestamp, batch: u64, effects: &mut Vec<Effect>) {
+        let Some((_, entries)) = self.on_its_way.take_if(|(sent, _)| *sent == batch) else {
+            return;
+        };
+        self.next_batch = batch;
+        for entry in entries {
+            match entry {
+                Entry::Commit { ticket, .. } | Entry::Moved { ticket, .. } => {
+                    effects.push(Effect::Refuse { ticket });
+                }
+                Entry::Foreign { ticket, origin, .. } => {
+                    effects.push(Effect::Release { ticket });
+                    if origin.peer != self.node {
+                        let Origin { peer, session, .. } = origin;
+                        self.break_off(now, peer, session, Refusal::NoRoom, effects);
+                    }
+                }
+                Entry::Copied { held, garbage, .. } => {
+                    self.sync.again.push(Waiting::Copied { vector: held, garbage });
+                }
+                Entry::Standing(_) => self.sync.again.push(Waiting::Standing),
+                Entry::Forgotten { positions, .. } => {
+                    self.sync.again.push(Waiting::Forget(positions));
+                }
+                Entry::Horizons(_) | Entry::Vector { .. } | Entry::Arrived { .. } => {}
+            }
+        }
+    }
+
+    /// Commits whose large values have come say so from now on.
+    fn fetched(&mut self, hashes: &[[u8; 32]], effects: &mut Vec<Effect>) {
+        let absent = self.replica.absent();
+        let needed = hashes.iter().filter_map(|hash| absent.get(hash));
+        let positions: Vec<Position> =
+            needed.flat_map(|absent| absent.needed_by.iter().copied()).collect();
+        for at in positions {
+            self.wait(Waiting::Arrived(at), effects);
         }
     }
 }
@@ -343,7 +510,7 @@ impl Machine for StoreMachine {
         match event {
             Event::Write(writes) => {
                 for write in writes {
-                    self.wait(Waiting::Write(write), effects);
+                    self.write(now, write, effects);
                 }
             }
             Event::Move(moves) => {
@@ -352,32 +519,23 @@ impl Machine for StoreMachine {
                 }
             }
             Event::Persisted { batch, locations } => {
-                let Some((_, entries)) = self.on_its_way.take_if(|(sent, _)| *sent == batch) else {
-                    return;
-                };
-                debug_assert_eq!(entries.len(), locations.len());
-                for (entry, location) in entries.into_iter().zip(locations) {
-                    self.apply(entry, location, effects);
-                }
-                if self.replica.droppable() > self.droppable_max {
-                    let before = self.replica.median_droppable();
-                    self.squash(before, effects);
-                }
+                self.persisted(now, batch, locations, effects);
             }
-            Event::Refused { batch } => {
-                let Some((_, entries)) = self.on_its_way.take_if(|(sent, _)| *sent == batch) else {
-                    return;
-                };
-                // Nothing was written: the number is free again, and the log has no gap.
-                self.next_batch = batch;
-                for entry in entries {
-                    if let Entry::Commit { ticket, .. } | Entry::Moved { ticket, .. } = entry {
-                        effects.push(Effect::Refuse { ticket });
-                    }
-                }
+            Event::Refused { batch } => self.refused_batch(now, batch, effects),
+            Event::Squash { before } => self.squash(now, Stamp::start_of(before), effects),
+            Event::Received { from, message } => self.received(now, from, message, effects),
+            Event::Reachable(peers) => {
+                let roster = self.sync.members.roster();
+                self.sync.links.set_reachable(&peers, &roster);
             }
-            Event::Squash { before } => self.squash(Stamp::start_of(before), effects),
+            Event::Lost { peer } => self.lost(now, peer),
+            Event::Fetched(hashes) => self.fetched(&hashes, effects),
+            Event::Sync => self.sync_now(now),
+            Event::Join { cluster } => self.join(now, cluster, effects),
+            Event::TrustClock => self.trust_clock(now, effects),
+            Event::SetAside { writes } => self.issue_anew(now, writes, effects),
         }
+        self.release_held(now, effects);
         self.persist_next(now, effects);
     }
 
@@ -385,15 +543,28 @@ impl Machine for StoreMachine {
         if now >= self.squash_at {
             self.squash_at = now.after(SQUASH_INTERVAL);
             let age_ms = u64::try_from(SQUASH_AGE.as_millis()).unwrap_or(u64::MAX);
-            self.squash(Stamp::start_of(Timestamp(now.0.saturating_sub(age_ms))), effects);
-            self.persist_next(now, effects);
+            self.squash(now, Stamp::start_of(Timestamp(now.0.saturating_sub(age_ms))), effects);
         }
         self.announce_expiries(now, effects);
+        self.tick_sync(now, effects);
+        self.release_held(now, effects);
+        self.persist_next(now, effects);
     }
 
     fn deadline(&self) -> Option<Timestamp> {
+        let early = !self.held.is_empty() && !self.is_joining() && !self.sync.mending;
         let expiry = self.replica.next_expiry();
-        let expiry = expiry.map(|expires| expires.time().max(self.expire_not_before));
-        Some(expiry.map_or(self.squash_at, |expiry| expiry.min(self.squash_at)))
+        let times = [
+            Some(self.squash_at),
+            expiry.map(|expires| expires.time().max(self.expire_not_before)),
+            self.sync_deadline(),
+            early.then_some(self.writes_from),
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    fn check_invariants(&self) {
+        assert!(self.waiting.len() <= WRITES_WAITING_MAX);
+        assert!(self.held.len() <= WRITES_WAITING_MAX);
     }
 }

@@ -3,9 +3,12 @@
 use thiserror::Error;
 
 use crate::clock::Stamp;
-use crate::commit::{Commit, CommitError, Location, Reader};
+use crate::commit::{Commit, CommitError, Location, Position, Reader};
+use crate::event::Standing;
 use crate::replica::Horizons;
 use crate::sum::Fingerprint;
+use crate::sync::message::{ClusterId, Vector};
+use crate::sync::wire;
 
 /// Raised when older builds could not read what this one writes.
 pub const FORMAT: u32 = 2;
@@ -18,6 +21,9 @@ const SNAPSHOT: u8 = 5;
 const BLOCK: u8 = 6;
 const SNAPSHOT_END: u8 = 7;
 const MOVED: u8 = 8;
+const VECTOR: u8 = 9;
+const STANDING: u8 = 10;
+const FORGOTTEN: u8 = 11;
 
 const NOWHERE: u8 = 0;
 const IN_LOG: u8 = 1;
@@ -54,6 +60,15 @@ pub enum Record<'a> {
         value: &'a [u8],
     },
     Horizons(Horizons),
+    Vector {
+        promise: Stamp,
+        held: Vector,
+    },
+    Standing(Standing),
+    Forgotten {
+        positions: Vec<Position>,
+        clock: Stamp,
+    },
     /// The store was stopped in order: nothing before it can be a torn tail.
     Closed,
     /// The first record of a snapshot, which covers every segment before `next`.
@@ -85,6 +100,26 @@ impl Record<'_> {
             Record::Horizons(horizons) => {
                 out.push(HORIZONS);
                 encode_horizons(horizons, out);
+            }
+            Record::Vector { promise, held } => {
+                out.push(VECTOR);
+                out.extend_from_slice(&promise.0.to_le_bytes());
+                wire::put_vector(held, out);
+            }
+            Record::Standing(standing) => {
+                out.push(STANDING);
+                out.extend_from_slice(&standing.cluster.0);
+                out.extend_from_slice(&standing.incarnation.to_le_bytes());
+                out.extend_from_slice(&standing.fresh_until.0.to_le_bytes());
+            }
+            Record::Forgotten { positions, clock } => {
+                out.push(FORGOTTEN);
+                out.extend_from_slice(&clock.0.to_le_bytes());
+                out.extend_from_slice(&(positions.len() as u32).to_le_bytes());
+                for at in positions {
+                    out.extend_from_slice(&at.stamp.0.to_le_bytes());
+                    wire::put_node(&at.node, out);
+                }
             }
             Record::Closed => out.push(CLOSED),
             Record::Snapshot { format, next, batch, clock, horizons } => {
@@ -121,6 +156,25 @@ impl Record<'_> {
                 Record::Moved { commit, value }
             }
             HORIZONS => Record::Horizons(decode_horizons(&mut reader)?),
+            VECTOR => Record::Vector {
+                promise: Stamp(u64::from_le_bytes(reader.array()?)),
+                held: wire::take_vector(&mut reader)?,
+            },
+            STANDING => Record::Standing(Standing {
+                cluster: ClusterId(reader.array()?),
+                incarnation: u64::from_le_bytes(reader.array()?),
+                fresh_until: Stamp(u64::from_le_bytes(reader.array()?)),
+            }),
+            FORGOTTEN => {
+                let clock = Stamp(u64::from_le_bytes(reader.array()?));
+                let count = u32::from_le_bytes(reader.array()?);
+                let mut positions = Vec::new();
+                for _ in 0..count {
+                    let stamp = Stamp(u64::from_le_bytes(reader.array()?));
+                    positions.push(Position { stamp, node: wire::take_node(&mut reader)? });
+                }
+                Record::Forgotten { positions, clock }
+            }
             CLOSED => Record::Closed,
             SNAPSHOT => Record::Snapshot {
                 format: u32::from_le_bytes(reader.array()?),

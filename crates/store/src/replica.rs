@@ -1,15 +1,17 @@
 //! What one node holds of the store: the history, the winners, the horizons, and what the places
 //! of values are still needed for. Keeps itself normalised; decides nothing about disks or peers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{Prefix, Timestamp};
 
 use crate::clock::Stamp;
 use crate::commit::{Action, Commit, Location, Position};
+use crate::event::Standing;
 use crate::expiry::{Expiring, Expiry};
 use crate::history::{History, Inserted};
+use crate::sync::message::Vector;
 use crate::winners::Winners;
 
 /// `squash`: superseded commits before it are dropped. `garbage`: every member holds everything
@@ -32,7 +34,7 @@ impl Horizons {
     /// Deletes that every member knows, and sets that every member knows and whose instant the
     /// squash horizon has passed. Horizons are exchanged and clocks are not, so that two nodes
     /// with equal horizons drop the same.
-    fn drops_winner(&self, commit: &Commit) -> bool {
+    pub fn drops_winner(&self, commit: &Commit) -> bool {
         let ended = match commit.action {
             Action::Delete => true,
             Action::Set { expires, .. } => expires.is_some_and(|e| e.time() < self.squash.time()),
@@ -48,6 +50,8 @@ pub struct Frozen {
     pub horizons: Horizons,
     /// The newest stamp this node knows of, which the history may hold no longer.
     pub clock: Stamp,
+    pub held: Vector,
+    pub standing: Standing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +80,14 @@ pub struct Replica {
     files: BTreeMap<[u8; 32], u32>,
     /// Bytes of records in each segment of the log that hold values of commits.
     segments: BTreeMap<u32, u64>,
+    absent: BTreeMap<[u8; 32], Absent>,
+}
+
+/// A large value that is not here yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Absent {
+    pub size: u64,
+    pub needed_by: BTreeSet<Position>,
 }
 
 impl Replica {
@@ -152,10 +164,6 @@ impl Replica {
         self.history.iter().filter(
             move |c| matches!(c.location, Location::Log { segment, .. } if segment == wanted),
         )
-    }
-
-    pub fn freeze(&self, clock: Stamp) -> Frozen {
-        Frozen { history: self.history.clone(), horizons: self.horizons, clock }
     }
 
     pub fn admit(&mut self, commit: Commit) -> Admitted {
@@ -239,6 +247,51 @@ impl Replica {
         dropped.len()
     }
 
+    /// Takes commits out as if they had never been; the next newest of a key wins it then.
+    pub fn forget(&mut self, positions: &[Position]) {
+        let mut keys: BTreeSet<Arc<str>> = BTreeSet::new();
+        for at in positions {
+            let Some(commit) = self.history.get(*at).cloned() else { continue };
+            if self.winners.get(&commit.key) == Some(*at) {
+                self.dethrone(*at);
+                self.winners.remove(&commit.key);
+                keys.insert(commit.key.clone());
+            }
+            self.drop_commit(*at);
+        }
+        let mut newest: BTreeMap<Arc<str>, Position> = BTreeMap::new();
+        for commit in self.history.iter().filter(|commit| keys.contains(&commit.key)) {
+            newest.insert(commit.key.clone(), commit.at);
+        }
+        for (key, at) in newest {
+            self.winners.set(&key, at);
+            let Some(commit) = self.history.get(at) else { continue };
+            self.deleted += usize::from(commit.is_delete());
+            if let Some(expires) = commit.expires() {
+                self.expiring.enter(expires, at);
+            }
+        }
+        // What is the newest now may be a delete that everybody knows.
+        let horizons = std::mem::take(&mut self.horizons);
+        self.raise(horizons);
+    }
+
+    /// The newest commits of the keys below a prefix, deletes too.
+    pub fn winners(&self, prefix: &Prefix) -> Vec<&Commit> {
+        let mut found = Vec::new();
+        self.winners.visit(prefix, &mut |at| found.extend(self.history.get(at)));
+        found
+    }
+
+    pub fn newest(&self, key: &str) -> Option<&Commit> {
+        self.winner(key)
+    }
+
+    /// Large values that commits need and that are not here, with their sizes.
+    pub fn absent(&self) -> &BTreeMap<[u8; 32], Absent> {
+        &self.absent
+    }
+
     /// The squash horizon that would drop half of what can be dropped.
     pub fn median_droppable(&self) -> Stamp {
         let half = self.droppable() / 2;
@@ -296,6 +349,11 @@ impl Replica {
             (Location::File, Action::Set { hash, .. }) => {
                 *self.files.entry(hash).or_default() += 1;
             }
+            (Location::Nowhere, Action::Set { hash, size, .. }) => {
+                let absent = self.absent.entry(hash).or_default();
+                absent.size = size;
+                absent.needed_by.insert(commit.at);
+            }
             _ => {}
         }
     }
@@ -314,6 +372,14 @@ impl Replica {
                 *count = count.saturating_sub(1);
                 if *count == 0 {
                     self.files.remove(&hash);
+                }
+            }
+            (Location::Nowhere, Action::Set { hash, .. }) => {
+                if let Some(absent) = self.absent.get_mut(&hash) {
+                    absent.needed_by.remove(&commit.at);
+                    if absent.needed_by.is_empty() {
+                        self.absent.remove(&hash);
+                    }
                 }
             }
             _ => {}

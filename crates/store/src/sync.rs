@@ -1,0 +1,99 @@
+//! Replication: what nodes tell one another and what each concludes. Owns sessions, the roster,
+//! who acknowledged what, and the way back of a node that missed too much. Must not know sockets
+//! nor bytes of values; the store's machine drives it.
+
+pub mod compare;
+mod copy;
+mod give;
+mod greet;
+pub mod links;
+pub mod members;
+pub mod mend;
+pub mod message;
+pub(crate) mod park;
+pub mod schedule;
+mod take;
+pub mod wire;
+
+use std::collections::BTreeMap;
+
+use model::Timestamp;
+
+use crate::commit::NodeTag;
+use crate::event::Standing;
+use crate::machine::Waiting;
+
+use self::copy::{Copying, Lending};
+use self::give::Giving;
+use self::links::Links;
+use self::members::Members;
+use self::park::Parked;
+use self::schedule::{SYNC_INTERVAL, VECTOR_INTERVAL};
+use self::take::Taking;
+
+/// What the machine knows beyond its own writes.
+pub struct Sync {
+    pub(crate) standing: Standing,
+    /// The standing is in the log, so peers may hear of it.
+    pub(crate) standing_kept: bool,
+    pub(crate) members: Members,
+    pub(crate) links: Links,
+    pub(crate) giving: Option<Giving>,
+    pub(crate) taking: BTreeMap<NodeTag, Taking>,
+    pub(crate) copying: Option<Copying>,
+    pub(crate) lending: BTreeMap<NodeTag, Lending>,
+    pub(crate) parked: Parked,
+    /// Commits are being issued anew: nothing is said to peers meanwhile.
+    pub(crate) mending: bool,
+    /// What the disk had no room for and must be in the log.
+    pub(crate) again: Vec<Waiting>,
+    pub(crate) next_session: u64,
+    pub(crate) push_at: Option<Timestamp>,
+    pub(crate) sync_at: Timestamp,
+    pub(crate) vector_at: Timestamp,
+}
+
+impl Sync {
+    pub(crate) fn new(
+        standing: Standing,
+        standing_kept: bool,
+        members: Members,
+        links: Links,
+        now: Timestamp,
+    ) -> Sync {
+        Sync {
+            standing,
+            standing_kept,
+            members,
+            links,
+            giving: None,
+            taking: BTreeMap::new(),
+            copying: None,
+            lending: BTreeMap::new(),
+            parked: Parked::default(),
+            mending: false,
+            again: Vec::new(),
+            // Sessions of an earlier life are not taken for those of this one.
+            next_session: standing.incarnation.max(now.0 << 16),
+            push_at: None,
+            sync_at: now.after(SYNC_INTERVAL),
+            vector_at: now.after(VECTOR_INTERVAL),
+        }
+    }
+
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    pub fn links(&self) -> &Links {
+        &self.links
+    }
+
+    pub fn parked(&self) -> usize {
+        self.parked.len()
+    }
+}

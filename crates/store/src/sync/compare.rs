@@ -1,0 +1,171 @@
+//! Where two histories differ, found by fingerprints of ranges: a handful of messages however old
+//! the difference is. After Meyer, "Range-Based Set Reconciliation" (SRDS 2023), with the newest
+//! commits first, where most differences are.
+
+use std::collections::BTreeSet;
+
+use crate::clock::Stamp;
+use crate::commit::Position;
+use crate::history::History;
+use crate::sync::message::{Answer, Held, Range, ShortId, Summary};
+
+/// Up to so many commits are named one by one: about what 16 fingerprints take.
+pub const IDS_MAX: usize = 24;
+/// The next older suffix is so many times as long as the one before.
+const SUFFIX_GROWTH: usize = 4;
+/// A range that differs is looked at in so many parts.
+const PARTS: usize = 16;
+/// Answered by at most 16 parts of some 35 bytes each: a message stays below 600 kB.
+pub const SUMMARIES_MAX: usize = 1024;
+/// A session pushes at most so many commits before the next begins: 6 MiB of positions.
+pub const LACKING_MAX: usize = 1 << 18;
+/// Each round cuts ranges to a sixteenth: far more than any history takes.
+pub const ROUNDS_MAX: u32 = 64;
+
+/// The newest as ids, then suffixes of growing length; together everything.
+pub fn opening(history: &History) -> Vec<Summary> {
+    let mut summaries = Vec::new();
+    let mut until = Range::ALL.until;
+    let (mut left, mut length) = (history.len(), IDS_MAX);
+    loop {
+        left = left.saturating_sub(length);
+        let from = start_of(history, left);
+        if from < until {
+            summaries.push(summarise(history, Range { from, until }));
+            until = from;
+        }
+        if left == 0 {
+            return summaries;
+        }
+        length = length.saturating_mul(SUFFIX_GROWTH);
+    }
+}
+
+/// The stamp from which on the commits of this index and the later ones lie; of the first, zero.
+fn start_of(history: &History, index: usize) -> Stamp {
+    let commit = if index == 0 { None } else { history.nth(index) };
+    commit.map_or(Range::ALL.from, |commit| commit.at.stamp)
+}
+
+fn ids(history: &History, range: Range) -> Vec<ShortId> {
+    history.range(range).map(ShortId::of).collect()
+}
+
+fn summarise(history: &History, range: Range) -> Summary {
+    let (from, until) = range.bounds();
+    let sum = history.sum(from, until);
+    let held = if sum.count as usize <= IDS_MAX {
+        Held::Ids(ids(history, range))
+    } else {
+        Held::Sum { fingerprint: sum.fingerprint(), count: sum.count }
+    };
+    Summary { range, held }
+}
+
+/// The range in parts of about as many commits each; a range of one stamp is named by ids.
+fn parts(history: &History, range: Range) -> Vec<Summary> {
+    let (from, until) = range.bounds();
+    let count = history.sum(from, until).count as usize;
+    let first = history.rank(Position::start_of(range.from));
+    let mut starts: Vec<Stamp> = (1..PARTS)
+        .filter_map(|part| history.nth(first + count * part / PARTS))
+        .map(|commit| commit.at.stamp)
+        .filter(|start| *start > range.from && *start < range.until)
+        .collect();
+    starts.dedup();
+    if starts.is_empty() {
+        return vec![Summary { range, held: Held::Ids(ids(history, range)) }];
+    }
+    starts.insert(0, range.from);
+    let ends = starts.iter().skip(1).copied().chain([range.until]);
+    let ranges = starts.iter().zip(ends).map(|(from, until)| Range { from: *from, until });
+    ranges
+        .map(|range| {
+            let (from, until) = range.bounds();
+            let sum = history.sum(from, until);
+            let held = Held::Sum { fingerprint: sum.fingerprint(), count: sum.count };
+            Summary { range, held }
+        })
+        .collect()
+}
+
+/// What the taker says of the giver's summaries.
+pub fn answer(history: &History, summaries: &[Summary]) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for Summary { range, held } in summaries {
+        let range = *range;
+        match held {
+            Held::Ids(theirs) => {
+                let mine: BTreeSet<ShortId> = history.range(range).map(ShortId::of).collect();
+                let missing: Vec<u32> = (0u32..)
+                    .zip(theirs)
+                    .filter(|(_, id)| !mine.contains(id))
+                    .map(|(index, _)| index)
+                    .collect();
+                if !missing.is_empty() {
+                    answers.push(Answer::Lacks { range, missing });
+                }
+            }
+            Held::Sum { fingerprint, count } => {
+                let (from, until) = range.bounds();
+                let mine = history.sum(from, until);
+                if mine.fingerprint() == *fingerprint && mine.count == *count {
+                    continue;
+                }
+                answers.push(Answer::Holds(if mine.count as usize <= IDS_MAX {
+                    vec![summarise(history, range)]
+                } else {
+                    parts(history, range)
+                }));
+            }
+        }
+    }
+    answers
+}
+
+/// What the giver learns from answers.
+#[derive(Debug, Default)]
+pub struct Learned {
+    pub lacking: Vec<Position>,
+    pub ask: Vec<Summary>,
+}
+
+pub fn learn(history: &History, answers: &[Answer]) -> Learned {
+    let mut learned = Learned::default();
+    for answer in answers {
+        match answer {
+            Answer::Lacks { range, missing } => {
+                let mine: Vec<Position> = history.range(*range).map(|c| c.at).collect();
+                let missing = missing.iter().filter_map(|index| mine.get(*index as usize));
+                learned.lacking.extend(missing);
+            }
+            Answer::Holds(summaries) => {
+                summaries.iter().for_each(|theirs| learn_part(history, theirs, &mut learned));
+            }
+        }
+    }
+    learned
+}
+
+fn learn_part(history: &History, theirs: &Summary, learned: &mut Learned) {
+    let range = theirs.range;
+    match &theirs.held {
+        Held::Ids(ids) => {
+            let ids: BTreeSet<&ShortId> = ids.iter().collect();
+            let lacking = history.range(range).filter(|c| !ids.contains(&ShortId::of(c)));
+            learned.lacking.extend(lacking.map(|commit| commit.at));
+        }
+        Held::Sum { fingerprint, count } => {
+            let (from, until) = range.bounds();
+            let mine = history.sum(from, until);
+            if mine.count == 0 || mine.fingerprint() == *fingerprint && mine.count == *count {
+                return;
+            }
+            if mine.count as usize <= IDS_MAX {
+                learned.ask.push(summarise(history, range));
+            } else {
+                learned.ask.extend(parts(history, range));
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What a hello tells, and whether its sender is somebody to talk to.
+
+use model::Timestamp;
+
+use crate::clock::{CLOCK_AHEAD_MAX_MS, Stamp};
+use crate::commit::NodeTag;
+use crate::event::{Alarm, Effect};
+use crate::machine::StoreMachine;
+use crate::mutants;
+use crate::replica::Horizons;
+use crate::sync::message::{Body, Hello, Message, Refusal};
+use crate::sync::park::newest_admitted;
+
+/// A hello may have been on its way so long before it counts as a clock that is behind.
+const TRANSIT_MAX_MS: u64 = 2000;
+
+impl StoreMachine {
+    pub(crate) fn hello(&self, now: Timestamp) -> Hello {
+        let history = self.replica.history();
+        Hello {
+            cluster: self.sync.standing.cluster,
+            node: self.node,
+            incarnation: self.sync.standing.incarnation,
+            clock: now,
+            horizons: self.replica.horizons(),
+            head: history.head(),
+            count: history.len() as u64,
+            acks: self.sync.members.acks(),
+            fresh: self.is_fresh(),
+        }
+    }
+
+    /// Not yet caught up since it joined or lost a part of its past.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.sync.standing.fresh_until > self.sync.members.told()
+    }
+
+    /// Has nothing of its cluster yet.
+    pub(crate) fn is_joining(&self) -> bool {
+        self.sync.standing.fresh_until == Stamp(u64::MAX)
+    }
+
+    /// Learns from a hello. `asked` is when this node spoke last, if the hello answers that.
+    pub(crate) fn greet(
+        &mut self,
+        now: Timestamp,
+        from: NodeTag,
+        hello: &Hello,
+        asked: Option<Timestamp>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        if hello.node != from || from == self.node {
+            return Err(Refusal::OutOfPlace);
+        }
+        if hello.cluster != self.sync.standing.cluster {
+            return Err(Refusal::OtherCluster);
+        }
+        check_clocks(now, hello.clock, asked)?;
+        check_horizons(now, hello.horizons)?;
+        let members = &self.sync.members;
+        if members.is_evicted(self.node) && !self.is_joining() {
+            self.alarm(Alarm::Evicted, effects);
+            return Err(Refusal::Unknown);
+        }
+        if members.is_evicted(from) && !members.is_member(from) && !self.is_joining() {
+            return Err(Refusal::Evicted);
+        }
+        if !members.is_member(from) && !self.is_joining() {
+            return Err(Refusal::Unknown);
+        }
+        if self.doubts_clock(now) {
+            self.trust_clock(now, effects);
+        }
+        if self.sync.mending || self.doubts_clock(now) {
+            return Err(Refusal::Busy);
+        }
+        self.sync.members.hear(now, from, &hello.acks, newest_admitted(now));
+        let remembered = hello.acks.get(&self.node).copied().unwrap_or_default();
+        if remembered > self.sync.members.told()
+            && remembered > self.sync.standing.fresh_until
+            && remembered < newest_admitted(now)
+        {
+            self.lose_past(now, from, remembered, effects);
+        }
+        self.sync.links.of(from).head = Some(hello.head);
+        Ok(())
+    }
+
+    /// Whether this node must take the peer for the authority before it talks to anybody.
+    pub(crate) fn must_copy_from(&self, hello: &Hello) -> bool {
+        if mutants::active(mutants::NO_RULE_B) {
+            return self.is_joining();
+        }
+        self.is_joining() || hello.horizons.garbage > self.sync.members.told()
+    }
+
+    /// Whether the peer missed what this node collected.
+    pub(crate) fn has_missed(&self, hello: &Hello) -> bool {
+        let told = hello.acks.get(&hello.node).copied().unwrap_or_default();
+        !mutants::active(mutants::NO_RULE_B) && self.replica.horizons().garbage > told
+    }
+
+    pub(crate) fn send(&self, to: NodeTag, session: u64, body: Body, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Send { to, message: Message { session, body } });
+    }
+
+    /// Ends whatever goes on with a peer, and leaves it alone for a while.
+    pub(crate) fn break_off(
+        &mut self,
+        now: Timestamp,
+        peer: NodeTag,
+        session: u64,
+        reason: Refusal,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.send(peer, session, Body::Refused(reason), effects);
+        self.end_sessions(peer);
+        self.shun(now, peer, reason, effects);
+    }
+
+    pub(crate) fn shun(
+        &mut self,
+        now: Timestamp,
+        peer: NodeTag,
+        reason: Refusal,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.sync.links.pause(now, peer, reason);
+        if reason.alarms() {
+            self.alarm(Alarm::Quarantined { peer, reason: reason.kind() }, effects);
+        }
+    }
+
+    /// The connection is gone.
+    pub(crate) fn lost(&mut self, now: Timestamp, peer: NodeTag) {
+        self.end_sessions(peer);
+        self.sync.links.pause(now, peer, Refusal::Stalled);
+    }
+
+    pub(crate) fn end_sessions(&mut self, peer: NodeTag) {
+        self.sync.giving.take_if(|giving| giving.peer == peer);
+        self.sync.copying.take_if(|copying| copying.peer == peer);
+        self.sync.taking.remove(&peer);
+        self.sync.lending.remove(&peer);
+    }
+
+    /// Once, until it is over.
+    pub(crate) fn alarm(&mut self, alarm: Alarm, effects: &mut Vec<Effect>) {
+        if self.alarmed.insert(alarm.clone()) {
+            effects.push(Effect::Alarm(alarm));
+        }
+    }
+
+    /// A session with this peer went well.
+    pub(crate) fn calm(&mut self, now: Timestamp, peer: NodeTag) {
+        let link = self.sync.links.of(peer);
+        link.pause = None;
+        link.last_session = Some(now);
+        self.alarmed.retain(|alarm| match alarm {
+            Alarm::Quarantined { peer: other, .. } => *other != peer,
+            Alarm::Behind | Alarm::Evicted => false,
+            Alarm::Conflict { .. } | Alarm::LostPast { .. } => true,
+        });
+    }
+}
+
+fn check_clocks(
+    now: Timestamp,
+    theirs: Timestamp,
+    asked: Option<Timestamp>,
+) -> Result<(), Refusal> {
+    if mutants::active(mutants::NO_SKEW_CHECK) {
+        return Ok(());
+    }
+    // An answer's clock was read between question and answer; an opening's some time before now.
+    let earliest = asked.unwrap_or(Timestamp(now.0.saturating_sub(TRANSIT_MAX_MS)));
+    let ahead = theirs.0.saturating_sub(now.0);
+    let behind = earliest.0.saturating_sub(theirs.0);
+    match ahead.max(behind) {
+        apart if apart > CLOCK_AHEAD_MAX_MS => Err(Refusal::ClocksApart(apart)),
+        _ => Ok(()),
+    }
+}
+
+/// Squashing waits for time, collecting for squashing.
+fn check_horizons(now: Timestamp, horizons: Horizons) -> Result<(), Refusal> {
+    let plausible = horizons.squash <= newest_admitted(now)
+        && (horizons.garbage < horizons.squash || horizons.garbage == Stamp::default());
+    if plausible { Ok(()) } else { Err(Refusal::Implausible) }
+}

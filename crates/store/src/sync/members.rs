@@ -1,0 +1,276 @@
+//! Who belongs to the cluster, what each is known to hold, and how far garbage may be collected.
+//! The roster is data; who can be reached plays no part here, as a dead member may come back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::key::SEPARATOR;
+use model::{NodeId, Prefix, Timestamp};
+
+use crate::clock::{CLOCK_AHEAD_MAX_MS, Stamp};
+use crate::commit::NodeTag;
+use crate::mutants;
+use crate::replica::Replica;
+use crate::sync::message::Vector;
+
+const ROSTER: [&str; 2] = ["cluster", "nodes"];
+/// How often everybody must have heard from everybody after the roster changed: once to know the
+/// change, once to know what others held of it, once for changes that crossed.
+const ROUNDS: u8 = 3;
+/// A round begins when every clock has passed the stamp at which it was decided.
+const ROUND_AHEAD_MS: u64 = 2 * CLOCK_AHEAD_MAX_MS;
+
+pub fn is_roster_key(key: &str) -> bool {
+    member_of(key).is_some()
+}
+
+fn member_of(key: &str) -> Option<NodeTag> {
+    let mut tokens = key.split(SEPARATOR);
+    let node = match (tokens.next()?, tokens.next()?, tokens.next()?, tokens.next()) {
+        (cluster, nodes, node, None) if [cluster, nodes] == ROSTER => node,
+        _ => return None,
+    };
+    node.parse::<NodeId>().ok().map(|node| NodeTag::from(&node))
+}
+
+/// After a change of the roster nothing is collected until everybody knows it and has passed on
+/// what it took from the old members.
+#[derive(Clone, Copy, Debug)]
+struct Settling {
+    rounds: u8,
+    barrier: Stamp,
+}
+
+pub struct Members {
+    node: NodeTag,
+    /// Members, and since when.
+    roster: BTreeMap<NodeTag, Stamp>,
+    evicted: BTreeSet<NodeTag>,
+    settling: Option<Settling>,
+    /// A[m]: what each is known to hold of everybody, durably.
+    acks: Vector,
+    /// V: what this node holds of each.
+    held: Vector,
+    /// V as the log has it.
+    kept: Vector,
+    /// This node issues nothing more up to here.
+    promised: Stamp,
+    /// After a start: who may still hold commits of this node that its disk lost.
+    unconfirmed: BTreeSet<NodeTag>,
+    /// When each was last heard of; kept for a deliberate mistake alone.
+    heard: BTreeMap<NodeTag, Timestamp>,
+}
+
+impl Members {
+    pub fn new(node: NodeTag, replica: &Replica, held: Vector, promised: Stamp) -> Members {
+        let mut members = Members {
+            node,
+            roster: BTreeMap::new(),
+            evicted: BTreeSet::new(),
+            settling: None,
+            acks: Vector::new(),
+            kept: held.clone(),
+            held,
+            promised,
+            unconfirmed: BTreeSet::new(),
+            heard: BTreeMap::new(),
+        };
+        members.read_roster(replica);
+        members.unconfirmed = members.others().collect();
+        members
+    }
+
+    /// True when it changed.
+    pub fn read_roster(&mut self, replica: &Replica) -> bool {
+        let prefix: Prefix = ROSTER.join(SEPARATOR).parse().expect("a well-formed prefix");
+        let mut roster = BTreeMap::new();
+        let mut evicted = BTreeSet::new();
+        let mut newest = Stamp::default();
+        for commit in replica.winners(&prefix) {
+            let Some(member) = member_of(&commit.key) else { continue };
+            newest = newest.max(commit.at.stamp);
+            if commit.is_delete() {
+                evicted.insert(member);
+            } else {
+                // A member's first stamp counts: up to there it has issued nothing.
+                let since = self.roster.get(&member).copied().unwrap_or(commit.at.stamp);
+                roster.insert(member, since);
+            }
+        }
+        let changed = roster.keys().ne(self.roster.keys()) || evicted != self.evicted;
+        if changed {
+            for (member, since) in &roster {
+                if *member != self.node && !self.roster.contains_key(member) {
+                    raise(&mut self.held, *member, *since);
+                }
+            }
+            if newest > replica.horizons().garbage {
+                self.settling = Some(Settling { rounds: ROUNDS, barrier: newest });
+            }
+            self.unconfirmed.retain(|member| roster.contains_key(member));
+        }
+        self.roster = roster;
+        self.evicted = evicted;
+        changed
+    }
+
+    pub fn is_member(&self, node: NodeTag) -> bool {
+        self.roster.contains_key(&node)
+    }
+
+    pub fn since(&self, node: NodeTag) -> Option<Stamp> {
+        self.roster.get(&node).copied()
+    }
+
+    pub fn is_evicted(&self, node: NodeTag) -> bool {
+        self.evicted.contains(&node)
+    }
+
+    pub fn others(&self) -> impl Iterator<Item = NodeTag> {
+        self.roster.keys().copied().filter(|member| *member != self.node)
+    }
+
+    pub fn roster(&self) -> BTreeSet<NodeTag> {
+        self.roster.keys().copied().collect()
+    }
+
+    pub fn is_alone(&self) -> bool {
+        self.others().next().is_none()
+    }
+
+    pub fn promised(&self) -> Stamp {
+        self.promised
+    }
+
+    /// `durable` is in the log, and nothing of this node up to it is on its way.
+    pub fn promise(&mut self, durable: Stamp) {
+        if self.unconfirmed.is_empty() || mutants::active(mutants::PROMISE_AFTER_RESTART) {
+            self.promised = self.promised.max(durable);
+        }
+    }
+
+    /// Everybody holds what this node issued up to here.
+    pub fn promise_known(&mut self, stamp: Stamp) {
+        self.promised = self.promised.max(stamp);
+    }
+
+    /// The clock went back, and so does what it promised nobody.
+    pub fn take_back(&mut self, promise: Stamp) {
+        self.promised = self.promised.min(promise);
+    }
+
+    pub fn confirm(&mut self, giver: NodeTag) {
+        self.unconfirmed.remove(&giver);
+    }
+
+    /// After a copy nobody can hold more of this node's past than it does itself.
+    pub fn confirm_all(&mut self) {
+        self.unconfirmed.clear();
+    }
+
+    /// V as of now, for whoever takes everything this node holds.
+    pub fn vector(&self) -> Vector {
+        let mut vector = self.held.clone();
+        vector.insert(self.node, self.promised);
+        vector
+    }
+
+    pub fn held_of(&self, node: NodeTag) -> Stamp {
+        if node == self.node { self.promised } else { at(&self.held, node) }
+    }
+
+    /// What a giver holds is held here too now.
+    pub fn merge(&mut self, vector: &Vector, limit: Stamp) {
+        for (node, stamp) in vector {
+            if *node != self.node && *stamp <= limit {
+                raise(&mut self.held, *node, *stamp);
+            }
+        }
+    }
+
+    pub fn held(&self) -> &Vector {
+        &self.held
+    }
+
+    /// V as the log has it.
+    pub fn kept(&self) -> &Vector {
+        &self.kept
+    }
+
+    pub fn keep(&mut self, held: Vector) {
+        self.kept = held;
+    }
+
+    /// min(V) as the log has it: what peers may hear.
+    pub fn told(&self) -> Stamp {
+        let of = |member: NodeTag| {
+            if member == self.node {
+                return self.promised;
+            }
+            let kept =
+                if mutants::active(mutants::V_BEFORE_KEPT) { &self.held } else { &self.kept };
+            at(kept, member).max(self.roster[&member])
+        };
+        self.roster.keys().copied().map(of).min().unwrap_or(self.promised).min(self.promised)
+    }
+
+    pub fn acks(&self) -> Vector {
+        let mut acks = self.acks.clone();
+        acks.insert(self.node, self.told());
+        acks
+    }
+
+    pub fn ack_of(&self, node: NodeTag) -> Stamp {
+        if node == self.node { self.told() } else { at(&self.acks, node) }
+    }
+
+    pub fn hear(&mut self, now: Timestamp, peer: NodeTag, acks: &Vector, limit: Stamp) {
+        self.heard.insert(peer, now);
+        self.heard.retain(|member, _| self.roster.contains_key(member));
+        for (node, stamp) in acks {
+            if *node != self.node && *stamp <= limit {
+                raise(&mut self.acks, *node, *stamp);
+            }
+        }
+        // Gossip names whom it likes; only members' words are ever needed.
+        self.acks.retain(|node, _| self.roster.contains_key(node));
+    }
+
+    /// How far garbage may be collected: up to what every member on the books holds, dead or not.
+    pub fn garbage(&mut self, now: Timestamp, reachable: &BTreeSet<NodeTag>) -> Option<Stamp> {
+        if !self.settle(now) {
+            return None;
+        }
+        let counts = |member: &NodeTag| {
+            let dead = !reachable.contains(member) && *member != self.node;
+            let silent =
+                self.heard.get(member).is_none_or(|heard| now.since(*heard).as_secs() > 60);
+            !(mutants::active(mutants::G_IGNORES_DEAD) && dead
+                || mutants::active(mutants::G_BY_TIMEOUT) && dead && silent)
+        };
+        let members = self.roster.keys().copied().filter(counts);
+        Some(members.map(|m| self.ack_of(m)).min().unwrap_or(Stamp(u64::MAX)).min(self.told()))
+    }
+
+    fn settle(&mut self, now: Timestamp) -> bool {
+        let Some(settling) = self.settling else { return true };
+        if mutants::active(mutants::EVICTION_UNSETTLED) {
+            return true;
+        }
+        if self.roster.keys().any(|member| self.ack_of(*member) < settling.barrier) {
+            return false;
+        }
+        let rounds = settling.rounds - 1;
+        let barrier = Stamp::start_of(Timestamp(now.0.saturating_add(ROUND_AHEAD_MS)));
+        self.settling = (rounds > 0).then_some(Settling { rounds, barrier });
+        self.settling.is_none()
+    }
+}
+
+fn at(vector: &Vector, node: NodeTag) -> Stamp {
+    vector.get(&node).copied().unwrap_or_default()
+}
+
+fn raise(vector: &mut Vector, node: NodeTag, stamp: Stamp) {
+    let entry = vector.entry(node).or_default();
+    *entry = (*entry).max(stamp);
+}

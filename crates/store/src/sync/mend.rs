@@ -1,0 +1,130 @@
+//! What went wrong with this node's own past: a clock that ran ahead, and commits of its own that
+//! its disk does not hold any more.
+
+use std::time::Duration;
+
+use model::Timestamp;
+
+use crate::clock::{CLOCK_AHEAD_MAX_MS, Stamp};
+use crate::commit::{NodeTag, Position};
+use crate::event::{Alarm, Effect, Write};
+use crate::machine::{StoreMachine, Waiting};
+use crate::sync::park::newest_admitted;
+
+/// A node that was off for longer than this asks before it trusts its clock.
+const CLOCK_LEAP_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Stamps that were given out before an unclean end lie below by then.
+pub(crate) const UNCLEAN_WAIT: Duration = Duration::from_millis(CLOCK_AHEAD_MAX_MS);
+
+/// Why writes are refused until somebody says that the clock is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockDoubt {
+    /// The log knows later times than this.
+    Behind { by_ms: u64 },
+    /// The log's newest time is more than a day ago.
+    Leapt { by_ms: u64 },
+}
+
+pub(crate) fn doubt(now: Timestamp, newest: Stamp) -> Option<ClockDoubt> {
+    let newest = newest.time();
+    let behind = newest.0.saturating_sub(now.0);
+    let leapt = now.since(newest);
+    if behind > CLOCK_AHEAD_MAX_MS {
+        Some(ClockDoubt::Behind { by_ms: behind })
+    } else if leapt > CLOCK_LEAP_MAX && newest.0 > 0 {
+        Some(ClockDoubt::Leapt { by_ms: u64::try_from(leapt.as_millis()).unwrap_or(u64::MAX) })
+    } else {
+        None
+    }
+}
+
+impl StoreMachine {
+    pub fn doubt(&self) -> Option<ClockDoubt> {
+        self.doubt
+    }
+
+    pub(crate) fn doubts_clock(&self, now: Timestamp) -> bool {
+        self.doubt.is_some() || self.clock.last() >= newest_admitted(now)
+    }
+
+    /// The clock is right: what was stamped beyond it is issued anew.
+    pub(crate) fn trust_clock(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.doubt = None;
+        let limit = newest_admitted(now);
+        if self.clock.last() < limit || self.sync.mending || self.on_its_way.is_some() {
+            return;
+        }
+        let beyond: Vec<_> =
+            self.replica.history().iter_from(Position::start_of(limit)).cloned().collect();
+        let right = self.stamp_of_the_rest(limit).max(Stamp::start_of(now));
+        self.clock.reset(right);
+        self.sync.members.take_back(right);
+        self.durable_stamp = self.durable_stamp.min(right);
+        self.sync.giving = None;
+        self.sync.taking.clear();
+        self.sync.lending.clear();
+        let wins = |at: Position, key: &str| {
+            self.replica.newest(key).is_some_and(|newest| newest.at == at)
+        };
+        let anew = beyond
+            .iter()
+            .filter(|commit| wins(commit.at, &commit.key))
+            .map(|commit| (commit.at, commit.key.clone()))
+            .collect();
+        self.sync.mending = true;
+        effects.push(Effect::SetAside { commits: beyond, anew });
+    }
+
+    fn stamp_of_the_rest(&self, limit: Stamp) -> Stamp {
+        let history = self.replica.history();
+        let index = history.rank(Position::start_of(limit));
+        let newest = index.checked_sub(1).and_then(|index| history.nth(index));
+        newest.map_or(Stamp::default(), |commit| commit.at.stamp)
+    }
+
+    /// What was named is aside; the writes issue it anew.
+    pub(crate) fn issue_anew(
+        &mut self,
+        now: Timestamp,
+        writes: Vec<Write>,
+        effects: &mut Vec<Effect>,
+    ) {
+        for write in writes {
+            if self.sync.mending || self.sync.copying.is_some() {
+                self.wait(Waiting::Write(write), effects);
+            } else {
+                // The copy was cut off meanwhile and begins again.
+                effects.push(Effect::Acknowledge { ticket: write.ticket, cid: None });
+            }
+        }
+        if !self.sync.mending {
+            return self.copy_end(effects);
+        }
+        let limit = newest_admitted(now);
+        let beyond = self.replica.history().iter_from(Position::start_of(limit));
+        let positions = beyond.map(|commit| commit.at).collect();
+        self.wait(Waiting::Forget(positions), effects);
+    }
+
+    /// A peer knows more of this node's past than the node itself: its disk was set back.
+    pub(crate) fn lose_past(
+        &mut self,
+        now: Timestamp,
+        authority: NodeTag,
+        until: Stamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        if until <= self.sync.standing.fresh_until {
+            return;
+        }
+        self.alarm(Alarm::LostPast { authority }, effects);
+        self.sync.standing.incarnation = self.clock.next(now).0;
+        self.sync.standing.fresh_until = until;
+        self.keep_standing(effects);
+    }
+
+    pub(crate) fn keep_standing(&mut self, effects: &mut Vec<Effect>) {
+        self.sync.standing_kept = false;
+        self.wait(Waiting::Standing, effects);
+    }
+}

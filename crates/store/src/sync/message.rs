@@ -1,0 +1,212 @@
+//! What two nodes say to each other in a session. A session pushes one way: its opener gives, the
+//! other takes. A node that missed too much asks for a copy instead.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use model::Timestamp;
+use thiserror::Error;
+
+use crate::clock::Stamp;
+use crate::commit::{Commit, NodeTag, Position};
+use crate::event::Ticket;
+use crate::replica::Horizons;
+use crate::sum::Fingerprint;
+
+/// Per node, the stamp up to which something is known of it.
+pub type Vector = BTreeMap<NodeTag, Stamp>;
+
+/// Names one cluster; nodes of different clusters refuse each other.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClusterId(pub [u8; 16]);
+
+impl fmt::Debug for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The start of a commit's id: enough to tell the commits of a range apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ShortId(pub [u8; 16]);
+
+impl ShortId {
+    pub fn of(commit: &Commit) -> ShortId {
+        let mut short = [0; 16];
+        short.copy_from_slice(&commit.cid()[..16]);
+        ShortId(short)
+    }
+}
+
+/// Stamps from `from` on and before `until`; the last range has no end but the largest stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    pub from: Stamp,
+    pub until: Stamp,
+}
+
+impl Range {
+    pub const ALL: Range = Range { from: Stamp(0), until: Stamp(u64::MAX) };
+
+    pub fn bounds(&self) -> (Option<Position>, Option<Position>) {
+        let until = (self.until != Range::ALL.until).then(|| Position::start_of(self.until));
+        (Some(Position::start_of(self.from)), until)
+    }
+}
+
+/// What one node holds in a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    pub range: Range,
+    pub held: Held,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// In order.
+    Ids(Vec<ShortId>),
+    Sum {
+        fingerprint: Fingerprint,
+        count: u64,
+    },
+}
+
+/// The taker's answer to one summary; ranges that are equal get none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The commits of a range whose ids were named, by their index there, that the taker lacks.
+    Lacks { range: Range, missing: Vec<u32> },
+    /// What the taker holds there, as ids or in parts.
+    Holds(Vec<Summary>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub cluster: ClusterId,
+    pub node: NodeTag,
+    pub incarnation: u64,
+    pub clock: Timestamp,
+    pub horizons: Horizons,
+    pub head: Fingerprint,
+    pub count: u64,
+    /// A[m] as far as the sender knows; its own entry is what it has made durable.
+    pub acks: Vector,
+    /// The sender has not yet caught up since it joined or lost its past.
+    pub fresh: bool,
+}
+
+/// A commit on its way. Its ticket names the bytes of its value inside one shell alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carried {
+    pub ticket: Ticket,
+    pub commit: Commit,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Chosen by the opener; both sides drop what belongs to an older one.
+    pub session: u64,
+    pub body: Body,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Opens a session; the summaries hold if the taker's horizons are the same.
+    Open {
+        hello: Hello,
+        summaries: Vec<Summary>,
+    },
+    /// None: the taker's horizons were higher, compare again.
+    Opened {
+        hello: Hello,
+        answers: Option<Vec<Answer>>,
+    },
+    Compare(Vec<Summary>),
+    Answers(Vec<Answer>),
+    Commits {
+        batch: u32,
+        commits: Vec<Carried>,
+    },
+    /// Everything of this batch is durable.
+    Durable {
+        batch: u32,
+    },
+    /// The taker has everything now; what the giver holds, it holds too.
+    Done {
+        vector: Vector,
+    },
+    /// The taker concluded so, unless something is parked until its time comes.
+    Noted {
+        whole: bool,
+        head: Fingerprint,
+    },
+    /// Asks for everything: the giver is the authority up to its garbage horizon.
+    CopyFrom {
+        hello: Hello,
+    },
+    Copying {
+        hello: Hello,
+    },
+    Copied {
+        vector: Vector,
+        horizons: Horizons,
+    },
+    Refused(Refusal),
+}
+
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    #[error("the peer belongs to another cluster")]
+    OtherCluster,
+    #[error(
+        "the clocks of the two nodes are {0} ms apart; set both right (NTP), restart the wrong one"
+    )]
+    ClocksApart(u64),
+    #[error("the peer is not on the roster yet")]
+    Unknown,
+    #[error("the peer was removed from the cluster; let it join again")]
+    Evicted,
+    #[error("the giver missed what the cluster has forgotten since; it must copy first")]
+    Behind,
+    #[error("the peer claims a horizon that it cannot have")]
+    Implausible,
+    #[error("a commit is older than what everybody was said to hold")]
+    BelowGarbage,
+    #[error("two different commits have the same time and node")]
+    Conflict,
+    #[error("the value of a commit does not match its hash")]
+    ValueMismatch,
+    #[error("the horizons rose meanwhile")]
+    HorizonsRose,
+    #[error("there is no room for more")]
+    NoRoom,
+    #[error("the node is busy with its own catching up")]
+    Busy,
+    #[error("the session made no progress")]
+    Stalled,
+    #[error("the message does not belong here")]
+    OutOfPlace,
+}
+
+impl Refusal {
+    /// The same without its figures: what is reported once.
+    pub fn kind(self) -> Refusal {
+        match self {
+            Refusal::ClocksApart(apart) => Refusal::ClocksApart(apart.next_power_of_two()),
+            other => other,
+        }
+    }
+
+    /// Whether somebody has to look into it, or it ends by itself.
+    pub fn alarms(self) -> bool {
+        !matches!(
+            self,
+            Refusal::Unknown
+                | Refusal::Behind
+                | Refusal::HorizonsRose
+                | Refusal::NoRoom
+                | Refusal::Busy
+                | Refusal::Stalled
+        )
+    }
+}

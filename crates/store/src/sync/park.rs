@@ -1,0 +1,51 @@
+//! Commits from ahead of this node's clock wait until it gets there: they count for nothing and
+//! are passed on to nobody before.
+
+use std::collections::BTreeMap;
+
+use model::Timestamp;
+
+use crate::clock::{CLOCK_AHEAD_MAX_MS, Stamp};
+use crate::commit::Position;
+use crate::event::Ticket;
+use crate::sync::message::Carried;
+
+/// With their values at most 4 MiB; what does not fit comes again with a later session.
+const PARKED_MAX: usize = 1024;
+
+#[derive(Default)]
+pub struct Parked {
+    commits: BTreeMap<Position, Carried>,
+}
+
+impl Parked {
+    /// A ticket that is not needed: of what was parked already, or of what does not fit.
+    pub fn park(&mut self, carried: Carried) -> Option<Ticket> {
+        let (at, ticket) = (carried.commit.at, carried.ticket);
+        if self.commits.contains_key(&at) || self.commits.len() >= PARKED_MAX {
+            return Some(ticket);
+        }
+        self.commits.insert(at, carried);
+        None
+    }
+
+    pub fn due(&mut self, now: Timestamp) -> Vec<Carried> {
+        let limit = Position::start_of(newest_admitted(now));
+        let later = self.commits.split_off(&limit);
+        std::mem::replace(&mut self.commits, later).into_values().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.commits.len()
+    }
+
+    pub fn deadline(&self) -> Option<Timestamp> {
+        let first = self.commits.keys().next()?;
+        Some(Timestamp(first.stamp.time().0.saturating_sub(CLOCK_AHEAD_MAX_MS)))
+    }
+}
+
+/// Stamps from here on are too far ahead.
+pub fn newest_admitted(now: Timestamp) -> Stamp {
+    Stamp::start_of(Timestamp(now.0.saturating_add(CLOCK_AHEAD_MAX_MS + 1)))
+}
