@@ -180,6 +180,7 @@ pub enum Effect {
     },
     Refuse {
         ticket: Ticket,
+        reason: Unwritten,
     },
     /// The key's present value changed.
     Notify {
@@ -211,6 +212,27 @@ pub enum Effect {
     Resync,
     /// The roster changed.
     Roster(BTreeSet<NodeTag>),
+}
+
+/// Why a write was refused.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum Unwritten {
+    #[error("too many writes wait; try again later")]
+    TooMany,
+    #[error("the disk did not take it; free space for the data directory, then try again")]
+    NoRoom,
+    #[error(
+        "the log knows times {by_ms} ms ahead of this node's clock; set the clock right and \
+         restart, or say that it is right: cortex store clock trust"
+    )]
+    ClockBehind { by_ms: u64 },
+    #[error(
+        "this node's clock is {by_ms} ms after the newest time in its log, more than a day; if \
+         it is right, say so: cortex store clock trust"
+    )]
+    ClockLeapt { by_ms: u64 },
+    #[error("a member's entry on the roster is written once: remove it first")]
+    OnRoster,
 }
 
 /// What somebody has to look into. Each is reported once until it is over.

@@ -10,7 +10,7 @@ use model::{Key, Machine, NodeId, Timestamp};
 
 use crate::clock::{HybridClock, Stamp};
 use crate::commit::{Action, Commit, Location, NodeTag, Position};
-use crate::event::{Alarm, Change, Effect, Entry, Event, Origin, Ticket, Write};
+use crate::event::{Alarm, Change, Effect, Entry, Event, Origin, Ticket, Unwritten, Write};
 use crate::past::Past;
 use crate::replica::{Admitted, Frozen, Horizons, Replica};
 use crate::sync::Sync;
@@ -32,6 +32,9 @@ pub const SQUASH_AGE: Duration = Duration::from_secs(24 * 3600);
 pub const DROPPABLE_MAX: usize = 200_000;
 /// Expiries announced in one tick, so that writers hardly wait for a million keys that end at once.
 pub const EXPIRIES_PER_TICK_MAX: usize = 1024;
+
+/// Positions in one record of what was forgotten: at most 400 KiB.
+const FORGOTTEN_MAX: usize = 1 << 14;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Waiting {
@@ -165,7 +168,7 @@ impl StoreMachine {
         }
         match waiting {
             Waiting::Write(Write { ticket, .. }) | Waiting::Move(ticket, _) => {
-                effects.push(Effect::Refuse { ticket });
+                effects.push(Effect::Refuse { ticket, reason: Unwritten::TooMany });
             }
             // Its session stalls and begins again.
             Waiting::Admit { carried, .. } => {
@@ -184,8 +187,14 @@ impl StoreMachine {
     /// Writes that came too early wait until this node may stamp them.
     fn write(&mut self, now: Timestamp, write: Write, effects: &mut Vec<Effect>) {
         let early = now < self.writes_from || self.is_joining() || self.sync.mending;
-        if self.doubt.is_some() || early && self.held.len() >= WRITES_WAITING_MAX {
-            effects.push(Effect::Refuse { ticket: write.ticket });
+        let reason = match self.doubt {
+            Some(ClockDoubt::Behind { by_ms }) => Some(Unwritten::ClockBehind { by_ms }),
+            Some(ClockDoubt::Leapt { by_ms }) => Some(Unwritten::ClockLeapt { by_ms }),
+            None if early && self.held.len() >= WRITES_WAITING_MAX => Some(Unwritten::TooMany),
+            None => None,
+        };
+        if let Some(reason) = reason {
+            effects.push(Effect::Refuse { ticket: write.ticket, reason });
         } else if early {
             self.held.push_back(write);
         } else {
@@ -212,7 +221,9 @@ impl StoreMachine {
         // Whether keys written by this very batch will have a value.
         let mut written: BTreeMap<Arc<str>, bool> = BTreeMap::new();
         let mut horizons = self.replica.horizons();
-        while entries.len() < BATCH_WRITES_MAX {
+        // The first batch of a life says whose it is.
+        let introduces = !self.sync.standing_kept;
+        while entries.len() + usize::from(introduces) < BATCH_WRITES_MAX {
             let Some(waiting) = self.waiting.pop_front() else { break };
             match waiting {
                 Waiting::Horizons(raised) => {
@@ -244,6 +255,12 @@ impl StoreMachine {
                     let lives = || earlier.unwrap_or_else(|| held().is_some());
                     if overtaken || change == Change::Delete && !lives() {
                         effects.push(Effect::Acknowledge { ticket, cid: None });
+                        continue;
+                    }
+                    // What is known of a member rests on the time of its first entry.
+                    if is_roster_key(&key) && change != Change::Delete && lives() {
+                        let reason = Unwritten::OnRoster;
+                        effects.push(Effect::Refuse { ticket, reason });
                         continue;
                     }
                     written.insert(key.clone(), change.lives(now));
@@ -281,8 +298,7 @@ impl StoreMachine {
         if entries.is_empty() {
             return;
         }
-        // The first batch of a life says whose it is.
-        if !self.sync.standing_kept && !entries.iter().any(|e| matches!(e, Entry::Standing(_))) {
+        if introduces && !entries.iter().any(|e| matches!(e, Entry::Standing(_))) {
             entries.insert(0, Entry::Standing(self.sync.standing));
         }
         let batch = self.next_batch;
@@ -365,7 +381,8 @@ impl StoreMachine {
             }
             Entry::Forgotten { positions, .. } => {
                 self.replica.forget(&positions);
-                self.sync.mending = false;
+                let more = self.waiting.iter().any(|w| matches!(w, Waiting::Forget(_)));
+                self.sync.mending &= more;
                 self.read_roster(effects);
                 self.arrivals = Arrivals::new(self.arrivals.incarnation() + 1);
                 effects.push(Effect::Resync);
@@ -401,6 +418,13 @@ impl StoreMachine {
             let roster = self.sync.members.roster();
             self.wait(Waiting::Vector, effects);
             effects.push(Effect::Roster(roster));
+        }
+    }
+
+    /// In portions that fit into a record.
+    pub(crate) fn forget(&mut self, positions: &[Position], effects: &mut Vec<Effect>) {
+        for portion in positions.chunks(FORGOTTEN_MAX) {
+            self.wait(Waiting::Forget(portion.to_vec()), effects);
         }
     }
 
@@ -469,7 +493,7 @@ impl StoreMachine {
         for entry in entries {
             match entry {
                 Entry::Commit { ticket, .. } | Entry::Moved { ticket, .. } => {
-                    effects.push(Effect::Refuse { ticket });
+                    effects.push(Effect::Refuse { ticket, reason: Unwritten::NoRoom });
                 }
                 Entry::Foreign { ticket, origin, .. } => {
                     effects.push(Effect::Release { ticket });

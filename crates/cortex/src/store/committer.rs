@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::{Key, Machine, Timestamp};
-use store::machine::{BATCH_WRITES_MAX, Change, Effect, Entry, Event, Ticket, Write};
+use store::event::{Change, Effect, Entry, Event, Ticket, Unwritten, Write};
+use store::machine::BATCH_WRITES_MAX;
 use store::{Commit, Location, Position};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -252,16 +253,21 @@ impl Committer {
                     effects.extend(self.handle(Some(event)));
                 }
                 Effect::Acknowledge { ticket, cid } => self.answer(ticket, Ok(cid.map(CommitId))),
-                Effect::Refuse { ticket } => {
-                    let error = self.refusal.as_ref().map_or_else(
-                        || StoreError::Refused("too many writes wait; try again later".into()),
-                        Refusal::error,
-                    );
+                Effect::Refuse { ticket, reason } => {
+                    let disk = self.refusal.as_ref().filter(|_| reason == Unwritten::NoRoom);
+                    let refused = || StoreError::Refused(reason.to_string());
+                    let error = disk.map_or_else(refused, Refusal::error);
                     self.answer(ticket, Err(error));
                 }
-                Effect::Alarm { position } => {
-                    tracing::error!(?position, "store.conflict: two commits have one position");
+                Effect::Alarm(alarm) => tracing::error!(%alarm, "store.alarm"),
+                Effect::Release { ticket } => {
+                    self.pending.remove(&ticket);
                 }
+                // Nobody can be reached yet, so nothing goes out and nothing has to come back.
+                Effect::Send { .. }
+                | Effect::SetAside { .. }
+                | Effect::Resync
+                | Effect::Roster(_) => {}
                 // Delivered under the machine's lock.
                 Effect::Notify { .. } | Effect::Expired { .. } => {}
             }
@@ -313,11 +319,9 @@ impl Committer {
     }
 
     fn persist(&mut self, number: u64, entries: &[Entry]) -> Result<Event, LogError> {
-        let batch = Batch::encode(number, entries, |entry| match entry {
-            Entry::Commit { ticket, .. } | Entry::Moved { ticket, .. } => {
-                self.pending.get(ticket).map(|pending| pending.value.clone()).unwrap_or_default()
-            }
-            Entry::Horizons(_) => Bytes::new(),
+        let batch = Batch::encode(number, entries, |entry| {
+            let pending = entry.ticket().and_then(|ticket| self.pending.get(&ticket));
+            pending.map(|pending| pending.value.clone()).unwrap_or_default()
         });
         // Every batch before this one is in the index, so it covers all full segments.
         let begins = self.log.begins_segment(batch.frames.len());

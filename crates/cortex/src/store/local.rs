@@ -13,6 +13,7 @@ use bytes::Bytes;
 use model::value::ContentHash;
 use model::{Key, NodeId, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
+use store::sync::message::ClusterId;
 use store::watch::{Since, matches};
 use store::{Action, Commit, Expiry, Location, Position, Replica, StoreMachine};
 use tokio::sync::{Semaphore, oneshot};
@@ -206,21 +207,21 @@ impl LocalStore {
         values: Arc<ValueFiles>,
         lock: FileLock,
     ) -> io::Result<LocalStore> {
-        let Recovered { replica, clock: stamp, next_batch, .. } = recovered;
+        let past = recovered.past;
         tracing::info!(
-            keys = replica.live(clock.now()),
-            commits = replica.history().len(),
-            unclean = recovered.unclean,
+            keys = past.replica.live(clock.now()),
+            commits = past.replica.history().len(),
+            unclean = past.unclean,
             "store.opened"
         );
         let now = clock.now();
-        if stamp.time() > now {
+        if past.clock.time() > now {
             tracing::warn!(
-                ahead_ms = stamp.time().since(now).as_millis() as u64,
+                ahead_ms = past.clock.time().since(now).as_millis() as u64,
                 "store.clock_behind: the log holds later times than this machine's clock"
             );
         }
-        let machine = StoreMachine::new(&node, now, replica, stamp, next_batch);
+        let machine = StoreMachine::new(&node, now, past, ClusterId::default());
         let shared = Arc::new(Shared {
             machine: RwLock::new(machine),
             segments: log.segments().clone(),

@@ -8,10 +8,10 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
+use store::Location;
+use store::event::Entry;
 use store::frame::{self, MARK_LENGTH};
-use store::machine::Entry;
 use store::record::Record;
-use store::{Commit, Location};
 use thiserror::Error;
 
 use super::disk::DiskFile;
@@ -75,16 +75,7 @@ impl Batch {
             payload.clear();
             offsets.push(frames.len() as u32);
             let value = value(entry);
-            let record = match entry {
-                Entry::Commit { commit, .. } => {
-                    Record::Commit { commit: commit.clone(), value: &value }
-                }
-                Entry::Moved { commit, .. } => {
-                    Record::Moved { commit: commit.clone(), value: &value }
-                }
-                Entry::Horizons(horizons) => Record::Horizons(*horizons),
-            };
-            record.encode(&mut payload);
+            entry.record(&value).encode(&mut payload);
             frame::write(&mut frames, number, i + 1 == entries.len(), &payload);
         }
         Batch { number, frames, offsets }
@@ -99,13 +90,9 @@ impl Batch {
 
     /// Where each entry's value is, once the batch went to `appended`.
     pub fn locations(&self, entries: &[Entry], appended: Appended) -> Vec<Location> {
-        let located = |(entry, offset): (&Entry, &u32)| match entry {
-            Entry::Commit { commit: Commit { location: Location::Log { .. }, .. }, .. }
-            | Entry::Moved { .. } => {
-                Location::Log { segment: appended.segment, offset: appended.offset + offset }
-            }
-            Entry::Commit { commit, .. } => commit.location,
-            Entry::Horizons(_) => Location::Nowhere,
+        let located = |(entry, offset): (&Entry, &u32)| {
+            let (segment, offset) = (appended.segment, appended.offset + offset);
+            entry.location(Location::Log { segment, offset })
         };
         entries.iter().zip(&self.offsets).map(located).collect()
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use store::frame::{self, Ending, Extent, MARK_LENGTH};
 use store::record::{FORMAT, Record};
-use store::{Commit, Location, Replica, Stamp};
+use store::{Location, Past};
 
 use super::disk::Disk;
 use super::log::Segment;
@@ -21,11 +21,7 @@ use super::snapshot;
 const VERIFIED_BYTES_MAX: u64 = 1 << 30;
 
 pub struct Recovered {
-    pub replica: Replica,
-    pub clock: Stamp,
-    pub next_batch: u64,
-    /// The last run did not close the store.
-    pub unclean: bool,
+    pub past: Past,
     /// The segment where the newest snapshot ends, and the snapshot's length.
     pub snapshot: Option<(u32, u64)>,
 }
@@ -35,20 +31,12 @@ pub type Opened = (Recovered, BTreeMap<u32, Segment>, u32);
 
 pub fn recover(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     let found = list(dir, &*options.disk)?;
-    let mut state = Recovered {
-        replica: Replica::default(),
-        clock: Stamp::default(),
-        next_batch: 1,
-        unclean: false,
-        snapshot: None,
-    };
+    let mut state = Recovered { past: Past::default(), snapshot: None };
     if let Some(next) = found.snapshots.last().copied() {
         let path = snapshot_path(dir, next);
         let loaded = snapshot::load(&*options.disk, &path, next)
             .map_err(|error| OpenError::Snapshot { file: path, what: format!("{error:#}") })?;
-        state.replica = loaded.replica;
-        state.clock = loaded.clock;
-        state.next_batch = loaded.batch + 1;
+        state.past = loaded.past;
         state.snapshot = Some((next, loaded.length));
     }
     let first = found.snapshots.last().copied().unwrap_or(1);
@@ -111,7 +99,7 @@ fn recover_from(
         let bytes = read_all(dir, number, &segment)?;
         let newest = number + 1 == replayed.end;
         let ending = if newest { Ending::MayBeTorn } else { Ending::Sealed };
-        let extent = check(dir, number, &bytes, Some(state.next_batch), ending)?;
+        let extent = check(dir, number, &bytes, Some(state.past.next_batch), ending)?;
         replay(dir, number, &bytes, extent, &mut state)?;
         end = extent.end as u32;
         if newest {
@@ -128,7 +116,7 @@ fn recover_from(
         }
         segments.insert(number, segment);
     }
-    let referred = state.replica.segments().keys();
+    let referred = state.past.replica.segments().keys();
     if let Some(missing) = referred.into_iter().find(|n| !segments.contains_key(n)) {
         return Err(OpenError::Missing(log_path(dir, *missing)));
     }
@@ -215,37 +203,14 @@ fn replay(
             offset: offset as u64,
             what,
         };
-        let here = |commit: Commit| match commit.location {
-            Location::Log { .. } => {
-                let location = Location::Log { segment: number, offset: offset as u32 };
-                Commit { location, ..commit }
-            }
-            _ => commit,
-        };
-        state.unclean = true;
-        match Record::decode(frame.payload).map_err(|error| damaged(error.to_string()))? {
-            Record::Commit { commit, .. } => {
-                state.clock = state.clock.max(commit.at.stamp);
-                state.replica.admit(here(commit));
-            }
-            Record::Moved { commit, .. } => {
-                let commit = here(commit);
-                state.replica.relocate(commit.at, commit.location);
-            }
-            Record::Horizons(horizons) => {
-                state.replica.raise(horizons);
-            }
-            Record::Closed => state.unclean = false,
-            Record::Segment { .. }
-            | Record::Snapshot { .. }
-            | Record::Block(_)
-            | Record::SnapshotEnd { .. } => {
-                return Err(damaged("a record that does not belong here".into()));
-            }
+        let here = Location::Log { segment: number, offset: offset as u32 };
+        let record = Record::decode(frame.payload).map_err(|error| damaged(error.to_string()))?;
+        if !state.past.replay(record, here) {
+            return Err(damaged("a record that does not belong here".into()));
         }
     }
     if let Some((_, newest)) = extent.batches {
-        state.next_batch = newest + 1;
+        state.past.next_batch = newest + 1;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail, ensure};
 use store::frame::{self, Next};
 use store::record::{FORMAT, Record};
-use store::{Frozen, Replica, Stamp};
+use store::{Frozen, Past};
 
 use super::disk::{Disk, DiskFile};
 use super::open::Options;
@@ -60,6 +60,8 @@ fn write_file(
     };
     let (clock, horizons) = (frozen.clock, frozen.horizons);
     put(&Record::Snapshot { format: FORMAT, next, batch, clock, horizons })?;
+    put(&Record::Vector { promise: clock, held: frozen.held.clone() })?;
+    put(&Record::Standing(frozen.standing))?;
     for block in frozen.history.blocks() {
         put(&Record::Block(block.commits().to_vec()))?;
     }
@@ -71,42 +73,44 @@ fn write_file(
 }
 
 pub struct Loaded {
-    pub replica: Replica,
-    pub clock: Stamp,
-    pub batch: u64,
+    pub past: Past,
     pub length: u64,
 }
 
 pub fn load(disk: &dyn Disk, path: &Path, expected_next: u32) -> anyhow::Result<Loaded> {
     let mut reader = FrameReader::of(disk.open(path)?)?;
-    let mut replica = Replica::default();
+    let mut past = Past::default();
     let payload = reader.next()?;
-    let (clock, batch) = match Record::decode(payload)? {
+    match Record::decode(payload)? {
         Record::Snapshot { format, .. } if format > FORMAT => {
             bail!("it has format {format}, which a newer version of Cortex wrote")
         }
         Record::Snapshot { next, batch, clock, horizons, .. } if next == expected_next => {
-            replica.raise(horizons);
-            (clock, batch)
+            past.replica.raise(horizons);
+            past.clock = clock;
+            past.next_batch = batch + 1;
         }
         _ => bail!("it does not begin as a snapshot with its number does"),
-    };
+    }
     loop {
         let at = reader.at;
         let payload = reader.next()?;
         match Record::decode(payload).with_context(|| format!("byte {at}"))? {
             Record::Block(commits) => {
                 for commit in commits {
-                    replica.admit(commit);
+                    past.replica.admit(commit);
                 }
             }
+            Record::Vector { held, .. } => past.held = held,
+            Record::Standing(standing) => past.standing = standing,
             Record::SnapshotEnd { commits, head } => {
+                let replica = &past.replica;
                 ensure!(
                     commits == replica.history().len() as u64 && head == replica.history().head(),
                     "its content is not what its last record says"
                 );
                 ensure!(reader.at == reader.length, "more follows byte {}", reader.at);
-                return Ok(Loaded { replica, clock, batch, length: reader.at });
+                return Ok(Loaded { past, length: reader.at });
             }
             _ => bail!("byte {at}: a record that no snapshot has"),
         }

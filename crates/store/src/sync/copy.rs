@@ -286,9 +286,7 @@ impl StoreMachine {
         let Some(copying) = self.sync.copying.take() else { return };
         let (Some(doubtful), Some(ended)) = (copying.doubtful, copying.ended) else { return };
         let positions: Vec<Position> = doubtful.into_iter().collect();
-        if !positions.is_empty() {
-            self.wait(Waiting::Forget(positions), effects);
-        }
+        self.forget(&positions, effects);
         self.raise_to(self.replica.horizons().max(ended.horizons), effects);
         self.wait(
             Waiting::Copied { vector: ended.vector, garbage: ended.horizons.garbage },

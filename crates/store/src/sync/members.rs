@@ -98,11 +98,6 @@ impl Members {
         }
         let changed = roster.keys().ne(self.roster.keys()) || evicted != self.evicted;
         if changed {
-            for (member, since) in &roster {
-                if *member != self.node && !self.roster.contains_key(member) {
-                    raise(&mut self.held, *member, *since);
-                }
-            }
             if newest > replica.horizons().garbage {
                 self.settling = Some(Settling { rounds: ROUNDS, barrier: newest });
             }

@@ -102,8 +102,9 @@ impl StoreMachine {
         }
         let limit = newest_admitted(now);
         let beyond = self.replica.history().iter_from(Position::start_of(limit));
-        let positions = beyond.map(|commit| commit.at).collect();
-        self.wait(Waiting::Forget(positions), effects);
+        let positions: Vec<Position> = beyond.map(|commit| commit.at).collect();
+        self.sync.mending = !positions.is_empty();
+        self.forget(&positions, effects);
     }
 
     /// A peer knows more of this node's past than the node itself: its disk was set back.

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::PoisonError;
 
-use store::machine::Event;
+use store::event::Event;
 use store::{Location, Position};
 
 use super::Committer;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use model::Key;
 use model::value::ContentHash;
 use sha1::{Digest, Sha1};
-use store::machine::Change;
+use store::event::Change;
 use store::{Action, Expiry};
 
 use super::LocalStore;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use model::Prefix;
-use store::frame::MARK_LENGTH;
+use store::frame;
 
 use super::fixture::{Place, SEGMENT_SMALL, lookup, set};
 use crate::store::open::OpenError;
@@ -63,8 +63,12 @@ async fn a_log_torn_at_every_byte_keeps_every_whole_write_before() {
     let path = place.log(1);
     let whole = fs::read(&path).unwrap();
     let used = whole.iter().rposition(|byte| *byte != 0).unwrap() + 1;
-    // Every write is one batch of one frame of the same length, and its mark.
-    let step = (used - header_length()).div_ceil(WRITES).next_multiple_of(8);
+    // Every write is one batch; the first also says whose the log is.
+    let ends: Vec<usize> = frame::frames(&whole, header_length(), whole.len())
+        .filter(|(_, frame)| frame.last)
+        .map(|(offset, frame)| offset + frame.length)
+        .collect();
+    assert_eq!(ends.len(), WRITES);
     for cut in header_length()..=used {
         let mut torn = whole.clone();
         torn[cut..].fill(0);
@@ -72,7 +76,7 @@ async fn a_log_torn_at_every_byte_keeps_every_whole_write_before() {
         let store = place.open();
         let kept = store.keys(&Prefix::all()).await.unwrap();
         let lost = |n: &usize| {
-            let end = header_length() + n * step - MARK_LENGTH;
+            let end = ends[n - 1];
             end > cut && whole[cut..end].iter().any(|byte| *byte != 0)
         };
         let expected = (1..=WRITES).filter(|n| !lost(n)).count();

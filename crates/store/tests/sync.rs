@@ -1,0 +1,255 @@
+//! Two and three machines that talk over perfect wires: what one writes, all hold.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use model::{Machine, Timestamp};
+use store::event::{Alarm, Change, Effect, Entry, Event, Ticket, Write};
+use store::sync::message::{Body, Carried, ClusterId, Message};
+use store::sync::wire;
+use store::{Location, NodeTag, Past, StoreMachine};
+
+const CLUSTER: ClusterId = ClusterId([7; 16]);
+
+fn tag(name: &str) -> NodeTag {
+    NodeTag::from(&name.parse::<model::NodeId>().unwrap())
+}
+
+struct Cluster {
+    now: Timestamp,
+    nodes: BTreeMap<NodeTag, StoreMachine>,
+    wires: VecDeque<(NodeTag, NodeTag, Vec<u8>)>,
+    alarms: Vec<Alarm>,
+    messages: usize,
+    bytes: usize,
+    next_ticket: u64,
+}
+
+impl Cluster {
+    fn new(names: &[&str]) -> Cluster {
+        let now = Timestamp(1_700_000_000_000);
+        let mut cluster = Cluster {
+            now,
+            nodes: BTreeMap::new(),
+            wires: VecDeque::new(),
+            alarms: Vec::new(),
+            messages: 0,
+            bytes: 0,
+            next_ticket: 1,
+        };
+        for name in names {
+            let machine = StoreMachine::new(&name.parse().unwrap(), now, Past::default(), CLUSTER);
+            cluster.nodes.insert(tag(name), machine);
+        }
+        cluster
+    }
+
+    /// The first founds the cluster; the others join it.
+    fn together(names: &[&str]) -> Cluster {
+        let mut cluster = Cluster::new(names);
+        let all: BTreeSet<NodeTag> = names.iter().map(|name| tag(name)).collect();
+        for name in names {
+            cluster.write(names[0], &format!("cluster::nodes::{name}"), Some(1));
+        }
+        for name in &names[1..] {
+            cluster.event(tag(name), Event::Join { cluster: CLUSTER });
+        }
+        for name in names {
+            cluster.event(tag(name), Event::Reachable(&all - &[tag(name)].into()));
+        }
+        cluster.run(10_000);
+        cluster
+    }
+
+    fn write(&mut self, node: &str, key: &str, value: Option<u8>) {
+        let change = match value {
+            Some(v) => Change::SetInline { hash: [v; 32], sha1: [v; 20], size: 0, expires: None },
+            None => Change::Delete,
+        };
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        let write = Write { ticket, key: key.parse().unwrap(), change, only_over: None };
+        self.event(tag(node), Event::Write(vec![write]));
+    }
+
+    fn event(&mut self, node: NodeTag, event: Event) {
+        let mut effects = Vec::new();
+        self.nodes.get_mut(&node).unwrap().handle(self.now, event, &mut effects);
+        self.perform(node, effects);
+    }
+
+    fn perform(&mut self, node: NodeTag, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Persist { batch, entries } => {
+                    let here = Location::Log { segment: 1, offset: batch as u32 * 8 };
+                    let locations = entries.iter().map(|entry: &Entry| entry.location(here));
+                    let event = Event::Persisted { batch, locations: locations.collect() };
+                    self.event(node, event);
+                }
+                Effect::Send { to, message } => {
+                    let values: Vec<Option<&[u8]>> = match &message.body {
+                        Body::Commits { commits, .. } => commits
+                            .iter()
+                            .map(|c| matches!(c.commit.location, Location::Log { .. }))
+                            .map(|inside| inside.then_some(&[][..]))
+                            .collect(),
+                        _ => Vec::new(),
+                    };
+                    let mut bytes = Vec::new();
+                    wire::encode(&message, &values, &mut bytes);
+                    self.messages += 1;
+                    self.bytes += bytes.len();
+                    self.wires.push_back((node, to, bytes));
+                }
+                Effect::SetAside { commits, anew } => {
+                    let mut writes = Vec::new();
+                    for (at, key) in anew {
+                        let commit = commits.iter().find(|commit| commit.at == at).unwrap();
+                        let change = match commit.action {
+                            store::Action::Set { hash, sha1, size, expires } => {
+                                Change::SetInline { hash, sha1, size, expires }
+                            }
+                            store::Action::Delete => Change::Delete,
+                        };
+                        let ticket = Ticket(self.next_ticket);
+                        self.next_ticket += 1;
+                        let key = key.parse().unwrap();
+                        writes.push(Write { ticket, key, change, only_over: None });
+                    }
+                    self.event(node, Event::SetAside { writes });
+                }
+                Effect::Alarm(alarm) => self.alarms.push(alarm),
+                _ => {}
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some((from, to, bytes)) = self.wires.pop_front() {
+            let Message { session, body } = wire::decode(&bytes).unwrap().message;
+            let body = match body {
+                Body::Commits { batch, commits } => {
+                    let mut carried = Vec::new();
+                    for Carried { commit, .. } in commits {
+                        carried.push(Carried { ticket: Ticket(self.next_ticket), commit });
+                        self.next_ticket += 1;
+                    }
+                    Body::Commits { batch, commits: carried }
+                }
+                other => other,
+            };
+            self.event(to, Event::Received { from, message: Message { session, body } });
+        }
+    }
+
+    /// Time passes, timer by timer.
+    fn run(&mut self, ms: u64) {
+        let end = Timestamp(self.now.0 + ms);
+        loop {
+            self.deliver();
+            let next = self.nodes.iter().filter_map(|(n, m)| m.deadline().map(|d| (d, *n))).min();
+            let Some((deadline, node)) = next.filter(|(deadline, _)| *deadline <= end) else {
+                break;
+            };
+            self.now = self.now.max(deadline);
+            let mut effects = Vec::new();
+            let machine = self.nodes.get_mut(&node).unwrap();
+            machine.tick(self.now, &mut effects);
+            assert!(machine.deadline().is_none_or(|next| next > self.now), "it spins");
+            self.perform(node, effects);
+        }
+        self.now = end;
+    }
+
+    fn heads(&self) -> BTreeSet<[u8; 16]> {
+        self.nodes.values().map(|m| m.replica().history().head().0).collect()
+    }
+
+    fn has(&self, node: &str, key: &str) -> bool {
+        self.nodes[&tag(node)].replica().get(key, self.now).is_some()
+    }
+}
+
+#[test]
+fn a_joining_node_copies_and_both_push_from_then_on() {
+    let mut cluster = Cluster::together(&["n1", "n2"]);
+    assert_eq!(cluster.alarms, []);
+    assert_eq!(cluster.heads().len(), 1, "the copy is whole");
+    cluster.write("n1", "a", Some(1));
+    cluster.write("n2", "b", Some(2));
+    cluster.run(200);
+    assert!(cluster.has("n1", "b") && cluster.has("n2", "a"));
+    assert_eq!(cluster.heads().len(), 1);
+    assert_eq!(cluster.alarms, []);
+}
+
+#[test]
+fn many_differences_are_found_and_a_third_node_hears_of_all() {
+    let mut cluster = Cluster::together(&["n1", "n2", "n3"]);
+    for n in 0..3000 {
+        let node = ["n1", "n2", "n3"][n % 3];
+        cluster.write(node, &format!("k::{n}"), Some(n as u8));
+        if n % 500 == 0 {
+            cluster.run(30);
+        }
+    }
+    cluster.run(3000);
+    assert_eq!(cluster.heads().len(), 1);
+    assert_eq!(cluster.alarms, []);
+}
+
+#[test]
+fn garbage_goes_once_everybody_holds_what_replaced_it() {
+    let mut cluster = Cluster::together(&["n1", "n2"]);
+    for n in 0..100 {
+        cluster.write("n1", &format!("k::{n}"), Some(1));
+        cluster.write("n2", &format!("k::{n}"), None);
+    }
+    cluster.run(1000);
+    for n in 0..100 {
+        cluster.write("n2", &format!("k::{n}"), None);
+    }
+    cluster.run(300_000);
+    let before = cluster.now;
+    cluster.event(tag("n1"), Event::Squash { before });
+    cluster.run(300_000);
+    for machine in cluster.nodes.values() {
+        assert_eq!(machine.replica().history().len(), 2, "the roster alone is left");
+    }
+    assert_eq!(cluster.heads().len(), 1);
+    assert_eq!(cluster.alarms, []);
+}
+
+#[test]
+fn a_node_that_missed_a_collected_delete_is_not_let_in_as_it_is() {
+    let mut cluster = Cluster::together(&["n1", "n2", "n3"]);
+    cluster.write("n1", "ghost", Some(1));
+    cluster.run(3000);
+    let all = [tag("n1"), tag("n2"), tag("n3")];
+    cluster.event(all[2], Event::Reachable(BTreeSet::new()));
+    cluster.event(all[0], Event::Reachable([all[1]].into()));
+    cluster.event(all[1], Event::Reachable([all[0]].into()));
+    cluster.write("n3", "mine", Some(3));
+    cluster.write("n1", "ghost", None);
+    cluster.write("n1", "cluster::nodes::n3", None);
+    cluster.run(300_000);
+    let before = cluster.now;
+    cluster.event(all[0], Event::Squash { before });
+    cluster.run(300_000);
+    assert!(!cluster.has("n1", "ghost") && cluster.has("n3", "ghost"));
+    assert!(cluster.nodes[&all[0]].replica().newest("ghost").is_none(), "collected");
+    // Back again: refused as it is, taken in by joining.
+    for node in all {
+        let others = all.into_iter().filter(|other| *other != node).collect();
+        cluster.event(node, Event::Reachable(others));
+    }
+    cluster.run(5000);
+    assert!(cluster.alarms.contains(&Alarm::Evicted), "{:?}", cluster.alarms);
+    assert!(!cluster.has("n1", "ghost"));
+    cluster.write("n1", "cluster::nodes::n3", Some(1));
+    cluster.event(all[2], Event::Join { cluster: CLUSTER });
+    cluster.run(20_000);
+    assert!(!cluster.has("n1", "ghost") && !cluster.has("n3", "ghost"));
+    assert!(cluster.has("n1", "mine") && cluster.has("n3", "mine"));
+    assert_eq!(cluster.heads().len(), 1);
+}
