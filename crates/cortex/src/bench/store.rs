@@ -4,9 +4,13 @@
 
 mod client;
 mod contender;
+mod descriptors;
 mod load;
 mod postgresql;
+mod ratios;
+mod replication;
 mod report;
+mod site;
 mod statistics;
 mod table;
 mod thesis;
@@ -21,6 +25,7 @@ use serde::Serialize;
 use self::contender::{Contender, Kind};
 use self::report::{Report, Run};
 use super::interrupted::Interrupted;
+use super::process::own_cpu_seconds;
 use super::temporary_directory;
 
 const TURNS: u64 = 10_000;
@@ -33,6 +38,9 @@ const WORKERS_MAX: usize = 10_000;
 const RUNS: u32 = 5;
 /// Of the turns: connections, caches and files are warm before the first run counts.
 const WARM_UP_PART: u64 = 20;
+const SECONDS: u64 = 60;
+const SECONDS_QUICK: u64 = 1;
+const SECONDS_MAX: u64 = 3600;
 /// What this process opens besides one connection for each worker.
 const DESCRIPTORS_BESIDES: u64 = 200;
 
@@ -50,6 +58,13 @@ pub struct StoreArgs {
     /// Turns of set, lookup and delete in each run [default: 10000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=TURNS_MAX))]
     turns: Option<u64>,
+    /// Which parts [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    parts: Vec<Part>,
+    /// How long clients open and close connections, and how long replication is watched
+    /// [default: 60]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
+    seconds: Option<u64>,
     /// One short run of each with few workers: shows that it works, measures little
     #[arg(long)]
     quick: bool,
@@ -77,6 +92,17 @@ pub enum Mode {
 
 pub const MODES: [Mode; 3] = [Mode::NewConnection, Mode::Persistent, Mode::Unawaited];
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// Set, lookup and delete, everybody beside everybody
+    Load,
+    /// Clients that open and close connections against a server with few descriptors
+    Descriptors,
+    /// How soon a change is visible on the other of two nodes
+    Replication,
+}
+
 /// One run's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
@@ -91,36 +117,47 @@ pub struct Plan {
     pub workers: Vec<usize>,
     pub runs: u32,
     pub turns: u64,
+    pub seconds: u64,
     pub quick: bool,
+    pub parts: Vec<Part>,
     #[serde(skip)]
     kinds: Vec<Kind>,
 }
 
 impl Plan {
     fn of(args: &StoreArgs) -> Plan {
-        let (workers, runs, turns) = match args.quick {
-            true => (WORKERS_QUICK.to_vec(), 1, TURNS_QUICK),
-            false => (WORKERS.to_vec(), RUNS, TURNS),
+        let (workers, runs, turns, seconds) = match args.quick {
+            true => (WORKERS_QUICK.to_vec(), 1, TURNS_QUICK, SECONDS_QUICK),
+            false => (WORKERS.to_vec(), RUNS, TURNS, SECONDS),
         };
-        let given =
-            |list: &[Kind]| if list.is_empty() { contender::ALL.to_vec() } else { list.into() };
-        let mut kinds: Vec<Kind> = given(&args.against);
+        let all = [Part::Load, Part::Descriptors, Part::Replication];
+        let mut kinds = or(&args.against, &contender::ALL);
         kinds.sort();
         kinds.dedup();
         Plan {
-            workers: if args.workers.is_empty() { workers } else { args.workers.clone() },
+            workers: or(&args.workers, &workers),
             runs: args.runs.unwrap_or(runs),
             turns: args.turns.unwrap_or(turns),
+            seconds: args.seconds.unwrap_or(seconds),
             quick: args.quick,
+            parts: or(&args.parts, &all),
             kinds,
         }
     }
+
+    fn has(&self, part: Part) -> bool {
+        self.parts.contains(&part)
+    }
+}
+
+fn or<T: Clone>(given: &[T], otherwise: &[T]) -> Vec<T> {
+    if given.is_empty() { otherwise.to_vec() } else { given.to_vec() }
 }
 
 pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     let plan = Plan::of(args);
-    let most = plan.workers.iter().max().context("no workers")?;
-    allow_descriptors(*most as u64 + DESCRIPTORS_BESIDES)?;
+    let clients = plan.workers.iter().chain(&descriptors::CLIENTS).max().context("no workers")?;
+    allow_descriptors(*clients as u64 + DESCRIPTORS_BESIDES)?;
     let interrupted = Interrupted::default();
     interrupted.watch()?;
     let directory = match &args.dir {
@@ -159,22 +196,53 @@ fn allow_descriptors(needed: u64) -> anyhow::Result<()> {
 }
 
 fn measure(plan: &Plan, directory: &Path, interrupted: &Interrupted) -> anyhow::Result<Report> {
-    let mut contenders = Vec::new();
-    let mut left_out = Vec::new();
-    for kind in &plan.kinds {
-        if let Some(why) = kind.missing() {
-            eprintln!("{} is left out: {why}", kind.name());
-            left_out.push((*kind, why));
-            continue;
-        }
-        contenders.push(Contender::start(*kind, directory, interrupted)?);
-    }
     let on_disk = report::is_disk(directory)?;
     if !on_disk {
         eprintln!("{} is in memory: nothing is durable there; give --dir", directory.display());
     }
-    let mut report = Report::new(plan, &contenders, left_out, on_disk);
-    warm_up(plan, &contenders, interrupted)?;
+    let mut report = Report::new(plan, on_disk);
+    let mut kinds = Vec::new();
+    for kind in &plan.kinds {
+        match kind.missing() {
+            Some(why) => {
+                eprintln!("{} is left out: {why}", kind.name());
+                report.leave_out(*kind, why);
+            }
+            None => kinds.push(*kind),
+        }
+    }
+    if plan.has(Part::Load) {
+        let contenders: Vec<Contender> = kinds
+            .iter()
+            .map(|kind| site::start(*kind, directory, interrupted))
+            .collect::<anyhow::Result<_>>()?;
+        report.compare(&contenders);
+        warm_up(plan, &contenders, interrupted)?;
+        loads(plan, &contenders, &mut report, interrupted)?;
+        report.finish();
+    }
+    if plan.has(Part::Descriptors) {
+        for kind in kinds.iter().filter(|kind| matches!(kind, Kind::Cortex | Kind::Redis)) {
+            few_descriptors(plan, *kind, directory, &mut report, interrupted)?;
+        }
+    }
+    if plan.has(Part::Replication) && kinds.contains(&Kind::CortexPair) {
+        eprintln!("replication, {} s", plan.seconds);
+        let directory = directory.join("replication");
+        std::fs::create_dir(&directory)?;
+        let pair = site::start(Kind::CortexPair, &directory, interrupted)?;
+        let (from, to) = pair.resp().zip(pair.replica).context("a pair has two addresses")?;
+        report.replication = Some(replication::measure(from, to, plan.seconds, interrupted)?);
+    }
+    Ok(report)
+}
+
+fn loads(
+    plan: &Plan,
+    contenders: &[Contender],
+    report: &mut Report,
+    interrupted: &Interrupted,
+) -> anyhow::Result<()> {
     for run in 1..=plan.runs {
         for mode in MODES {
             for workers in &plan.workers {
@@ -182,15 +250,33 @@ fn measure(plan: &Plan, directory: &Path, interrupted: &Interrupted) -> anyhow::
                 let load = Load { mode, workers: *workers, turns: plan.turns };
                 for offset in 0..contenders.len() {
                     // Another one begins in each run.
-                    let index = (offset + run as usize) % contenders.len();
-                    if let Some(load) = contenders[index].kind.load(load) {
-                        report.add(load, index, one(&contenders[index], load, interrupted)?);
+                    let contender = &contenders[(offset + run as usize) % contenders.len()];
+                    if let Some(load) = contender.kind.load(load) {
+                        let run = one(contender, load, interrupted)?;
+                        report.add(load, contender.kind, run);
                     }
                 }
             }
         }
     }
-    Ok(report)
+    Ok(())
+}
+
+fn few_descriptors(
+    plan: &Plan,
+    kind: Kind,
+    directory: &Path,
+    report: &mut Report,
+    interrupted: &Interrupted,
+) -> anyhow::Result<()> {
+    let server = site::start_limited(kind, directory, descriptors::DESCRIPTORS, interrupted)?;
+    let address = server.resp().context("it speaks the Redis protocol")?;
+    for clients in descriptors::CLIENTS {
+        eprintln!("{clients} clients and few descriptors, {}, {} s", kind.name(), plan.seconds);
+        let endured = descriptors::endure(kind, address, clients, plan.seconds, interrupted)?;
+        report.descriptors.push(endured);
+    }
+    Ok(())
 }
 
 fn warm_up(plan: &Plan, contenders: &[Contender], interrupted: &Interrupted) -> anyhow::Result<()> {
@@ -207,10 +293,10 @@ fn warm_up(plan: &Plan, contenders: &[Contender], interrupted: &Interrupted) -> 
 }
 
 fn one(contender: &Contender, load: Load, interrupted: &Interrupted) -> anyhow::Result<Run> {
-    let before = contender.cpu_seconds()?;
+    let (before, own_before) = (contender.cpu_seconds()?, own_cpu_seconds()?);
     let seen = contender.run(load, interrupted)?;
-    let after = contender.cpu_seconds()?;
-    Ok(Run::new(&seen, after - before))
+    let (after, own_after) = (contender.cpu_seconds()?, own_cpu_seconds()?);
+    Ok(Run::new(seen, after - before, own_after - own_before))
 }
 
 impl Mode {
@@ -219,6 +305,14 @@ impl Mode {
             Mode::NewConnection => "a new connection each",
             Mode::Persistent => "persistent connections",
             Mode::Unawaited => "a new connection each, writes not awaited",
+        }
+    }
+
+    pub fn short(self) -> &'static str {
+        match self {
+            Mode::NewConnection => "new",
+            Mode::Persistent => "persistent",
+            Mode::Unawaited => "not awaited",
         }
     }
 }

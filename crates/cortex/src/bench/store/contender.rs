@@ -1,41 +1,33 @@
-//! Who is compared: how each is configured, started on a free port with a directory of its own on
-//! the same disk, and what it can do. Stopped by its id when dropped.
+//! Who is compared, what each can do, and where it answers. `site` starts them; they are stopped by
+//! their ids when dropped.
 
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::client::{Connection, TURN, etcd, postgres, resp, sqlite};
+use super::client::{etcd, postgres, resp};
 use super::load::{self, Seen};
-use super::postgresql;
-use super::{Load, Mode};
+use super::site::{ETCD, REDIS, serves_with};
+use super::{Load, Mode, postgresql};
 use crate::bench::interrupted::Interrupted;
-use crate::bench::process::{Process, find, free_port, on_loopback};
+use crate::bench::process::{Process, find, own_cpu_seconds};
 
-const REDIS: &str = "redis-server";
-const ETCD: &str = "etcd";
-const REDIS_CONFIGURATION: &str = include_str!("redis.conf");
-const ETCD_CONFIGURATION: &str = include_str!("etcd.yml");
 /// SQLite was so slow in the thesis that it got fewer turns, and `k > n` makes no sense.
 const SQLITE_TURNS: u64 = 100;
 /// With a write-ahead log it is quick enough for more, and fewer would measure its start.
 const SQLITE_WAL_TURNS: u64 = 1000;
 const SQLITE_WORKERS_MAX: usize = 100;
-/// A server may accept before it serves.
-const READY_TIME_MAX: Duration = Duration::from_secs(30);
-const READY_POLL: Duration = Duration::from_millis(20);
-/// This turn's key is no other's.
-const READY_TURN: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
+    /// This store, one node
+    Cortex,
+    /// This store, two nodes on the same cores
+    CortexPair,
     /// Redis with `appendfsync always`: as durable as this store
     Redis,
     /// Redis with `appendfsync everysec`
@@ -50,7 +42,9 @@ pub enum Kind {
     SqliteWal,
 }
 
-pub const ALL: [Kind; 7] = [
+pub const ALL: [Kind; 9] = [
+    Kind::Cortex,
+    Kind::CortexPair,
     Kind::Redis,
     Kind::RedisEverysec,
     Kind::RedisNo,
@@ -63,6 +57,8 @@ pub const ALL: [Kind; 7] = [
 impl Kind {
     pub fn name(self) -> &'static str {
         match self {
+            Kind::Cortex => "cortex",
+            Kind::CortexPair => "cortex-pair",
             Kind::Redis => "redis",
             Kind::RedisEverysec => "redis-everysec",
             Kind::RedisNo => "redis-no",
@@ -82,6 +78,11 @@ impl Kind {
             Kind::Etcd => (find(ETCD).is_some(), "etcd-server"),
             Kind::Postgresql => (postgresql::Server::is_installed(), "postgresql"),
             Kind::Sqlite | Kind::SqliteWal => return None,
+            Kind::Cortex | Kind::CortexPair => {
+                let option = if self == Kind::Cortex { "--redis" } else { "--join" };
+                let missing = || format!("this build's `cortex store serve` has no {option}");
+                return (!serves_with(option)).then(missing);
+            }
         };
         (!found).then(|| format!("not installed; on Debian: apt-get install {package}"))
     }
@@ -95,7 +96,7 @@ impl Kind {
         match self {
             Kind::Sqlite => sqlite(SQLITE_TURNS),
             Kind::SqliteWal => sqlite(SQLITE_WAL_TURNS),
-            Kind::Redis => Some(load),
+            Kind::Cortex | Kind::Redis => Some(load),
             _ => (load.mode != Mode::Unawaited).then_some(load),
         }
     }
@@ -103,7 +104,7 @@ impl Kind {
 
 /// Where it answers, and in which protocol.
 #[derive(Clone, Debug)]
-enum Place {
+pub enum Place {
     Resp(SocketAddr),
     Etcd(SocketAddr),
     Postgres(SocketAddr),
@@ -113,31 +114,14 @@ enum Place {
 pub struct Contender {
     pub kind: Kind,
     pub version: String,
-    place: Place,
-    /// None for what runs inside this process.
-    process: Option<Process>,
+    pub place: Place,
+    /// None for what runs inside this process; two of a pair.
+    pub processes: Vec<Process>,
+    /// Where the second of a pair answers.
+    pub replica: Option<SocketAddr>,
 }
 
 impl Contender {
-    pub fn start(
-        kind: Kind,
-        directory: &Path,
-        interrupted: &Interrupted,
-    ) -> anyhow::Result<Contender> {
-        let site = Site { directory: directory.join(kind.name()), port: free_port()? };
-        fs::create_dir(&site.directory)?;
-        let contender = match kind {
-            Kind::Redis => site.redis(kind, "always", interrupted),
-            Kind::RedisEverysec => site.redis(kind, "everysec", interrupted),
-            Kind::RedisNo => site.redis(kind, "no", interrupted),
-            Kind::Etcd => site.etcd(interrupted),
-            Kind::Postgresql => site.postgresql(interrupted),
-            Kind::Sqlite => site.sqlite(kind, "delete"),
-            Kind::SqliteWal => site.sqlite(kind, "wal"),
-        };
-        contender.with_context(|| format!("{} was not started", kind.name()))
-    }
-
     pub fn run(&self, load: Load, interrupted: &Interrupted) -> anyhow::Result<Seen> {
         let run = match &self.place {
             Place::Resp(address) if load.mode == Mode::Unawaited => {
@@ -153,155 +137,27 @@ impl Contender {
         run.with_context(|| format!("the load on {}", self.kind.name()))
     }
 
-    /// User and kernel time of the server; of this process where there is none.
+    /// Where it speaks the Redis protocol.
+    pub fn resp(&self) -> Option<SocketAddr> {
+        match self.place {
+            Place::Resp(address) => Some(address),
+            _ => None,
+        }
+    }
+
+    /// User and kernel time of all its processes; of this one where it has none.
     pub fn cpu_seconds(&self) -> anyhow::Result<f64> {
-        match &self.process {
-            Some(process) => Ok(process.usage()?.cpu_seconds),
-            None => crate::bench::process::own_cpu_seconds(),
+        if self.processes.is_empty() {
+            return own_cpu_seconds();
         }
+        let used = self.processes.iter().map(|process| Ok(process.usage()?.cpu_seconds));
+        used.sum()
     }
-}
-
-/// What each is given.
-struct Site {
-    directory: PathBuf,
-    port: u16,
-}
-
-impl Site {
-    fn address(&self) -> SocketAddr {
-        on_loopback(self.port)
-    }
-
-    fn log(&self) -> PathBuf {
-        self.directory.join("server.log")
-    }
-
-    fn configure(&self, name: &str, template: &str) -> anyhow::Result<PathBuf> {
-        let directory = self.directory.to_str().context("the directory's name is not UTF-8")?;
-        let path = self.directory.join(name);
-        let text = template.replace("@PORT@", &self.port.to_string()).replace("@DIR@", directory);
-        fs::write(&path, text)?;
-        Ok(path)
-    }
-
-    /// Until a whole turn succeeds: whoever accepts may not serve yet.
-    fn serve<C: Connection>(
-        &self,
-        mut process: Process,
-        interrupted: &Interrupted,
-    ) -> anyhow::Result<Process> {
-        process.wait_for(self.address(), interrupted)?;
-        let deadline = Instant::now() + READY_TIME_MAX;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let local = tokio::task::LocalSet::new();
-        loop {
-            let turn = async {
-                let mut connection = C::open(self.address(), false).await?;
-                for action in TURN {
-                    connection.perform(action, READY_TURN).await?;
-                }
-                connection.close().await;
-                anyhow::Ok(())
-            };
-            let left = deadline.saturating_duration_since(Instant::now());
-            let ended =
-                runtime.block_on(local.run_until(async { tokio::time::timeout(left, turn).await }));
-            let error = match ended {
-                Ok(Ok(())) => return Ok(process),
-                Ok(Err(error)) => error,
-                Err(_) => anyhow::anyhow!("no answer"),
-            };
-            interrupted.check()?;
-            ensure!(Instant::now() < deadline, "not ready after {READY_TIME_MAX:?}: {error:#}");
-            std::thread::sleep(READY_POLL);
-        }
-    }
-
-    fn redis(
-        self,
-        kind: Kind,
-        fsync: &str,
-        interrupted: &Interrupted,
-    ) -> anyhow::Result<Contender> {
-        let program = find(REDIS).context("redis-server is gone")?;
-        let template = REDIS_CONFIGURATION.replace("@FSYNC@", fsync);
-        let configuration = self.configure("redis.conf", &template)?;
-        let mut command = Command::new(&program);
-        command.arg(configuration);
-        let process = Process::start_logging(kind.name(), &mut command, self.log())?;
-        let process = self.serve::<resp::Resp>(process, interrupted)?;
-        // `Redis server v=7.0.15 sha=…`
-        let output = output_of(Command::new(program).arg("--version"))?;
-        let version = output.split_whitespace().find_map(|word| word.strip_prefix("v="));
-        Ok(Contender {
-            kind,
-            version: version.unwrap_or("unknown").into(),
-            place: Place::Resp(self.address()),
-            process: Some(process),
-        })
-    }
-
-    fn etcd(self, interrupted: &Interrupted) -> anyhow::Result<Contender> {
-        let program = find(ETCD).context("etcd is gone")?;
-        let template = ETCD_CONFIGURATION.replace("@PEER@", &free_port()?.to_string());
-        let configuration = self.configure("etcd.yml", &template)?;
-        let mut command = Command::new(&program);
-        command.arg("--config-file").arg(configuration);
-        let process = Process::start_logging("etcd", &mut command, self.log())?;
-        let process = self.serve::<etcd::Etcd>(process, interrupted)?;
-        let version = etcd::version(&output_of(Command::new(program).arg("--version"))?)?;
-        let place = Place::Etcd(self.address());
-        Ok(Contender { kind: Kind::Etcd, version, place, process: Some(process) })
-    }
-
-    fn postgresql(self, interrupted: &Interrupted) -> anyhow::Result<Contender> {
-        let server = postgresql::Server::find()?;
-        server.initialise(&self.directory)?;
-        let mut command = server.command(&self.directory, self.port);
-        let mut process = Process::start_logging("postgresql", &mut command, self.log())?;
-        process.wait_for(self.address(), interrupted)?;
-        postgresql::create_table(self.address(), interrupted)?;
-        let process = self.serve::<postgres::Postgres>(process, interrupted)?;
-        let version = server.version()?;
-        let place = Place::Postgres(self.address());
-        Ok(Contender { kind: Kind::Postgresql, version, place, process: Some(process) })
-    }
-
-    fn sqlite(self, kind: Kind, journal: &str) -> anyhow::Result<Contender> {
-        let file = self.directory.join("kv.db");
-        sqlite::prepare(&file, journal)?;
-        let version = sqlite::version();
-        Ok(Contender { kind, version, place: Place::Sqlite(file), process: None })
-    }
-}
-
-pub fn output_of(command: &mut Command) -> anyhow::Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("{name} cannot be started"))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name} failed, {}: {text}{errors}", output.status);
-    Ok(text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn no_placeholder_is_left() {
-        let directory = tempfile::tempdir().unwrap();
-        let site = Site { directory: directory.path().into(), port: 4321 };
-        let templates = [
-            REDIS_CONFIGURATION.replace("@FSYNC@", "always"),
-            ETCD_CONFIGURATION.replace("@PEER@", "4322"),
-        ];
-        for template in templates {
-            let text = fs::read_to_string(site.configure("conf", &template).unwrap()).unwrap();
-            assert!(!text.contains('@') && text.contains("4321"), "{text}");
-        }
-    }
 
     #[test]
     fn who_is_slow_gets_fewer_turns_and_who_waits_is_not_asked_otherwise() {

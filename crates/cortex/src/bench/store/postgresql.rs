@@ -13,7 +13,7 @@ use anyhow::{Context, ensure};
 
 use super::client::Connection;
 use super::client::postgres::{Postgres, TABLE, USER};
-use super::contender::output_of;
+use super::site::output_of;
 use crate::bench::interrupted::Interrupted;
 
 /// One directory for each major version.

@@ -6,7 +6,10 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::contender::{Contender, Kind};
+use super::descriptors::Endured;
 use super::load::Seen;
+use super::ratios::{self, Reached};
+use super::replication::Replicated;
 use super::statistics::Summary;
 use super::thesis::{TABLES, Table};
 use super::{Load, Mode, Plan};
@@ -27,6 +30,9 @@ pub struct Report {
     pub contenders: Vec<Named>,
     pub not_run: Vec<NotRun>,
     pub rows: Vec<Row>,
+    pub ratios: Vec<Reached>,
+    pub descriptors: Vec<Endured>,
+    pub replication: Option<Replicated>,
     pub thesis: &'static [Table],
 }
 
@@ -65,6 +71,8 @@ pub struct Run {
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub cpu_us_per_operation: f64,
+    /// What the clients took of the same cores.
+    pub load_cpu_us_per_operation: f64,
     pub repeated: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
@@ -81,12 +89,13 @@ pub struct Sum {
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub cpu_us_per_operation: f64,
+    pub load_cpu_us_per_operation: f64,
     /// Of all runs.
     pub repeated: u64,
 }
 
 impl Run {
-    pub fn new(seen: &Seen, cpu_seconds: f64) -> Run {
+    pub fn new(seen: Seen, cpu_seconds: f64, load_cpu_seconds: f64) -> Run {
         let operations = seen.operations as f64;
         Run {
             seconds: seen.seconds,
@@ -94,53 +103,61 @@ impl Run {
             p50_ms: seen.p50_ms,
             p99_ms: seen.p99_ms,
             cpu_us_per_operation: cpu_seconds * 1e6 / operations,
+            load_cpu_us_per_operation: load_cpu_seconds * 1e6 / operations,
             repeated: seen.repeated,
-            failure: seen.failure.clone(),
+            failure: seen.failure,
             operations: seen.operations,
         }
     }
 }
 
 impl Report {
-    pub fn new(
-        plan: &Plan,
-        contenders: &[Contender],
-        left_out: Vec<(Kind, String)>,
-        on_disk: bool,
-    ) -> Report {
-        let named = |one: &Contender| Named { kind: one.kind, version: one.version.clone() };
-        let mut not_run: Vec<NotRun> =
-            left_out.into_iter().map(|(kind, why)| NotRun { name: kind.name(), why }).collect();
-        not_run.push(NotRun {
+    pub fn new(plan: &Plan, on_disk: bool) -> Report {
+        let mongodb = NotRun {
             name: "mongodb",
-            why: "not re-run: Debian has no package of it; Redis without fsync stands in for its \
+            why: "not re-run, Debian has no package of it; Redis without fsync stands in for its \
                   lazy writes"
                 .into(),
-        });
+        };
         Report {
             plan: plan.clone(),
             on_disk,
-            contenders: contenders.iter().map(named).collect(),
-            not_run,
+            contenders: Vec::new(),
+            not_run: vec![mongodb],
             rows: Vec::new(),
+            ratios: Vec::new(),
+            descriptors: Vec::new(),
+            replication: None,
             thesis: &TABLES,
         }
     }
 
-    pub fn add(&mut self, load: Load, contender: usize, run: Run) {
-        let kind = self.contenders[contender].kind;
+    pub fn leave_out(&mut self, kind: Kind, why: String) {
+        self.not_run.push(NotRun { name: kind.name(), why });
+    }
+
+    pub fn compare(&mut self, contenders: &[Contender]) {
+        let named = |one: &Contender| Named { kind: one.kind, version: one.version.clone() };
+        self.contenders = contenders.iter().map(named).collect();
+    }
+
+    pub fn add(&mut self, load: Load, kind: Kind, run: Run) {
         let same = |row: &Row| (row.mode, row.workers) == (load.mode, load.workers);
         let at = self.rows.iter().position(same).unwrap_or_else(|| {
             self.rows.push(Row { mode: load.mode, workers: load.workers, cells: Vec::new() });
             self.rows.len() - 1
         });
         let cells = &mut self.rows[at].cells;
-        let at = cells.iter().position(|cell| cell.kind == kind).unwrap_or_else(|| {
-            cells.push(Cell { kind, operations: 0, runs: Vec::new(), sum: None });
-            cells.sort_by_key(|cell| cell.kind);
-            cells.iter().position(|cell| cell.kind == kind).unwrap_or(0)
+        let at = cells.binary_search_by_key(&kind, |cell| cell.kind).unwrap_or_else(|at| {
+            cells.insert(at, Cell { kind, operations: 0, runs: Vec::new(), sum: None });
+            at
         });
         cells[at].add(run);
+    }
+
+    /// Once all runs are in.
+    pub fn finish(&mut self) {
+        self.ratios = ratios::reached(self);
     }
 
     pub fn sum(&self, mode: Mode, workers: usize, kind: Kind) -> Option<&Sum> {
@@ -162,6 +179,7 @@ impl Cell {
             p50_ms: median(all(|run| run.p50_ms)),
             p99_ms: median(all(|run| run.p99_ms)),
             cpu_us_per_operation: median(all(|run| run.cpu_us_per_operation)),
+            load_cpu_us_per_operation: median(all(|run| run.load_cpu_us_per_operation)),
             repeated: self.runs.iter().map(|run| run.repeated).sum(),
         });
     }

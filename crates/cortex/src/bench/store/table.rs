@@ -4,14 +4,35 @@ use std::fmt::{self, Write};
 
 use super::Mode;
 use super::contender::Kind;
+use super::ratios::{self, Ratio};
 use super::report::{Cell, Report};
+use super::thesis::Column;
+
+const NAME: usize = 44;
 
 pub fn print(report: &Report) -> String {
     let mut out = String::new();
     // Writing to memory cannot fail.
-    let _ = rows(report, &mut out);
-    let _ = beside_the_thesis(report, &mut out);
+    let _ = write_all(report, &mut out);
     out
+}
+
+fn write_all(report: &Report, out: &mut String) -> fmt::Result {
+    if !report.on_disk {
+        writeln!(out, "NOTHING OF THIS IS DURABLE: the directory is in memory; give --dir\n")?;
+    }
+    if !report.rows.is_empty() {
+        rows(report, out)?;
+        beside_the_thesis(report, out)?;
+        figure(report, out)?;
+        reached(report, out)?;
+    }
+    descriptors(report, out)?;
+    replication(report, out)?;
+    for left in &report.not_run {
+        writeln!(out, "{}: {}", left.name, left.why)?;
+    }
+    Ok(())
 }
 
 fn rows(report: &Report, out: &mut String) -> fmt::Result {
@@ -19,15 +40,19 @@ fn rows(report: &Report, out: &mut String) -> fmt::Result {
         let name = format!("{}, {} workers", row.mode.name(), row.workers);
         writeln!(
             out,
-            "{name:<55} {:>8} {:>7} {:>8} {:>8} {:>9} {:>9} {:>8}",
-            "op/s", "±", "median", "p50 ms", "p99 ms", "CPU us/op", "repeated"
+            "{name:<56} {:>6} {:>6} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8}",
+            "op/s", "±", "median", "p50 ms", "p99 ms", "CPU us", "load us", "repeated"
         )?;
-        for cell in &row.cells {
-            cell_line(report, cell, out)?;
-        }
+        row.cells.iter().try_for_each(|cell| cell_line(report, cell, out))?;
         writeln!(out)?;
     }
-    Ok(())
+    let (runs, turns) = (report.plan.runs, report.plan.turns);
+    writeln!(
+        out,
+        "{runs} interleaved runs of {turns} turns of set, lookup and delete. op/s: mean, standard \
+         deviation, median;\np50 and p99 of an action with its repetitions; CPU: of the server for \
+         each operation, and of the load.\n"
+    )
 }
 
 fn cell_line(report: &Report, cell: &Cell, out: &mut String) -> fmt::Result {
@@ -41,64 +66,157 @@ fn cell_line(report: &Report, cell: &Cell, out: &mut String) -> fmt::Result {
     let rate = &sum.operations_per_second;
     writeln!(
         out,
-        "{name:<55} {:>8.0} {:>7.0} {:>8.0} {:>8.2} {:>9.2} {:>9.1} {:>8}",
+        "{name:<55} {:>7.0} {:>6.0} {:>7.0} {:>7.2} {:>8.2} {:>8.1} {:>8.1} {:>8}",
         rate.mean,
         rate.deviation,
         rate.median,
         sum.p50_ms,
         sum.p99_ms,
         sum.cpu_us_per_operation,
+        sum.load_cpu_us_per_operation,
         sum.repeated
     )
 }
 
 /// Who stands beside which of its tables.
-fn stands_in(number: &str) -> &'static [Kind] {
+fn beside(number: &str) -> &'static [Kind] {
     match number {
+        "6.1" => &[Kind::Cortex, Kind::CortexPair],
         "6.2" => &[Kind::RedisEverysec, Kind::RedisNo],
         "6.3" => &[Kind::Postgresql],
-        "6.4" => &[Kind::Sqlite, Kind::SqliteWal],
-        _ => &[],
+        _ => &[Kind::Sqlite, Kind::SqliteWal],
     }
 }
 
 fn beside_the_thesis(report: &Report, out: &mut String) -> fmt::Result {
-    writeln!(out, "The thesis's tables, and the same here: seconds, deviation, operations/s")?;
+    write!(out, "{:<NAME$}", "seconds, deviation, operations/s")?;
+    for workers in &report.plan.workers {
+        write!(out, " {:>24}", format!("{workers} workers"))?;
+    }
+    writeln!(out)?;
     for table in report.thesis {
-        write!(out, "  {} {:<31}", table.number, table.store)?;
+        let name = format!("  table {}, {}", table.number, table.store);
+        write!(out, "{name:<NAME$}")?;
         for workers in &report.plan.workers {
-            match table.at(*workers) {
-                Some(it) => write!(
-                    out,
-                    " {:>5}: {:>7.2} {:>6.2} {:>7.1}",
-                    workers, it.mean, it.deviation, it.rate
-                )?,
-                None => write!(out, " {workers:>5}: {:>22}", "-")?,
-            }
+            let column = table.at(*workers);
+            let figures =
+                |it: &Column| format!("{:.2} {:.2} {:.2}", it.mean, it.deviation, it.rate);
+            write!(out, " {:>24}", column.map_or("-".into(), figures))?;
         }
         writeln!(out)?;
-        for kind in stands_in(table.number) {
+        for kind in beside(table.number) {
             here(report, *kind, out)?;
         }
     }
-    for left in &report.not_run {
-        writeln!(out, "  {}: {}", left.name, left.why)?;
+    writeln!(
+        out,
+        "The thesis: a new connection each, two cores of 2012; {} operations, SQLite {}; its own \
+         store's clients did not wait for writes.\n",
+        report.thesis[0].operations, report.thesis[3].operations
+    )
+}
+
+fn here(report: &Report, kind: Kind, out: &mut String) -> fmt::Result {
+    let sum = |workers: usize| report.sum(Mode::NewConnection, workers, kind);
+    if report.plan.workers.iter().all(|workers| sum(*workers).is_none()) {
+        return Ok(());
+    }
+    write!(out, "{:<NAME$}", format!("    here, {}", kind.name()))?;
+    for workers in &report.plan.workers {
+        let figures = sum(*workers).map(|sum| {
+            let (time, rate) = (sum.seconds, sum.operations_per_second.mean);
+            format!("{:.2} {:.2} {rate:.0}", time.mean, time.deviation)
+        });
+        write!(out, " {:>24}", figures.unwrap_or("-".into()))?;
+    }
+    writeln!(out)
+}
+
+fn times(report: &Report, ratios: &[Ratio], out: &mut String) -> fmt::Result {
+    for workers in &report.plan.workers {
+        let ratio = ratios.iter().find(|ratio| ratio.workers == *workers);
+        let text = ratio.map_or("-".into(), |ratio| format!("{:.2}", ratio.times));
+        write!(out, " {text:>8}")?;
     }
     Ok(())
 }
 
-fn here(report: &Report, kind: Kind, out: &mut String) -> fmt::Result {
-    let name = format!("here, {}", kind.name());
-    write!(out, "      {name:<31}")?;
-    for workers in &report.plan.workers {
-        match report.sum(Mode::NewConnection, *workers, kind) {
-            Some(sum) => write!(
-                out,
-                " {:>5}: {:>7.2} {:>6.2} {:>7.0}",
-                workers, sum.seconds.mean, sum.seconds.deviation, sum.operations_per_second.mean
-            )?,
-            None => write!(out, " {workers:>5}: {:>22}", "-")?,
+fn header(report: &Report, name: &str, out: &mut String) -> fmt::Result {
+    write!(out, "{name:<NAME$}")?;
+    report.plan.workers.iter().try_for_each(|workers| write!(out, " {workers:>8}"))
+}
+
+fn figure(report: &Report, out: &mut String) -> fmt::Result {
+    header(report, "Figure 6.1, times as fast, by workers", out)?;
+    writeln!(out)?;
+    for (store, of_the_thesis) in ratios::of_the_thesis() {
+        write!(out, "{:<NAME$}", format!("  the thesis's store / {store}"))?;
+        times(report, &of_the_thesis, out)?;
+        writeln!(out)?;
+    }
+    for peer in report.contenders.iter().filter(|peer| peer.kind != Kind::Cortex) {
+        for mode in super::MODES {
+            let ratios = ratios::here(report, mode, Kind::Cortex, peer.kind);
+            if !ratios.is_empty() {
+                let name = format!("  here, cortex / {}, {}", peer.kind.name(), mode.short());
+                write!(out, "{name:<NAME$}")?;
+                times(report, &ratios, out)?;
+                writeln!(out)?;
+            }
         }
     }
     writeln!(out)
+}
+
+fn reached(report: &Report, out: &mut String) -> fmt::Result {
+    if report.ratios.is_empty() {
+        return Ok(());
+    }
+    header(report, "What was asked for, times as fast, by workers", out)?;
+    writeln!(out, " {:>7} {:>6}", "floor", "aim")?;
+    for goal in &report.ratios {
+        let name = format!("  {} / {}, {}", goal.of.name(), goal.to.name(), goal.mode.short());
+        write!(out, "{name:<NAME$}")?;
+        times(report, &goal.ratios, out)?;
+        writeln!(out, " {:>7} {:>6}  {}", goal.floor, goal.aim, goal.word())?;
+    }
+    writeln!(out)
+}
+
+fn descriptors(report: &Report, out: &mut String) -> fmt::Result {
+    let Some(first) = report.descriptors.first() else { return Ok(()) };
+    let limit = super::descriptors::DESCRIPTORS;
+    let name = format!("{} s, a server with {limit} descriptors", first.seconds);
+    writeln!(
+        out,
+        "{name:<NAME$} {:>8} {:>8} {:>8} {:>10} {:>11}",
+        "clients", "served", "refused", "unanswered", "slowest ms"
+    )?;
+    for it in &report.descriptors {
+        write!(
+            out,
+            "  {:<42} {:>8} {:>8} {:>8} {:>10} {:>11.1}",
+            it.kind.name(),
+            it.clients,
+            it.served,
+            it.refused,
+            it.unanswered,
+            it.slowest_ms
+        )?;
+        match &it.failure {
+            Some(failure) => writeln!(out, "  {failure}")?,
+            None => writeln!(out)?,
+        }
+    }
+    writeln!(out)
+}
+
+fn replication(report: &Report, out: &mut String) -> fmt::Result {
+    let Some(it) = &report.replication else { return Ok(()) };
+    writeln!(
+        out,
+        "Visible on the other node, {:.0} writes/s: {:.1} ms at the median, {:.1} ms at p99; of {} \
+         looked for, {} not seen\n",
+        it.writes_per_second, it.p50_ms, it.p99_ms, it.looked_for, it.not_visible
+    )
 }
