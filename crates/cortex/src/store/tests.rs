@@ -1,5 +1,6 @@
 //! The store on a real disk, through its trait.
 
+mod bytes;
 mod child;
 mod cleaning;
 mod contract;
@@ -7,4 +8,6 @@ mod crash;
 mod damage;
 mod fixture;
 mod full;
+mod memory;
+mod powercut;
 mod terms;

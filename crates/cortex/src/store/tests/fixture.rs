@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use model::Key;
@@ -9,6 +10,8 @@ use tempfile::TempDir;
 
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
+use crate::lockfile::FileLock;
+use crate::store::disk;
 use crate::store::open::{OpenError, Options, open_with};
 use crate::store::{Entry, SharedStore, Value};
 
@@ -52,6 +55,20 @@ impl Place {
 
     pub fn open(&self) -> SharedStore {
         self.try_open().unwrap()
+    }
+
+    /// The committer of a store that was dropped ends by itself, and frees the directory then.
+    pub fn wait_until_unlocked(&self) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let path = self.layout().store().join("lock");
+        loop {
+            let file = disk::create(&path).unwrap();
+            if FileLock::acquire(file).unwrap().is_some() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "the store was to end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn log(&self, number: u32) -> PathBuf {
