@@ -68,7 +68,7 @@ async fn written() -> Written {
     let (recovered, _) = log.open().unwrap();
     let mut history = History::default();
     log.heads.push(history.head());
-    for commit in recovered.replica.history().iter() {
+    for commit in recovered.past.replica.history().iter() {
         history.insert(commit.clone());
         log.heads.push(history.head());
     }
@@ -95,7 +95,7 @@ impl Written {
 
     /// How many of the records are there: the first ones, unchanged, and the last one's value too.
     fn kept(&self, recovered: &Recovered) -> usize {
-        let replica = &recovered.replica;
+        let replica = &recovered.past.replica;
         let kept = replica.history().len();
         assert_eq!(replica.history().head(), self.heads[kept]);
         if let Some(last) = kept.checked_sub(1) {
