@@ -21,7 +21,7 @@ use model::Timestamp;
 
 use crate::commit::NodeTag;
 use crate::event::Standing;
-use crate::machine::Waiting;
+use crate::machine::queue::Waiting;
 
 use self::copy::{Copying, Lending};
 use self::give::Giving;

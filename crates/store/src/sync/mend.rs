@@ -8,7 +8,8 @@ use model::Timestamp;
 use crate::clock::{CLOCK_AHEAD_MAX_MS, Stamp};
 use crate::commit::{NodeTag, Position};
 use crate::event::{Alarm, Effect, Write};
-use crate::machine::{StoreMachine, Waiting};
+use crate::machine::StoreMachine;
+use crate::machine::queue::Waiting;
 use crate::sync::park::newest_admitted;
 
 /// A node that was off for longer than this asks before it trusts its clock.

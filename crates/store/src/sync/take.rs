@@ -7,7 +7,8 @@ use model::Timestamp;
 
 use crate::commit::{NodeTag, Position};
 use crate::event::{Alarm, Effect, Origin};
-use crate::machine::{StoreMachine, Waiting};
+use crate::machine::StoreMachine;
+use crate::machine::queue::Waiting;
 use crate::mutants;
 use crate::replica::Horizons;
 use crate::sync::compare;

@@ -1,0 +1,169 @@
+//! What a durable batch changes: only now is it seen, announced and acknowledged.
+
+use model::Timestamp;
+
+use super::StoreMachine;
+use super::queue::Waiting;
+use crate::commit::{Commit, Location, Position};
+use crate::event::{Alarm, Effect, Entry, Origin, Ticket, Unwritten};
+use crate::replica::Admitted;
+use crate::sync::members::is_roster_key;
+use crate::sync::message::Refusal;
+use crate::watch::Arrivals;
+
+impl StoreMachine {
+    pub(super) fn persisted(
+        &mut self,
+        now: Timestamp,
+        batch: u64,
+        locations: Vec<Location>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some((_, entries)) = self.on_its_way.take_if(|(sent, _)| *sent == batch) else {
+            return;
+        };
+        debug_assert_eq!(entries.len(), locations.len());
+        for (entry, location) in entries.into_iter().zip(locations) {
+            self.apply(now, entry, location, effects);
+        }
+        // Nothing of this node's is on its way now: all it stamped so far is in the log.
+        self.sync.members.promise(self.durable_stamp);
+        self.give_raised(effects);
+        self.take_raised(now, effects);
+        if self.replica.droppable() > self.droppable_max {
+            let before = self.replica.median_droppable();
+            self.squash(now, before, effects);
+        }
+    }
+
+    /// Nothing was written: the number is free again, and the log has no gap.
+    pub(super) fn refused_batch(&mut self, now: Timestamp, batch: u64, effects: &mut Vec<Effect>) {
+        let Some((_, entries)) = self.on_its_way.take_if(|(sent, _)| *sent == batch) else {
+            return;
+        };
+        self.next_batch = batch;
+        for entry in entries {
+            match entry {
+                Entry::Commit { ticket, .. } | Entry::Moved { ticket, .. } => {
+                    effects.push(Effect::Refuse { ticket, reason: Unwritten::NoRoom });
+                }
+                Entry::Foreign { ticket, origin, .. } => {
+                    effects.push(Effect::Release { ticket });
+                    if origin.peer != self.node {
+                        let Origin { peer, session, .. } = origin;
+                        self.break_off(now, peer, session, Refusal::NoRoom, effects);
+                    }
+                }
+                Entry::Copied { held, garbage, .. } => {
+                    self.sync.again.push(Waiting::Copied { vector: held, garbage });
+                }
+                Entry::Standing(_) => self.sync.again.push(Waiting::Standing),
+                Entry::Forgotten { positions, .. } => {
+                    self.sync.again.push(Waiting::Forget(positions));
+                }
+                Entry::Horizons(_) | Entry::Vector { .. } | Entry::Arrived { .. } => {}
+            }
+        }
+    }
+
+    /// Commits whose large values have come say so from now on.
+    pub(super) fn fetched(&mut self, hashes: &[[u8; 32]], effects: &mut Vec<Effect>) {
+        let absent = self.replica.absent();
+        let needed = hashes.iter().filter_map(|hash| absent.get(hash));
+        let positions: Vec<Position> =
+            needed.flat_map(|absent| absent.needed_by.iter().copied()).collect();
+        for at in positions {
+            self.wait(Waiting::Arrived(at), effects);
+        }
+    }
+
+    fn apply(
+        &mut self,
+        now: Timestamp,
+        entry: Entry,
+        location: Location,
+        effects: &mut Vec<Effect>,
+    ) {
+        match entry {
+            Entry::Horizons(horizons) => {
+                self.replica.raise(horizons);
+            }
+            Entry::Moved { ticket, commit } => {
+                let cid = self.replica.relocate(commit.at, location).then(|| commit.cid());
+                effects.push(Effect::Acknowledge { ticket, cid });
+            }
+            Entry::Arrived { commit } => {
+                self.replica.relocate(commit.at, Location::File);
+            }
+            Entry::Commit { ticket, commit } => {
+                let commit = Commit { location, ..commit };
+                let position = commit.at;
+                let cid = Some(commit.cid());
+                if self.admit(now, ticket, commit, effects) == Admitted::Conflict {
+                    self.alarm(Alarm::Conflict { position }, effects);
+                }
+                effects.push(Effect::Acknowledge { ticket, cid });
+            }
+            Entry::Foreign { ticket, commit, origin } => {
+                let commit = Commit { location, ..commit };
+                let position = commit.at;
+                if self.admit(now, ticket, commit, effects) == Admitted::Conflict {
+                    self.clash(now, position, origin, effects);
+                }
+                self.durable(origin, 1, effects);
+                effects.push(Effect::Release { ticket });
+            }
+            Entry::Vector { promise, held } => {
+                self.durable_stamp = self.durable_stamp.max(promise);
+                self.sync.members.keep(held);
+            }
+            Entry::Copied { promise, held, garbage } => {
+                self.durable_stamp = self.durable_stamp.max(promise);
+                self.sync.members.keep(held);
+                self.copy_kept(now, garbage, effects);
+            }
+            Entry::Standing(standing) => {
+                self.sync.standing_kept = standing == self.sync.standing;
+            }
+            Entry::Forgotten { positions, .. } => {
+                self.replica.forget(&positions);
+                let more = self.waiting.iter().any(|w| matches!(w, Waiting::Forget(_)));
+                self.sync.mending &= more;
+                self.read_roster(effects);
+                self.arrivals = Arrivals::new(self.arrivals.incarnation() + 1);
+                effects.push(Effect::Resync);
+                self.changed(now);
+            }
+        }
+    }
+
+    fn admit(
+        &mut self,
+        now: Timestamp,
+        ticket: Ticket,
+        commit: Commit,
+        effects: &mut Vec<Effect>,
+    ) -> Admitted {
+        self.durable_stamp = self.durable_stamp.max(commit.at.stamp);
+        let admitted = self.replica.admit(commit.clone());
+        if admitted == Admitted::Winner {
+            if is_roster_key(&commit.key) {
+                self.read_roster(effects);
+            }
+            let arrival = self.arrivals.note(commit.key.clone());
+            effects.push(Effect::Notify { arrival, ticket, commit });
+        }
+        if matches!(admitted, Admitted::Winner | Admitted::Superseded) {
+            self.changed(now);
+        }
+        admitted
+    }
+
+    fn read_roster(&mut self, effects: &mut Vec<Effect>) {
+        if self.sync.members.read_roster(&self.replica) {
+            let roster = self.sync.members.roster();
+            self.wait(Waiting::Vector, effects);
+            effects.push(Effect::Roster(roster));
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What waits for the disk, and the next batch: at most one is on its way, and everything that came
+//! meanwhile shares the next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::Timestamp;
+
+use super::{BATCH_WRITES_MAX, StoreMachine, WRITES_WAITING_MAX};
+use crate::clock::Stamp;
+use crate::commit::{Action, Commit, Location, Position};
+use crate::event::{Change, Effect, Entry, Origin, Ticket, Unwritten, Write};
+use crate::replica::Horizons;
+use crate::sync::members::is_roster_key;
+use crate::sync::mend::ClockDoubt;
+use crate::sync::message::{Carried, Refusal, Vector};
+use crate::sync::park::newest_admitted;
+
+/// Positions in one record of what was forgotten: at most 400 KiB.
+const FORGOTTEN_MAX: usize = 1 << 14;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Waiting {
+    Write(Write),
+    Move(Ticket, Position),
+    /// The file of this commit's value is here now.
+    Arrived(Position),
+    /// From a peer; if horizons are given, only while they are this node's.
+    Admit {
+        carried: Carried,
+        origin: Origin,
+        horizons: Option<Horizons>,
+    },
+    Horizons(Horizons),
+    Vector,
+    Copied {
+        vector: Vector,
+        garbage: Stamp,
+    },
+    Standing,
+    Forget(Vec<Position>),
+}
+
+/// A batch in the making.
+struct Forming {
+    entries: Vec<Entry>,
+    /// Whether keys written by this very batch will have a value.
+    written: BTreeMap<Arc<str>, bool>,
+    /// As they will be when the batch is applied.
+    horizons: Horizons,
+}
+
+impl StoreMachine {
+    pub(crate) fn wait(&mut self, waiting: Waiting, effects: &mut Vec<Effect>) {
+        if self.waiting.len() < WRITES_WAITING_MAX {
+            self.waiting.push_back(waiting);
+            return;
+        }
+        match waiting {
+            Waiting::Write(Write { ticket, .. }) | Waiting::Move(ticket, _) => {
+                effects.push(Effect::Refuse { ticket, reason: Unwritten::TooMany });
+            }
+            // Its session stalls and begins again.
+            Waiting::Admit { carried, .. } => {
+                effects.push(Effect::Release { ticket: carried.ticket });
+            }
+            // The next squash has a higher horizon anyway.
+            Waiting::Horizons(_) | Waiting::Vector => {}
+            // Asked again when the node starts.
+            Waiting::Arrived(_) => {}
+            Waiting::Copied { .. } | Waiting::Standing | Waiting::Forget(_) => {
+                self.sync.again.push(waiting);
+            }
+        }
+    }
+
+    /// Writes that came too early wait until this node may stamp them.
+    pub(super) fn write(&mut self, now: Timestamp, write: Write, effects: &mut Vec<Effect>) {
+        let early = now < self.writes_from || self.is_joining() || self.sync.mending;
+        let reason = match self.doubt {
+            Some(ClockDoubt::Behind { by_ms }) => Some(Unwritten::ClockBehind { by_ms }),
+            Some(ClockDoubt::Leapt { by_ms }) => Some(Unwritten::ClockLeapt { by_ms }),
+            None if early && self.held.len() >= WRITES_WAITING_MAX => Some(Unwritten::TooMany),
+            None => None,
+        };
+        if let Some(reason) = reason {
+            effects.push(Effect::Refuse { ticket: write.ticket, reason });
+        } else if early {
+            self.held.push_back(write);
+        } else {
+            self.wait(Waiting::Write(write), effects);
+        }
+    }
+
+    pub(super) fn release_held(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.held.is_empty() || now < self.writes_from || self.is_joining() || self.sync.mending
+        {
+            return;
+        }
+        for write in std::mem::take(&mut self.held) {
+            self.wait(Waiting::Write(write), effects);
+        }
+    }
+
+    /// Sends the next batch off, if none is on its way and something waits.
+    pub(super) fn persist_next(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.on_its_way.is_some() || self.waiting.is_empty() {
+            return;
+        }
+        let mut forming = Forming {
+            entries: Vec::new(),
+            written: BTreeMap::new(),
+            horizons: self.replica.horizons(),
+        };
+        // The first batch of a life says whose it is.
+        let introduces = !self.sync.standing_kept;
+        while forming.entries.len() + usize::from(introduces) < BATCH_WRITES_MAX {
+            let Some(waiting) = self.waiting.pop_front() else { break };
+            let entry = self.entry_of(now, waiting, &mut forming, effects);
+            forming.entries.extend(entry);
+        }
+        let mut entries = forming.entries;
+        if entries.is_empty() {
+            return;
+        }
+        if introduces && !entries.iter().any(|e| matches!(e, Entry::Standing(_))) {
+            entries.insert(0, Entry::Standing(self.sync.standing));
+        }
+        let batch = self.next_batch;
+        self.next_batch += 1;
+        self.on_its_way = Some((batch, entries.clone()));
+        effects.push(Effect::Persist { batch, entries });
+    }
+
+    fn entry_of(
+        &mut self,
+        now: Timestamp,
+        waiting: Waiting,
+        forming: &mut Forming,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Entry> {
+        match waiting {
+            Waiting::Horizons(raised) => {
+                forming.horizons = forming.horizons.max(raised);
+                let rises = forming.horizons != self.replica.horizons();
+                rises.then_some(Entry::Horizons(forming.horizons))
+            }
+            Waiting::Move(ticket, at) => match self.replica.history().get(at) {
+                Some(commit) if matches!(commit.location, Location::Log { .. }) => {
+                    Some(Entry::Moved { ticket, commit: commit.clone() })
+                }
+                _ => {
+                    effects.push(Effect::Acknowledge { ticket, cid: None });
+                    None
+                }
+            },
+            Waiting::Arrived(at) => {
+                let commit = self.replica.history().get(at)?;
+                let absent = commit.location == Location::Nowhere;
+                let commit = Commit { location: Location::File, ..commit.clone() };
+                absent.then_some(Entry::Arrived { commit })
+            }
+            Waiting::Write(write) => self.commit_of(now, write, forming, effects),
+            Waiting::Admit { carried, origin, horizons } => {
+                let Carried { ticket, commit } = carried;
+                if horizons.is_some_and(|wanted| wanted != forming.horizons) {
+                    effects.push(Effect::Release { ticket });
+                    self.outdated(now, origin, effects);
+                    return None;
+                }
+                self.clock.restore(commit.at.stamp);
+                Some(Entry::Foreign { ticket, commit, origin })
+            }
+            Waiting::Vector => {
+                let promise = self.clock.next(now);
+                Some(Entry::Vector { promise, held: self.sync.members.held().clone() })
+            }
+            Waiting::Copied { vector, garbage } => {
+                self.clock.restore(garbage);
+                self.sync.members.merge(&vector, newest_admitted(now));
+                let held = self.sync.members.held().clone();
+                Some(Entry::Copied { promise: self.clock.next(now), held, garbage })
+            }
+            Waiting::Standing => Some(Entry::Standing(self.sync.standing)),
+            Waiting::Forget(positions) => {
+                Some(Entry::Forgotten { positions, clock: self.clock.last() })
+            }
+        }
+    }
+
+    fn commit_of(
+        &mut self,
+        now: Timestamp,
+        Write { ticket, key, change, only_over }: Write,
+        forming: &mut Forming,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Entry> {
+        let key: Arc<str> = key.as_str().into();
+        let earlier = forming.written.get(&key).copied();
+        let held = || self.replica.get(&key, now).map(|commit| commit.at);
+        let overtaken = only_over.is_some() && (earlier.is_some() || held() != only_over);
+        let lives = || earlier.unwrap_or_else(|| held().is_some());
+        if overtaken || change == Change::Delete && !lives() {
+            effects.push(Effect::Acknowledge { ticket, cid: None });
+            return None;
+        }
+        // What is known of a member rests on the time of its first entry.
+        if is_roster_key(&key) && change != Change::Delete && lives() {
+            effects.push(Effect::Refuse { ticket, reason: Unwritten::OnRoster });
+            return None;
+        }
+        forming.written.insert(key.clone(), change.lives(now));
+        Some(Entry::Commit { ticket, commit: self.stamp_write(now, key, change) })
+    }
+
+    /// The horizons rose while this commit waited: whether it still counts must be asked again.
+    fn outdated(&mut self, now: Timestamp, origin: Origin, effects: &mut Vec<Effect>) {
+        let Origin { peer, session, .. } = origin;
+        if self.sync.taking.get(&peer).is_some_and(|taking| taking.session == session) {
+            self.break_off(now, peer, session, Refusal::HorizonsRose, effects);
+        }
+    }
+
+    fn stamp_write(&mut self, now: Timestamp, key: Arc<str>, change: Change) -> Commit {
+        let at = Position { stamp: self.clock.next(now), node: self.node };
+        // The log fills in where exactly; that it is the log is known already.
+        let in_log = Location::Log { segment: 0, offset: 0 };
+        let (action, location) = match change {
+            Change::SetInline { hash, sha1, size, expires } => {
+                (Action::Set { hash, sha1, size, expires }, in_log)
+            }
+            Change::SetFile { hash, sha1, size, expires } => {
+                (Action::Set { hash, sha1, size, expires }, Location::File)
+            }
+            Change::Delete => (Action::Delete, Location::Nowhere),
+        };
+        Commit { at, key, action, location }
+    }
+
+    /// In portions that fit into a record.
+    pub(crate) fn forget(&mut self, positions: &[Position], effects: &mut Vec<Effect>) {
+        for portion in positions.chunks(FORGOTTEN_MAX) {
+            self.wait(Waiting::Forget(portion.to_vec()), effects);
+        }
+    }
+}
