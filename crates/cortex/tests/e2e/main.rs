@@ -11,6 +11,7 @@ mod faults;
 mod hello;
 mod journey;
 mod machine;
+mod measurements;
 mod node;
 mod outside;
 mod procfile;
