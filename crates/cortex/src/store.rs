@@ -3,6 +3,7 @@
 
 pub mod backend;
 mod board;
+pub mod bulk;
 pub mod bus;
 mod cache;
 mod committer;
@@ -20,6 +21,7 @@ mod tests;
 pub mod values;
 mod watchers;
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -32,8 +34,12 @@ use store::Position;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
+use self::bulk::ValueName;
+use self::bulk::desk::Desk;
+use self::bulk::reader::ValueReader;
 pub use self::open::{OpenError, open};
 pub use self::values::ValueWriter;
+use self::values::blocking;
 
 /// Values above this are content-addressed files and travel apart from their commits.
 pub const INLINE_VALUE_MAX: usize = 4096;
@@ -59,6 +65,12 @@ pub enum StoreError {
     /// This kind of store cannot do it.
     #[error("{0}")]
     Unsupported(String),
+    /// The node knows the value and does not have its bytes.
+    #[error(
+        "the bytes of this value are on other nodes and cannot be had now: {0}; try again, or \
+         start a node that has them"
+    )]
+    Away(String),
     #[error("{what}")]
     Io {
         what: String,
@@ -122,7 +134,17 @@ pub type Reply = Box<dyn FnOnce(Written) + Send>;
 #[derive(Clone, Debug)]
 pub enum Value {
     Inline(Bytes),
-    File { hash: ContentHash, size: u64, path: PathBuf },
+    File {
+        hash: ContentHash,
+        size: u64,
+        path: PathBuf,
+    },
+    /// Large, and not on this node yet: other nodes have the bytes.
+    Away {
+        hash: ContentHash,
+        size: u64,
+        desk: Arc<Desk>,
+    },
 }
 
 impl Value {
@@ -130,7 +152,45 @@ impl Value {
     pub fn inline(&self) -> Option<&Bytes> {
         match self {
             Value::Inline(bytes) => Some(bytes),
-            Value::File { .. } => None,
+            Value::File { .. } | Value::Away { .. } => None,
+        }
+    }
+
+    pub fn size(&self) -> u64 {
+        match self {
+            Value::Inline(bytes) => bytes.len() as u64,
+            Value::File { size, .. } | Value::Away { size, .. } => *size,
+        }
+    }
+
+    /// The same value with its bytes on this node: waits until they have come, and fails when no
+    /// node that has them can be reached or nothing comes for a minute.
+    pub async fn here(self) -> Result<Value, StoreError> {
+        match self {
+            Value::Away { hash, size, desk } => {
+                let path = desk.whole(ValueName { hash: hash.0, size }).await?;
+                Ok(Value::File { hash, size, path })
+            }
+            here => Ok(here),
+        }
+    }
+
+    /// The bytes of a large value from the start, wherever they are; None for a small one. What is
+    /// on another node is read while it comes.
+    pub async fn reader(&self) -> Result<Option<ValueReader>, StoreError> {
+        match self {
+            Value::Inline(_) => Ok(None),
+            Value::File { hash, size, path } => {
+                let (value, path) = (ValueName { hash: hash.0, size: *size }, path.clone());
+                let open = move || {
+                    let what = format!("{} cannot be read", path.display());
+                    File::open(&path).map_err(|source| StoreError::Io { what, source })
+                };
+                Ok(Some(ValueReader::of_file(blocking(open).await?, value)))
+            }
+            Value::Away { hash, size, desk } => {
+                desk.read(ValueName { hash: hash.0, size: *size }).await.map(Some)
+            }
         }
     }
 
@@ -139,7 +199,10 @@ impl Value {
     pub fn read(&self, max: u64) -> Result<Bytes, StoreError> {
         match self {
             Value::Inline(bytes) => Ok(bytes.clone()),
-            Value::File { size, .. } if *size > max => Err(StoreError::TooLarge { max }),
+            large if large.size() > max => Err(StoreError::TooLarge { max }),
+            Value::Away { hash, size, .. } => {
+                Err(StoreError::Away(format!("{hash} ({size} bytes) is still to come")))
+            }
             Value::File { path, .. } => match std::fs::read(path) {
                 Ok(bytes) => Ok(bytes.into()),
                 Err(source) => Err(StoreError::Io {

@@ -149,6 +149,7 @@ impl Preparer {
         let key = TypedKey::Source(application.clone(), release.source).key();
         let entry = self.store.lookup(&key).await?;
         let source = entry.context("the source is not in the store any more: push again")?.value;
+        let source = source.here().await?;
         let persist = self.layout.persist(application);
         let (directory, paths) = (directory.to_path_buf(), release.recipe.persist.clone());
         let expected = release.source;
@@ -156,6 +157,7 @@ impl Preparer {
             start_over(&directory)?;
             match source {
                 Value::Inline(bytes) => unpack::unpack(&bytes[..], expected, &directory)?,
+                Value::Away { .. } => anyhow::bail!("the source is not on this node yet"),
                 Value::File { path, .. } => {
                     let file = std::fs::File::open(&path)
                         .with_context(|| format!("{} cannot be opened", path.display()))?;

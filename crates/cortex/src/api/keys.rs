@@ -1,8 +1,5 @@
 //! The store itself, for people and scripts: any key, any value, streamed both ways.
 
-use std::fs::File;
-use std::io::Read;
-
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, State};
@@ -19,12 +16,11 @@ use super::problem::Problem;
 use super::progress::ndjson;
 use super::records::rfc3339;
 use super::wire::{Answer, HistoryRow, StoreChange, StoredKey};
-use crate::store::{INLINE_VALUE_MAX, Value, ValueWriter, WatchEvent};
+use crate::store::{INLINE_VALUE_MAX, ValueWriter, WatchEvent};
 
 /// What one value may take; sources of applications have the same limit.
 const VALUE_BYTES_MAX: u64 = super::upload::ARCHIVE_BYTES_MAX;
-const READ_BYTES: usize = 64 * 1024;
-/// Chunks between disk and socket.
+/// Changes between the store and a socket.
 const CHUNKS_WAITING_MAX: usize = 16;
 const HISTORY_DEFAULT: usize = 100;
 /// What fits an answer of some megabytes.
@@ -67,37 +63,13 @@ pub async fn get(
     let key = key(&query.key)?;
     let entry = api.store.lookup(&key).await?.ok_or_else(|| no_value(&key))?;
     let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
-    match entry.value {
-        Value::Inline(bytes) => Ok((kind, bytes).into_response()),
-        Value::File { path, size, .. } => {
-            let file = File::open(&path).map_err(|error| {
-                super::problem::storage(&format!("{} cannot be read", path.display()), &error)
-            })?;
-            let length = [(header::CONTENT_LENGTH, size.to_string())];
-            Ok((kind, length, Body::from_stream(chunks(file))).into_response())
+    match (entry.value.reader().await?, entry.value) {
+        (Some(reader), _) => {
+            let length = [(header::CONTENT_LENGTH, reader.size().to_string())];
+            Ok((kind, length, Body::from_stream(reader.into_stream())).into_response())
         }
+        (None, value) => Ok((kind, value.inline().cloned().unwrap_or_default()).into_response()),
     }
-}
-
-fn chunks(mut file: File) -> impl futures_util::Stream<Item = std::io::Result<Bytes>> {
-    let (sender, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
-    tokio::task::spawn_blocking(move || {
-        loop {
-            let mut chunk = vec![0; READ_BYTES];
-            let read = file.read(&mut chunk).map(|count| {
-                chunk.truncate(count);
-                Bytes::from(chunk)
-            });
-            let ended = !matches!(&read, Ok(chunk) if !chunk.is_empty());
-            let is_end = matches!(&read, Ok(chunk) if chunk.is_empty());
-            if (!is_end && sender.blocking_send(read).is_err()) || ended {
-                return;
-            }
-        }
-    });
-    futures_util::stream::unfold(receiver, |mut receiver| async {
-        Some((receiver.recv().await?, receiver))
-    })
 }
 
 /// Small values go into the commit itself; once more has come than fits there, into a file.
@@ -177,18 +149,11 @@ pub async fn list(
     let entries = api.store.prefix(&prefix(&query.prefix)?).await?;
     let rows = entries.into_iter().map(|entry| StoredKey {
         key: entry.key.to_string(),
-        size: size(&entry.value),
+        size: entry.value.size(),
         set_at: rfc3339(entry.set_at),
         node: entry.node.to_string(),
     });
     Ok(Json(rows.collect()))
-}
-
-fn size(value: &Value) -> u64 {
-    match value {
-        Value::Inline(bytes) => bytes.len() as u64,
-        Value::File { size, .. } => *size,
-    }
 }
 
 pub async fn history(
@@ -238,7 +203,7 @@ fn change(event: WatchEvent) -> StoreChange {
                 .inline()
                 .filter(|bytes| bytes.len() <= WATCH_VALUE_MAX)
                 .and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
-            StoreChange::Set { key: key.into(), size: size(&value), value: text }
+            StoreChange::Set { key: key.into(), size: value.size(), value: text }
         }
     }
 }

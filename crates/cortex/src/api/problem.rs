@@ -88,6 +88,9 @@ impl From<StoreError> for Problem {
                 let status = StatusCode::NOT_IMPLEMENTED;
                 Problem::new(status, "store_unsupported", error.to_string())
             }
+            StoreError::Away(_) => {
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "value_away", error.to_string())
+            }
             StoreError::Missing(_) => Problem::missing("no_value", error.to_string()),
             StoreError::TooLarge { .. } => {
                 Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", error.to_string())

@@ -318,6 +318,7 @@ impl Store for EtcdStore {
                     }
                     _ => continue,
                 },
+                Value::Away { hash, .. } => return Err(StoreError::Away(hash.to_string())),
             };
             let write = Submission { key: key.clone(), change, only_over: Some(version) };
             if self.write(write).await?.is_some() {

@@ -19,6 +19,7 @@ use store::{Action, Commit, Expiry, Location, Position, Replica, StoreMachine};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::board::Board;
+use super::bulk::desk::Desk;
 use super::cache::ValueCache;
 use super::committer::{Command, Committer};
 use super::disk::DiskFile;
@@ -48,6 +49,7 @@ pub struct Shared {
     cache: Mutex<ValueCache>,
     watchers: Mutex<Watchers>,
     pub values: Arc<ValueFiles>,
+    pub desk: Arc<Desk>,
     stopped: OnceLock<String>,
     node: NodeId,
 }
@@ -94,6 +96,9 @@ impl Shared {
         match (commit.action, commit.location) {
             (Action::Set { hash, size, .. }, Location::File) => {
                 Some(Value::File { hash: ContentHash(hash), size, path: self.values.path(&hash) })
+            }
+            (Action::Set { hash, size, .. }, Location::Nowhere) if inline.is_none() => {
+                Some(Value::Away { hash: ContentHash(hash), size, desk: self.desk.clone() })
             }
             (Action::Set { .. }, _) => inline.map(Value::Inline),
             (Action::Delete, _) => None,
@@ -228,6 +233,7 @@ impl LocalStore {
             board: Mutex::default(),
             cache: Mutex::default(),
             watchers: Mutex::default(),
+            desk: Desk::new(values.clone()),
             values,
             stopped: OnceLock::new(),
             node,
@@ -352,7 +358,8 @@ impl Store for LocalStore {
             }
             let change = match value {
                 Value::Inline(value) => Submitted::Set { value, expires },
-                Value::File { .. } => match self.file_at(key, version) {
+                // A commit is made of files that are here only.
+                value => match value.here().await.map(|_| self.file_at(key, version))? {
                     Some(file) => Submitted::File { file, expires },
                     None => continue,
                 },

@@ -1,8 +1,10 @@
 //! Large values: files named by the BLAKE3 of their content. A file is durable before a commit
-//! refers to it, and goes when no commit does and it has aged.
+//! refers to it, and goes when no commit does and it has aged. So does what has come of a value
+//! that is being fetched from another node.
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,12 +14,19 @@ use bytes::Bytes;
 use model::value::ContentHash;
 use sha1::{Digest, Sha1};
 
+use super::bulk::ValueName;
+use super::bulk::outline::{Outliner, Outlines};
 use super::disk::{create, sync_dir};
 use super::{INLINE_VALUE_MAX, StoreError, ValueFile};
 
 /// Far above any application's source; a bound on what one upload can fill.
 pub const VALUE_BYTES_MAX: u64 = 4 << 30;
 const INCOMING: &str = "incoming";
+/// What has come so far of values that are fetched, by their names.
+const PARTIAL: &str = "partial";
+/// Written bytes are sent to the disk this often: else gigabytes of them would stand before the
+/// log's next fdatasync.
+pub const SYNC_BYTES: u64 = 8 << 20;
 
 pub struct ValueFiles {
     dir: PathBuf,
@@ -26,6 +35,8 @@ pub struct ValueFiles {
     /// between the two looks at it.
     guard: Mutex<()>,
     counter: AtomicU64,
+    /// Of values that were written or asked for lately.
+    pub outlines: Outlines,
 }
 
 impl ValueFiles {
@@ -37,8 +48,14 @@ impl ValueFiles {
             _ => {}
         }
         std::fs::create_dir(&incoming)?;
-        let (guard, counter) = (Mutex::new(()), AtomicU64::new(0));
-        Ok(Arc::new(ValueFiles { dir, age_min, guard, counter }))
+        std::fs::create_dir_all(dir.join(PARTIAL))?;
+        Ok(Arc::new(ValueFiles {
+            dir,
+            age_min,
+            guard: Mutex::new(()),
+            counter: AtomicU64::new(0),
+            outlines: Outlines::default(),
+        }))
     }
 
     pub fn path(&self, hash: &[u8; 32]) -> PathBuf {
@@ -54,7 +71,8 @@ impl ValueFiles {
             file,
             path,
             size: 0,
-            blake3: blake3::Hasher::new(),
+            synced: 0,
+            outliner: Outliner::default(),
             sha1: Sha1::new(),
             files: self.clone(),
         })
@@ -103,7 +121,67 @@ impl ValueFiles {
         File::options().append(true).open(self.path(hash))?.set_modified(SystemTime::now())
     }
 
-    /// Removes aged files that nobody refers to; returns how many.
+    /// Whether the whole value is here; if so, it stays for a while though nobody refers to it.
+    pub fn holds(&self, value: &ValueName) -> io::Result<bool> {
+        match std::fs::metadata(self.path(&value.hash)) {
+            Ok(found) if found.len() == value.size => {}
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => return Ok(false),
+        }
+        match self.renew(&value.hash) {
+            Ok(()) => Ok(true),
+            // It went between the two looks.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The whole value, to be read.
+    pub fn open_value(&self, value: &ValueName) -> io::Result<Option<File>> {
+        let file = match File::open(self.path(&value.hash)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        Ok((file.metadata()?.len() == value.size).then_some(file))
+    }
+
+    /// What has come of a value so far.
+    pub fn open_partial(&self, hash: &[u8; 32]) -> io::Result<(File, PathBuf)> {
+        let path = self.dir.join(PARTIAL).join(ContentHash(*hash).to_string());
+        let _guard = self.guard.lock().unwrap_or_else(|e| e.into_inner());
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path)?;
+        file.set_modified(SystemTime::now())?;
+        Ok((file, path))
+    }
+
+    /// What has come of a value that is being fetched, to be read.
+    pub fn read_partial(&self, hash: &[u8; 32]) -> io::Result<Option<File>> {
+        match File::open(self.dir.join(PARTIAL).join(ContentHash(*hash).to_string())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
+
+    /// Gives a durable file the name of its content.
+    pub fn place(&self, from: &Path, hash: &[u8; 32]) -> io::Result<PathBuf> {
+        let path = self.path(hash);
+        let fan = path.parent().expect("a value's path has a directory");
+        let _guard = self.guard.lock().unwrap_or_else(|e| e.into_inner());
+        match std::fs::create_dir(fan) {
+            Ok(()) => sync_dir(&self.dir)?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        // Over an equal file, should there be one: the new one is young and surely whole.
+        std::fs::rename(from, &path)?;
+        sync_dir(fan)?;
+        Ok(path)
+    }
+
+    /// Removes aged files that nobody refers to; returns how many. Of a value that is being
+    /// fetched, a commit tells the name though its file is not here.
     pub fn collect(&self, referred: impl Fn(&[u8; 32]) -> bool) -> io::Result<usize> {
         let mut removed = 0;
         for fan in std::fs::read_dir(&self.dir)? {
@@ -117,6 +195,11 @@ impl ValueFiles {
                 // Whatever else lies here is not ours to remove.
                 let Some(hash) = name.to_str().and_then(|n| n.parse::<ContentHash>().ok()) else {
                     continue;
+                };
+                // What was begun is not needed where the whole came another way.
+                let referred = |hash: &[u8; 32]| {
+                    let superfluous = fan.file_name() == PARTIAL && self.path(hash).exists();
+                    !superfluous && referred(hash)
                 };
                 removed += usize::from(self.collect_one(&entry.path(), &hash.0, &referred)?);
             }
@@ -148,7 +231,8 @@ pub struct ValueWriter {
     pub path: PathBuf,
     /// Bytes so far.
     pub size: u64,
-    blake3: blake3::Hasher,
+    synced: u64,
+    outliner: Outliner,
     sha1: Sha1,
     files: Arc<ValueFiles>,
 }
@@ -160,30 +244,23 @@ impl ValueWriter {
             return Err(StoreError::TooLarge { max: VALUE_BYTES_MAX });
         }
         self.file.write_all(bytes).map_err(|source| self.error(source))?;
-        self.blake3.update(bytes);
+        if self.size - self.synced >= SYNC_BYTES {
+            self.file.sync_data().map_err(|source| self.error(source))?;
+            self.synced = self.size;
+        }
+        self.outliner.update(bytes);
         self.sha1.update(bytes);
         Ok(())
     }
 
     /// Makes the file durable. Give it to `Store::set_file` within the hour.
-    pub fn finish(self) -> Result<ValueFile, StoreError> {
-        self.place().map_err(|source| self.error(source))
-    }
-
-    fn place(&self) -> io::Result<ValueFile> {
-        self.file.sync_all()?;
-        let hash = *self.blake3.finalize().as_bytes();
-        let path = self.files.path(&hash);
-        let fan = path.parent().expect("a value's path has a directory");
-        let _guard = self.files.guard.lock().unwrap_or_else(|e| e.into_inner());
-        match std::fs::create_dir(fan) {
-            Ok(()) => sync_dir(&self.files.dir)?,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
-        // Over an equal file, should there be one: the new one is young and surely whole.
-        std::fs::rename(&self.path, &path)?;
-        sync_dir(fan)?;
+    pub fn finish(mut self) -> Result<ValueFile, StoreError> {
+        let outline = Arc::new(std::mem::take(&mut self.outliner).finish());
+        let hash = outline.hash();
+        let placed = self.file.sync_all().and_then(|()| self.files.place(&self.path, &hash));
+        let path = placed.map_err(|source| self.error(source))?;
+        // Peers will ask for it soon.
+        self.files.outlines.put(hash, outline);
         let sha1 = self.sha1.clone().finalize().into();
         Ok(ValueFile { hash: ContentHash(hash), sha1, size: self.size, path })
     }

@@ -69,7 +69,7 @@ async fn value_files_go_when_no_commit_needs_them_and_they_are_old() {
     let large = |byte: u8| Bytes::from(vec![byte; 10_000]);
     let path = async |name: &str| match store.lookup(&key(name)).await.unwrap().unwrap().value {
         Value::File { path, .. } => path,
-        Value::Inline(_) => panic!("{name} is large"),
+        _ => panic!("{name} is large and here"),
     };
     store.set(key("kept"), large(1)).await.unwrap();
     store.set(key("deleted"), large(2)).await.unwrap();

@@ -1,0 +1,193 @@
+//! What travels on a bulk stream: frames of a length (4 bytes, little-endian), a kind and a body.
+//! Requests and answers alternate; a request may be sent before the last answer has come.
+
+use std::io;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+
+use super::{ASKED_MAX, BUFFER_BYTES, BulkError, Cv, GROUP_BYTES, SPAN_GROUPS, Stream, ValueName};
+use crate::store::values::VALUE_BYTES_MAX;
+
+/// The longest frame tells the hashes of the spans of the longest value.
+const BODY_MAX: usize = {
+    let spans = VALUE_BYTES_MAX as usize / (GROUP_BYTES * SPAN_GROUPS) * size_of::<Cv>();
+    if spans > GROUP_BYTES { spans } else { GROUP_BYTES }
+};
+/// Of a reason that a peer gives.
+const REASON_BYTES_MAX: usize = 200;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    AskHeld = 1,
+    AskSpans = 2,
+    AskGroups = 3,
+    /// One bit for each name asked for, lowest first.
+    Held = 17,
+    Spans = 18,
+    /// The hashes of all groups of a span; the groups asked for follow.
+    Page = 19,
+    Group = 20,
+    /// Still reading the file; the answer comes.
+    Wait = 21,
+    Lacks = 22,
+    Unable = 23,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Option<Kind> {
+        use Kind::*;
+        let all = [AskHeld, AskSpans, AskGroups, Held, Spans, Page, Group, Wait, Lacks, Unable];
+        all.into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    Held(Vec<[u8; 32]>),
+    Spans(ValueName),
+    Groups(Wanted),
+}
+
+/// Groups of one span, `from` and before `until`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub value: ValueName,
+    pub span: u64,
+    pub from: usize,
+    pub until: usize,
+}
+
+pub struct Framed<S> {
+    stream: BufReader<S>,
+    body: Vec<u8>,
+}
+
+impl<S: Stream> Framed<S> {
+    pub fn new(stream: S) -> Framed<S> {
+        Framed { stream: BufReader::with_capacity(BUFFER_BYTES, stream), body: Vec::new() }
+    }
+
+    /// Appends the body to `into`, at most `max` bytes of it. None: the stream ended between
+    /// frames.
+    pub async fn receive(
+        &mut self,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<(Kind, usize)>, BulkError> {
+        if tokio::io::AsyncBufReadExt::fill_buf(&mut self.stream).await?.is_empty() {
+            return Ok(None);
+        }
+        let length = self.stream.read_u32_le().await? as usize;
+        let Some(length) = length.checked_sub(1).filter(|length| *length <= BODY_MAX) else {
+            return Err(BulkError::False("a frame of an impossible length"));
+        };
+        let kind = Kind::of(self.stream.read_u8().await?);
+        let kind = kind.ok_or(BulkError::False("a frame of an unknown kind"))?;
+        let start = into.len();
+        into.resize(start + length, 0);
+        self.stream.read_exact(&mut into[start..]).await?;
+        Ok(Some((kind, length)))
+    }
+
+    /// Buffers in the stream below at most; `flush` sees it off.
+    pub async fn send(&mut self, kind: Kind, body: &[u8]) -> io::Result<()> {
+        self.body.clear();
+        self.body.extend_from_slice(&(body.len() as u32 + 1).to_le_bytes());
+        self.body.push(kind as u8);
+        self.body.extend_from_slice(body);
+        self.stream.write_all(&self.body).await
+    }
+
+    pub async fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush().await
+    }
+
+    pub async fn ask(&mut self, request: &Request) -> io::Result<()> {
+        let mut body = Vec::new();
+        let kind = match request {
+            Request::Held(hashes) => {
+                hashes.iter().for_each(|hash| body.extend_from_slice(hash));
+                Kind::AskHeld
+            }
+            Request::Spans(value) => {
+                put_name(&mut body, value);
+                Kind::AskSpans
+            }
+            Request::Groups(Wanted { value, span, from, until }) => {
+                put_name(&mut body, value);
+                body.extend_from_slice(&span.to_le_bytes());
+                body.extend_from_slice(&(*from as u32).to_le_bytes());
+                body.extend_from_slice(&(*until as u32).to_le_bytes());
+                Kind::AskGroups
+            }
+        };
+        self.send(kind, &body).await?;
+        self.flush().await
+    }
+}
+
+fn put_name(body: &mut Vec<u8>, value: &ValueName) {
+    body.extend_from_slice(&value.hash);
+    body.extend_from_slice(&value.size.to_le_bytes());
+}
+
+const MALFORMED: BulkError = BulkError::False("a malformed request");
+
+impl Request {
+    pub fn decode(kind: Kind, body: &[u8]) -> Result<Request, BulkError> {
+        match kind {
+            Kind::AskHeld => {
+                let hashes = decode_hashes(body)
+                    .filter(|hashes| (1..=ASKED_MAX).contains(&hashes.len()))
+                    .ok_or(MALFORMED)?;
+                Ok(Request::Held(hashes))
+            }
+            Kind::AskSpans => match take_name(body) {
+                Some((value, [])) => Ok(Request::Spans(value)),
+                _ => Err(MALFORMED),
+            },
+            Kind::AskGroups => decode_wanted(body).map(Request::Groups).ok_or(MALFORMED),
+            _ => Err(BulkError::False("an answer where a request is due")),
+        }
+    }
+}
+
+fn decode_wanted(body: &[u8]) -> Option<Wanted> {
+    let (value, rest) = take_name(body)?;
+    let (span, rest) = rest.split_first_chunk::<8>()?;
+    let (from, rest) = rest.split_first_chunk::<4>()?;
+    let until = <[u8; 4]>::try_from(rest).ok()?;
+    let from = u32::from_le_bytes(*from) as usize;
+    let until = u32::from_le_bytes(until) as usize;
+    let sound = from < until && until <= SPAN_GROUPS;
+    sound.then_some(Wanted { value, span: u64::from_le_bytes(*span), from, until })
+}
+
+fn take_name(body: &[u8]) -> Option<(ValueName, &[u8])> {
+    let (hash, rest) = body.split_first_chunk::<32>()?;
+    let (size, rest) = rest.split_first_chunk::<8>()?;
+    let size = u64::from_le_bytes(*size);
+    (size <= VALUE_BYTES_MAX).then_some((ValueName { hash: *hash, size }, rest))
+}
+
+/// None unless the body is whole hashes.
+pub fn decode_hashes(body: &[u8]) -> Option<Vec<Cv>> {
+    let (hashes, rest) = body.as_chunks::<32>();
+    rest.is_empty().then(|| hashes.to_vec())
+}
+
+pub fn encode_bits(bits: &[bool]) -> Vec<u8> {
+    let byte = |eight: &[bool]| (0..).zip(eight).map(|(n, bit)| u8::from(*bit) << n).sum();
+    bits.chunks(8).map(byte).collect()
+}
+
+/// None unless there are exactly so many.
+pub fn decode_bits(body: &[u8], count: usize) -> Option<Vec<bool>> {
+    let bit = |n: usize| body[n / 8] >> (n % 8) & 1 == 1;
+    (body.len() == count.div_ceil(8)).then(|| (0..count).map(bit).collect())
+}
+
+/// A peer's reason, for people: nothing that a log or terminal would obey.
+pub fn reason(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(REASON_BYTES_MAX)]);
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

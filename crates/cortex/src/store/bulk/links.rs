@@ -1,0 +1,106 @@
+//! Streams to peers, used again: a thousand values of some kilobytes need no thousand handshakes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use model::NodeId;
+use tokio::time::{Instant, timeout};
+
+use super::frame::{Framed, Kind, Request, decode_bits, reason};
+use super::{ASKED_MAX, BoxedStream, BulkError, BulkPeers, STALL_MAX};
+
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// Below what the other side waits for a request.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// As many as values are fetched at a time.
+const IDLE_PER_PEER_MAX: usize = 4;
+/// A peer says that it is still reading the file: for ten minutes, a slow disk's 4 GiB.
+const WAITS_MAX: usize = 120;
+
+pub struct Links {
+    pub peers: Arc<dyn BulkPeers>,
+    idle: Mutex<BTreeMap<NodeId, Vec<(Instant, Asking)>>>,
+}
+
+/// The asking end of a stream.
+pub type Asking = Framed<BoxedStream>;
+
+impl Links {
+    pub fn new(peers: Arc<dyn BulkPeers>) -> Links {
+        Links { peers, idle: Mutex::default() }
+    }
+
+    pub async fn to(&self, peer: &NodeId) -> Result<Asking, BulkError> {
+        if let Some(link) = self.take_idle(peer) {
+            return Ok(link);
+        }
+        let connected = timeout(CONNECT_MAX, self.peers.connect(peer)).await;
+        Ok(Framed::new(connected.map_err(|_| BulkError::Stalled)??))
+    }
+
+    fn take_idle(&self, peer: &NodeId) -> Option<Asking> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|_, links| {
+            links.retain(|(since, _)| since.elapsed() < IDLE_MAX);
+            !links.is_empty()
+        });
+        idle.get_mut(peer)?.pop().map(|(_, link)| link)
+    }
+
+    /// A stream on which every request has got its whole answer.
+    pub fn put_back(&self, peer: &NodeId, link: Asking) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = idle.entry(peer.clone()).or_default();
+        if links.len() < IDLE_PER_PEER_MAX {
+            links.push((Instant::now(), link));
+        }
+    }
+
+    /// Which of these values the peer has, at most `ASKED_MAX`. A stream that was cut while idle
+    /// is no news: another one is asked.
+    pub async fn held(&self, peer: &NodeId, hashes: &[[u8; 32]]) -> Result<Vec<bool>, BulkError> {
+        let hashes = &hashes[..hashes.len().min(ASKED_MAX)];
+        let mut attempts = IDLE_PER_PEER_MAX;
+        loop {
+            let mut link = self.to(peer).await?;
+            match ask_held(&mut link, hashes).await {
+                Ok(held) => {
+                    self.put_back(peer, link);
+                    return Ok(held);
+                }
+                Err(BulkError::Cut(_)) if attempts > 0 => attempts -= 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+async fn ask_held(link: &mut Asking, hashes: &[[u8; 32]]) -> Result<Vec<bool>, BulkError> {
+    ask(link, &Request::Held(hashes.to_vec())).await?;
+    let mut body = Vec::new();
+    answer(link, Kind::Held, &mut body).await?;
+    decode_bits(&body, hashes.len()).ok_or(BulkError::False("an answer of another length"))
+}
+
+pub async fn ask(link: &mut Asking, request: &Request) -> Result<(), BulkError> {
+    Ok(timeout(STALL_MAX, link.ask(request)).await.map_err(|_| BulkError::Stalled)??)
+}
+
+/// Appends the body of the answer that is due; returns its length.
+pub async fn answer(link: &mut Asking, due: Kind, into: &mut Vec<u8>) -> Result<usize, BulkError> {
+    for _ in 0..WAITS_MAX {
+        let start = into.len();
+        let received = timeout(STALL_MAX, link.receive(into)).await;
+        let ended = || BulkError::Cut(std::io::ErrorKind::UnexpectedEof.into());
+        let (kind, length) = received.map_err(|_| BulkError::Stalled)??.ok_or_else(ended)?;
+        match kind {
+            Kind::Wait => into.truncate(start),
+            Kind::Lacks => return Err(BulkError::Lacks),
+            Kind::Unable => return Err(BulkError::Unable(reason(&into[start..]))),
+            kind if kind == due => return Ok(length),
+            _ => return Err(BulkError::False("an answer to something else")),
+        }
+    }
+    Err(BulkError::Stalled)
+}

@@ -1,0 +1,268 @@
+//! Which missing values are fetched, in which order, from whom. What readers wait for comes first,
+//! then the newest; of one that nobody has now, another try is made later.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use model::NodeId;
+use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
+use tokio::time::{Instant, timeout};
+
+use super::desk::{Desk, Progress};
+use super::fetch::fetch;
+use super::links::Links;
+use super::{ASKED_MAX, BulkError, GROUP_BYTES, SPAN_GROUPS, ValueName};
+
+/// Values fetched at a time that nobody reads yet.
+const FETCHES_MAX: usize = 4;
+/// So that many small values do not wait behind gigabytes, one place is for them.
+const LARGE_FETCHES_MAX: usize = 3;
+const LARGE_BYTES: u64 = (SPAN_GROUPS * GROUP_BYTES) as u64;
+/// With those that readers wait for.
+const ALL_FETCHES_MAX: usize = 12;
+/// A peer that does not say in this time what it has is not asked to give it now.
+const ASK_MAX: Duration = Duration::from_secs(5);
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Values put off at a time; beyond that all are tried again.
+const PUT_OFF_MAX: usize = 65_536;
+/// News come by themselves; this bounds what a lost one costs.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The store, as far as this part sees it.
+pub trait Wants: Send + Sync + 'static {
+    /// Values that winners refer to and that are not here, newest first, at most `max`.
+    fn missing(&self, max: usize, skip: &dyn Fn(&ValueName) -> bool) -> Vec<ValueName>;
+    fn is_missing(&self, value: &ValueName) -> bool;
+    /// These are here now, durable.
+    fn arrived(&self, values: &[ValueName]);
+}
+
+struct PutOff {
+    until: Instant,
+    pause: Duration,
+}
+
+pub struct Schedule {
+    desk: Weak<Desk>,
+    links: Arc<Links>,
+    wants: Arc<dyn Wants>,
+    tasks: JoinSet<(ValueName, Result<(), BulkError>)>,
+    running: BTreeMap<ValueName, AbortHandle>,
+    put_off: BTreeMap<ValueName, PutOff>,
+    holders: BTreeMap<ValueName, Vec<NodeId>>,
+    reachable: BTreeSet<NodeId>,
+}
+
+impl Schedule {
+    pub fn new(desk: Weak<Desk>, links: Arc<Links>, wants: Arc<dyn Wants>) -> Schedule {
+        Schedule {
+            desk,
+            links,
+            wants,
+            tasks: JoinSet::new(),
+            running: BTreeMap::new(),
+            put_off: BTreeMap::new(),
+            holders: BTreeMap::new(),
+            reachable: BTreeSet::new(),
+        }
+    }
+
+    /// Until the desk is told to stop.
+    pub async fn run(mut self) {
+        while let Some(desk) = self.desk.upgrade().filter(|desk| !desk.is_stopped()) {
+            self.meet_peers();
+            self.give_up(&desk);
+            let wait = self.start_some(&desk).await;
+            let changed = desk.changed.notified();
+            tokio::select! {
+                Some(ended) = self.tasks.join_next() => {
+                    let mut all = vec![ended];
+                    while let Some(ended) = self.tasks.try_join_next() {
+                        all.push(ended);
+                    }
+                    let ended = all.into_iter().filter_map(Result::ok).collect();
+                    self.conclude(&desk, ended);
+                }
+                () = changed => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Somebody new may have what nobody had.
+    fn meet_peers(&mut self) {
+        let reachable: BTreeSet<NodeId> = self.links.peers.reachable().into_iter().collect();
+        if !reachable.is_subset(&self.reachable) {
+            self.put_off.clear();
+            self.holders.clear();
+        }
+        self.reachable = reachable;
+    }
+
+    /// Stops what no winner refers to any more and nobody reads.
+    fn give_up(&mut self, desk: &Desk) {
+        let wants = &self.wants;
+        self.running.retain(|value, task| {
+            let goes_on = desk.is_awaited(value) || wants.is_missing(value);
+            if !goes_on {
+                task.abort();
+            }
+            goes_on
+        });
+    }
+
+    /// Starts what there are places for. Returns how long nothing more can be done.
+    async fn start_some(&mut self, desk: &Arc<Desk>) -> Duration {
+        loop {
+            let chosen = self.choose(desk);
+            if chosen.is_empty() {
+                return self.next_look();
+            }
+            let chosen = self.take_present(desk, chosen).await;
+            let unknown: Vec<ValueName> =
+                chosen.iter().filter(|v| !self.holders.contains_key(v)).copied().collect();
+            if !unknown.is_empty() {
+                self.find_holders(&unknown).await;
+            }
+            for value in chosen {
+                match self.holders.remove(&value) {
+                    Some(holders) if !holders.is_empty() => self.start(desk, value, holders),
+                    _ => {
+                        let why = match self.reachable.len() {
+                            0 => "no other node can be reached".to_string(),
+                            n => format!("none of the {n} nodes that can be reached has it"),
+                        };
+                        self.put_off(value);
+                        desk.report(&value, Progress::Failed(why));
+                    }
+                }
+            }
+        }
+    }
+
+    /// What to start now: read ones first, then the newest; and some more, to ask for in one go.
+    fn choose(&self, desk: &Desk) -> Vec<ValueName> {
+        let now = Instant::now();
+        let mut chosen: Vec<ValueName> = desk.awaited();
+        chosen.retain(|value| !self.running.contains_key(value));
+        chosen.truncate(ALL_FETCHES_MAX.saturating_sub(self.running.len()));
+        let mut places = FETCHES_MAX.saturating_sub(self.running.len() + chosen.len());
+        let is_large = |value: &&ValueName| value.size > LARGE_BYTES;
+        let mut large = LARGE_FETCHES_MAX
+            .saturating_sub(self.running.keys().chain(&chosen).filter(is_large).count());
+        if places == 0 {
+            return chosen;
+        }
+        let skip = |value: &ValueName| {
+            let waits = self.put_off.get(value).is_some_and(|put_off| put_off.until > now);
+            waits || self.running.contains_key(value) || chosen.contains(value)
+        };
+        let mut newest = self.wants.missing(ASKED_MAX, &skip);
+        newest.retain(|value| {
+            let taken = places > 0 && (value.size <= LARGE_BYTES || large > 0);
+            places -= usize::from(taken);
+            large = large.saturating_sub(usize::from(taken && value.size > LARGE_BYTES));
+            taken
+        });
+        chosen.extend(newest);
+        chosen
+    }
+
+    /// Some may have come another way, as an upload of the same bytes.
+    async fn take_present(&mut self, desk: &Desk, chosen: Vec<ValueName>) -> Vec<ValueName> {
+        let values = desk.values.clone();
+        let names = chosen.clone();
+        let look = move || names.iter().map(|v| values.holds(v).unwrap_or(false)).collect();
+        let present: Vec<bool> = spawn_blocking(look).await.unwrap_or_default();
+        let (here, away): (Vec<_>, Vec<_>) =
+            chosen.into_iter().zip(present).partition(|(_, present)| *present);
+        let here: Vec<ValueName> = here.into_iter().map(|(value, _)| value).collect();
+        self.conclude(desk, here.into_iter().map(|value| (value, Ok(()))).collect());
+        away.into_iter().map(|(value, _)| value).collect()
+    }
+
+    /// Asks everybody, also for the next values in line.
+    async fn find_holders(&mut self, first: &[ValueName]) {
+        let skip = |value: &ValueName| {
+            first.contains(value)
+                || self.running.contains_key(value)
+                || self.put_off.contains_key(value)
+        };
+        let mut asked = first.to_vec();
+        asked.extend(self.wants.missing(ASKED_MAX.saturating_sub(first.len()), &skip));
+        asked.truncate(ASKED_MAX);
+        let hashes: Vec<[u8; 32]> = asked.iter().map(|value| value.hash).collect();
+        let answers = join_all(self.reachable.iter().map(async |peer| {
+            let answer = timeout(ASK_MAX, self.links.held(peer, &hashes)).await;
+            (peer.clone(), answer.unwrap_or(Err(BulkError::Stalled)))
+        }))
+        .await;
+        self.holders = asked.iter().map(|value| (*value, Vec::new())).collect();
+        for (peer, answer) in answers {
+            match answer {
+                Ok(held) => {
+                    for (value, _) in asked.iter().zip(held).filter(|(_, held)| *held) {
+                        self.holders.entry(*value).or_default().push(peer.clone());
+                    }
+                }
+                Err(error) => tracing::debug!(%peer, %error, "bulk.not_asked"),
+            }
+        }
+        // Nobody has those now; they are asked for again when it is their turn.
+        self.holders.retain(|_, holders| !holders.is_empty());
+    }
+
+    fn start(&mut self, desk: &Arc<Desk>, value: ValueName, holders: Vec<NodeId>) {
+        let (links, desk) = (self.links.clone(), desk.clone());
+        let work = async move {
+            let report = |proven| desk.report(&value, Progress::Proven(proven));
+            let fetched = fetch(&desk.values, &links, value, &holders, &report).await;
+            (value, fetched)
+        };
+        self.running.insert(value, self.tasks.spawn(work));
+    }
+
+    fn put_off(&mut self, value: ValueName) {
+        if self.put_off.len() >= PUT_OFF_MAX {
+            self.put_off.clear();
+        }
+        let before = self.put_off.get(&value).map(|put_off| put_off.pause * 2);
+        let pause = before.unwrap_or(RETRY_FIRST).min(RETRY_MAX);
+        self.put_off.insert(value, PutOff { until: Instant::now() + pause, pause });
+    }
+
+    fn conclude(&mut self, desk: &Desk, ended: Vec<(ValueName, Result<(), BulkError>)>) {
+        let mut arrived = Vec::new();
+        for (value, result) in ended {
+            self.running.remove(&value);
+            match result {
+                Ok(()) => {
+                    self.put_off.remove(&value);
+                    arrived.push(value);
+                }
+                Err(error) => {
+                    tracing::warn!(value = value.text(), size = value.size, %error, "bulk.put_off");
+                    self.put_off(value);
+                    desk.report(&value, Progress::Failed(error.to_string()));
+                }
+            }
+        }
+        if !arrived.is_empty() {
+            self.wants.arrived(&arrived);
+        }
+        for value in arrived {
+            tracing::debug!(value = value.text(), size = value.size, "bulk.fetched");
+            desk.report(&value, Progress::Whole);
+        }
+    }
+
+    fn next_look(&self) -> Duration {
+        let now = Instant::now();
+        let retries = self.put_off.values().map(|put_off| put_off.until);
+        let next = retries.filter(|until| *until > now).min();
+        next.map_or(LOOK_INTERVAL, |next| (next - now).min(LOOK_INTERVAL))
+    }
+}

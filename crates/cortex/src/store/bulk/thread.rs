@@ -1,0 +1,40 @@
+//! The thread of large values: its own, and of lower priority, so that megabytes stand behind
+//! commits and requests wherever a processor or disk has to choose.
+
+use std::future::Future;
+use std::io;
+
+use tokio::runtime::{Builder, Runtime};
+
+/// For reading, hashing and writing; each works on 64 KiB at a time or hashes one file.
+const DISK_THREADS_MAX: usize = 4;
+/// Added to the thread's nice value; the kernel derives the priority of its reads from that.
+const NICE: i32 = 10;
+
+pub fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread()
+        .enable_all()
+        .thread_name("store-bulk-disk")
+        .max_blocking_threads(DISK_THREADS_MAX)
+        .on_thread_start(be_nice)
+        .build()
+}
+
+/// Until the future ends; what it spawned ends with it.
+pub fn run(runtime: Runtime, work: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+    let body = move || {
+        be_nice();
+        runtime.block_on(work);
+        // A write that hangs on a dead disk must not hold up whoever stops the node.
+        runtime.shutdown_background();
+    };
+    std::thread::Builder::new().name("store-bulk".into()).spawn(body).map(drop)
+}
+
+/// In Linux a nice value is the thread's. Without it everything works, less politely.
+fn be_nice() {
+    let thread = rustix::thread::gettid();
+    if let Err(error) = rustix::process::setpriority_process(Some(thread), NICE) {
+        tracing::debug!(%error, "bulk.not_nice");
+    }
+}
