@@ -10,4 +10,5 @@ mod fixture;
 mod full;
 mod memory;
 mod powercut;
+mod syncing;
 mod terms;

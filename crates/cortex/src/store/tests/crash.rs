@@ -12,7 +12,9 @@ use super::fixture::{Place, key};
 use crate::store::{INLINE_VALUE_MAX, SharedStore, Value};
 
 const TEST: &str = "store::tests::crash::killed_at_any_moment_nothing_acknowledged_is_lost";
-const ROUNDS: u64 = 30;
+/// By default: some hundred milliseconds each. The long proof kills five times as often, later.
+const ROUNDS: u64 = 200;
+const WRITES_MAX: u64 = 150;
 const WRITERS: u64 = 6;
 
 /// Longer than a small value every now and then.
@@ -56,9 +58,10 @@ async fn killed_at_any_moment_nothing_acknowledged_is_lost() {
     let place = Place::new();
     let mut stored: BTreeMap<String, u64> = BTreeMap::new();
     let mut from = 0;
-    for round in 0..ROUNDS {
+    let long = if std::env::var_os("CORTEX_LONG_PROOFS").is_some() { 5 } else { 1 };
+    for round in 0..ROUNDS * long {
         std::fs::write(place.path().join("from"), from.to_string()).unwrap();
-        let wanted = 1 + round * 53 % 600;
+        let wanted = 1 + round * 53 % (WRITES_MAX * long);
         from = run_and_kill(place.path(), wanted, &mut stored).max(from) + 1;
         let store = place.open();
         for (name, number) in &stored {
