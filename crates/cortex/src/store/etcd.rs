@@ -1,5 +1,6 @@
-//! The store of an etcd cluster, through our trait: small values in etcd, large ones in files of this
-//! node that a record in etcd names, notes under `local` in memory. Every read asks the cluster.
+//! The store of an etcd cluster, through our trait: small values in etcd, large ones in files of
+//! this node that a record in etcd names, notes under `local` in memory. Every read asks the
+//! cluster.
 
 mod feed;
 mod hub;
@@ -9,6 +10,8 @@ mod leases;
 mod link;
 mod reading;
 mod record;
+#[cfg(test)]
+mod tests;
 mod writes;
 
 use std::collections::BTreeMap;
@@ -29,7 +32,7 @@ use self::hub::{Hub, Subscription};
 use self::keeping::Keeping;
 use self::keyspace::Keyspace;
 use self::link::{Link, LinkError};
-use self::reading::{Wanted, read_range};
+use self::reading::{Wanted, read_keys_after, read_range};
 use self::record::StoredRecord;
 use self::writes::{Job, Operation, WRITES_QUEUED_MAX, Write, Writes, closed};
 use super::backend::EtcdAddress;
@@ -401,6 +404,23 @@ impl Store for EtcdStore {
         .await?;
         keys.extend(self.feed.hub.notes(prefix).into_iter().map(|(key, _)| key));
         Ok(keys.into_iter().collect())
+    }
+
+    async fn keys_after(
+        &self,
+        prefix: &Prefix,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Key>, StoreError> {
+        self.check_open()?;
+        let now = self.feed.clock.now();
+        let is_wanted = |key: &Key| !self.feed.hub.has_ended(key, now);
+        let mut keys = read_keys_after(&self.feed, prefix, after, limit, is_wanted).await?;
+        let notes = self.feed.hub.notes(prefix).into_iter().map(|(key, _)| key);
+        keys.extend(notes.filter(|key| after.is_none_or(|after| key > after)));
+        keys.sort();
+        keys.truncate(limit);
+        Ok(keys)
     }
 
     async fn watch(&self, prefix: Prefix, from: Option<Cursor>) -> Result<Watch, StoreError> {

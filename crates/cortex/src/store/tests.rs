@@ -3,12 +3,12 @@
 mod bytes;
 mod child;
 mod cleaning;
-mod contract;
+pub mod contract;
 mod crash;
 mod damage;
-mod fixture;
+pub mod fixture;
 mod full;
+mod local;
 mod memory;
 mod powercut;
 mod syncing;
-mod terms;

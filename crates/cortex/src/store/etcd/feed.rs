@@ -1,6 +1,6 @@
-//! Follows a store's keys in etcd and tells the hub, in order and without a gap: after a cut it goes
-//! on with the next revision, and where etcd has dropped that one everybody reads anew. Also reads
-//! the stretch of history that a watcher missed.
+//! Follows a store's keys in etcd and tells the hub, in order and without a gap: after a cut it
+//! goes on with the next revision, and where etcd has dropped that one everybody reads anew. Also
+//! reads the stretch of history that a watcher missed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,10 +43,10 @@ impl Feed {
                 LinkError::Compacted => self.begin_anew().await.err(),
                 error => Some(error),
             };
-            if let Some(error) = ended {
-                if !std::mem::replace(&mut is_cut, true) {
-                    tracing::warn!(%error, "etcd.feed_cut");
-                }
+            if let Some(error) = ended
+                && !std::mem::replace(&mut is_cut, true)
+            {
+                tracing::warn!(%error, "etcd.feed_cut");
             }
             pause = if self.hub.next_revision() > from { PAUSE_MIN } else { pause };
             sleep(pause).await;

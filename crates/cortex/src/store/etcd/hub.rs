@@ -86,7 +86,7 @@ struct State {
     /// The newest of those that had to go.
     forgotten: u64,
     ends: Ends,
-    /// The first revision known after a time.
+    /// Revisions and when they were; none with a delete.
     samples: VecDeque<(Timestamp, i64)>,
     closed: bool,
 }
@@ -142,6 +142,8 @@ impl Hub {
     /// The changes of one revision, all of them; those of other keys are none.
     pub fn apply(&self, of: i64, changes: Vec<Option<Change>>, now: Timestamp) {
         let mut state = self.state();
+        let is_put = |change: &Option<Change>| change.as_ref().is_some_and(|c| c.record.is_some());
+        let all_puts = changes.iter().all(is_put);
         for (counter, change) in (1..).zip(changes) {
             state.last = arrival(of, counter).max(state.last);
             let Some(Change { key, record }) = change else { continue };
@@ -161,7 +163,9 @@ impl Hub {
                 state.announce(at, &key, value, expired);
             }
         }
-        state.sample(of, now);
+        if all_puts {
+            state.sample(of, now);
+        }
         drop(state);
         self.seen.send_replace(of);
     }

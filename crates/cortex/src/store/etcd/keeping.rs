@@ -74,14 +74,15 @@ impl Keeping {
 
 impl Feed {
     /// Compacts etcd to the newest revision that is known to be older than `before`. All users of
-    /// the cluster share one history.
+    /// the cluster share one history. That revision is never a delete: etcd, at least as
+    /// old as Debian's, forgets the delete to which it compacts and lets a watcher go on from there.
     pub async fn squash(&self, before: Timestamp) -> Result<(), LinkError> {
-        let of = if before > self.clock.now() {
-            Some(self.hub.next_revision() - 1)
-        } else {
-            self.hub.revision_before(before)
-        };
-        match of {
+        let now = self.clock.now();
+        if before > now {
+            let (_, revision) = self.link.put(&self.space.squashed(), &now.0.to_string()).await?;
+            return self.link.compact(revision).await;
+        }
+        match self.hub.revision_before(before) {
             Some(revision) => self.link.compact(revision).await,
             None => Ok(()),
         }

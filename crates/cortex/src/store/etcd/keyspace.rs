@@ -28,6 +28,11 @@ impl Keyspace {
         format!("{}meta:opened:{node}", self.root)
     }
 
+    /// Written where everything up to now is squashed.
+    pub fn squashed(&self) -> String {
+        format!("{}meta:squashed", self.root)
+    }
+
     pub fn name(&self, key: &Key) -> String {
         format!("{}key:{key}", self.root)
     }

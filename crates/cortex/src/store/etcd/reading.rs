@@ -71,3 +71,31 @@ async fn read_once(
     }
     Ok(())
 }
+
+/// At most `limit` keys of etcd after `after` that `is_wanted`, in key order.
+pub async fn read_keys_after(
+    feed: &Feed,
+    prefix: &Prefix,
+    after: Option<&Key>,
+    limit: usize,
+    is_wanted: impl Fn(&Key) -> bool,
+) -> Result<Vec<Key>, LinkError> {
+    let after = after.map(|key| [feed.space.name(key).as_bytes(), b"\0"].concat());
+    let mut keys = Vec::new();
+    for (from, to) in feed.space.ranges(prefix) {
+        let mut from = after.clone().map_or(from.clone(), |after| after.max(from));
+        while keys.len() < limit && from < to {
+            let page = i64::try_from(limit - keys.len()).unwrap_or(PAGE_KEYS).min(PAGE_KEYS);
+            let options =
+                GetOptions::new().with_range(to.clone()).with_limit(page).with_keys_only();
+            let page = feed.link.get(from, options).await?;
+            let found = page.kvs().iter().filter_map(|kv| feed.space.key(kv.key()));
+            keys.extend(found.filter(|key| is_wanted(key)));
+            match page.kvs().last() {
+                Some(last) if page.more() => from = [last.key(), b"\0"].concat(),
+                _ => break,
+            }
+        }
+    }
+    Ok(keys)
+}

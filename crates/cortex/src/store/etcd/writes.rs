@@ -98,7 +98,8 @@ impl Writes {
         }
     }
 
-    /// What waits and may share a transaction: one write of each key; one with a condition is alone.
+    /// What waits and may share a transaction: one write of each key. One with a condition goes
+    /// alone.
     fn gather(&mut self, first: Write) -> (Vec<Operation>, Vec<Reply>, Option<Job>) {
         let is_alone = first.operation.only_over.is_some();
         let mut keys = BTreeSet::from([first.operation.key.clone()]);

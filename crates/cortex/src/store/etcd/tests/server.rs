@@ -1,0 +1,151 @@
+//! A real etcd server on free ports of the loopback, with a directory of its own; it is stopped by
+//! its process id, and goes with the test whatever becomes of that.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::driver::Clock;
+use crate::layout::DataDirectory;
+use crate::store::backend::Backend;
+use crate::store::open::{OpenError, Options};
+use crate::store::tests::contract::{DEADLINE, Site};
+use crate::store::{SharedStore, open::VALUE_AGE_MIN};
+
+const POLL: Duration = Duration::from_millis(20);
+/// Somebody else may take a port that was free a moment ago.
+const STARTS_MAX: usize = 5;
+
+pub struct EtcdServer {
+    directory: TempDir,
+    client: u16,
+    peer: u16,
+    /// The first port, while it is on another.
+    home: Option<u16>,
+    child: Option<Child>,
+}
+
+impl EtcdServer {
+    pub fn start() -> EtcdServer {
+        for _ in 0..STARTS_MAX {
+            let directory = TempDir::new().unwrap();
+            let ports = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+            let [client, peer] = ports.map(|port| port.local_addr().unwrap().port());
+            let mut server = EtcdServer { directory, client, peer, home: None, child: None };
+            if server.run() {
+                return server;
+            }
+        }
+        panic!("etcd does not start; is Debian's etcd-server installed?");
+    }
+
+    /// False when it ends at once.
+    fn run(&mut self) -> bool {
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let log = std::fs::File::create(self.directory.path().join("log")).unwrap();
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--", "etcd", "--name", "t", "--log-level", "error"])
+            .args(["--data-dir"])
+            .arg(self.directory.path().join("etcd"))
+            .args(["--listen-client-urls", &url(self.client)])
+            .args(["--advertise-client-urls", &url(self.client)])
+            .args(["--listen-peer-urls", &url(self.peer)])
+            .args(["--initial-advertise-peer-urls", &url(self.peer)])
+            .args(["--initial-cluster", &format!("t={}", url(self.peer))])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .expect("setpriv of Debian's util-linux");
+        let child = self.child.insert(child);
+        let deadline = Instant::now() + DEADLINE;
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.client)).is_err() {
+            if child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            assert!(Instant::now() < deadline, "etcd does not listen");
+            std::thread::sleep(POLL);
+        }
+        true
+    }
+
+    /// As a crash would.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// On the same ports and directory.
+    pub fn start_again(&mut self) {
+        let deadline = Instant::now() + DEADLINE;
+        while !self.run() {
+            assert!(Instant::now() < deadline, "etcd does not start again");
+        }
+    }
+
+    /// Those who know the first port lose it until it moves back.
+    pub fn move_to_another_port(&mut self) {
+        self.kill();
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        self.home = Some(std::mem::replace(&mut self.client, free.local_addr().unwrap().port()));
+        drop(free);
+        self.start_again();
+    }
+
+    pub fn move_back(&mut self) {
+        self.kill();
+        self.client = self.home.take().unwrap_or(self.client);
+        self.start_again();
+    }
+
+    /// `--store` for one root.
+    pub fn backend(&self, root: &str) -> Backend {
+        format!("etcd://127.0.0.1:{}/{root}", self.client).parse().unwrap()
+    }
+}
+
+impl Drop for EtcdServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub async fn open(
+    backend: &Backend,
+    at: &Path,
+    node: &str,
+    value_age_min: Duration,
+) -> Result<SharedStore, OpenError> {
+    let layout = DataDirectory::new(at.join("data"), at);
+    let options = Options { value_age_min, ..Options::default() };
+    backend.open(&layout, node.parse().unwrap(), Clock::start(), options).await
+}
+
+/// One node with a cluster of its own.
+pub struct EtcdSite {
+    pub server: EtcdServer,
+    pub place: TempDir,
+}
+
+impl EtcdSite {
+    pub fn new() -> EtcdSite {
+        EtcdSite { server: EtcdServer::start(), place: TempDir::new().unwrap() }
+    }
+
+    pub async fn try_open(&self, root: &str, node: &str) -> Result<SharedStore, OpenError> {
+        let at = self.place.path().join(node);
+        std::fs::create_dir_all(&at).unwrap();
+        open(&self.server.backend(root), &at, node, VALUE_AGE_MIN).await
+    }
+}
+
+impl Site for EtcdSite {
+    async fn open(&self) -> SharedStore {
+        self.try_open("test", "n1").await.unwrap()
+    }
+}
