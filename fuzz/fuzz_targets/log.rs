@@ -1,0 +1,84 @@
+//! The log: no segment panics; frames that `check` accepts are all read; a record means the same
+//! when written and read again. The first byte chooses what the rest is taken for.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use store::frame::{self, ALIGNMENT, Ending, Next};
+use store::record::Record;
+use store::{Location, Past};
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((choice, rest)) = bytes.split_first() else { return };
+    match choice % 4 {
+        0 => record(rest),
+        1 => segment(rest, Ending::MayBeTorn),
+        2 => segment(rest, Ending::Sealed),
+        _ => written(rest),
+    }
+});
+
+fn record(payload: &[u8]) {
+    let Ok(record) = Record::decode(payload) else { return };
+    let mut again = Vec::new();
+    record.encode(&mut again);
+    assert_eq!(Record::decode(&again).as_ref(), Ok(&record));
+    let mut past = Past::default();
+    past.replay(record, Location::Log { segment: 1, offset: 8 });
+    past.replica.check_invariants();
+}
+
+fn segment(bytes: &[u8], ending: Ending) {
+    for first in [None, Some(1)] {
+        let Ok(extent) = frame::check(bytes, 0, first, ending) else { continue };
+        assert!(extent.end <= bytes.len() && extent.newest_start <= extent.end);
+        assert!(extent.end.is_multiple_of(ALIGNMENT));
+        assert!(!(extent.torn && ending == Ending::Sealed));
+        let mut read = 0;
+        let mut batches = None;
+        for (at, frame) in frame::frames(bytes, 0, extent.end) {
+            assert_eq!(at, read, "frames leave no gap but marks");
+            read = at + frame.length;
+            if frame.last {
+                let mark = frame::mark(frame.batch);
+                let marked = bytes[read..extent.end].starts_with(&mark);
+                read += if marked { mark.len() } else { 0 };
+            }
+            let oldest = batches.map_or(frame.batch, |(oldest, _)| oldest);
+            batches = Some((oldest, frame.batch));
+            record(frame.payload);
+        }
+        assert_eq!(read, extent.end);
+        assert_eq!(batches, extent.batches);
+        // Cut there and wiped, the segment reads the same and is whole.
+        let mut mended = bytes.to_vec();
+        mended[extent.end..].fill(0);
+        let whole = frame::check(&mended, 0, first, ending).expect("it was mended");
+        assert_eq!((whole.end, whole.torn, whole.batches), (extent.end, false, extent.batches));
+    }
+}
+
+/// Batches of the given payloads, cut anywhere: nothing before the cut is lost, and nothing is
+/// taken for damage. Each batch is a length byte and so many bytes; the first byte is the cut.
+fn written(bytes: &[u8]) {
+    let Some((cut, mut rest)) = bytes.split_first() else { return };
+    let mut segment = Vec::new();
+    let mut ends = vec![(0, 0)];
+    let mut batch = 0;
+    while let Some((length, more)) = rest.split_first() {
+        let (payload, more) = more.split_at(usize::from(*length).min(more.len()));
+        batch += 1;
+        frame::write(&mut segment, batch, true, payload);
+        // Durable before it is marked: a batch may lack its mark when the power goes.
+        ends.push((segment.len(), batch));
+        segment.extend_from_slice(&frame::mark(batch));
+        rest = more;
+    }
+    let kept = segment.len() * usize::from(*cut) / 255;
+    // What a torn write leaves of it, in a file of zeros.
+    segment[kept..].fill(0);
+    segment.resize(segment.len() + 64, 0);
+    let extent = frame::check(&segment, 0, Some(1), Ending::MayBeTorn).expect("only torn");
+    let durable = ends.iter().rev().find(|(end, _)| *end <= kept).map_or(0, |(_, batch)| *batch);
+    assert!(extent.batches.map_or(0, |(_, newest)| newest) >= durable, "a durable batch is lost");
+    assert!(!matches!(frame::read(&segment[extent.end..]), Next::Frame(_)));
+}
