@@ -186,8 +186,15 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     if let Command::Bench(bench) = &cli.command {
         return crate::bench::run(bench);
     }
+    let command = match cli.command {
+        Command::Store(store) => match store.alone() {
+            Ok(serve) => return serve.run(&context),
+            Err(store) => Command::Store(store),
+        },
+        command => command,
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(dispatch(cli.command, &context));
+    let ended = runtime.block_on(dispatch(command, &context));
     // A thread that waits for the terminal must not keep the command from ending.
     runtime.shutdown_background();
     ended

@@ -52,6 +52,11 @@ impl DataDirectory {
         self.root.join("etcd").join(identity).join("values")
     }
 
+    /// The certificate that the Redis face makes for itself.
+    pub fn face_certificate(&self) -> PathBuf {
+        self.root.join("redis-tls")
+    }
+
     /// Copies of the binary, by hash: shims outlive upgrades.
     pub fn bin(&self) -> PathBuf {
         self.root.join("bin")

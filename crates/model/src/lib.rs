@@ -2,6 +2,7 @@
 //! the store under typed keys, and the contract of a state machine. Data only: nothing here decides
 //! and nothing here does I/O.
 
+pub mod access;
 pub mod application;
 pub mod id;
 pub mod instance;

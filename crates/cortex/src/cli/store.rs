@@ -1,5 +1,7 @@
 //! `cortex store …`: any key of the store, values as raw bytes both ways.
 
+mod serve;
+
 use std::io::{Read, Write};
 
 use anyhow::Context;
@@ -59,9 +61,19 @@ enum Action {
     },
     /// Print the id of the whole history
     Head,
+    /// Run the store alone, for any client of Redis
+    Serve(serve::Serve),
 }
 
 impl Store {
+    /// What runs by itself, without a node to talk to.
+    pub fn alone(self) -> Result<serve::Serve, Store> {
+        match self.action {
+            Action::Serve(serve) => Ok(serve),
+            action => Err(Store { action }),
+        }
+    }
+
     pub async fn run(self, session: &Session) -> anyhow::Result<()> {
         let client = &session.client;
         match self.action {
@@ -79,6 +91,7 @@ impl Store {
             Action::Ls { prefix, json } => list(session, &prefix, json).await,
             Action::History { prefix, limit, json } => history(session, &prefix, limit, json).await,
             Action::Watch { prefix, json } => watch(session, &prefix, json).await,
+            Action::Serve(_) => unreachable!("started without a node, see `alone`"),
         }
     }
 }

@@ -30,6 +30,8 @@ pub trait Neighbours: Send + Sync {
     /// How many peers hold everything that this node has acknowledged up to now: waits until they
     /// are `wanted`, or until the time has passed.
     async fn holding(&self, wanted: usize, limit: Duration) -> usize;
+    /// Compares histories with every node that can be reached, now. Returns with how many.
+    async fn meet(&self) -> usize;
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +133,14 @@ impl Bus {
     pub async fn holding(&self, wanted: usize, limit: Duration) -> usize {
         match self.neighbours.get() {
             Some(neighbours) => neighbours.holding(wanted, limit).await,
+            None => 0,
+        }
+    }
+
+    /// Compares histories with the other nodes now; returns with how many.
+    pub async fn meet(&self) -> usize {
+        match self.neighbours.get() {
+            Some(neighbours) => neighbours.meet().await,
             None => 0,
         }
     }

@@ -1,0 +1,193 @@
+//! The store's Redis face: listeners on loopback TCP, a UNIX socket and TLS, on threads of their
+//! own. Owns connections and their limits; must not know how the store keeps anything. Started by
+//! a node, or by `cortex store serve`.
+
+mod access;
+mod clients;
+mod connection;
+mod gathering;
+mod listener;
+mod scans;
+mod table;
+pub mod tls;
+mod wire;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+use model::{NodeId, Timestamp};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::sync::{Semaphore, watch};
+
+use self::access::Access;
+use self::clients::Clients;
+use self::gathering::Bell;
+use self::listener::Listener;
+use self::scans::Scans;
+use self::tls::Certificate;
+use super::SharedStore;
+use super::bus::Bus;
+use crate::driver::Clock;
+
+/// The port of the face on loopback.
+pub const PORT_DEFAULT: u16 = 8206;
+/// For the log's files, value files on their way, and connections to other nodes.
+const DESCRIPTORS_RESERVED: u64 = 64;
+/// And of what the system allows, one in so many.
+const DESCRIPTORS_RESERVED_SHARE: u64 = 16;
+/// Each connection has some kilobytes.
+const CONNECTIONS_MAX: u64 = 50_000;
+/// Commands above 64 KiB that are being received: at most 4 MiB each.
+const LARGE_COMMANDS_MAX: usize = 8;
+
+#[derive(Clone, Debug, Default)]
+pub struct FaceConfig {
+    pub tcp: Option<SocketAddr>,
+    pub unix: Option<PathBuf>,
+    pub tls: Option<(SocketAddr, Certificate)>,
+}
+
+/// What all connections share.
+pub struct FaceContext {
+    store: SharedStore,
+    bus: Arc<Bus>,
+    node: NodeId,
+    clock: Clock,
+    started: Timestamp,
+    access: Access,
+    clients: Clients,
+    scans: Mutex<Scans>,
+    /// One permit for each descriptor that a connection may take.
+    connections: Arc<Semaphore>,
+    connections_max: usize,
+    /// One permit for each large command that is being received.
+    room: Arc<Semaphore>,
+    /// Whether changes of keys are being told to subscribers.
+    notifying: AtomicBool,
+}
+
+impl FaceContext {
+    fn scans(&self) -> MutexGuard<'_, Scans> {
+        self.scans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub struct FaceHandle {
+    /// Where it listens, with the ports that were chosen for port 0.
+    pub tcp: Option<SocketAddr>,
+    pub tls: Option<SocketAddr>,
+    unix: Option<PathBuf>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FaceHandle {
+    /// Ends all connections.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.stop.send(true).ok();
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+        if let Some(path) = self.unix.take() {
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+impl Drop for FaceHandle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Binds every address, then serves on a thread of its own. Call it once.
+pub fn start(
+    config: FaceConfig,
+    store: SharedStore,
+    bus: Arc<Bus>,
+    node: NodeId,
+    clock: Clock,
+) -> anyhow::Result<FaceHandle> {
+    let connections_max = connections_max();
+    let context = Arc::new(FaceContext {
+        store,
+        bus,
+        node,
+        clock,
+        started: clock.now(),
+        access: Access::default(),
+        clients: Clients::default(),
+        scans: Mutex::new(Scans::new(clock.now())),
+        connections: Arc::new(Semaphore::new(connections_max)),
+        connections_max,
+        room: Arc::new(Semaphore::new(LARGE_COMMANDS_MAX)),
+        notifying: AtomicBool::new(false),
+    });
+    let mut listeners = Vec::new();
+    let (mut tcp, mut tls) = (None, None);
+    if let Some(address) = config.tcp {
+        let listener = Listener::tcp(address)?;
+        tcp = Some(listener.address()?);
+        listeners.push(listener);
+    }
+    if let Some((address, certificate)) = &config.tls {
+        let listener = Listener::tls(*address, tls::acceptor(certificate)?)?;
+        tls = Some(listener.address()?);
+        listeners.push(listener);
+    }
+    if let Some(path) = &config.unix {
+        listeners.push(Listener::unix(path)?);
+    }
+    let (stop, stopping) = watch::channel(false);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let serve = move || runtime.block_on(serve(context, listeners, stopping));
+    let thread = std::thread::Builder::new().name("store-face".into()).spawn(serve);
+    let thread = Some(thread.context("the thread of the Redis face")?);
+    Ok(FaceHandle { tcp, tls, unix: config.unix, stop, thread })
+}
+
+async fn serve(
+    context: Arc<FaceContext>,
+    listeners: Vec<Listener>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    // Before the first connection, as it may have to say who it is.
+    if let Err(error) = context.access.load_from(&context.store).await {
+        tracing::error!(%error, "face.users_unknown: nobody is served");
+        return;
+    }
+    let following = context.clone();
+    tokio::spawn(async move {
+        if let Err(error) = following.access.follow(&following.store).await {
+            tracing::error!(%error, "face.users_not_followed");
+        }
+    });
+    let bell = Arc::new(Bell::default());
+    let ringing = bell.clone();
+    tokio::spawn(async move { ringing.ring().await });
+    for listener in listeners {
+        tokio::spawn(listener.accept(context.clone(), bell.clone()));
+    }
+    // The sender gone means the same.
+    stopping.wait_for(|stop| *stop).await.ok();
+}
+
+/// How many connections the descriptors suffice for, once all of them may be used.
+fn connections_max() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current < limit.maximum {
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        setrlimit(Resource::Nofile, raised).ok();
+    }
+    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let reserved = DESCRIPTORS_RESERVED + allowed / DESCRIPTORS_RESERVED_SHARE;
+    allowed.saturating_sub(reserved).clamp(1, CONNECTIONS_MAX) as usize
+}

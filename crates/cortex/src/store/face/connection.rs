@@ -1,0 +1,489 @@
+//! One connection: reads commands, carries them out in order and sends the replies. Writes that
+//! follow each other are queued together, and so share their wait for the disk.
+
+mod describe;
+mod ends;
+mod keys;
+mod messages;
+mod own;
+mod session;
+mod streams;
+mod values;
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use model::{Key, Prefix};
+use store::resp::reply::Replies;
+use store::resp::request::{Parsed, Requests};
+use store::resp::{COMMAND_BYTES_MAX, Protocol};
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use super::FaceContext;
+use super::access::{DEFAULT_USER, Rights};
+use super::clients::ClientRow;
+use super::gathering::{Bell, Gathering};
+use super::table::{self, Spec, Verb};
+use super::wire::Wire;
+use crate::store::bus::{Delivery, Subscriber};
+use crate::store::{StoreError, Submission, Watch, WatchEvent, Written};
+
+/// Read at once; one buffer for all connections of a thread.
+const READ_BYTES: usize = 64 << 10;
+/// An idle connection keeps no larger buffers than this.
+const IDLE_BYTES_MAX: usize = 1 << 10;
+/// Replies are sent once there are so many bytes of them.
+const SEND_BYTES: usize = 64 << 10;
+/// One reply that is no stream; whoever wants more asks for pages.
+pub const REPLY_BYTES_MAX: usize = 16 << 20;
+/// Writes of one connection that wait together.
+const PENDING_MAX: usize = 1024;
+/// A command that is larger than this waits for room, and must then come without a pause.
+const FREE_COMMAND_BYTES: usize = 64 << 10;
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Messages passed on before the connection is asked for commands again.
+const DELIVERIES_AT_ONCE: usize = 64;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Why a command was not carried out; what the client is told.
+#[derive(Debug)]
+pub struct Problem(String);
+
+impl Problem {
+    fn error(text: impl std::fmt::Display) -> Problem {
+        Problem(format!("ERR {text}"))
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Problem {
+        Problem::error(error)
+    }
+}
+
+/// What the answers to queued writes become.
+enum Awaited {
+    /// `OK` once so many are durable.
+    Ok(usize),
+    /// How many of so many there was something to delete for.
+    Count(usize),
+    /// The last of so many could not be queued.
+    Failed(Problem, usize),
+}
+
+/// The words of one command.
+#[derive(Clone, Copy)]
+struct Words<'a> {
+    requests: &'a Requests,
+    input: &'a [u8],
+}
+
+impl<'a> Words<'a> {
+    fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    fn get(&self, index: usize) -> &'a [u8] {
+        self.requests.argument(self.input, index).unwrap_or_default()
+    }
+
+    fn from(self, first: usize) -> impl Iterator<Item = &'a [u8]> {
+        (first..self.len()).map(move |index| self.get(index))
+    }
+
+    fn text(&self, index: usize) -> Result<&'a str, Problem> {
+        let text = std::str::from_utf8(self.get(index));
+        text.map_err(|_| Problem::error("an argument is no UTF-8"))
+    }
+
+    fn is(&self, index: usize, word: &str) -> bool {
+        self.get(index).eq_ignore_ascii_case(word.as_bytes())
+    }
+
+    fn number(&self, index: usize) -> Result<i64, Problem> {
+        let number = self.text(index).ok().and_then(|text| text.parse().ok());
+        number.ok_or_else(|| Problem::error("value is not an integer or out of range"))
+    }
+}
+
+pub struct Connection {
+    context: Arc<FaceContext>,
+    wire: Wire,
+    input: Vec<u8>,
+    requests: Requests,
+    replies: Replies,
+    gathering: Arc<Gathering>,
+    pending: Vec<Awaited>,
+    rights: Rights,
+    /// No password needed as long as nobody defined one.
+    local: bool,
+    failed_logins: u32,
+    id: u64,
+    closing: bool,
+    subscriber: Option<Box<Subscriber>>,
+    watch: Option<Box<Watch>>,
+    /// Room for a large command.
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl Connection {
+    pub fn new(context: Arc<FaceContext>, bell: Arc<Bell>, wire: Wire, peer: String) -> Connection {
+        let local = !matches!(wire, Wire::Tls(_));
+        let rights = context.access.initial(local);
+        let since = context.clock.now();
+        let user = DEFAULT_USER.to_string();
+        let row = ClientRow { address: peer, user, since, resp: 2, ..ClientRow::default() };
+        Connection {
+            id: context.clients.enter(row),
+            wire,
+            input: Vec::new(),
+            requests: Requests::default(),
+            replies: Replies::default(),
+            gathering: Gathering::new(bell),
+            pending: Vec::new(),
+            rights,
+            local,
+            failed_logins: 0,
+            closing: false,
+            subscriber: None,
+            watch: None,
+            room: None,
+            context,
+        }
+    }
+
+    /// Until either side ends it.
+    pub async fn serve(mut self) {
+        if let Err(error) = self.run().await {
+            tracing::debug!(id = self.id, %error, "face.connection_ended");
+        }
+    }
+
+    async fn run(&mut self) -> io::Result<()> {
+        while self.wait().await? {
+            self.consume().await?;
+            self.settle().await;
+            self.send().await?;
+            if self.closing {
+                return self.wire.shutdown().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for bytes, or for something to tell the client. False at the end.
+    async fn wait(&mut self) -> io::Result<bool> {
+        if self.input.is_empty() {
+            self.room = None;
+            if self.input.capacity() > IDLE_BYTES_MAX {
+                self.input = Vec::new();
+            }
+        }
+        if self.input.len() > FREE_COMMAND_BYTES && self.room.is_none() {
+            self.room = self.context.room.clone().acquire_owned().await.ok();
+        }
+        let Connection { wire, input, subscriber, watch, room, .. } = self;
+        let fill = poll_fn(|context| poll_fill(wire, input, context));
+        if subscriber.is_none() && watch.is_none() {
+            if room.is_none() {
+                return Ok(fill.await? > 0);
+            }
+            let filled = timeout(PAUSE_MAX, fill).await;
+            return Ok(filled.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? > 0);
+        }
+        tokio::select! {
+            filled = fill => Ok(filled? > 0),
+            delivery = next_delivery(subscriber) => Ok(self.pass_on(delivery)),
+            event = next_change(watch) => Ok(self.tell(event)),
+        }
+    }
+
+    /// False when messages were lost: the client has to know, and reconnecting tells it.
+    fn pass_on(&mut self, delivery: Option<Delivery>) -> bool {
+        let Some(delivery) = delivery else {
+            tracing::warn!(id = self.id, "face.slow_subscriber: it was cut off");
+            return false;
+        };
+        self.write_delivery(&delivery);
+        for _ in 0..DELIVERIES_AT_ONCE {
+            let Some(subscriber) = &mut self.subscriber else { break };
+            let Some(delivery) = subscriber.ready() else { break };
+            self.write_delivery(&delivery);
+        }
+        true
+    }
+
+    fn tell(&mut self, event: Option<WatchEvent>) -> bool {
+        let Some(event) = event else { return false };
+        self.write_change(event);
+        for _ in 0..DELIVERIES_AT_ONCE {
+            let Some(watch) = &mut self.watch else { break };
+            let Ok(event) = watch.events.try_recv() else { break };
+            self.write_change(event);
+        }
+        true
+    }
+
+    /// Carries out every whole command that has come.
+    async fn consume(&mut self) -> io::Result<()> {
+        let mut input = std::mem::take(&mut self.input);
+        let mut requests = std::mem::take(&mut self.requests);
+        let mut at = 0;
+        while !self.closing {
+            match requests.parse(&input[at..]) {
+                Ok(Parsed::Incomplete) => break,
+                Ok(Parsed::Command { used }) => {
+                    let words = Words { requests: &requests, input: &input[at..] };
+                    if words.len() > 0 {
+                        self.execute(words).await?;
+                    }
+                    at += used;
+                }
+                Ok(Parsed::Streamed { used, length, options }) => {
+                    self.settle().await;
+                    let key = requests.argument(&input[at..], 1).unwrap_or_default().to_vec();
+                    input.drain(..at + used);
+                    at = 0;
+                    let set = self.set_streamed(key, &mut input, length, options);
+                    Box::pin(set).await?;
+                    requests = Requests::default();
+                }
+                Err(error) => {
+                    self.settle().await;
+                    self.replies.error(&format!("ERR {error}"));
+                    self.closing = true;
+                }
+            }
+            if self.pending.len() >= PENDING_MAX {
+                self.settle().await;
+            }
+            if self.replies.bytes.len() >= SEND_BYTES {
+                self.send().await?;
+            }
+        }
+        input.drain(..at);
+        self.input = input;
+        self.requests = requests;
+        Ok(())
+    }
+
+    async fn execute(&mut self, words: Words<'_>) -> io::Result<()> {
+        self.context.clients.commands.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let mut written = None;
+        let done = match self.admit(words) {
+            Ok(spec) => {
+                let queued = matches!(spec.verb, Verb::Set | Verb::Del | Verb::Mset);
+                if !queued {
+                    self.settle().await;
+                    written = Some(self.replies.bytes.len());
+                }
+                match spec.verb {
+                    Verb::Set => self.set(words).await,
+                    Verb::Get => self.get(words).await?,
+                    Verb::Del => self.del(words).await,
+                    Verb::Mset => self.mset(words).await,
+                    Verb::Ping => self.ping(words),
+                    // Boxed: the frequent ones above keep a connection's task small.
+                    verb => Box::pin(self.carry_out(verb, words)).await?,
+                }
+            }
+            Err(problem) => Err(problem),
+        };
+        if let Err(Problem(text)) = done {
+            self.settle().await;
+            // Half a reply must not stand before the error.
+            self.replies.bytes.truncate(written.unwrap_or(usize::MAX));
+            self.replies.error(&text);
+        }
+        Ok(())
+    }
+
+    /// Whether the command exists, is whole, and may be used now.
+    fn admit(&mut self, words: Words<'_>) -> Result<&'static Spec, Problem> {
+        let Some(spec) = table::find(words.get(0)) else {
+            let name = String::from_utf8_lossy(words.get(0)).to_ascii_uppercase();
+            let name: String = name.chars().take(64).collect();
+            return Err(match table::refusal(&name) {
+                Some(reason) => Problem::error(format!("{name} is refused: {reason}")),
+                None => Problem::error(format!("unknown command '{name}'; see COMMAND")),
+            });
+        };
+        let count = i32::try_from(words.len()).unwrap_or(i32::MAX);
+        if count < spec.arity.abs() || spec.arity > 0 && count != spec.arity {
+            let name = spec.name.to_ascii_lowercase();
+            return Err(Problem::error(format!("wrong number of arguments for '{name}' command")));
+        }
+        let open = matches!(spec.verb, Verb::Auth | Verb::Hello | Verb::Quit | Verb::Reset);
+        if matches!(self.rights, Rights::None) && !open {
+            return Err(Problem("NOAUTH Authentication required: AUTH user token".into()));
+        }
+        let listening = self.subscriber.as_ref().is_some_and(|s| s.count() > 0);
+        if listening && self.replies.protocol == Protocol::Resp2 && !while_subscribed(spec.verb) {
+            return Err(Problem::error(format!(
+                "Can't execute '{}': only (P)SUBSCRIBE / (P)UNSUBSCRIBE / PING / QUIT / RESET are \
+                 allowed in this context; HELLO 3 lifts that",
+                spec.name.to_ascii_lowercase()
+            )));
+        }
+        Ok(spec)
+    }
+
+    /// Queues writes; one reply for all of them comes with those before it.
+    async fn queue(
+        &mut self,
+        writes: impl IntoIterator<Item = Submission>,
+        reply: impl FnOnce(usize) -> Awaited,
+    ) {
+        let mut count = 0;
+        for write in writes {
+            count += 1;
+            let place = self.gathering.reply();
+            if let Err(error) = self.context.store.submit(write, place).await {
+                return self.pending.push(Awaited::Failed(error.into(), count));
+            }
+        }
+        self.pending.push(reply(count));
+    }
+
+    /// Waits for the queued writes, and replies to them.
+    async fn settle(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let mut answers = self.gathering.all().await.into_iter();
+        for awaited in self.pending.drain(..) {
+            match awaited {
+                Awaited::Ok(count) => match first_error(answers.by_ref().take(count)) {
+                    Ok(_) => self.replies.ok(),
+                    Err(error) => self.replies.error(&format!("ERR {error}")),
+                },
+                Awaited::Count(count) => match first_error(answers.by_ref().take(count)) {
+                    Ok(made) => self.replies.integer(made),
+                    Err(error) => self.replies.error(&format!("ERR {error}")),
+                },
+                Awaited::Failed(Problem(text), count) => {
+                    answers.by_ref().take(count).for_each(drop);
+                    self.replies.error(&text);
+                }
+            }
+        }
+    }
+
+    async fn send(&mut self) -> io::Result<()> {
+        let mut bytes = &self.replies.bytes[..];
+        while !bytes.is_empty() {
+            let written = timeout(PAUSE_MAX, self.wire.write(bytes)).await;
+            match written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => bytes = &bytes[count..],
+            }
+        }
+        if matches!(self.wire, Wire::Tls(_)) {
+            self.wire.flush().await?;
+        }
+        self.replies.bytes.clear();
+        if self.replies.bytes.capacity() > IDLE_BYTES_MAX {
+            self.replies.bytes = Vec::new();
+        }
+        Ok(())
+    }
+
+    fn key(&self, bytes: &[u8], write: bool) -> Result<Key, Problem> {
+        let text = std::str::from_utf8(bytes);
+        let text = text.map_err(|_| Problem::error("a key is no UTF-8; keys are text"))?;
+        let key: Key = text.parse().map_err(Problem::error)?;
+        if !matches!(self.rights, Rights::All) {
+            self.may(&Prefix::from(key.clone()), write)?;
+        }
+        Ok(key)
+    }
+
+    fn prefix(&self, text: &str, write: bool) -> Result<Prefix, Problem> {
+        let prefix: Prefix = text.parse().map_err(Problem::error)?;
+        self.may(&prefix, write)?;
+        Ok(prefix)
+    }
+
+    fn may(&self, prefix: &Prefix, write: bool) -> Result<(), Problem> {
+        if self.context.access.covers(&self.rights, prefix, write) {
+            return Ok(());
+        }
+        let what = if write { "write" } else { "read" };
+        Err(Problem(format!(
+            "NOPERM this user may not {what} everything at and below '{}'",
+            prefix.as_str()
+        )))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.context.clients.leave(self.id);
+    }
+}
+
+fn while_subscribed(verb: Verb) -> bool {
+    matches!(
+        verb,
+        Verb::Subscribe
+            | Verb::Psubscribe
+            | Verb::Unsubscribe
+            | Verb::Punsubscribe
+            | Verb::Ping
+            | Verb::Quit
+            | Verb::Reset
+    )
+}
+
+/// How many writes were made; none of them was refused.
+fn first_error(answers: impl Iterator<Item = Written>) -> Result<i64, StoreError> {
+    let mut made = Ok(0);
+    for answer in answers {
+        match (&mut made, answer) {
+            (Ok(made), Ok(id)) => *made += i64::from(id.is_some()),
+            (Ok(_), Err(error)) => made = Err(error),
+            (Err(_), _) => {}
+        }
+    }
+    made
+}
+
+/// Reads what has come behind what is there. No buffer is held while nothing comes.
+fn poll_fill(
+    wire: &mut Wire,
+    input: &mut Vec<u8>,
+    context: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    debug_assert!(input.len() <= COMMAND_BYTES_MAX + READ_BYTES);
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.resize(READ_BYTES, 0);
+        let mut buffer = ReadBuf::new(scratch);
+        ready!(Pin::new(wire).poll_read(context, &mut buffer))?;
+        input.extend_from_slice(buffer.filled());
+        Poll::Ready(Ok(buffer.filled().len()))
+    })
+}
+
+async fn next_delivery(subscriber: &mut Option<Box<Subscriber>>) -> Option<Delivery> {
+    match subscriber {
+        Some(subscriber) => subscriber.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next_change(watch: &mut Option<Box<Watch>>) -> Option<WatchEvent> {
+    match watch {
+        Some(watch) => watch.next().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,171 @@
+//! Takes connections in, as many as there are descriptors for. The others wait in the kernel's
+//! queue: they are neither refused nor tried again and again.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::FaceContext;
+use super::connection::Connection;
+use super::gathering::Bell;
+use super::wire::Wire;
+
+/// Connections that the kernel keeps while they wait; it may keep fewer.
+const BACKLOG: i32 = 4096;
+/// A client that does not finish its handshake holds a descriptor for so long.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// When the system has no descriptors left although there should be some.
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub struct Listener {
+    socket: Socket,
+    kind: Kind,
+}
+
+enum Kind {
+    Tcp,
+    Unix,
+    Tls(TlsAcceptor),
+}
+
+impl Listener {
+    pub fn tcp(address: SocketAddr) -> anyhow::Result<Listener> {
+        if !address.ip().is_loopback() {
+            bail!(
+                "{address} is not on loopback, and without TLS everybody there could read along: \
+                 use --tls for addresses that others can reach"
+            );
+        }
+        Ok(Listener { socket: bind(address)?, kind: Kind::Tcp })
+    }
+
+    pub fn tls(address: SocketAddr, acceptor: TlsAcceptor) -> anyhow::Result<Listener> {
+        Ok(Listener { socket: bind(address)?, kind: Kind::Tls(acceptor) })
+    }
+
+    /// The owner's alone. A socket that an earlier run left is replaced, a served one is not.
+    pub fn unix(path: &Path) -> anyhow::Result<Listener> {
+        let what = || format!("the UNIX socket {}", path.display());
+        let address = SockAddr::unix(path).with_context(what)?;
+        let leftover = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+        if leftover {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                bail!("{} is served by another process; choose another path", what());
+            }
+            std::fs::remove_file(path).with_context(what)?;
+        }
+        let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+        socket.bind(&address).with_context(what)?;
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(path, private).with_context(what)?;
+        socket.listen(BACKLOG).with_context(what)?;
+        Ok(Listener { socket, kind: Kind::Unix })
+    }
+
+    pub fn address(&self) -> anyhow::Result<SocketAddr> {
+        self.socket.local_addr()?.as_socket().context("an address of the internet")
+    }
+
+    pub async fn accept(self, context: Arc<FaceContext>, bell: Arc<Bell>) {
+        let ended = match self.kind {
+            Kind::Unix => accept_unix(self.socket, context, bell).await,
+            Kind::Tcp => accept_tcp(self.socket, None, context, bell).await,
+            Kind::Tls(tls) => accept_tcp(self.socket, Some(tls), context, bell).await,
+        };
+        if let Err(error) = ended {
+            tracing::error!(%error, "face.listener_failed");
+        }
+    }
+}
+
+fn bind(address: SocketAddr) -> anyhow::Result<Socket> {
+    let kind = Type::STREAM.nonblocking();
+    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    // Connections inherit it.
+    socket.set_tcp_nodelay(true)?;
+    let taken =
+        || format!("{address} cannot be listened on; stop what uses it, or choose another address");
+    socket.bind(&address.into()).with_context(taken)?;
+    socket.listen(BACKLOG).with_context(taken)?;
+    Ok(socket)
+}
+
+async fn permit(context: &FaceContext) -> OwnedSemaphorePermit {
+    let permit = context.connections.clone().acquire_owned().await;
+    permit.expect("this semaphore is never closed")
+}
+
+async fn accept_tcp(
+    socket: Socket,
+    tls: Option<TlsAcceptor>,
+    context: Arc<FaceContext>,
+    bell: Arc<Bell>,
+) -> io::Result<()> {
+    let listener = TcpListener::from_std(socket.into())?;
+    loop {
+        let permit = permit(&context).await;
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                pause(&error).await;
+                continue;
+            }
+        };
+        let (context, bell) = (context.clone(), bell.clone());
+        let Some(tls) = tls.clone() else {
+            let connection = Connection::new(context, bell, Wire::Tcp(stream), peer.to_string());
+            tokio::spawn(serve(connection, permit));
+            continue;
+        };
+        tokio::spawn(async move {
+            match timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
+                Ok(Ok(stream)) => {
+                    let wire = Wire::Tls(Box::new(stream));
+                    serve(Connection::new(context, bell, wire, peer.to_string()), permit).await;
+                }
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "face.handshake_failed"),
+                Err(_) => tracing::debug!(%peer, "face.handshake_timed_out"),
+            }
+        });
+    }
+}
+
+async fn accept_unix(socket: Socket, context: Arc<FaceContext>, bell: Arc<Bell>) -> io::Result<()> {
+    let listener = UnixListener::from_std(socket.into())?;
+    loop {
+        let permit = permit(&context).await;
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (context, bell) = (context.clone(), bell.clone());
+                let connection =
+                    Connection::new(context, bell, Wire::Unix(stream), "unix:0".into());
+                tokio::spawn(serve(connection, permit));
+            }
+            Err(error) => pause(&error).await,
+        }
+    }
+}
+
+async fn serve(connection: Connection, permit: OwnedSemaphorePermit) {
+    connection.serve().await;
+    drop(permit);
+}
+
+/// A connection that was gone before it was taken is no reason to wait.
+async fn pause(error: &io::Error) {
+    if error.kind() != io::ErrorKind::ConnectionAborted {
+        tracing::warn!(%error, "face.accept_failed");
+        tokio::time::sleep(PAUSE).await;
+    }
+}

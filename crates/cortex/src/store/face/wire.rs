@@ -1,0 +1,59 @@
+//! One connection's bytes, whatever they travel over.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
+
+pub enum Wire {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Wire::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Wire::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+            Wire::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Wire::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            Wire::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+            Wire::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Wire::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            Wire::Unix(stream) => Pin::new(stream).poll_flush(context),
+            Wire::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Wire::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Wire::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+            Wire::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
