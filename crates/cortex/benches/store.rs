@@ -1,6 +1,7 @@
 //! Durable writes per second at 1, 10 and 100 concurrent writers, and what a million keys cost.
 //! `cargo bench -p cortex --bench store [-- --keys N]`; the disk is that of `TMPDIR`.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,6 +15,11 @@ const WRITERS: [usize; 3] = [1, 10, 100];
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
+    if let [_, option, keys, directory, ..] = &arguments[..]
+        && option == "--open"
+    {
+        return open_again(keys.parse()?, Path::new(directory));
+    }
     let keys = arguments.iter().position(|argument| argument == "--keys");
     let keys = keys.and_then(|at| arguments.get(at + 1)).map(|n| n.parse()).transpose()?;
     let runtime = tokio::runtime::Runtime::new()?;
@@ -30,20 +36,46 @@ fn main() -> anyhow::Result<()> {
             runtime.block_on(store.close())?;
         }
         Some(keys) => {
-            let before = resident_kib()?;
+            let before = resident_kib("VmRSS:")?;
             runtime.block_on(fill(&store, keys));
-            println!("{} bytes of memory per key", (resident_kib()? - before) * 1024 / keys);
+            print_memory("after writing", keys, before, resident_kib("VmRSS:")?);
             runtime.block_on(store.close())?;
-            drop(store);
-            let start = Instant::now();
-            let store = open()?;
-            println!("opened again in {:.2} s", start.elapsed().as_secs_f64());
-            let start = Instant::now();
-            let found = runtime.block_on(store.keys(&Prefix::all()))?.len();
-            println!("listed {found} keys in {:.2} s", start.elapsed().as_secs_f64());
+            // In a process of its own, as nothing of this one's memory is to count.
+            let again = std::process::Command::new(std::env::current_exe()?)
+                .args(["--open", &keys.to_string()])
+                .arg(directory.path())
+                .status()?;
+            anyhow::ensure!(again.success(), "opening again failed");
         }
     }
     Ok(())
+}
+
+fn open_again(keys: u64, directory: &Path) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let layout = DataDirectory::new(directory.join("data"), directory);
+    let before = resident_kib("VmRSS:")?;
+    let start = Instant::now();
+    let store = open(&layout, "bench".parse()?, Clock::start())?;
+    println!("opened in {:.2} s", start.elapsed().as_secs_f64());
+    print_memory("after opening", keys, before, resident_kib("VmRSS:")?);
+    print_memory("at its highest, while opening", keys, before, resident_kib("VmHWM:")?);
+    let start = Instant::now();
+    let found = runtime.block_on(store.keys(&Prefix::all()))?.len();
+    println!("listed {found} keys in {:.2} s", start.elapsed().as_secs_f64());
+    runtime.block_on(store.close())?;
+    Ok(())
+}
+
+/// The text of a key is not counted: whoever chose it knows.
+fn print_memory(when: &str, keys: u64, before_kib: u64, after_kib: u64) {
+    let each = (after_kib - before_kib) * 1024 / keys;
+    let key = key(0).len() as u64;
+    println!("{} bytes of memory per key beyond its text, {when}", each - key);
+}
+
+fn key(n: u64) -> String {
+    format!("app::{:04}::k{n:07}", n % 1000)
 }
 
 async fn write(store: &SharedStore, key: String) {
@@ -81,7 +113,7 @@ async fn fill(store: &SharedStore, keys: u64) {
             let store = store.clone();
             tokio::spawn(async move {
                 for n in (task..keys).step_by(TASKS as usize) {
-                    write(&store, format!("app::{:04}::k{n:07}", n % 1000)).await;
+                    write(&store, key(n)).await;
                 }
             })
         })
@@ -91,9 +123,9 @@ async fn fill(store: &SharedStore, keys: u64) {
     }
 }
 
-fn resident_kib() -> anyhow::Result<u64> {
+fn resident_kib(field: &str) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let line = status.lines().find(|line| line.starts_with(field));
     let word = line.and_then(|line| line.split_whitespace().nth(1));
-    Ok(word.ok_or_else(|| anyhow::anyhow!("no VmRSS"))?.parse()?)
+    Ok(word.ok_or_else(|| anyhow::anyhow!("no {field}"))?.parse()?)
 }

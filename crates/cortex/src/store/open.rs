@@ -62,8 +62,11 @@ impl Default for Options {
     }
 }
 
-const RESTORE: &str = "nothing was changed: restore this directory from a copy, or move it aside \
-                       to begin with an empty store (applications are then pushed anew)";
+/// Nothing is repaired by guessing: what is missing comes from the other nodes, or from a copy.
+const RESTORE: &str = "nothing was changed. With other nodes in the cluster: move this directory \
+                       aside and start this node with --join ADDRESS; it copies what they hold. \
+                       Alone: restore this directory from a copy, or move it aside to begin with \
+                       an empty store (applications are then pushed anew)";
 
 #[derive(Debug, Error)]
 pub enum OpenError {
@@ -79,8 +82,8 @@ pub enum OpenError {
     #[error("the commit log is incomplete: {} is missing; {RESTORE}", .0.display())]
     Missing(PathBuf),
     #[error(
-        "the commit log is cut short: {} has {found} bytes of {expected}; restore it from a copy, \
-         or accept the loss of what followed with: truncate -s {expected} {}",
+        "the commit log is cut short: {} has {found} bytes of {expected}; {RESTORE}; or accept \
+         the loss of what followed with: truncate -s {expected} {}",
         file.display(), file.display()
     )]
     Short { file: PathBuf, found: u64, expected: u64 },

@@ -124,8 +124,8 @@ fn recover_from(
 }
 
 /// Without its mark, the newest batch may be in the kernel's memory alone: the process was killed
-/// before fdatasync, or that failed and the kernel takes the pages for clean since. So it is written
-/// again and synced before anybody reads it. Returns where the log goes on.
+/// before fdatasync, or that failed and the kernel takes the pages for clean since. So it is
+/// written again and synced before anybody reads it. Returns where the log goes on.
 fn confirm(segment: &Segment, bytes: &[u8], extent: Extent) -> io::Result<u32> {
     let end = extent.end as u32;
     let Some((_, newest)) = extent.batches.filter(|_| !extent.marked) else { return Ok(end) };

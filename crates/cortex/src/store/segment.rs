@@ -101,8 +101,9 @@ pub fn read_value(file: &dyn DiskFile, commit: &Commit) -> io::Result<Bytes> {
     Err(io::Error::new(
         io::ErrorKind::InvalidData,
         format!(
-            "the record at byte {offset} of log-{segment:08} is damaged; stop the node and restore \
-             its store directory from a copy"
+            "the record at byte {offset} of log-{segment:08} is damaged; stop the node; with other \
+             nodes in the cluster move its store directory aside and start it with --join ADDRESS, \
+             alone restore the directory from a copy"
         ),
     ))
 }

@@ -126,7 +126,8 @@ async fn a_flipped_byte_before_acknowledged_writes_is_refused() {
         let OpenError::Damaged { file, offset, .. } = &error else { panic!("{at}: {error}") };
         assert!(*file == place.log(1) && *offset as usize <= at, "{at}: {error}");
         let text = error.to_string();
-        for part in [&*place.log(1).to_string_lossy(), "restore", "move it aside"] {
+        for part in [&*place.log(1).to_string_lossy(), "--join", "Alone: restore", "move it aside"]
+        {
             assert!(text.contains(part), "{at}: {text}");
         }
         fs::write(place.log(1), &whole).unwrap();
