@@ -2,6 +2,7 @@
 //! a node that dies and comes back, users who change their minds. One thread, one seed; the same
 //! seed is the same history. For tests only.
 
+pub mod cluster;
 pub mod fault;
 mod node;
 pub mod process;

@@ -1,0 +1,163 @@
+//! One node of a cluster: its machine while it runs, its disk, its clock, and what its shell keeps
+//! in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use model::{NodeId, Timestamp};
+use store::event::{Alarm, Entry};
+use store::{NodeTag, Past, Position, Replica, Stamp, StoreMachine, Ticket};
+
+use super::disk::Disk;
+
+pub(crate) enum State {
+    Up(Box<StoreMachine>),
+    /// Crashed or stopped; what its disk says.
+    Down(Box<Past>),
+}
+
+/// A batch whose sync has not returned.
+pub(crate) struct Batch {
+    pub number: u64,
+    pub entries: Vec<Entry>,
+}
+
+pub(crate) struct Host {
+    pub id: NodeId,
+    pub tag: NodeTag,
+    pub disk: Disk,
+    pub state: State,
+    /// Tells a process from the one before it.
+    pub life: u64,
+    /// How far its clock is ahead of the true time, in milliseconds.
+    pub offset: i64,
+    /// Within what nodes accept of each other.
+    pub clock_right: bool,
+    last_now: u64,
+    pub tick_at: Option<u64>,
+    /// Bytes of values that the machine has not released.
+    pub values: BTreeMap<Ticket, Vec<u8>>,
+    next_ticket: u64,
+    pub batch: Option<Batch>,
+    pub reachable: BTreeSet<NodeTag>,
+    /// It is in the cluster's network: it founded it, or somebody let it join.
+    pub connected: bool,
+    /// It was asked to join and its shell will repeat that until it did.
+    pub joining: bool,
+    /// The operators removed it.
+    pub evicted: bool,
+    /// Its disk was set back: what it had told before.
+    pub impaired: Option<Stamp>,
+    pub told: Stamp,
+    /// As it was judged last.
+    pub garbage: Stamp,
+    pub was_evicted: bool,
+    /// Commits that somebody could read here, by key.
+    pub shown: BTreeMap<Arc<str>, BTreeSet<Position>>,
+    /// Commits that it may forget, as they were issued anew.
+    pub forgettable: BTreeSet<Position>,
+    /// Writes that issue a commit anew.
+    pub anew: BTreeMap<Ticket, Position>,
+    pub alarms: BTreeSet<Alarm>,
+    pub fetching: bool,
+}
+
+impl Host {
+    pub fn new(index: usize) -> Host {
+        let id: NodeId = format!("n{index}").parse().expect("a valid id");
+        Host {
+            tag: NodeTag::from(&id),
+            id,
+            disk: Disk::default(),
+            state: State::Down(Box::default()),
+            life: 0,
+            offset: 0,
+            clock_right: true,
+            last_now: 0,
+            tick_at: None,
+            values: BTreeMap::new(),
+            next_ticket: 0,
+            batch: None,
+            reachable: BTreeSet::new(),
+            connected: false,
+            joining: false,
+            evicted: false,
+            impaired: None,
+            told: Stamp::default(),
+            garbage: Stamp::default(),
+            was_evicted: false,
+            shown: BTreeMap::new(),
+            forgettable: BTreeSet::new(),
+            anew: BTreeMap::new(),
+            alarms: BTreeSet::new(),
+            fetching: false,
+        }
+    }
+
+    /// What the clock says; within one life it never goes back.
+    pub fn clock(&mut self, now: u64) -> Timestamp {
+        self.last_now = self.last_now.max(now.saturating_add_signed(self.offset));
+        Timestamp(self.last_now)
+    }
+
+    /// The true time at which its clock will say this.
+    pub fn when(&self, local: Timestamp) -> u64 {
+        local.0.saturating_add_signed(-self.offset)
+    }
+
+    pub fn restart_clock(&mut self) {
+        self.last_now = 0;
+    }
+
+    pub fn machine(&self) -> Option<&StoreMachine> {
+        match &self.state {
+            State::Up(machine) => Some(machine),
+            State::Down(_) => None,
+        }
+    }
+
+    pub fn machine_mut(&mut self) -> Option<&mut StoreMachine> {
+        match &mut self.state {
+            State::Up(machine) => Some(machine),
+            State::Down(_) => None,
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.state, State::Up(_))
+    }
+
+    /// What it holds durably, running or not.
+    pub fn replica(&self) -> &Replica {
+        match &self.state {
+            State::Up(machine) => machine.replica(),
+            State::Down(past) => &past.replica,
+        }
+    }
+
+    pub fn take_ticket(&mut self, value: Vec<u8>) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.values.insert(ticket, value);
+        ticket
+    }
+
+    /// Forgets what no disk keeps.
+    pub fn forget_process(&mut self) {
+        self.values.clear();
+        self.anew.clear();
+        self.reachable.clear();
+        self.tick_at = None;
+        self.fetching = false;
+    }
+
+    /// It belongs to the cluster as far as it knows, and has caught up.
+    pub fn is_sound(&self) -> bool {
+        let settled = self.machine().is_none_or(|machine| {
+            let sync = machine.sync();
+            sync.standing().fresh_until <= sync.members().told()
+                && sync.members().is_member(self.tag)
+        });
+        self.connected && !self.joining && !self.evicted && self.impaired.is_none() && settled
+    }
+}

@@ -1,0 +1,325 @@
+//! What must hold among nodes whatever goes wrong.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use store::clock::CLOCK_AHEAD_MAX_MS;
+use store::event::{Alarm, Entry, Standing};
+use store::sync::members::is_roster_key;
+use store::sync::message::{Body, Message, Refusal, Vector};
+use store::{NodeTag, Position, Stamp};
+
+use super::chaos::SKEW_MS;
+use super::host::State;
+use super::ledger::Gone;
+use super::shell::{named, placed};
+use super::world::{CLUSTER, World};
+
+/// Values that a node's machine has not released: the waiting, the parked and some batches.
+const VALUES_MAX: usize = 4096;
+
+impl World {
+    fn standing(&self, host: usize) -> Standing {
+        match &self.hosts[host].state {
+            State::Up(machine) => machine.sync().standing(),
+            State::Down(past) => past.standing,
+        }
+    }
+
+    /// What the cluster cannot hear of.
+    fn is_outside(&self, host: usize) -> bool {
+        self.hosts[host].evicted || self.standing(host).cluster != CLUSTER
+    }
+
+    /// A batch is about to be written.
+    pub(crate) fn judge_batch(&mut self, host: usize, entries: &[Entry]) {
+        let this = &self.hosts[host];
+        let limit = self.now + CLOCK_AHEAD_MAX_MS + SKEW_MS as u64;
+        for entry in entries {
+            let Entry::Foreign { commit, origin, .. } = entry else { continue };
+            assert!(self.ledger.knows(commit), "{} came from nowhere", named(commit));
+            let ahead = commit.at.stamp.time().0 > limit;
+            assert!(
+                !(ahead && this.clock_right),
+                "n{host} takes {} of {:?} ahead of its time",
+                named(commit),
+                origin.peer
+            );
+        }
+    }
+
+    /// These entries can be lost no more, unless the disk is.
+    pub(crate) fn durable(&mut self, host: usize, entries: &[Entry]) {
+        let outside = self.is_outside(host);
+        let mut roster = false;
+        for entry in entries {
+            match entry {
+                Entry::Commit { ticket, commit } => {
+                    self.ledger.accept(commit, outside);
+                    if let Some(replaced) = self.hosts[host].anew.get(ticket) {
+                        self.ledger.replaced(*replaced);
+                    }
+                    roster |= is_roster_key(&commit.key);
+                }
+                Entry::Standing(standing) => {
+                    let asked = standing.fresh_until == Stamp(u64::MAX);
+                    self.hosts[host].joining &= !(asked && standing.cluster == CLUSTER);
+                }
+                Entry::Forgotten { positions, .. } => {
+                    let this = &mut self.hosts[host];
+                    for at in positions.iter().filter(|at| this.forgettable.contains(at)) {
+                        this.shown.values_mut().for_each(|shown| _ = shown.remove(at));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if roster {
+            self.read_roster();
+        }
+    }
+
+    /// Who was removed, by the newest word on it.
+    fn read_roster(&mut self) {
+        let mut removed = false;
+        for host in 0..self.hosts.len() {
+            let key = super::operator::roster_key(host);
+            let newest = self.ledger.newest_of(key.as_str());
+            let evicted = newest.is_some_and(|ended| ended);
+            removed |= evicted && !self.hosts[host].evicted;
+            self.hosts[host].evicted = evicted;
+            self.hosts[host].was_evicted |= evicted;
+        }
+        if removed {
+            self.reassess(Gone::Member);
+        }
+    }
+
+    pub(crate) fn reassess(&mut self, gone: Gone) {
+        let mut ledger = std::mem::take(&mut self.ledger);
+        let counted = |gone: Gone| {
+            let hosts = self.hosts.iter();
+            hosts.filter(move |host| gone == Gone::Disk || !host.evicted).collect::<Vec<_>>()
+        };
+        let hosts = counted(gone);
+        let held = |ledger: &super::ledger::Ledger, key: &str, at: Position| {
+            hosts.iter().any(|host| ledger.covers(host.replica(), key, at))
+        };
+        ledger.reassess(&held, gone);
+        if gone == Gone::Disk {
+            ledger.bury(&held);
+        }
+        self.ledger = ledger;
+    }
+
+    /// Everything that can be seen of a node.
+    pub(crate) fn judge_host(&mut self, host: usize) {
+        self.judge_shown(host);
+        self.judge_claims(host);
+        let garbage = self.hosts[host].replica().horizons().garbage;
+        if self.hosts[host].garbage != garbage {
+            self.hosts[host].garbage = garbage;
+            self.judge_garbage(host, garbage);
+        }
+    }
+
+    /// A key never shows an older commit than one it has shown.
+    fn judge_shown(&mut self, host: usize) {
+        let this = &mut self.hosts[host];
+        let (replica, shown) = match &this.state {
+            State::Up(machine) => (machine.replica(), &mut this.shown),
+            State::Down(past) => (&past.replica, &mut this.shown),
+        };
+        let garbage = replica.horizons().garbage;
+        for key in self.ledger.keys.keys() {
+            let floor = shown.get(key).and_then(|shown| shown.last().copied());
+            let now = match replica.newest(key) {
+                Some(commit) if this.forgettable.contains(&commit.at) => continue,
+                Some(commit) => Some(commit.at),
+                None => {
+                    let Some(floor) = floor else { continue };
+                    let ended = self.ledger.ended(key, floor, garbage);
+                    assert!(ended.is_some(), "n{host} shows no {key} after {}", placed(floor));
+                    ended
+                }
+            };
+            let Some(at) = now else { continue };
+            if let Some(floor) = floor {
+                let (is, was) = (placed(at), placed(floor));
+                assert!(at >= floor, "n{host} shows {key} {is} after {was}: it came back");
+            }
+            if floor != Some(at) {
+                shown.entry(key.clone()).or_default().insert(at);
+            }
+        }
+    }
+
+    /// What a node says it holds of each other, it holds.
+    pub(crate) fn judge_claims(&mut self, host: usize) {
+        let this = &mut self.hosts[host];
+        let claims: Vector = match &this.state {
+            State::Up(machine) => {
+                let members = machine.sync().members();
+                let fresh = machine.sync().standing().fresh_until > members.told();
+                if this.impaired.is_some_and(|told| !fresh && members.told() >= told) {
+                    this.impaired = None;
+                }
+                this.told = this.told.max(members.told());
+                members.vector()
+            }
+            State::Down(past) => past.held.clone(),
+        };
+        if self.standing(host).cluster != CLUSTER || self.hosts[host].evicted {
+            return;
+        }
+        let replica = self.hosts[host].replica();
+        for (origin, until) in claims {
+            if let Some((key, at)) = self.ledger.uncovered(replica, origin, until) {
+                let until = placed(Position { stamp: until, node: origin });
+                panic!("n{host} claims everything up to {until}, and has not {key} {}", placed(at));
+            }
+        }
+    }
+
+    /// Whoever collects garbage up to a stamp: every member holds what any member holds up to it.
+    fn judge_garbage(&self, host: usize, garbage: Stamp) {
+        let Some(machine) = self.hosts[host].machine() else { return };
+        let roster: BTreeSet<NodeTag> = machine.sync().members().roster();
+        let in_cluster = |other: &usize| {
+            roster.contains(&self.hosts[*other].tag) && self.standing(*other).cluster == CLUSTER
+        };
+        let members: Vec<usize> = (0..self.hosts.len()).filter(in_cluster).collect();
+        for holder in &members {
+            if self.standing(*holder).fresh_until == Stamp(u64::MAX) {
+                continue;
+            }
+            let history = self.hosts[*holder].replica().history();
+            for commit in history.iter().take_while(|commit| commit.at.stamp <= garbage) {
+                for other in &members {
+                    let there = &self.hosts[*other];
+                    let settled = there.impaired.is_none() && !self.is_fresh(*other);
+                    let covered = || self.ledger.covers(there.replica(), &commit.key, commit.at);
+                    assert!(
+                        !settled || covered(),
+                        "n{host} collects up to {}, and n{other} has not {}, which n{holder} has",
+                        placed(Position::start_of(garbage)),
+                        named(commit)
+                    );
+                }
+            }
+        }
+    }
+
+    pub(crate) fn is_fresh(&self, host: usize) -> bool {
+        match &self.hosts[host].state {
+            State::Up(machine) => {
+                let sync = machine.sync();
+                sync.standing().fresh_until > sync.members().told()
+            }
+            State::Down(past) => {
+                let least = past.held.values().min().copied().unwrap_or_default();
+                past.standing.fresh_until > least.min(past.clock)
+            }
+        }
+    }
+
+    pub(crate) fn judge_message(&self, host: usize, message: &Message) {
+        if let Body::Refused(refusal) = &message.body {
+            let never = matches!(refusal, Refusal::BelowGarbage | Refusal::ValueMismatch);
+            assert!(!never, "n{host} refuses: {refusal}");
+            let conflict = *refusal == Refusal::Conflict;
+            assert!(!conflict || self.has_lost_disks, "n{host} refuses: {refusal}");
+        }
+    }
+
+    pub(crate) fn judge_alarm(&self, host: usize, alarm: &Alarm) {
+        let lost = self.has_lost_disks;
+        let allowed = match alarm {
+            Alarm::Conflict { .. } | Alarm::LostPast { .. } => lost,
+            Alarm::Behind => lost || self.hosts[host].was_evicted,
+            Alarm::Evicted => self.hosts[host].was_evicted,
+            Alarm::Quarantined { .. } => true,
+        };
+        assert!(allowed, "n{host} alarms for no reason: {alarm}");
+    }
+
+    pub(crate) fn judge_memory(&self, host: usize) {
+        let this = &self.hosts[host];
+        assert!(this.values.len() <= VALUES_MAX, "n{host} keeps {} values", this.values.len());
+    }
+
+    // --- when all is quiet
+
+    /// Members as everybody sees them; none while somebody sees it otherwise, or has not caught up.
+    pub(crate) fn converged(&self) -> Result<Vec<usize>, String> {
+        let reference = (0..self.hosts.len())
+            .find(|host| self.hosts[*host].connected && self.is_member(*host))
+            .ok_or("nobody is a member")?;
+        let roster = self.roster_of(reference);
+        let members: Vec<usize> =
+            (0..self.hosts.len()).filter(|host| roster.contains(&self.hosts[*host].tag)).collect();
+        let replica = self.hosts[reference].replica();
+        let (head, horizons) = (replica.history().head(), replica.horizons());
+        for member in &members {
+            let this = &self.hosts[*member];
+            let Some(machine) = this.machine() else { return Err(format!("n{member} is down")) };
+            let replica = machine.replica();
+            let same = replica.history().head() == head && replica.horizons() == horizons;
+            let problem = match () {
+                () if machine.sync().standing().cluster != CLUSTER => "has not joined",
+                () if machine.sync().standing().fresh_until == Stamp(u64::MAX) => "joins",
+                () if !same => "holds something else",
+                () if !replica.absent().is_empty() => "lacks a large value",
+                () if machine.doubt().is_some() => "doubts its clock",
+                () if !this.values.is_empty() => "waits for its writes",
+                () => continue,
+            };
+            return Err(format!("n{member} {problem} (by n{reference})"));
+        }
+        Ok(members)
+    }
+
+    pub(crate) fn roster_of(&self, host: usize) -> BTreeSet<NodeTag> {
+        let machine = self.hosts[host].machine();
+        machine.map(|machine| machine.sync().members().roster()).unwrap_or_default()
+    }
+
+    fn is_member(&self, host: usize) -> bool {
+        let standing = self.standing(host);
+        standing.cluster == CLUSTER
+            && standing.fresh_until != Stamp(u64::MAX)
+            && self.roster_of(host).contains(&self.hosts[host].tag)
+    }
+
+    /// Nothing that counted was lost, and every value can be read.
+    pub(crate) fn judge_end(&self, members: &[usize]) {
+        let is_member = |tag: NodeTag| members.iter().any(|m| self.hosts[*m].tag == tag);
+        let Some(first) = members.first() else { return };
+        let replica = self.hosts[*first].replica();
+        for (key, at) in self.ledger.required(&is_member) {
+            assert!(
+                self.ledger.covers(replica, key, at),
+                "lost: {key} {}; the newest is {:?}",
+                placed(at),
+                replica.newest(key).map(named)
+            );
+        }
+        for member in members {
+            let replica = self.hosts[*member].replica();
+            replica.check_invariants();
+            for commit in replica.history().iter() {
+                assert!(self.ledger.knows(commit), "{} came from nowhere", named(commit));
+                self.value_of(*member, commit);
+            }
+        }
+    }
+
+    /// What everybody reads, to be compared with later.
+    pub(crate) fn contents(&self, host: usize) -> Vec<(Arc<str>, Position)> {
+        let replica = self.hosts[host].replica();
+        let winners = replica.winners(&model::Prefix::all());
+        let live = winners.into_iter().filter(|commit| !commit.is_delete());
+        let lasting = live.filter(|commit| commit.expires().is_none());
+        lasting.map(|commit| (commit.key.clone(), commit.at)).collect()
+    }
+}

@@ -1,0 +1,164 @@
+//! Every commit that was ever durable where it was issued, as nobody inside the world knows it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use store::{Action, Commit, NodeTag, Position, Replica, Stamp};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    /// More than one: a node lost its past and issued a stamp again.
+    cids: Vec<[u8; 32]>,
+    /// A delete, or a value that ends.
+    droppable: bool,
+    /// Gone with a disk that was set back or destroyed.
+    pub lost: bool,
+    /// Issued where the cluster could not hear of it, before a node joined or after it was evicted.
+    pub outside: bool,
+    /// Issued anew, so it may go.
+    pub replaced: bool,
+}
+
+impl Known {
+    fn counts(&self) -> bool {
+        !self.lost && !self.outside && !self.replaced
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    pub keys: BTreeMap<Arc<str>, BTreeMap<Position, Known>>,
+    places: BTreeMap<Position, Arc<str>>,
+}
+
+impl Ledger {
+    pub fn accept(&mut self, commit: &Commit, outside: bool) {
+        let droppable = match commit.action {
+            Action::Delete => true,
+            Action::Set { expires, .. } => expires.is_some(),
+        };
+        let cid = commit.cid();
+        self.places.insert(commit.at, commit.key.clone());
+        let commits = self.keys.entry(commit.key.clone()).or_default();
+        let known = commits.entry(commit.at).or_insert_with(|| Known {
+            cids: Vec::new(),
+            droppable,
+            lost: false,
+            outside,
+            replaced: false,
+        });
+        known.droppable |= droppable;
+        if !known.cids.contains(&cid) {
+            known.cids.push(cid);
+            known.outside = outside;
+            known.lost = false;
+            known.replaced = false;
+        }
+    }
+
+    pub fn knows(&self, commit: &Commit) -> bool {
+        let known = self.keys.get(&commit.key).and_then(|commits| commits.get(&commit.at));
+        known.is_some_and(|known| known.cids.contains(&commit.cid()))
+    }
+
+    pub fn replaced(&mut self, at: Position) {
+        if let Some(known) = self.known_mut(at) {
+            known.replaced = true;
+        }
+    }
+
+    /// Whether the newest word on a key was its end.
+    pub fn newest_of(&self, key: &str) -> Option<bool> {
+        let commits = self.keys.get(key)?;
+        let mut counted = commits.iter().rev().filter(|(_, known)| !known.outside && !known.lost);
+        counted.next().map(|(_, known)| known.droppable)
+    }
+
+    fn known_mut(&mut self, at: Position) -> Option<&mut Known> {
+        let key = self.places.get(&at)?;
+        self.keys.get_mut(key)?.get_mut(&at)
+    }
+
+    /// A commit that ended its key at or after a place and that everybody knew of.
+    pub fn ended(&self, key: &str, from: Position, garbage: Stamp) -> Option<Position> {
+        let after = self.keys.get(key)?.range(from..);
+        let mut ends = after.rev().filter(|(at, known)| known.droppable && at.stamp <= garbage);
+        ends.next().map(|(at, _)| *at)
+    }
+
+    /// Whether a replica holds a commit, or something newer for its key.
+    pub fn covers(&self, replica: &Replica, key: &str, at: Position) -> bool {
+        match replica.newest(key) {
+            Some(newest) => newest.at >= at,
+            None => self.ended(key, at, replica.horizons().garbage).is_some(),
+        }
+    }
+
+    /// A commit that was issued by a node up to a stamp and that a replica does not cover.
+    pub fn uncovered(
+        &self,
+        replica: &Replica,
+        origin: NodeTag,
+        until: Stamp,
+    ) -> Option<(Arc<str>, Position)> {
+        let end = Position::start_of(Stamp(until.0.saturating_add(1)));
+        self.keys.iter().find_map(|(key, commits)| {
+            let mut before = commits.range(..end).rev();
+            let (at, _) = before.find(|(at, known)| at.node == origin && known.counts())?;
+            (!self.covers(replica, key, *at)).then(|| (key.clone(), *at))
+        })
+    }
+
+    /// After a disk or a member is gone: what no other holds counts no more.
+    pub fn reassess(&mut self, held: &dyn Fn(&Ledger, &str, Position) -> bool, gone: Gone) {
+        let mut fallen = Vec::new();
+        for (key, commits) in &self.keys {
+            for (at, known) in commits.iter().filter(|(_, known)| known.counts()) {
+                if !known.replaced && !held(self, key, *at) {
+                    fallen.push(*at);
+                }
+            }
+        }
+        for at in fallen {
+            if let Some(known) = self.known_mut(at) {
+                match gone {
+                    Gone::Disk => known.lost = true,
+                    Gone::Member => known.outside = true,
+                }
+            }
+        }
+    }
+
+    /// What was issued outside and is not held by anybody can never come in any more.
+    pub fn bury(&mut self, held: &dyn Fn(&Ledger, &str, Position) -> bool) {
+        let mut fallen = Vec::new();
+        for (key, commits) in &self.keys {
+            let outside = commits.iter().filter(|(_, known)| known.outside && !known.lost);
+            fallen.extend(outside.filter(|(at, _)| !held(self, key, **at)).map(|(at, _)| *at));
+        }
+        for at in fallen {
+            if let Some(known) = self.known_mut(at) {
+                known.lost = true;
+            }
+        }
+    }
+
+    /// What must be readable, or replaced by something newer, when all is quiet.
+    pub fn required(
+        &self,
+        is_member: &dyn Fn(NodeTag) -> bool,
+    ) -> impl Iterator<Item = (&Arc<str>, Position)> {
+        self.keys.iter().flat_map(move |(key, commits)| {
+            let required = commits.iter().filter(|(at, known)| {
+                !known.lost && !known.replaced && (!known.outside || is_member(at.node))
+            });
+            required.map(move |(at, _)| (key, *at)).collect::<Vec<_>>()
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    Disk,
+    Member,
+}
