@@ -138,23 +138,38 @@ async fn transfer(
         let mut missing = until - from;
         while missing > 0 {
             let count = missing.min(BUFFER_BYTES / GROUP_BYTES);
-            let mut groups = Vec::with_capacity(BUFFER_BYTES);
-            for ahead in 0..count as u64 {
-                let due = slot.as_ref().map_or(0, |partial| partial.next_bytes(ahead));
-                if answer(link, Kind::Group, &mut groups).await? != due {
-                    return Err(BulkError::False("a group of another length"));
-                }
-            }
+            let (groups, received) = receive_groups(link, slot, count).await;
             let accept = move |partial: &mut Partial| {
                 let accepted = partial.accept_groups(&groups);
                 Ok((partial.bytes(), accepted))
             };
             let (proven, accepted) = on_disk(slot, accept).await?;
             progress(proven);
-            accepted?;
+            accepted.and(received)?;
             missing -= count;
         }
     }
+}
+
+/// The next groups, whole ones only: what came before a cut is kept.
+async fn receive_groups(
+    link: &mut Asking,
+    slot: &Option<Partial>,
+    count: usize,
+) -> (Vec<u8>, Result<(), BulkError>) {
+    let mut groups = Vec::with_capacity(BUFFER_BYTES);
+    for ahead in 0..count as u64 {
+        let whole = groups.len();
+        let due = slot.as_ref().map_or(0, |partial| partial.next_bytes(ahead));
+        let received = match answer(link, Kind::Group, &mut groups).await {
+            Ok(length) if length == due => continue,
+            Ok(_) => Err(BulkError::False("a group of another length")),
+            Err(error) => Err(error),
+        };
+        groups.truncate(whole);
+        return (groups, received);
+    }
+    (groups, Ok(()))
 }
 
 async fn hashes(link: &mut Asking, kind: Kind) -> Result<Vec<[u8; 32]>, BulkError> {
