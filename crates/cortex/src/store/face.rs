@@ -191,3 +191,6 @@ fn connections_max() -> usize {
     let reserved = DESCRIPTORS_RESERVED + allowed / DESCRIPTORS_RESERVED_SHARE;
     allowed.saturating_sub(reserved).clamp(1, CONNECTIONS_MAX) as usize
 }
+
+#[cfg(test)]
+mod tests;
