@@ -17,6 +17,7 @@ mod outside;
 mod procfile;
 mod project;
 mod rails;
+mod redis_clients;
 mod restraint;
 mod revisions;
 mod static_site;

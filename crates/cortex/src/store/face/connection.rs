@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use model::{Key, Prefix};
+use model::{Key, Prefix, Timestamp};
 use store::resp::reply::Replies;
 use store::resp::request::{Parsed, Requests};
 use store::resp::{COMMAND_BYTES_MAX, Protocol};
@@ -48,6 +48,8 @@ const PENDING_MAX: usize = 1024;
 /// A command that is larger than this waits for room, and must then come without a pause.
 const FREE_COMMAND_BYTES: usize = 64 << 10;
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// After a refused MULTI, commands that come so soon were meant to be part of it.
+const TOGETHER_MAX: Duration = Duration::from_secs(1);
 /// Messages passed on before the connection is asked for commands again.
 const DELIVERIES_AT_ONCE: usize = 64;
 
@@ -130,6 +132,8 @@ pub struct Connection {
     failed_logins: u32,
     id: u64,
     closing: bool,
+    /// What a client sent along with a refused MULTI must not be done by halves.
+    refused_multi: Option<Timestamp>,
     subscriber: Option<Box<Subscriber>>,
     watch: Option<Box<Watch>>,
     /// Room for a large command.
@@ -155,6 +159,7 @@ impl Connection {
             local,
             failed_logins: 0,
             closing: false,
+            refused_multi: None,
             subscriber: None,
             watch: None,
             room: None,
@@ -310,9 +315,19 @@ impl Connection {
 
     /// Whether the command exists, is whole, and may be used now.
     fn admit(&mut self, words: Words<'_>) -> Result<&'static Spec, Problem> {
+        if let Some(since) = self.refused_multi
+            && !words.is(0, "EXEC")
+            && !words.is(0, "DISCARD")
+        {
+            if self.context.clock.now().since(since) < TOGETHER_MAX {
+                return Err(Problem("EXECABORT refused, as the MULTI before it was".into()));
+            }
+            self.refused_multi = None;
+        }
         let Some(spec) = table::find(words.get(0)) else {
             let name = String::from_utf8_lossy(words.get(0)).to_ascii_uppercase();
             let name: String = name.chars().take(64).collect();
+            self.refused_multi = (name == "MULTI").then(|| self.context.clock.now());
             return Err(match table::refusal(&name) {
                 Some(reason) => Problem::error(format!("{name} is refused: {reason}")),
                 None => Problem::error(format!("unknown command '{name}'; see COMMAND")),

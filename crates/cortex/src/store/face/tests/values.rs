@@ -58,6 +58,8 @@ fn what_would_need_agreement_is_refused_with_the_reason() {
         ("SET a 1 EX 10 XX", "locks"),
         ("INCR a", "sum would be lost"),
         ("MULTI", "several of them"),
+        ("SET a 1", "EXECABORT"),
+        ("EXEC", "several of them"),
         ("WATCH a", "locks"),
         ("EVAL x 0", "several of them"),
         ("LPUSH a 1", "strings of bytes"),
