@@ -253,6 +253,18 @@ pub enum Alarm {
     LostPast { authority: NodeTag },
 }
 
+impl Alarm {
+    /// The same without its figures.
+    pub(crate) fn kind(&self) -> Alarm {
+        match self {
+            Alarm::Quarantined { peer, reason } => {
+                Alarm::Quarantined { peer: *peer, reason: reason.kind() }
+            }
+            other => other.clone(),
+        }
+    }
+}
+
 impl Entry {
     /// What the log is to hold of it; `value` are the bytes under its ticket.
     pub fn record<'a>(&self, value: &'a [u8]) -> Record<'a> {

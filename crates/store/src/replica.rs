@@ -344,7 +344,8 @@ impl Replica {
     fn count(&mut self, commit: &Commit) {
         match (commit.location, commit.action) {
             (Location::Log { segment, .. }, _) => {
-                *self.segments.entry(segment).or_default() += weight(commit);
+                let bytes = self.segments.entry(segment).or_default();
+                *bytes = bytes.saturating_add(weight(commit));
             }
             (Location::File, Action::Set { hash, .. }) => {
                 *self.files.entry(hash).or_default() += 1;
@@ -413,5 +414,5 @@ impl Replica {
 
 /// About what a commit's record takes in the log.
 fn weight(commit: &Commit) -> u64 {
-    commit.encoded_length() as u64 + commit.size()
+    (commit.encoded_length() as u64).saturating_add(commit.size())
 }

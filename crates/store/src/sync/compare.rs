@@ -22,6 +22,10 @@ pub const LACKING_MAX: usize = 1 << 18;
 /// Each round cuts ranges to a sixteenth: far more than any history takes.
 pub const ROUNDS_MAX: u32 = 64;
 
+/// One message makes a node look through so many commits to find ids: a fifth of a second. Ranges
+/// beyond that are taken in parts, or many of them would cost a whole history each.
+const LOOKED_THROUGH_MAX: usize = 1 << 18;
+
 /// The newest as ids, then suffixes of growing length; together everything.
 pub fn opening(history: &History) -> Vec<Summary> {
     let mut summaries = Vec::new();
@@ -45,6 +49,16 @@ pub fn opening(history: &History) -> Vec<Summary> {
 fn start_of(history: &History, index: usize) -> Stamp {
     let commit = if index == 0 { None } else { history.nth(index) };
     commit.map_or(Range::ALL.from, |commit| commit.at.stamp)
+}
+
+/// True while the range fits into what may still be looked through.
+fn afford(history: &History, range: Range, left: &mut usize) -> bool {
+    let (from, until) = range.bounds();
+    let end = until.map_or(history.len(), |until| history.rank(until));
+    let count = end.saturating_sub(from.map_or(0, |from| history.rank(from)));
+    let rest = left.checked_sub(count);
+    *left = rest.unwrap_or(*left);
+    rest.is_some()
 }
 
 fn ids(history: &History, range: Range) -> Vec<ShortId> {
@@ -92,9 +106,13 @@ fn parts(history: &History, range: Range) -> Vec<Summary> {
 /// What the taker says of the giver's summaries.
 pub fn answer(history: &History, summaries: &[Summary]) -> Vec<Answer> {
     let mut answers = Vec::new();
+    let mut left = LOOKED_THROUGH_MAX;
     for Summary { range, held } in summaries {
         let range = *range;
         match held {
+            Held::Ids(_) if !afford(history, range, &mut left) => {
+                answers.push(Answer::Holds(parts(history, range)));
+            }
             Held::Ids(theirs) => {
                 let mine: BTreeSet<ShortId> = history.range(range).map(ShortId::of).collect();
                 let missing: Vec<u32> = (0u32..)
@@ -123,6 +141,15 @@ pub fn answer(history: &History, summaries: &[Summary]) -> Vec<Answer> {
     answers
 }
 
+/// Whether a taker may say this much to one message.
+pub fn is_answer(answers: &[Answer]) -> bool {
+    answers.len() <= SUMMARIES_MAX
+        && answers.iter().all(|answer| match answer {
+            Answer::Lacks { .. } => true,
+            Answer::Holds(summaries) => summaries.len() <= PARTS,
+        })
+}
+
 /// What the giver learns from answers.
 #[derive(Debug, Default)]
 pub struct Learned {
@@ -132,24 +159,32 @@ pub struct Learned {
 
 pub fn learn(history: &History, answers: &[Answer]) -> Learned {
     let mut learned = Learned::default();
+    let mut left = LOOKED_THROUGH_MAX;
     for answer in answers {
         match answer {
+            // Never asked: what is named by ids is short.
+            Answer::Lacks { range, .. } if !afford(history, *range, &mut left) => {}
             Answer::Lacks { range, missing } => {
                 let mine: Vec<Position> = history.range(*range).map(|c| c.at).collect();
                 let missing = missing.iter().filter_map(|index| mine.get(*index as usize));
                 learned.lacking.extend(missing);
             }
             Answer::Holds(summaries) => {
-                summaries.iter().for_each(|theirs| learn_part(history, theirs, &mut learned));
+                for theirs in summaries {
+                    learn_part(history, theirs, &mut left, &mut learned);
+                }
             }
         }
     }
     learned
 }
 
-fn learn_part(history: &History, theirs: &Summary, learned: &mut Learned) {
+fn learn_part(history: &History, theirs: &Summary, left: &mut usize, learned: &mut Learned) {
     let range = theirs.range;
     match &theirs.held {
+        Held::Ids(_) if !afford(history, range, left) => {
+            learned.ask.extend(parts(history, range));
+        }
         Held::Ids(ids) => {
             let ids: BTreeSet<&ShortId> = ids.iter().collect();
             let lacking = history.range(range).filter(|c| !ids.contains(&ShortId::of(c)));

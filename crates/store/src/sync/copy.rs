@@ -15,6 +15,7 @@ use crate::machine::StoreMachine;
 use crate::machine::queue::Waiting;
 use crate::replica::Horizons;
 use crate::sync::give::{BATCH_BYTES_MAX, BATCHES_UNDURABLE_MAX, STALLED_AFTER, weight};
+use crate::sync::greet::check_horizons;
 use crate::sync::message::{Body, Carried, Hello, Refusal, Vector};
 use crate::sync::park::newest_admitted;
 
@@ -91,6 +92,7 @@ impl StoreMachine {
         let refusal = match self.greet(now, from, hello, None, effects) {
             Err(refusal) => Some(refusal),
             Ok(()) if self.is_joining() || self.must_copy_from(hello) => Some(Refusal::Busy),
+            Ok(()) if !hello.fresh => Some(Refusal::OutOfPlace),
             Ok(()) => None,
         };
         if let Some(refusal) = refusal {
@@ -160,9 +162,11 @@ impl StoreMachine {
         effects: &mut Vec<Effect>,
     ) {
         let lending = self.sync.lending.get_mut(&from).filter(|l| l.session == session);
-        if let Some(lending) = lending {
+        // What was not on its way is no progress.
+        if let Some(lending) = lending
+            && lending.undurable.remove(&batch)
+        {
             lending.deadline = now.after(STALLED_AFTER);
-            lending.undurable.remove(&batch);
             self.lend_on(from, effects);
         }
     }
@@ -188,6 +192,10 @@ impl StoreMachine {
         effects: &mut Vec<Effect>,
     ) {
         let Some(copying) = self.copying(now, from, session) else { return };
+        if copying.doubtful.is_some() {
+            // Beginning again would put in doubt what the peer has named already.
+            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
+        }
         let asked = copying.asked;
         if let Err(refusal) = self.greet(now, from, hello, Some(asked), effects) {
             return self.break_off(now, from, session, refusal, effects);
@@ -211,6 +219,16 @@ impl StoreMachine {
         commits: Vec<Carried>,
         effects: &mut Vec<Effect>,
     ) {
+        let awaited = self.copying(now, from, session).is_some_and(|copying| {
+            copying.doubtful.is_some()
+                && copying.ended.is_none()
+                && copying.undurable.len() < BATCHES_UNDURABLE_MAX
+                && !copying.undurable.contains_key(&batch)
+        });
+        if !awaited {
+            effects.extend(commits.iter().map(|c| Effect::Release { ticket: c.ticket }));
+            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
+        }
         let limit = newest_admitted(now);
         let mut waits = 0;
         let origin = Origin { peer: from, session, batch };
@@ -254,6 +272,10 @@ impl StoreMachine {
         if !copying.undurable.is_empty() || copying.doubtful.is_none() || copying.ended.is_some() {
             return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
         }
+        if let Err(refusal) = check_horizons(now, horizons) {
+            return self.break_off(now, from, session, refusal, effects);
+        }
+        let Some(copying) = self.copying(now, from, session) else { return };
         copying.ended = Some(Ended { vector, horizons });
         self.copy_settle(effects);
     }

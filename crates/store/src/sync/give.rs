@@ -171,7 +171,7 @@ impl StoreMachine {
     ) {
         let Some(giving) = &mut self.sync.giving else { return };
         giving.rounds += 1;
-        if giving.rounds > ROUNDS_MAX {
+        if giving.rounds > ROUNDS_MAX || !compare::is_answer(answers) {
             return self.break_off(now, from, session, Refusal::Stalled, effects);
         }
         let learned = compare::learn(&giving.history, answers);
@@ -234,8 +234,11 @@ impl StoreMachine {
         batch: u32,
         effects: &mut Vec<Effect>,
     ) {
-        if let Some(giving) = self.giving(now, from, session) {
-            giving.undurable.remove(&batch);
+        let giving = self.sync.giving.as_mut();
+        let giving = giving.filter(|giving| giving.peer == from && giving.session == session);
+        // What was not on its way is no progress, and must not cut a comparison short.
+        if giving.is_some_and(|giving| giving.undurable.remove(&batch)) {
+            self.giving(now, from, session);
             self.give_on(effects);
         }
     }
@@ -306,5 +309,5 @@ pub(crate) fn next_batch(history: &History, lacking: &mut BTreeSet<Position>) ->
 /// What a commit takes in a message, with a value that travels inside.
 pub(crate) fn weight(commit: &Commit) -> u64 {
     let inside = matches!(commit.location, crate::commit::Location::Log { .. });
-    commit.encoded_length() as u64 + if inside { commit.size() } else { 0 } + 1
+    (commit.encoded_length() as u64 + 1).saturating_add(if inside { commit.size() } else { 0 })
 }

@@ -13,6 +13,9 @@ use crate::sync::park::newest_admitted;
 
 /// A hello may have been on its way so long before it counts as a clock that is behind.
 const TRANSIT_MAX_MS: u64 = 2000;
+/// Whoever has not looked into so many will not look into more; a peer that lies makes as many
+/// conflicts as it likes.
+pub(crate) const ALARMS_MAX: usize = 256;
 
 impl StoreMachine {
     pub(crate) fn hello(&self, now: Timestamp) -> Hello {
@@ -127,7 +130,7 @@ impl StoreMachine {
     ) {
         self.sync.links.pause(now, peer, reason);
         if reason.alarms() {
-            self.alarm(Alarm::Quarantined { peer, reason: reason.kind() }, effects);
+            self.alarm(Alarm::Quarantined { peer, reason }, effects);
         }
     }
 
@@ -146,7 +149,7 @@ impl StoreMachine {
 
     /// Once, until it is over.
     pub(crate) fn alarm(&mut self, alarm: Alarm, effects: &mut Vec<Effect>) {
-        if self.alarmed.insert(alarm.clone()) {
+        if self.alarmed.len() < ALARMS_MAX && self.alarmed.insert(alarm.kind()) {
             effects.push(Effect::Alarm(alarm));
         }
     }
@@ -183,7 +186,7 @@ fn check_clocks(
 }
 
 /// Squashing waits for time, collecting for squashing.
-fn check_horizons(now: Timestamp, horizons: Horizons) -> Result<(), Refusal> {
+pub(crate) fn check_horizons(now: Timestamp, horizons: Horizons) -> Result<(), Refusal> {
     let plausible = horizons.squash <= newest_admitted(now)
         && (horizons.garbage < horizons.squash || horizons.garbage == Stamp::default());
     if plausible { Ok(()) } else { Err(Refusal::Implausible) }

@@ -176,7 +176,9 @@ impl Members {
     /// What a giver holds is held here too now.
     pub fn merge(&mut self, vector: &Vector, limit: Stamp) {
         for (node, stamp) in vector {
-            if *node != self.node && *stamp <= limit {
+            // A vector may name whom it likes; the log keeps it whole.
+            let known = self.roster.contains_key(node) || self.held.contains_key(node);
+            if *node != self.node && known && *stamp <= limit {
                 raise(&mut self.held, *node, *stamp);
             }
         }

@@ -11,7 +11,7 @@ use crate::machine::StoreMachine;
 use crate::machine::queue::Waiting;
 use crate::mutants;
 use crate::replica::Horizons;
-use crate::sync::compare;
+use crate::sync::compare::{self, ROUNDS_MAX, SUMMARIES_MAX};
 use crate::sync::give::{BATCHES_UNDURABLE_MAX, STALLED_AFTER};
 use crate::sync::message::{Body, Carried, Hello, Refusal, Summary, Vector};
 use crate::sync::park::newest_admitted;
@@ -24,6 +24,7 @@ pub(crate) struct Taking {
     opening: Option<(Hello, Vec<Summary>)>,
     /// How many commits of each batch are not durable yet.
     pub undurable: BTreeMap<u32, usize>,
+    rounds: u32,
     /// Nothing of the session is parked or lost.
     whole: bool,
 }
@@ -39,7 +40,11 @@ impl StoreMachine {
         effects: &mut Vec<Effect>,
     ) {
         self.sync.taking.remove(&from);
-        if let Err(refusal) = self.greet(now, from, &hello, None, effects) {
+        let greeted = match summaries.len() {
+            0..=SUMMARIES_MAX => self.greet(now, from, &hello, None, effects),
+            _ => Err(Refusal::OutOfPlace),
+        };
+        if let Err(refusal) = greeted {
             self.send(from, session, Body::Refused(refusal), effects);
             return self.shun(now, from, refusal, effects);
         }
@@ -60,6 +65,7 @@ impl StoreMachine {
             horizons,
             opening: Some((hello, summaries)),
             undurable: BTreeMap::new(),
+            rounds: 0,
             whole: true,
         };
         self.sync.taking.insert(from, taking);
@@ -114,8 +120,15 @@ impl StoreMachine {
         summaries: &[Summary],
         effects: &mut Vec<Effect>,
     ) {
-        if self.taking(now, from, session).is_none() {
+        let Some(taking) = self.taking(now, from, session) else {
             return self.send(from, session, Body::Refused(Refusal::OutOfPlace), effects);
+        };
+        taking.rounds += 1;
+        if taking.rounds > ROUNDS_MAX {
+            return self.break_off(now, from, session, Refusal::Stalled, effects);
+        }
+        if summaries.len() > SUMMARIES_MAX {
+            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
         }
         let answers = compare::answer(self.replica.history(), summaries);
         self.send(from, session, Body::Answers(answers), effects);
@@ -143,11 +156,9 @@ impl StoreMachine {
             release(&commits, effects);
             return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
         }
-        for (index, carried) in commits.iter().enumerate() {
-            if self.is_below_garbage(carried) {
-                release(&commits[index..], effects);
-                return self.break_off(now, from, session, Refusal::BelowGarbage, effects);
-            }
+        if commits.iter().any(|carried| self.is_below_garbage(carried)) {
+            release(&commits, effects);
+            return self.break_off(now, from, session, Refusal::BelowGarbage, effects);
         }
         let limit = newest_admitted(now);
         let origin = Origin { peer: from, session, batch };
