@@ -1,0 +1,12 @@
+//! A whole store's machine among hostile peers: the scripts and the judge of the store's own tests,
+//! with bytes that fuzzing finds.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../crates/store/tests/hostile/node.rs"]
+mod node;
+#[path = "../../crates/store/tests/hostile/script.rs"]
+mod script;
+
+fuzz_target!(|bytes: &[u8]| script::run(bytes));
