@@ -14,7 +14,9 @@ pub mod face;
 pub mod local;
 mod log;
 pub mod open;
+pub mod peers;
 mod recovery;
+pub mod replication;
 mod segment;
 mod snapshot;
 #[cfg(test)]
@@ -39,6 +41,7 @@ use self::bulk::ValueName;
 use self::bulk::desk::Desk;
 use self::bulk::reader::ValueReader;
 pub use self::open::{OpenError, open};
+use self::replication::Replication;
 pub use self::values::ValueWriter;
 use self::values::blocking;
 
@@ -323,6 +326,10 @@ pub trait Store: Send + Sync + 'static {
     async fn head(&self) -> Result<String, StoreError>;
     /// Drops commits before this time that newer ones have replaced, and deletes.
     async fn squash(&self, before: Timestamp) -> Result<(), StoreError>;
+    /// None where something else keeps the members together.
+    fn replication(&self) -> Option<Replication> {
+        None
+    }
     /// Writes what waits, marks the log as closed and frees the directory. Later writes fail.
     async fn close(&self) -> Result<(), StoreError>;
 }

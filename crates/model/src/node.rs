@@ -12,6 +12,9 @@ pub struct Member {
     pub v: u32,
     pub id: NodeId,
     pub joined_at: Timestamp,
+    /// Where other members reach it, `HOST:PORT` each; none while it is alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }

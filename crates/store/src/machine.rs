@@ -117,6 +117,16 @@ impl StoreMachine {
         self.clock.last()
     }
 
+    /// The newest stamp that is in the log.
+    pub fn durable_stamp(&self) -> Stamp {
+        self.durable_stamp
+    }
+
+    /// What somebody has to look into, until it is over.
+    pub fn alarms(&self) -> impl Iterator<Item = &Alarm> {
+        self.alarmed.iter()
+    }
+
     /// The replica as it is; every batch before `next_batch()` is in it when none is on its way.
     pub fn freeze(&self) -> Frozen {
         Frozen {

@@ -85,6 +85,11 @@ impl Sync {
         self.standing
     }
 
+    /// The standing is in the log.
+    pub fn is_standing_kept(&self) -> bool {
+        self.standing_kept
+    }
+
     pub fn members(&self) -> &Members {
         &self.members
     }

@@ -3,6 +3,7 @@
 //! disk holds is unknown then, and trying again could acknowledge what was lost.
 
 mod cleaning;
+mod sessions;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -19,9 +20,11 @@ use store::machine::BATCH_WRITES_MAX;
 use store::{Commit, Location, Position};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use self::sessions::Aside;
 use super::local::{Shared, key_of};
 use super::log::{Batch, CommitLog, LogError};
 use super::open::Options;
+use super::replication::Incoming;
 use super::{CommitId, Cursor, Reply, StoreError, Written, snapshot};
 use crate::driver::Clock;
 use crate::lockfile::FileLock;
@@ -44,6 +47,10 @@ pub enum Command {
         before: Timestamp,
         reply: oneshot::Sender<()>,
     },
+    /// From a peer.
+    Received(Incoming),
+    /// Answered once everything that follows has been done.
+    Tell(Event, Option<oneshot::Sender<()>>),
     Close {
         reply: oneshot::Sender<Result<(), StoreError>>,
     },
@@ -51,7 +58,7 @@ pub enum Command {
 
 struct Pending {
     value: Bytes,
-    /// None for a move.
+    /// None for a move, for what a peer sent and for what is issued anew.
     reply: Option<(Reply, OwnedSemaphorePermit)>,
 }
 
@@ -97,6 +104,8 @@ pub struct Committer {
     moves: VecDeque<Position>,
     collect_at: Timestamp,
     collecting: Option<JoinHandle<()>>,
+    /// What the disk had no room for.
+    aside: Option<Aside>,
     /// Released when the thread ends.
     _lock: FileLock,
 }
@@ -139,6 +148,7 @@ impl Committer {
             moves: VecDeque::new(),
             collect_at: Timestamp(0),
             collecting: None,
+            aside: None,
             _lock: lock,
         }
     }
@@ -192,6 +202,7 @@ impl Committer {
             let mut writes = Vec::new();
             let mut closing = Vec::new();
             let mut squashes = Vec::new();
+            let mut told = Vec::new();
             for command in gathered {
                 match command {
                     Command::Write { key, change, only_over, value, reply, permit } => {
@@ -199,6 +210,7 @@ impl Committer {
                         writes.push(Write { ticket, key, change, only_over });
                     }
                     Command::Squash { before, reply } => squashes.push((before, reply)),
+                    Command::Received(_) | Command::Tell(..) => told.push(command),
                     Command::Close { reply } => closing.push(reply),
                 }
             }
@@ -208,6 +220,9 @@ impl Committer {
             for (before, reply) in squashes {
                 self.feed(Event::Squash { before })?;
                 let _ = reply.send(());
+            }
+            for command in told {
+                self.hear(command)?;
             }
             if disconnected || !closing.is_empty() {
                 let batch = self.shared.machine().next_batch();
@@ -228,12 +243,18 @@ impl Committer {
         let now = self.clock.now();
         let deadline = self.shared.machine().deadline().unwrap_or(self.collect_at);
         let wait = deadline.min(self.collect_at).since(now);
-        if self.snapshotting.is_some() { wait.min(BACKGROUND_POLL) } else { wait }
+        let polls = self.snapshotting.is_some() || self.aside.is_some();
+        if polls { wait.min(BACKGROUND_POLL) } else { wait }
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        ticket
     }
 
     fn expect(&mut self, value: Bytes, reply: Option<(Reply, OwnedSemaphorePermit)>) -> Ticket {
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
+        let ticket = self.ticket();
         self.pending.insert(ticket, Pending { value, reply });
         ticket
     }
@@ -263,11 +284,15 @@ impl Committer {
                 Effect::Release { ticket } => {
                     self.pending.remove(&ticket);
                 }
-                // Nobody can be reached yet, so nothing goes out and nothing has to come back.
-                Effect::Send { .. }
-                | Effect::SetAside { .. }
-                | Effect::Resync
-                | Effect::Roster(_) => {}
+                Effect::Send { to, message } => self.send(to, message),
+                Effect::SetAside { commits, anew } => {
+                    if let Some(event) = self.set_aside(commits, anew) {
+                        effects.extend(self.handle(Some(event)));
+                    }
+                }
+                Effect::Resync => self.resync(),
+                // The transport watches the keys of the roster.
+                Effect::Roster(_) => {}
                 // Delivered under the machine's lock.
                 Effect::Notify { .. } | Effect::Expired { .. } => {}
             }
@@ -372,6 +397,7 @@ impl Committer {
             let effects = self.handle(None);
             self.perform_all(effects)?;
         }
+        self.set_aside_again()?;
         if now >= self.collect_at {
             self.collect_at = now.after(COLLECT_INTERVAL);
             self.collect_values();

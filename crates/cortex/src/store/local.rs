@@ -26,6 +26,7 @@ use super::disk::DiskFile;
 use super::log::{CommitLog, Segments};
 use super::open::Options;
 use super::recovery::Recovered;
+use super::replication::{Outlet, Replication};
 use super::segment::read_value;
 use super::values::{ValueFiles, ValueWriter, blocking};
 use super::watchers::Watchers;
@@ -52,6 +53,8 @@ pub struct Shared {
     pub desk: Arc<Desk>,
     stopped: OnceLock<String>,
     node: NodeId,
+    /// None while nobody else can be reached.
+    outlet: OnceLock<Arc<dyn Outlet>>,
 }
 
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -79,6 +82,16 @@ impl Shared {
 
     pub fn watchers(&self) -> MutexGuard<'_, Watchers> {
         locked(&self.watchers)
+    }
+
+    pub fn connect(&self, outlet: Arc<dyn Outlet>) {
+        if self.outlet.set(outlet).is_err() {
+            tracing::error!("store.connected_twice");
+        }
+    }
+
+    pub fn outlet(&self) -> Option<&Arc<dyn Outlet>> {
+        self.outlet.get()
     }
 
     /// Only the first reason counts.
@@ -237,6 +250,7 @@ impl LocalStore {
             values,
             stopped: OnceLock::new(),
             node,
+            outlet: OnceLock::new(),
         });
         let (commands, received) = std::sync::mpsc::channel();
         let committer = Committer::new(
@@ -494,6 +508,11 @@ impl Store for LocalStore {
         let command = Command::Squash { before, reply };
         self.commands.send(command).map_err(|_| self.shared.stopped())?;
         answer.await.map_err(|_| self.shared.stopped())
+    }
+
+    fn replication(&self) -> Option<Replication> {
+        let (shared, commands) = (self.shared.clone(), self.commands.clone());
+        Some(Replication::new(shared, commands, self.clock))
     }
 
     async fn close(&self) -> Result<(), StoreError> {

@@ -64,11 +64,13 @@ impl Watchers {
         }
     }
 
-    /// Tells everyone that changes were missed.
-    #[cfg(feature = "store-etcd")]
+    /// Nobody can say what changed: everybody reads again. Arrivals may be counted anew from here.
     pub fn resync_all(&mut self, now: Cursor) {
-        for watcher in self.list.iter_mut().filter(|watcher| !watcher.behind) {
-            watcher.resync(now);
+        for watcher in &mut self.list {
+            watcher.after = now.arrival;
+            if !watcher.behind || watcher.events.capacity() == watcher.events.max_capacity() {
+                watcher.resync(now);
+            }
         }
     }
 

@@ -34,12 +34,12 @@ impl StoreMachine {
     }
 
     /// Not yet caught up since it joined or lost a part of its past.
-    pub(crate) fn is_fresh(&self) -> bool {
+    pub fn is_fresh(&self) -> bool {
         self.sync.standing.fresh_until > self.sync.members.told()
     }
 
     /// Has nothing of its cluster yet.
-    pub(crate) fn is_joining(&self) -> bool {
+    pub fn is_joining(&self) -> bool {
         self.sync.standing.fresh_until == Stamp(u64::MAX)
     }
 

@@ -1,0 +1,241 @@
+//! Node to node: one mutual-TLS stream per peer, found by the roster, kept alive, refused to
+//! strangers. A node that is alone opens no port and runs none of this until an invitation is asked
+//! of it. Owns the life of the transport; the store's machine decides what is said over it.
+
+pub mod dial;
+pub mod frame;
+pub mod identity;
+pub mod invitation;
+pub mod join;
+mod link;
+mod links;
+mod listen;
+mod liveness;
+mod net;
+mod outbox;
+pub mod roster;
+pub mod status;
+pub mod tls;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use anyhow::{Context, bail, ensure};
+use model::NodeId;
+
+use self::identity::{Authority, Membership};
+use self::invitation::{Secret, Token};
+pub use self::net::Net;
+use self::status::ClusterStatus;
+use super::bus::Bus;
+use super::replication::Replication;
+use super::{SharedStore, WatchEvent};
+use crate::driver::Clock;
+use crate::layout::DataDirectory;
+
+/// The port of nodes, on all addresses, once it is needed.
+pub const NODE_PORT: u16 = 8205;
+const LISTEN_DEFAULT: SocketAddr =
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), NODE_PORT);
+
+/// What the command line says of peers.
+#[derive(Clone, Debug, Default)]
+pub struct PeerOptions {
+    pub listen: Option<SocketAddr>,
+    pub join: Option<Token>,
+}
+
+/// What is settled before the store is opened.
+#[derive(Debug)]
+pub struct Prepared {
+    listener: Option<TcpListener>,
+    listen: SocketAddr,
+}
+
+/// Redeems the invitation, if one was given; the identity that comes of it is durable then. Blocks
+/// until the issuer answers.
+pub async fn prepare(
+    layout: &DataDirectory,
+    node: &NodeId,
+    options: &PeerOptions,
+) -> anyhow::Result<Prepared> {
+    let dir = layout.cluster();
+    let held = Membership::load(&dir)?;
+    let before = held.as_ref().and_then(|held| held.listen);
+    let asked = options.listen.or(before).unwrap_or(LISTEN_DEFAULT);
+    let wanted = options.listen.is_some() || options.join.is_some() || before.is_some();
+    let listener = wanted.then(|| listen::bind(asked)).transpose()?;
+    let listen = match &listener {
+        Some(listener) => listener.local_addr()?,
+        None => asked,
+    };
+    if let Some(token) = &options.join {
+        join::redeem(&dir, token, node, listen).await?;
+    } else if options.listen.is_some() && before != Some(listen) {
+        let held = held.map_or_else(|| Membership::load_or_found(&dir), Ok)?;
+        Membership { listen: Some(listen), ..held }.save(&dir)?;
+    }
+    Ok(Prepared { listener, listen })
+}
+
+pub struct Peers {
+    layout: DataDirectory,
+    node: NodeId,
+    clock: Clock,
+    store: SharedStore,
+    replication: Replication,
+    bus: Arc<Bus>,
+    listen: SocketAddr,
+    listener: Mutex<Option<TcpListener>>,
+    net: OnceLock<Arc<Net>>,
+    activating: tokio::sync::Mutex<()>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Peers {
+    /// None for a store that something else replicates.
+    pub fn new(
+        prepared: Prepared,
+        layout: DataDirectory,
+        node: NodeId,
+        clock: Clock,
+        store: SharedStore,
+        bus: Arc<Bus>,
+    ) -> Option<Arc<Peers>> {
+        let replication = store.replication()?;
+        Some(Arc::new(Peers {
+            layout,
+            node,
+            clock,
+            store,
+            replication,
+            bus,
+            listen: prepared.listen,
+            listener: Mutex::new(prepared.listener),
+            net: OnceLock::new(),
+            activating: tokio::sync::Mutex::default(),
+        }))
+    }
+
+    /// As long as the node runs. Dropping the future ends the streams.
+    pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
+        let _at_end = AtEnd(self.clone());
+        let listens = locked(&self.listener).is_some();
+        let mut membership = Membership::load_or_found(&self.layout.cluster())?;
+        let mut changes = self.store.watch(roster::prefix(), None).await?;
+        if listens || membership.joining || membership.redeemed.is_some() {
+            self.activate().await?;
+        }
+        if membership.joining {
+            self.replication.join(membership.id()).await?;
+            membership.joining = false;
+            membership.save(&self.layout.cluster())?;
+        }
+        loop {
+            let addresses = roster::read(&*self.store).await?;
+            if addresses.keys().any(|member| *member != self.node) {
+                self.activate().await?;
+            }
+            if let Some(net) = self.net.get() {
+                net.set_roster(addresses);
+                net.enter_self().await?;
+            }
+            let mut changed = changes.next().await;
+            while let Some(WatchEvent::Changed { .. } | WatchEvent::Resync { .. }) = changed {
+                match changes.events.try_recv() {
+                    Ok(more) => changed = Some(more),
+                    Err(_) => break,
+                }
+            }
+            if changed.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Opens the port and begins to call others; once.
+    async fn activate(&self) -> anyhow::Result<Arc<Net>> {
+        let _one_at_a_time = self.activating.lock().await;
+        if let Some(net) = self.net.get() {
+            return Ok(net.clone());
+        }
+        let given = locked(&self.listener).take();
+        let listener = given.map_or_else(|| listen::bind(self.listen), Ok)?;
+        let listen = listener.local_addr()?;
+        let dir = self.layout.cluster();
+        let mut membership = Membership::load_or_found(&dir)?;
+        if membership.listen != Some(listen) {
+            membership.listen = Some(listen);
+            membership.save(&dir)?;
+        }
+        let (cluster, at) = (membership.id(), dir.clone());
+        let making = tokio::task::spawn_blocking(move || Authority::load_or_make(&at, cluster));
+        let authority = making.await??;
+        let net = Net::start(net::Parts {
+            node: self.node.clone(),
+            clock: self.clock,
+            store: self.store.clone(),
+            replication: self.replication.clone(),
+            bus: self.bus.clone(),
+            authority,
+            membership,
+            listener,
+        })
+        .await?;
+        let _ = self.net.set(net.clone());
+        tracing::info!(%listen, cluster = ?cluster, "peer.listening");
+        Ok(net)
+    }
+
+    /// A token that lets one node in, within the hour. `address` is where that node finds this one.
+    pub async fn invite(&self, address: Option<String>) -> anyhow::Result<Token> {
+        ensure!(
+            !self.replication.is_joining(),
+            "this node is still joining itself; try again when it has caught up"
+        );
+        let net = self.activate().await?;
+        net.enter_self().await?;
+        let secret = Secret(identity::random()?);
+        net.book().issue(self.clock.now(), &secret)?;
+        let address = address.unwrap_or_else(|| net.own_address().to_string());
+        let token = Token {
+            issuer: self.node.clone(),
+            cluster: net.tls.cluster,
+            authority: net.authority.fingerprint(),
+            secret,
+            address,
+        };
+        if token.to_string().parse() != Ok(token.clone()) {
+            bail!("'{}' is no address: write HOST:PORT, for example 10.0.0.5:8205", token.address);
+        }
+        Ok(token)
+    }
+
+    pub async fn status(&self) -> anyhow::Result<ClusterStatus> {
+        let addresses = roster::read(&*self.store).await?;
+        Ok(status::read(&self.replication, self.net.get(), &addresses))
+    }
+
+    /// Talks to a peer now.
+    pub async fn sync(&self) -> anyhow::Result<()> {
+        self.replication.sync().await.context("the store")
+    }
+
+    /// Somebody looked at this machine's clock and it is right.
+    pub async fn trust_clock(&self) -> anyhow::Result<()> {
+        self.replication.trust_clock().await.context("the store")
+    }
+}
+
+struct AtEnd(Arc<Peers>);
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        if let Some(net) = self.0.net.get() {
+            net.close();
+        }
+    }
+}

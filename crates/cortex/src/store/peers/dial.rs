@@ -1,0 +1,195 @@
+//! Calls every member that should be linked and is not: with patience that grows, and a bit of
+//! chance, so that a cluster that comes up at once does not call in step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use model::NodeId;
+use store::NodeTag;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::ClientConfig;
+
+use super::frame::Greeting;
+use super::identity::random;
+use super::roster::Addresses;
+use super::tls::agreed;
+use super::{Net, link, tls};
+
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A stream that lasted so long was a good one: the next call comes soon.
+const LASTED: Duration = Duration::from_secs(5);
+/// The lower id calls; the higher waits so long for that.
+const HIGHER_WAITS: Duration = Duration::from_millis(500);
+/// Streams to all members while they are this few; of more, to so many spread over the roster.
+pub const LINKS_KEPT_MAX: usize = 64;
+
+#[derive(Default)]
+struct Patience {
+    pause: Duration,
+    not_before: Option<Instant>,
+    calling: bool,
+}
+
+/// Whom this node links to: everybody, or members at even distances in the order of ids, the next
+/// one included, so that all are linked through few.
+pub fn chosen(node: &NodeId, members: &[NodeId]) -> Vec<NodeId> {
+    let others: Vec<&NodeId> = members.iter().filter(|member| *member != node).collect();
+    if others.len() <= LINKS_KEPT_MAX {
+        return others.into_iter().cloned().collect();
+    }
+    let after = others.partition_point(|member| *member < node);
+    let at = |n: usize| others[(after + n * others.len() / LINKS_KEPT_MAX) % others.len()];
+    (0..LINKS_KEPT_MAX).map(|n| at(n).clone()).collect()
+}
+
+/// Runs as long as the transport does.
+pub async fn run(net: Arc<Net>) {
+    let mut patience: BTreeMap<NodeId, Patience> = BTreeMap::new();
+    let (done, mut ended) = tokio::sync::mpsc::unbounded_channel::<(NodeId, Duration)>();
+    loop {
+        let addresses = net.addresses();
+        let members: Vec<NodeId> = addresses.keys().cloned().collect();
+        let wanted = chosen(&net.node, &members);
+        patience.retain(|node, patience| patience.calling || wanted.contains(node));
+        let linked = net.links.linked();
+        let mut next = Instant::now() + PAUSE_MAX;
+        for node in wanted {
+            let tag = NodeTag::from(&node);
+            let patience = patience.entry(node.clone()).or_default();
+            if patience.calling || linked.contains(&tag) {
+                continue;
+            }
+            let first = Instant::now() + if node < net.node { HIGHER_WAITS } else { Duration::ZERO };
+            let not_before = *patience.not_before.get_or_insert(first);
+            if not_before > Instant::now() {
+                next = next.min(not_before);
+                continue;
+            }
+            patience.calling = true;
+            let (net, done, addresses) = (net.clone(), done.clone(), addresses.clone());
+            net.clone().spawn(async move {
+                let began = Instant::now();
+                call(&net, &node, &addresses).await;
+                let _ = done.send((node, began.elapsed()));
+            });
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            () = net.links.changed.notified() => {}
+            () = net.roster_changed.notified() => {}
+            Some((node, lasted)) = ended.recv() => {
+                let patience = patience.entry(node).or_default();
+                patience.calling = false;
+                patience.pause = match lasted >= LASTED {
+                    true => PAUSE_MIN,
+                    false => (patience.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX),
+                };
+                patience.not_before = Some(Instant::now() + jittered(patience.pause));
+            }
+        }
+    }
+}
+
+/// Half of it, and up to as much again.
+fn jittered(pause: Duration) -> Duration {
+    let chance = random::<1>().map_or(128, |[byte]| u32::from(byte));
+    pause / 2 + pause * chance / 256
+}
+
+/// Returns when the stream has ended, or could not be made.
+async fn call(net: &Arc<Net>, node: &NodeId, addresses: &Addresses) {
+    let tag = NodeTag::from(node);
+    if net.is_shunned(tag) {
+        return;
+    }
+    match connect(net, node, addresses, net.tls.node_client(), tls::ALPN_NODE).await {
+        Ok(stream) => {
+            net.reports().forget(node.as_str());
+            net.clone().keep(tag, NodeTag::from(&net.node), Box::new(stream)).await;
+        }
+        Err(error) => {
+            let reason = format!("{error:#}");
+            if net.reports().is_news(node.to_string(), reason.clone()) {
+                tracing::warn!(peer = %node, reason, "peer.unreachable");
+            }
+        }
+    }
+}
+
+/// A stream to the node itself, whoever may answer at its addresses.
+pub async fn connect(
+    net: &Net,
+    node: &NodeId,
+    addresses: &Addresses,
+    config: Arc<ClientConfig>,
+    alpn: &[u8],
+) -> anyhow::Result<TlsStream<TcpStream>> {
+    let known = addresses.get(node).map(Vec::as_slice).unwrap_or_default();
+    ensure!(!known.is_empty(), "the roster has no address of it");
+    let mut failed = anyhow!("no address was tried");
+    for address in known {
+        match connect_to(net, node, address, config.clone(), alpn).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error.context(address.clone()),
+        }
+    }
+    Err(failed)
+}
+
+async fn connect_to(
+    net: &Net,
+    node: &NodeId,
+    address: &str,
+    config: Arc<ClientConfig>,
+    alpn: &[u8],
+) -> anyhow::Result<TlsStream<TcpStream>> {
+    let connecting = timeout(CONNECT_MAX, TcpStream::connect(address)).await;
+    let stream = connecting.map_err(|_| anyhow!("no answer"))??;
+    stream.set_nodelay(true)?;
+    let name = net.tls.server_name(node)?;
+    let shaking = async {
+        let mut stream = TlsConnector::from(config)
+            .connect(name, stream)
+            .await
+            .context("who answers there is not this node")?;
+        agreed(stream.get_ref().1.alpn_protocol(), alpn)?;
+        let greeting = link::greet(&mut stream, &Greeting::of(net.node.clone())).await?;
+        if greeting.node != *node {
+            bail!("it calls itself {}", greeting.node);
+        }
+        Ok(stream)
+    };
+    timeout(HANDSHAKE_MAX, shaking).await.map_err(|_| anyhow!("it did not finish the handshake"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_members_are_all_linked_and_many_through_few() {
+        let members: Vec<NodeId> = (0..500).map(|n| format!("n{n:03}").parse().unwrap()).collect();
+        let few = chosen(&members[0], &members[..5]);
+        assert_eq!(few, members[1..5]);
+        let mut reached: BTreeSet<NodeId> = [members[7].clone()].into();
+        for round in 0.. {
+            assert!(round < 4, "{} of 500", reached.len());
+            let next: Vec<NodeId> =
+                reached.iter().flat_map(|node| chosen(node, &members)).collect();
+            reached.extend(next);
+            if reached.len() == members.len() {
+                break;
+            }
+        }
+        let links = chosen(&members[499], &members);
+        assert!(links.len() <= LINKS_KEPT_MAX && links.contains(&members[0]));
+    }
+}

@@ -1,0 +1,298 @@
+//! Which cluster this node belongs to and what proves it: DATA/cluster with the cluster's id, its
+//! authority (every member is the whole platform, so every member holds it) and how this node came
+//! in. Must not know the network; opening the store and redeeming an invitation drive it.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use model::NodeId;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose,
+};
+use serde::{Deserialize, Serialize};
+use store::sync::message::ClusterId;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use crate::node::identity::private_directory;
+use crate::store::disk::sync_dir;
+
+const FORMAT: u32 = 1;
+
+/// How a node is found before its record in the store can be read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Seed {
+    pub id: NodeId,
+    pub addresses: Vec<String>,
+}
+
+/// `member.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Membership {
+    pub v: u32,
+    #[serde(with = "hexadecimal")]
+    pub cluster: [u8; 16],
+    /// The hash of the invitation that brought this node in; none for the founder.
+    #[serde(default)]
+    pub redeemed: Option<String>,
+    /// The store has yet to be told of it.
+    #[serde(default)]
+    pub joining: bool,
+    /// Where this node listened last, so that a restart needs no option.
+    #[serde(default)]
+    pub listen: Option<SocketAddr>,
+    /// Members when this node came in.
+    #[serde(default)]
+    pub seeds: Vec<Seed>,
+}
+
+mod hexadecimal {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(id: &[u8; 16], out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(&super::to_hex(id))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 16], D::Error> {
+        let text = String::deserialize(from)?;
+        super::from_hex(&text).ok_or_else(|| D::Error::custom("32 hexadecimal digits expected"))
+    }
+}
+
+pub fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    if got == N { Ok(bytes) } else { Err(io::Error::other("the kernel gave no randomness")) }
+}
+
+impl Membership {
+    pub fn id(&self) -> ClusterId {
+        ClusterId(self.cluster)
+    }
+
+    /// A node that never joined anything is a cluster of its own.
+    pub fn load_or_found(dir: &Path) -> anyhow::Result<Membership> {
+        if let Some(membership) = Membership::load(dir)? {
+            return Ok(membership);
+        }
+        let membership = Membership::of(ClusterId(random()?));
+        membership.save(dir)?;
+        Ok(membership)
+    }
+
+    pub fn of(cluster: ClusterId) -> Membership {
+        Membership {
+            v: FORMAT,
+            cluster: cluster.0,
+            redeemed: None,
+            joining: false,
+            listen: None,
+            seeds: Vec::new(),
+        }
+    }
+
+    pub fn load(dir: &Path) -> anyhow::Result<Option<Membership>> {
+        let path = dir.join("member.json");
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        };
+        let membership: Membership = serde_json::from_slice(&bytes).with_context(|| {
+            format!(
+                "{} is damaged; restore it from a copy of this directory, or let the node join \
+                 its cluster again with --join",
+                path.display()
+            )
+        })?;
+        if membership.v > FORMAT {
+            bail!("a newer version of Cortex wrote {}; start that version", path.display());
+        }
+        Ok(Some(membership))
+    }
+
+    /// Durable when it returns.
+    pub fn save(&self, dir: &Path) -> anyhow::Result<()> {
+        private_directory(dir).with_context(|| dir.display().to_string())?;
+        write_private(&dir.join("member.json"), &serde_json::to_vec_pretty(self)?)
+    }
+}
+
+fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let fresh = path.with_extension("fresh");
+    let written = (|| {
+        let mut options = fs::File::options();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&fresh, path)?;
+        path.parent().map_or(Ok(()), sync_dir)
+    })();
+    written.with_context(|| format!("{} cannot be written; free space for it", path.display()))
+}
+
+/// What members recognise one another by: the cluster's own certificate authority.
+pub struct Authority {
+    key: KeyPair,
+    pub certificate: CertificateDer<'static>,
+    certificate_pem: String,
+}
+
+/// What a node shows others, made anew at each start.
+pub struct NodeCertificate {
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl Authority {
+    pub fn load_or_make(dir: &Path, cluster: ClusterId) -> anyhow::Result<Authority> {
+        let (certificate, key) = paths(dir);
+        if !certificate.exists() && !key.exists() {
+            private_directory(dir)?;
+            let fresh = Authority::make(cluster)?;
+            fresh.save(dir)?;
+            return Ok(fresh);
+        }
+        let read = |path: &Path| {
+            fs::read_to_string(path).with_context(|| {
+                format!(
+                    "{} cannot be read; restore it from a copy of this directory, or let the \
+                     node join its cluster again with --join",
+                    path.display()
+                )
+            })
+        };
+        Authority::from_pem(&read(&certificate)?, &read(&key)?)
+            .with_context(|| format!("{} is damaged; restore it from a copy", dir.display()))
+    }
+
+    fn make(cluster: ClusterId) -> anyhow::Result<Authority> {
+        let key = KeyPair::generate()?;
+        let certificate = authority_params(cluster).self_signed(&key)?;
+        Ok(Authority {
+            key,
+            certificate: certificate.der().clone(),
+            certificate_pem: certificate.pem(),
+        })
+    }
+
+    pub fn from_pem(certificate: &str, key: &str) -> anyhow::Result<Authority> {
+        Ok(Authority {
+            key: KeyPair::from_pem(key)?,
+            certificate: CertificateDer::from_pem_slice(certificate.as_bytes())?,
+            certificate_pem: certificate.to_string(),
+        })
+    }
+
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
+    pub fn key_pem(&self) -> String {
+        self.key.serialize_pem()
+    }
+
+    /// The key first: with a certificate alone the directory would count as damaged.
+    pub fn save(&self, dir: &Path) -> anyhow::Result<()> {
+        let (certificate, key) = paths(dir);
+        write_private(&key, self.key_pem().as_bytes())?;
+        write_private(&certificate, self.certificate_pem.as_bytes())
+    }
+
+    pub fn fingerprint(&self) -> [u8; 32] {
+        fingerprint(&self.certificate)
+    }
+
+    /// Good for as long as certificates can be: clocks may be wrong, and who belongs to the
+    /// cluster is decided by the roster.
+    pub fn certify(&self, cluster: ClusterId, node: &NodeId) -> anyhow::Result<NodeCertificate> {
+        let issuer = Issuer::new(authority_params(cluster), &self.key);
+        let mut params = CertificateParams::new(vec![name_of(cluster, node)])?;
+        params.distinguished_name = named(format!("Cortex node {node}"));
+        params.is_ca = IsCa::NoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &issuer)?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        Ok(NodeCertificate { chain: vec![certificate.into(), self.certificate.clone()], key })
+    }
+}
+
+pub fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
+    *blake3::hash(certificate).as_bytes()
+}
+
+/// The name in a node's certificate: a node of one cluster is nobody in another.
+pub fn name_of(cluster: ClusterId, node: &NodeId) -> String {
+    format!("{node}.{}.cortex", to_hex(&cluster.0))
+}
+
+fn paths(dir: &Path) -> (PathBuf, PathBuf) {
+    (dir.join("authority.pem"), dir.join("authority.key"))
+}
+
+fn named(name: String) -> DistinguishedName {
+    let mut names = DistinguishedName::new();
+    names.push(DnType::CommonName, name);
+    names
+}
+
+fn authority_params(cluster: ClusterId) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = named(format!("Cortex cluster {}", to_hex(&cluster.0)));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    params
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_stays_and_damage_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("cluster");
+        let founded = Membership::load_or_found(&dir).unwrap();
+        assert_eq!(Membership::load_or_found(&dir).unwrap(), founded);
+        let authority = Authority::load_or_make(&dir, founded.id()).unwrap();
+        let again = Authority::load_or_make(&dir, founded.id()).unwrap();
+        assert_eq!(again.fingerprint(), authority.fingerprint());
+        again.certify(founded.id(), &"n1".parse().unwrap()).unwrap();
+        fs::write(dir.join("member.json"), "{").unwrap();
+        let error = format!("{:#}", Membership::load_or_found(&dir).unwrap_err());
+        assert!(error.contains("is damaged") && error.contains("--join"), "{error}");
+        fs::write(dir.join("authority.key"), "no key").unwrap();
+        assert!(Authority::load_or_make(&dir, founded.id()).is_err());
+    }
+
+    #[test]
+    fn hexadecimal_digits_are_read_back() {
+        assert_eq!(from_hex(&to_hex(&[0, 10, 255])), Some([0u8, 10, 255]));
+        assert_eq!(from_hex::<2>("12é"), None);
+        assert_eq!(from_hex::<1>("+1"), None);
+    }
+}

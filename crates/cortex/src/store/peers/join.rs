@@ -1,0 +1,183 @@
+//! Redeeming an invitation: the new node proves the secret to the member that issued it, which
+//! enters it on the roster and hands over what every member holds.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use model::NodeId;
+use serde::{Deserialize, Serialize};
+use store::NodeTag;
+use store::sync::message::ClusterId;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::Net;
+use super::frame::{GREETING_BYTES_MAX, read_json, write_json};
+use super::identity::{Authority, Membership, Seed, fingerprint, from_hex, to_hex};
+use super::invitation::{Redeemed, Secret, Token};
+use super::roster::{self, ADDRESSES_MAX};
+use super::tls;
+
+const FORMAT: u32 = 1;
+/// The whole exchange, a write of the roster included.
+const JOIN_MAX: Duration = Duration::from_secs(30);
+/// Members named to a new node: it needs one that answers.
+const SEEDS_MAX: usize = 16;
+/// Certificate, key and the seeds' addresses.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Request {
+    v: u32,
+    secret: String,
+    node: NodeId,
+    addresses: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Welcome { cluster: String, certificate: String, key: String, seeds: Vec<Seed> },
+    Refused { reason: String },
+}
+
+/// The issuer's side.
+pub async fn serve(
+    net: &Net,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+) -> anyhow::Result<NodeId> {
+    let exchange = async {
+        let request: Request = read_json(&mut stream, GREETING_BYTES_MAX).await?;
+        let node = request.node.clone();
+        let (answer, admitted) = match admit(net, request).await {
+            Ok(welcome) => (welcome, Ok(node)),
+            Err(error) => (Answer::Refused { reason: format!("{error:#}") }, Err(error)),
+        };
+        write_json(&mut stream, &answer).await?;
+        stream.shutdown().await.ok();
+        admitted
+    };
+    timeout(JOIN_MAX, exchange).await.map_err(|_| anyhow!("redeeming took too long"))?
+}
+
+async fn admit(net: &Net, request: Request) -> anyhow::Result<Answer> {
+    ensure!(
+        request.v == FORMAT,
+        "the two nodes run versions of Cortex that differ too much: start the same on both"
+    );
+    let well_formed = |address: &String| {
+        address.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && host.len() <= 255 && port.parse::<u16>().is_ok_and(|port| port > 0)
+        })
+    };
+    ensure!(
+        !request.addresses.is_empty()
+            && request.addresses.len() <= ADDRESSES_MAX
+            && request.addresses.iter().all(well_formed),
+        "the new node does not say where it listens; start it with --listen HOST:PORT"
+    );
+    let secret = Secret(from_hex(&request.secret).context("the secret is malformed")?);
+    let Request { node, addresses, .. } = request;
+    let redeemed = net.book().redeem(net.now(), &secret, &node)?;
+    let entered = enter(net, redeemed, &node, addresses).await;
+    if entered.is_err() && redeemed == Redeemed::First {
+        net.book().restore(&secret);
+    }
+    entered
+}
+
+async fn enter(
+    net: &Net,
+    redeemed: Redeemed,
+    node: &NodeId,
+    addresses: Vec<String>,
+) -> anyhow::Result<Answer> {
+    let tag = NodeTag::from(node);
+    let known = tag == net.replication.node() || net.replication.roster().contains(&tag);
+    ensure!(
+        redeemed == Redeemed::Again || !known,
+        "node {node} is a member already: start it without --join, or, if it lost its data, \
+         remove it first (`cortex store del cluster::nodes::{node}`)"
+    );
+    ensure!(
+        !net.replication.is_joining(),
+        "this node is still joining itself; try again when it has caught up"
+    );
+    roster::enter(&*net.store, node, addresses, net.now()).await?;
+    let members = roster::read(&*net.store).await?;
+    let found = members.into_iter().filter(|(id, addresses)| id != node && !addresses.is_empty());
+    let mut seeds: Vec<Seed> = found.map(|(id, addresses)| Seed { id, addresses }).collect();
+    // Whoever issued the invitation is the first to be asked.
+    seeds.sort_by_key(|seed| seed.id != net.node);
+    seeds.truncate(SEEDS_MAX);
+    Ok(Answer::Welcome {
+        cluster: to_hex(&net.tls.cluster.0),
+        certificate: net.authority.certificate_pem().into(),
+        key: net.authority.key_pem(),
+        seeds,
+    })
+}
+
+/// The new node's side. What it gets is durable when this returns; the store is told when it opens.
+pub async fn redeem(
+    dir: &Path,
+    token: &Token,
+    node: &NodeId,
+    listen: SocketAddr,
+) -> anyhow::Result<Membership> {
+    if let Some(held) = Membership::load(dir)?
+        && held.redeemed.as_deref() == Some(&token.trace())
+    {
+        return Ok(Membership { listen: Some(listen), ..held });
+    }
+    let asking = ask(token, node, listen);
+    let answer = timeout(JOIN_MAX, asking).await.map_err(|_| anyhow!("no answer in time"));
+    let answer = answer.and_then(|answer| answer).with_context(|| {
+        format!("the invitation could not be redeemed at {} (node {})", token.address, token.issuer)
+    })?;
+    let (certificate, key, cluster, seeds) = match answer {
+        Answer::Refused { reason } => bail!("node {} does not let this one in: {reason}", token.issuer),
+        Answer::Welcome { certificate, key, cluster, seeds } => (certificate, key, cluster, seeds),
+    };
+    let cluster = ClusterId(from_hex(&cluster).context("the cluster's id is malformed")?);
+    let authority = Authority::from_pem(&certificate, &key).context("the cluster's authority")?;
+    ensure!(
+        cluster == token.cluster && fingerprint(&authority.certificate) == token.authority,
+        "the answer is not that of the cluster that the invitation is for"
+    );
+    // Without its seeds the membership is of no use, so it comes last.
+    authority.save(dir)?;
+    let membership = Membership {
+        redeemed: Some(token.trace()),
+        joining: true,
+        listen: Some(listen),
+        seeds,
+        ..Membership::of(cluster)
+    };
+    membership.save(dir)?;
+    tracing::info!(cluster = to_hex(&cluster.0), issuer = %token.issuer, "peer.joined");
+    Ok(membership)
+}
+
+async fn ask(token: &Token, node: &NodeId, listen: SocketAddr) -> anyhow::Result<Answer> {
+    let stream = TcpStream::connect(&token.address)
+        .await
+        .context("it cannot be reached: does that node run, and does a firewall let it through?")?;
+    let address = roster::reachable_at(listen, Some(stream.peer_addr()?.ip()));
+    let (config, name) = tls::joining(token.authority, token.cluster, &token.issuer)?;
+    let mut stream = TlsConnector::from(config).connect(name, stream).await.context(
+        "who answers there is not the node that issued it, or none of its invitations is open",
+    )?;
+    let request = Request {
+        v: FORMAT,
+        secret: to_hex(&token.secret.0),
+        node: node.clone(),
+        addresses: vec![address.to_string()],
+    };
+    write_json(&mut stream, &request).await?;
+    read_json(&mut stream, ANSWER_BYTES_MAX).await
+}

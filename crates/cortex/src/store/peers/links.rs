@@ -1,0 +1,223 @@
+//! The table of streams to peers: who is linked, what waits to be sent, and who counts as
+//! reachable. The store hears of every change; must not know how a stream is made.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use store::NodeTag;
+use tokio::sync::{Notify, mpsc};
+
+use crate::store::replication::Replication;
+
+/// Frames that wait for one peer.
+const QUEUE_FRAMES_MAX: usize = 4096;
+/// Their bytes: four sessions' worth of undurable batches. A peer that lets more wait is cut off.
+const QUEUE_BYTES_MAX: usize = 8 << 20;
+/// Published messages find room only while the store's own words take little.
+const PUBLISHED_WAITING_MAX: usize = QUEUE_BYTES_MAX / 4;
+/// Callers that are on no roster: those that join, and those that were removed and do not know.
+pub const STRANGERS_MAX: usize = 16;
+
+/// One stream; shared by the table and by its two tasks.
+pub struct Link {
+    pub peer: NodeTag,
+    dialed_by: NodeTag,
+    id: u64,
+    queue: mpsc::Sender<Bytes>,
+    waiting: AtomicUsize,
+    /// Ends both tasks.
+    pub cut: Notify,
+    reason: Mutex<Option<String>>,
+}
+
+impl Link {
+    /// False when there is no room, or the link has ended.
+    fn put(&self, frame: Bytes, limit: usize) -> bool {
+        let length = frame.len();
+        let before = self.waiting.fetch_add(length, Ordering::Relaxed);
+        if before + length <= limit && self.queue.try_send(frame).is_ok() {
+            return true;
+        }
+        self.sent(length);
+        false
+    }
+
+    pub fn sent(&self, length: usize) {
+        self.waiting.fetch_sub(length, Ordering::Relaxed);
+    }
+
+    /// Only the first reason counts.
+    pub fn cut(&self, reason: &str) {
+        locked(&self.reason).get_or_insert_with(|| reason.to_string());
+        self.cut.notify_waiters();
+        self.cut.notify_one();
+    }
+
+    pub fn reason(&self) -> Option<String> {
+        locked(&self.reason).clone()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Default)]
+struct Table {
+    links: BTreeMap<NodeTag, Arc<Link>>,
+    members: BTreeSet<NodeTag>,
+    /// Linked, but nothing comes back.
+    silent: BTreeSet<NodeTag>,
+    told: BTreeSet<NodeTag>,
+    next_id: u64,
+}
+
+pub struct Links {
+    node: NodeTag,
+    table: Mutex<Table>,
+    replication: Replication,
+    /// Somebody was linked or lost.
+    pub changed: Notify,
+}
+
+impl Links {
+    pub fn new(replication: Replication) -> Links {
+        let node = replication.node();
+        Links { node, table: Mutex::default(), replication, changed: Notify::new() }
+    }
+
+    /// Takes a stream into the table, in place of one that is there already where both sides must
+    /// come to the same choice: the one that the lower id dialed, else the newer.
+    pub fn add(&self, peer: NodeTag, dialed_by: NodeTag) -> Option<(Arc<Link>, Outgoing)> {
+        let mut table = locked(&self.table);
+        let preferred = self.node.min(peer);
+        if let Some(held) = table.links.get(&peer)
+            && held.dialed_by == preferred
+            && dialed_by != preferred
+        {
+            return None;
+        }
+        let strangers = table.links.keys().filter(|peer| !table.members.contains(peer)).count();
+        if !table.members.contains(&peer) && strangers >= STRANGERS_MAX {
+            return None;
+        }
+        let (queue, outgoing) = mpsc::channel(QUEUE_FRAMES_MAX);
+        table.next_id += 1;
+        let link = Arc::new(Link {
+            peer,
+            dialed_by,
+            id: table.next_id,
+            queue,
+            waiting: AtomicUsize::new(0),
+            cut: Notify::new(),
+            reason: Mutex::default(),
+        });
+        if let Some(held) = table.links.insert(peer, link.clone()) {
+            held.cut("a newer stream took its place");
+            self.replication.lost(peer);
+        }
+        table.silent.remove(&peer);
+        self.tell(&mut table);
+        Some((link, outgoing))
+    }
+
+    /// True if it was the peer's present stream.
+    pub fn remove(&self, link: &Link) -> bool {
+        let mut table = locked(&self.table);
+        let present = table.links.get(&link.peer).is_some_and(|held| held.id == link.id);
+        if present {
+            table.links.remove(&link.peer);
+            table.silent.remove(&link.peer);
+            self.replication.lost(link.peer);
+            self.tell(&mut table);
+        }
+        present
+    }
+
+    /// Cuts the streams of nobody: who was removed hears so from the store.
+    pub fn set_members(&self, members: BTreeSet<NodeTag>) {
+        locked(&self.table).members = members;
+    }
+
+    pub fn set_silent(&self, peer: NodeTag, silent: bool) {
+        let mut table = locked(&self.table);
+        let changed = match silent {
+            true => table.links.contains_key(&peer) && table.silent.insert(peer),
+            false => table.silent.remove(&peer),
+        };
+        if changed {
+            tracing::info!(?peer, silent, "peer.liveness_changed");
+            self.tell(&mut table);
+        }
+    }
+
+    pub fn silent(&self) -> BTreeSet<NodeTag> {
+        locked(&self.table).silent.clone()
+    }
+
+    /// Under the table's lock, so that the store hears of changes in their order.
+    fn tell(&self, table: &mut Table) {
+        let linked = table.links.keys().copied();
+        let reachable: BTreeSet<NodeTag> =
+            linked.filter(|peer| !table.silent.contains(peer)).collect();
+        if reachable != table.told {
+            table.told = reachable.clone();
+            self.replication.reachable(reachable);
+        }
+        self.changed.notify_waiters();
+        self.changed.notify_one();
+    }
+
+    pub fn is_linked(&self, peer: NodeTag) -> bool {
+        locked(&self.table).links.contains_key(&peer)
+    }
+
+    pub fn linked(&self) -> BTreeSet<NodeTag> {
+        locked(&self.table).links.keys().copied().collect()
+    }
+
+    /// The store's own words; a peer that does not take them in is cut off.
+    pub fn send(&self, peer: NodeTag, frame: Bytes) {
+        let link = locked(&self.table).links.get(&peer).cloned();
+        match link {
+            Some(link) if link.put(frame, QUEUE_BYTES_MAX) => {}
+            Some(link) => link.cut("it does not take in what is sent to it"),
+            None => self.replication.lost(peer),
+        }
+    }
+
+    /// To one peer, if there is room.
+    pub fn offer(&self, peer: NodeTag, frame: Bytes) {
+        if let Some(link) = locked(&self.table).links.get(&peer) {
+            link.put(frame, QUEUE_BYTES_MAX);
+        }
+    }
+
+    /// To every member that is linked, if there is room.
+    pub fn publish(&self, frame: &Bytes) {
+        let table = locked(&self.table);
+        for (peer, link) in &table.links {
+            if table.members.contains(peer) && !link.put(frame.clone(), PUBLISHED_WAITING_MAX) {
+                tracing::debug!(?peer, "peer.published_dropped");
+            }
+        }
+    }
+
+    pub fn is_member(&self, peer: NodeTag) -> bool {
+        locked(&self.table).members.contains(&peer)
+    }
+
+    pub fn cut(&self, peer: NodeTag, reason: &str) {
+        if let Some(link) = locked(&self.table).links.get(&peer) {
+            link.cut(reason);
+        }
+    }
+
+    pub fn cut_all(&self, reason: &str) {
+        locked(&self.table).links.values().for_each(|link| link.cut(reason));
+    }
+}
+
+pub type Outgoing = mpsc::Receiver<Bytes>;

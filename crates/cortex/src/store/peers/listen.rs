@@ -1,0 +1,156 @@
+//! The node port: takes callers in, finds out by TLS who each is, and hands them on.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use model::NodeId;
+use store::NodeTag;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, rustls};
+
+use super::frame::Greeting;
+use super::tls::{ALPN_BULK, ALPN_JOIN, ALPN_NODE};
+use super::{Net, join, link};
+
+/// Callers whose handshake is under way; the rest wait in the kernel's queue.
+const HANDSHAKES_MAX: usize = 64;
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Out of descriptors is over in a moment or will be reported again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The same reason from the same address is logged again after so long.
+const REPORT_INTERVAL: Duration = Duration::from_secs(600);
+/// Addresses and reasons that are remembered.
+const REPORTS_MAX: usize = 512;
+
+pub fn bind(at: SocketAddr) -> anyhow::Result<StdListener> {
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(at),
+        socket2::Type::STREAM.cloexec().nonblocking(),
+        None,
+    )?;
+    // A node that starts again finds its old connections still ending.
+    socket.set_reuse_address(true)?;
+    let bound = socket.bind(&at.into()).and_then(|()| socket.listen(1024));
+    bound.with_context(|| {
+        format!("the node port {at} cannot be had; choose another with --listen HOST:PORT")
+    })?;
+    Ok(socket.into())
+}
+
+/// Says each thing once: strangers must not fill the log.
+#[derive(Default)]
+pub struct Reports {
+    said: BTreeMap<(String, String), Instant>,
+}
+
+impl Reports {
+    pub fn is_news(&mut self, who: String, what: String) -> bool {
+        let now = Instant::now();
+        self.said.retain(|_, at| now.duration_since(*at) < REPORT_INTERVAL);
+        if self.said.len() >= REPORTS_MAX {
+            return false;
+        }
+        self.said.insert((who, what), now).is_none()
+    }
+
+    /// It is over, so that it would be news again.
+    pub fn forget(&mut self, who: &str) {
+        self.said.retain(|(said_of, _), _| said_of != who);
+    }
+}
+
+pub async fn run(net: Arc<Net>, listener: StdListener) -> anyhow::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    loop {
+        let permit = handshakes.clone().acquire_owned().await?;
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "peer.accept_failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let net = net.clone();
+        net.clone().spawn(async move {
+            let taken = timeout(HANDSHAKE_MAX, shake_hands(&net, stream)).await;
+            drop(permit);
+            let handed = match taken {
+                Err(_) => Err(anyhow!("it did not finish the handshake")),
+                Ok(Err(error)) => Err(error),
+                Ok(Ok(caller)) => serve(&net, caller).await,
+            };
+            if let Err(error) = handed {
+                report(&net, from.ip(), &error);
+            }
+        });
+    }
+}
+
+fn report(net: &Net, from: IpAddr, error: &anyhow::Error) {
+    let reason = format!("{error:#}");
+    if net.reports().is_news(from.to_string(), reason.clone()) {
+        tracing::warn!(%from, reason, "peer.refused");
+    }
+}
+
+enum Caller {
+    Joins(Box<TlsStream<TcpStream>>),
+    Member { stream: Box<TlsStream<TcpStream>>, peer: NodeId, bulk: bool },
+}
+
+async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
+    stream.set_nodelay(true)?;
+    let accepting = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
+    let start = accepting.await.context("it does not speak TLS")?;
+    let joins = {
+        let hello = start.client_hello();
+        hello.alpn().is_some_and(|mut names| names.any(|name| name == ALPN_JOIN))
+    };
+    if joins {
+        ensure!(net.book().has_open(net.now()), "it wants to join, and no invitation is open");
+        let stream = start.into_stream(net.tls.join_server.clone()).await?;
+        return Ok(Caller::Joins(Box::new(stream)));
+    }
+    let mut stream = start
+        .into_stream(net.tls.member_server.clone())
+        .await
+        .context("its certificate is not of this cluster, or it showed none")?;
+    let bulk = match stream.get_ref().1.alpn_protocol() {
+        Some(ALPN_NODE) => false,
+        Some(ALPN_BULK) => true,
+        _ => bail!("it does not say what it wants to speak"),
+    };
+    let greeting = link::greet(&mut stream, &Greeting::of(net.node.clone())).await?;
+    net.tls.is_of(stream.get_ref().1.peer_certificates(), &greeting.node)?;
+    ensure!(greeting.node != net.node, "it calls itself {}, as this node is called", net.node);
+    Ok(Caller::Member { stream: Box::new(stream), peer: greeting.node, bulk })
+}
+
+async fn serve(net: &Arc<Net>, caller: Caller) -> anyhow::Result<()> {
+    match caller {
+        Caller::Joins(stream) => {
+            let node = join::serve(net, stream).await?;
+            tracing::info!(%node, "peer.admitted");
+        }
+        Caller::Member { stream, peer, bulk: true } => {
+            ensure!(net.links.is_member(NodeTag::from(&peer)), "node {peer} is not on the roster");
+            net.take_bulk(peer, stream);
+        }
+        Caller::Member { stream, peer, bulk: false } => {
+            let tag = NodeTag::from(&peer);
+            if net.is_shunned(tag) {
+                return Ok(());
+            }
+            net.clone().keep(tag, tag, stream).await;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! Who is alive: foca, its datagrams inside the streams between nodes. Decides whom to talk to and
+//! nothing else; a member it takes for dead stays a member.
+
+use std::collections::BTreeMap;
+use std::num::{NonZeroU8, NonZeroUsize};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foca::{AccumulatingRuntime, Config, Foca, Identity, OwnedNotification, PostcardCodec, Timer};
+use model::{NodeId, Timestamp};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use serde::{Deserialize, Serialize};
+use store::NodeTag;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::frame::{self, LIVENESS_BYTES_MAX};
+use super::links::Links;
+
+const PROBE_PERIOD: Duration = Duration::from_millis(500);
+/// On one machine or between sites of a continent.
+const PROBE_ANSWER_MAX: Duration = Duration::from_millis(200);
+const SUSPICION: Duration = Duration::from_secs(1);
+/// Those that are linked and count as dead are spoken to so often.
+const SILENT_INTERVAL: Duration = Duration::from_secs(1);
+/// Whoever was dead for so long is forgotten, here.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
+/// Datagrams beyond this are lost, as datagrams are.
+const HEARD_MAX: usize = 1024;
+
+/// A node in one of its lives: once others took it for dead, it goes on under a higher number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Life {
+    node: NodeId,
+    number: u64,
+}
+
+impl Identity for Life {
+    type Addr = NodeId;
+
+    fn renew(&self) -> Option<Life> {
+        Some(Life { node: self.node.clone(), number: self.number.saturating_add(1) })
+    }
+
+    fn addr(&self) -> NodeId {
+        self.node.clone()
+    }
+
+    fn win_addr_conflict(&self, other: &Life) -> bool {
+        self.number > other.number
+    }
+}
+
+pub enum Heard {
+    Datagram(Bytes),
+    Linked(NodeTag),
+}
+
+/// Where what is heard goes.
+pub struct Liveness {
+    sender: mpsc::Sender<Heard>,
+}
+
+impl Liveness {
+    pub fn new() -> (Liveness, mpsc::Receiver<Heard>) {
+        let (sender, receiver) = mpsc::channel(HEARD_MAX);
+        (Liveness { sender }, receiver)
+    }
+
+    pub fn tell(&self, heard: Heard) {
+        let _ = self.sender.try_send(heard);
+    }
+}
+
+fn config() -> Config {
+    Config {
+        probe_period: PROBE_PERIOD,
+        probe_rtt: PROBE_ANSWER_MAX,
+        suspect_to_down_after: SUSPICION,
+        remove_down_after: Some(FORGOTTEN_AFTER),
+        max_transmissions: NonZeroU8::new(10).expect("ten"),
+        max_packet_size: NonZeroUsize::new(LIVENESS_BYTES_MAX).expect("not zero"),
+        // A node that is wrongly taken for dead is told so and begins a new life.
+        notify_down_members: true,
+        ..Config::simple()
+    }
+}
+
+struct Watchman {
+    foca: Foca<Life, PostcardCodec, SmallRng, foca::NoCustomBroadcast>,
+    runtime: AccumulatingRuntime<Life>,
+    links: Arc<Links>,
+    timers: BTreeMap<(Instant, u64), Timer<Life>>,
+    next_timer: u64,
+}
+
+/// Until the sender is gone.
+pub async fn run(
+    node: NodeId,
+    started: Timestamp,
+    links: Arc<Links>,
+    mut heard: mpsc::Receiver<Heard>,
+) {
+    let life = Life { node, number: started.0 };
+    let foca = Foca::new(life, config(), SmallRng::seed_from_u64(started.0), PostcardCodec);
+    let runtime = AccumulatingRuntime::new();
+    let mut watchman =
+        Watchman { foca, runtime, links, timers: BTreeMap::new(), next_timer: 0 };
+    let mut silent = tokio::time::interval(SILENT_INTERVAL);
+    silent.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let next = watchman.timers.keys().next().map(|(at, _)| *at);
+        let next = next.unwrap_or_else(|| Instant::now() + SILENT_INTERVAL);
+        tokio::select! {
+            event = heard.recv() => match event {
+                None => return,
+                Some(Heard::Datagram(datagram)) => watchman.datagram(&datagram),
+                Some(Heard::Linked(peer)) => watchman.announce(peer),
+            },
+            () = tokio::time::sleep_until(next) => watchman.due(),
+            _ = silent.tick() => {
+                for peer in watchman.links.silent() {
+                    watchman.announce(peer);
+                }
+            }
+        }
+        watchman.perform();
+    }
+}
+
+impl Watchman {
+    fn datagram(&mut self, datagram: &[u8]) {
+        // Peers speak of lives that have ended; foca says so, and it means nothing.
+        if let Err(error) = self.foca.handle_data(datagram, &mut self.runtime) {
+            tracing::debug!(%error, "peer.liveness");
+        }
+    }
+
+    fn announce(&mut self, peer: NodeTag) {
+        // Any life is addressed by this.
+        let peer = Life { node: peer.node(), number: 0 };
+        if let Err(error) = self.foca.announce(peer, &mut self.runtime) {
+            tracing::debug!(%error, "peer.liveness");
+        }
+    }
+
+    fn due(&mut self) {
+        let now = Instant::now();
+        while let Some(entry) = self.timers.first_entry()
+            && entry.key().0 <= now
+        {
+            let timer = entry.remove();
+            if let Err(error) = self.foca.handle_timer(timer, &mut self.runtime) {
+                tracing::debug!(%error, "peer.liveness");
+            }
+        }
+    }
+
+    fn perform(&mut self) {
+        while let Some((to, datagram)) = self.runtime.to_send() {
+            self.links.offer(NodeTag::from(&to.node), frame::liveness(&datagram));
+        }
+        while let Some((after, timer)) = self.runtime.to_schedule() {
+            self.next_timer += 1;
+            self.timers.insert((Instant::now() + after, self.next_timer), timer);
+        }
+        while let Some(notification) = self.runtime.to_notify() {
+            match notification {
+                OwnedNotification::MemberUp(life) => {
+                    self.links.set_silent(NodeTag::from(&life.node), false);
+                }
+                OwnedNotification::MemberDown(life) => {
+                    self.links.set_silent(NodeTag::from(&life.node), true);
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The transport once it runs: what its tasks share, and what the rest of the node may ask of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use model::{NodeId, Timestamp};
+use store::NodeTag;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::Instant;
+
+use super::identity::{Authority, Membership, Seed};
+use super::invitation::InvitationBook;
+use super::link::{self, Ended};
+use super::links::Links;
+use super::listen::{self, Reports};
+use super::liveness::{self, Heard, Liveness};
+use super::outbox::Outbox;
+use super::roster::{self, Addresses};
+use super::tls::{ALPN_BULK, ClusterTls};
+use super::{dial, frame};
+use crate::driver::Clock;
+use crate::store::bulk::{BoxedStream, BulkPeers};
+use crate::store::bus::{Bus, Message, Neighbours};
+use crate::store::replication::Replication;
+use crate::store::{SharedStore, Store};
+
+/// A peer that was caught lying is left alone for so long.
+const SHUNNED: Duration = Duration::from_secs(10);
+/// Streams of large values that are served at a time.
+const BULK_STREAMS_MAX: usize = 256;
+/// How soon it is seen that a peer holds what a client waits for.
+const HOLDING_POLL: Duration = Duration::from_millis(5);
+
+pub struct Parts {
+    pub node: NodeId,
+    pub clock: Clock,
+    pub store: SharedStore,
+    pub replication: Replication,
+    pub bus: Arc<Bus>,
+    pub authority: Authority,
+    pub membership: Membership,
+    pub listener: TcpListener,
+}
+
+pub struct Net {
+    pub node: NodeId,
+    pub store: SharedStore,
+    pub replication: Replication,
+    pub bus: Arc<Bus>,
+    pub authority: Authority,
+    pub tls: ClusterTls,
+    pub links: Arc<Links>,
+    pub liveness: Liveness,
+    pub roster_changed: Notify,
+    clock: Clock,
+    listen: SocketAddr,
+    seeds: Vec<Seed>,
+    book: Mutex<InvitationBook>,
+    reports: Mutex<Reports>,
+    addresses: Mutex<Addresses>,
+    shunned: Mutex<BTreeMap<NodeTag, (Instant, String)>>,
+    bulk_streams: Arc<Semaphore>,
+    outbox: Arc<Outbox>,
+    closing: watch::Sender<bool>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Net {
+    pub async fn start(parts: Parts) -> anyhow::Result<Arc<Net>> {
+        let Parts { node, clock, store, replication, bus, authority, membership, listener } = parts;
+        let tls = ClusterTls::new(&authority, membership.id(), &node)?;
+        let links = Arc::new(Links::new(replication.clone()));
+        let outbox = Outbox::start(replication.clone(), links.clone())?;
+        let (liveness, heard) = Liveness::new();
+        let addresses = roster::read(&*store).await?;
+        let net = Arc::new(Net {
+            node: node.clone(),
+            store,
+            replication,
+            bus,
+            authority,
+            tls,
+            links: links.clone(),
+            liveness,
+            roster_changed: Notify::new(),
+            clock,
+            listen: listener.local_addr()?,
+            seeds: membership.seeds,
+            book: Mutex::default(),
+            reports: Mutex::default(),
+            addresses: Mutex::default(),
+            shunned: Mutex::default(),
+            bulk_streams: Arc::new(Semaphore::new(BULK_STREAMS_MAX)),
+            outbox: outbox.clone(),
+            closing: watch::channel(false).0,
+        });
+        net.set_roster(addresses);
+        net.replication.connect(outbox);
+        net.bus.connect(Arc::new(Neighbourhood(net.clone())));
+        net.clone().spawn(liveness::run(node, clock.now(), links, heard));
+        net.clone().spawn(dial::run(net.clone()));
+        let accepting = net.clone();
+        net.clone().spawn(async move {
+            if let Err(error) = listen::run(accepting, listener).await {
+                tracing::error!(error = format!("{error:#}"), "peer.listening_failed");
+            }
+        });
+        Ok(net)
+    }
+
+    /// Until it ends, or the transport does.
+    pub fn spawn(self: Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        let mut closing = self.closing.subscribe();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = work => {}
+                _ = closing.wait_for(|closing| *closing) => {}
+            }
+        });
+    }
+
+    pub fn close(&self) {
+        self.links.cut_all("the node is stopping");
+        self.closing.send_replace(true);
+        self.outbox.close();
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub fn book(&self) -> MutexGuard<'_, InvitationBook> {
+        locked(&self.book)
+    }
+
+    pub fn reports(&self) -> MutexGuard<'_, Reports> {
+        locked(&self.reports)
+    }
+
+    /// Where members are; while this node joins, also those it was told of.
+    pub fn addresses(&self) -> Addresses {
+        let mut addresses = locked(&self.addresses).clone();
+        if self.replication.is_joining() {
+            for Seed { id, addresses: at } in &self.seeds {
+                addresses.entry(id.clone()).or_insert_with(|| at.clone());
+            }
+        }
+        addresses
+    }
+
+    pub fn set_roster(&self, addresses: Addresses) {
+        let mut members: BTreeSet<NodeTag> = addresses.keys().map(NodeTag::from).collect();
+        members.extend(self.seeds.iter().map(|seed| NodeTag::from(&seed.id)));
+        *locked(&self.addresses) = addresses;
+        self.links.set_members(members);
+        self.roster_changed.notify_one();
+    }
+
+    /// Where others find this node.
+    pub fn own_address(&self) -> SocketAddr {
+        let others = locked(&self.addresses);
+        let others = others.iter().filter(|(node, _)| **node != self.node);
+        let towards = others.flat_map(|(_, at)| at).find_map(|at| at.parse::<SocketAddr>().ok());
+        roster::reachable_at(self.listen, towards.map(|at| at.ip()))
+    }
+
+    /// Keeps this node's own entry right, but never puts it back once it was removed.
+    pub async fn enter_self(&self) -> anyhow::Result<()> {
+        if self.replication.is_joining() {
+            return Ok(());
+        }
+        let own = vec![self.own_address().to_string()];
+        let entered = locked(&self.addresses).get(&self.node).cloned();
+        let wanted = match entered {
+            Some(entered) => entered != own,
+            None => !roster::was_ever_entered(&*self.store, &self.node).await?,
+        };
+        if wanted {
+            roster::enter(&*self.store, &self.node, own.clone(), self.now()).await?;
+            locked(&self.addresses).insert(self.node.clone(), own);
+        }
+        Ok(())
+    }
+
+    /// Reads and writes a stream until it ends.
+    pub async fn keep<S>(self: Arc<Self>, peer: NodeTag, dialed_by: NodeTag, stream: Box<S>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Some((link, outgoing)) = self.links.add(peer, dialed_by) else { return };
+        tracing::info!(?peer, "peer.linked");
+        self.liveness.tell(Heard::Linked(peer));
+        self.store.replication().inspect(Replication::look_again);
+        let ended = link::run(self.clone(), link.clone(), outgoing, stream).await;
+        let present = self.links.remove(&link);
+        match ended {
+            Ended::Lied(error) => self.shun(peer, format!("{error:#}")),
+            Ended::Lost(error) if present => {
+                tracing::warn!(?peer, reason = format!("{error:#}"), "peer.lost");
+            }
+            Ended::Lost(_) => {}
+        }
+    }
+
+    fn shun(&self, peer: NodeTag, reason: String) {
+        if self.reports().is_news(peer.as_str().into(), reason.clone()) {
+            tracing::error!(?peer, reason, "peer.lied: nothing of it was taken in");
+        }
+        let mut shunned = locked(&self.shunned);
+        shunned.insert(peer, (Instant::now() + SHUNNED, reason));
+        // Only members and a few strangers are ever linked, and so few are here.
+        while shunned.len() > dial::LINKS_KEPT_MAX * 4 {
+            shunned.pop_first();
+        }
+    }
+
+    pub fn is_shunned(&self, peer: NodeTag) -> bool {
+        locked(&self.shunned).get(&peer).is_some_and(|(until, _)| Instant::now() < *until)
+    }
+
+    /// What a peer was caught at last.
+    pub fn lie_of(&self, peer: NodeTag) -> Option<String> {
+        locked(&self.shunned).get(&peer).map(|(_, reason)| reason.clone())
+    }
+
+    /// A peer wants large values.
+    pub fn take_bulk(self: &Arc<Self>, peer: NodeId, stream: BoxedStream) {
+        let Ok(permit) = self.bulk_streams.clone().try_acquire_owned() else {
+            tracing::warn!(%peer, "peer.bulk_refused: too many streams of large values");
+            return;
+        };
+        let desk = self.replication.desk();
+        self.clone().spawn(async move {
+            let served = desk.serve(stream).await;
+            drop(permit);
+            if let Err(error) = served {
+                tracing::debug!(%peer, %error, "peer.bulk_ended");
+            }
+        });
+    }
+}
+
+#[async_trait]
+impl BulkPeers for Net {
+    fn reachable(&self) -> Vec<NodeId> {
+        let silent = self.links.silent();
+        let linked = self.links.linked().into_iter();
+        linked.filter(|peer| !silent.contains(peer)).map(|peer| peer.node()).collect()
+    }
+
+    async fn connect(&self, peer: &NodeId) -> io::Result<BoxedStream> {
+        let (addresses, config) = (self.addresses(), self.tls.bulk_client());
+        let stream = dial::connect(self, peer, &addresses, config, ALPN_BULK).await;
+        match stream {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) => Err(io::Error::other(format!("{error:#}"))),
+        }
+    }
+}
+
+struct Neighbourhood(Arc<Net>);
+
+#[async_trait]
+impl Neighbours for Neighbourhood {
+    fn forward(&self, message: &Message) {
+        match frame::published(message) {
+            Some(frame) => self.0.links.publish(&frame),
+            None => {
+                let what = format!("over {} bytes", frame::PUBLISHED_BYTES_MAX);
+                if self.0.reports().is_news("published".into(), what) {
+                    tracing::warn!(
+                        bytes = message.payload.len(),
+                        "peer.published_too_large: it is heard on this node alone"
+                    );
+                }
+            }
+        }
+    }
+
+    async fn holding(&self, wanted: usize, limit: Duration) -> usize {
+        let replication = &self.0.replication;
+        let (stamp, until) = (replication.durable(), Instant::now() + limit);
+        loop {
+            let holding = replication.replicas_with(stamp);
+            if holding >= wanted || Instant::now() >= until {
+                return holding;
+            }
+            tokio::time::sleep(HOLDING_POLL).await;
+        }
+    }
+}
