@@ -4,6 +4,7 @@
 
 mod applications;
 mod archive;
+mod cluster;
 mod config;
 mod doctor;
 mod follow;
@@ -38,6 +39,7 @@ use tokio::net::{UnixListener, UnixStream};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::store::SharedStore;
+use crate::store::peers::Peers;
 pub use archive::stays_inside;
 use problem::Problem;
 use wire::PortRow;
@@ -69,6 +71,8 @@ pub struct ApiContext {
     /// Where public HTTP listens: applications' own ports are on the same address.
     pub http: SocketAddr,
     pub control: Arc<dyn NodeControl>,
+    /// None where something else replicates the store.
+    pub peers: Option<Arc<Peers>>,
 }
 
 struct Api {
@@ -110,10 +114,37 @@ pub async fn serve(context: ApiContext) -> anyhow::Result<()> {
     axum::serve(listener, service).await.context("the API's socket failed")
 }
 
-fn router(context: ApiContext) -> Router {
+/// As `serve`, of a node that keeps the store and runs nothing.
+pub async fn serve_store(context: ApiContext) -> anyhow::Result<()> {
+    let listener = PeerListener::bind(&context.layout)?;
+    let routes = store_routes().fallback(unknown_path).method_not_allowed_fallback(unknown_path);
+    let service = routes.with_state(shared(context)).into_make_service_with_connect_info::<Peer>();
+    axum::serve(listener, service).await.context("the API's socket failed")
+}
+
+fn shared(context: ApiContext) -> Shared {
     let started_at = context.clock.now();
-    let api = Arc::new(Api { context, started_at, changes: tokio::sync::Mutex::new(()) });
+    Arc::new(Api { context, started_at, changes: tokio::sync::Mutex::new(()) })
+}
+
+fn store_routes() -> Router<Shared> {
     Router::new()
+        .route("/v1/shutdown", post(status::shut_down))
+        .route("/v1/store/value", get(keys::get).put(keys::set).delete(keys::delete))
+        .route("/v1/store/hash", get(keys::hash))
+        .route("/v1/store/keys", get(keys::list))
+        .route("/v1/store/history", get(keys::history))
+        .route("/v1/store/watch", get(keys::watch))
+        .route("/v1/store/head", get(keys::head))
+        .route("/v1/store/squash", post(cluster::squash))
+        .route("/v1/cluster", get(cluster::status))
+        .route("/v1/cluster/invitations", post(cluster::invite))
+        .route("/v1/cluster/sync", post(cluster::sync))
+        .route("/v1/cluster/clock/trust", post(cluster::trust_clock))
+}
+
+fn router(context: ApiContext) -> Router {
+    store_routes()
         .route("/v1/apps", get(applications::list).post(applications::create))
         .route("/v1/apps/{app}", get(applications::show).delete(applications::destroy))
         .route("/v1/apps/{app}/ps", get(processes::list))
@@ -128,17 +159,10 @@ fn router(context: ApiContext) -> Router {
         .route("/v1/status", get(status::status))
         .route("/v1/doctor", get(doctor::doctor))
         .route("/v1/metrics", get(status::metrics))
-        .route("/v1/shutdown", post(status::shut_down))
         .route("/v1/fail-points/{name}", post(status::set_fail_point))
-        .route("/v1/store/value", get(keys::get).put(keys::set).delete(keys::delete))
-        .route("/v1/store/hash", get(keys::hash))
-        .route("/v1/store/keys", get(keys::list))
-        .route("/v1/store/history", get(keys::history))
-        .route("/v1/store/watch", get(keys::watch))
-        .route("/v1/store/head", get(keys::head))
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_path)
-        .with_state(api)
+        .with_state(shared(context))
 }
 
 async fn unknown_path(uri: axum::http::Uri) -> Problem {

@@ -55,6 +55,8 @@ impl DataDirectory {
     /// The certificate that the Redis face makes for itself.
     pub fn face_certificate(&self) -> PathBuf {
         self.root.join("redis-tls")
+    }
+
     /// Which cluster this node belongs to, and what proves it.
     pub fn cluster(&self) -> PathBuf {
         self.root.join("cluster")

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::Context;
-use model::node::{Member, NodeInfo};
+use anyhow::{Context, ensure};
+use model::node::NodeInfo;
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{NodeId, TypedKey};
 use serde_json::Value;
@@ -33,13 +33,17 @@ use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::{PublicPort, RouterConfig, RouterHandle};
 use crate::store::SharedStore;
+use crate::store::bus::Bus;
 use crate::store::backend::Backend;
 use crate::store::open::Options;
+use crate::store::peers::{self, PeerOptions, Peers, roster};
 
 /// How one node runs. Validated where the command line is read.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     pub layout: DataDirectory,
+    /// Where other nodes reach this one, and whose cluster it joins.
+    pub peers: PeerOptions,
     /// Public HTTP: requests are told apart by their Host.
     pub http: SocketAddr,
     pub store: Backend,
@@ -62,9 +66,32 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
     let id = identity::node_id(&layout)?;
     let (clock, faults) = (Clock::start(), Faults::default());
     let options = Options::with_faults(faults.clone());
+    let prepared = peers::prepare(&layout, &id, &config.peers).await?;
     let store = config.store.open(&layout, id.clone(), clock, options).await?;
-    announce(&*store, &config, &id, clock).await?;
-    let node = Node { config, id, clock, faults, store };
+    let bus = Arc::new(Bus::default());
+    let of = (layout.clone(), id.clone());
+    let peers = Peers::new(prepared, of.0, of.1, clock, store.clone(), bus);
+    let asked = config.peers.listen.is_some() || config.peers.join.is_some();
+    ensure!(
+        !asked || peers.is_some(),
+        "nodes with a store in etcd meet there: leave --listen and --join out"
+    );
+    let joining = peers.as_ref().is_some_and(|peers| peers.joins());
+    let said = {
+        let (store, config, id) = (store.clone(), config.clone(), id.clone());
+        async move { announce(store, &config, &id, clock, joining).await }
+    };
+    if joining {
+        // Writes wait until this node has what its cluster has.
+        tokio::spawn(async move {
+            if let Err(error) = said.await {
+                tracing::error!(error = format!("{error:#}"), "node.not_announced");
+            }
+        });
+    } else {
+        said.await?;
+    }
+    let node = Node { config, id, clock, faults, store, peers };
     let (stop_applications, stopping) = watch::channel(false);
     let (mut parts, control) = node.start(stopping)?;
     tracing::info!(node = %node.id, data = %layout.root().display(), "node.started");
@@ -88,6 +115,8 @@ struct Node {
     clock: Clock,
     faults: Faults,
     store: SharedStore,
+    /// None where something else replicates the store.
+    peers: Option<Arc<Peers>>,
 }
 
 impl Node {
@@ -96,7 +125,7 @@ impl Node {
         &self,
         stopping: watch::Receiver<bool>,
     ) -> anyhow::Result<(JoinSet<()>, Arc<Control>)> {
-        let Node { config, id, clock, faults, store } = self;
+        let Node { config, id, clock, faults, store, peers } = self;
         let clock = *clock;
         let metrics = Metrics::default();
         let router = Arc::new(crate::router::start(
@@ -125,9 +154,13 @@ impl Node {
             clock,
             http: router.public(),
             control: control.clone(),
+            peers: peers.clone(),
         };
         let agent = agent_context(config, id, clock, store, faults);
         let mut parts = JoinSet::new();
+        if let Some(peers) = peers.clone() {
+            parts.spawn(supervise("peers", move || peers.clone().run()));
+        }
         parts.spawn(router.suspicions());
         parts.spawn(supervise("router.control", move || router.control()));
         parts.spawn(supervise("agent", move || crate::agent::run(agent.clone(), stopping.clone())));
@@ -202,20 +235,15 @@ async fn told_to_stop(control: &Control, stop_applications: &watch::Sender<bool>
 
 /// Puts this node on the roster and says what it is.
 async fn announce(
-    store: &dyn crate::store::Store,
+    store: SharedStore,
     config: &NodeConfig,
     node: &NodeId,
     clock: Clock,
+    joining: bool,
 ) -> anyhow::Result<()> {
-    let member = TypedKey::Member(node.clone()).key();
-    if store.lookup(&member).await?.is_none() {
-        let joined = Member {
-            v: RECORD_VERSION,
-            id: node.clone(),
-            joined_at: clock.now(),
-            unknown: Unknown::new(),
-        };
-        store.set(member, record::encode(&joined).into()).await?;
+    // Whoever joins is entered by the node that lets it in, and whoever was removed by nobody.
+    if !joining && !roster::was_ever_entered(&*store, node).await? {
+        roster::enter(&*store, node, Vec::new(), clock.now()).await?;
     }
     let system = rustix::system::sysinfo();
     let info = NodeInfo {

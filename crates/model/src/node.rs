@@ -12,8 +12,18 @@ pub struct Member {
     pub v: u32,
     pub id: NodeId,
     pub joined_at: Timestamp,
-    /// Where other members reach it, `HOST:PORT` each; none while it is alone.
+    /// Where it was reached when it came in; `node::ID::address` says where it is now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// `node::ID::address`: where other members reach it, `HOST:PORT` each. Written by that node when it
+/// changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeAddress {
+    pub v: u32,
     pub addresses: Vec<String>,
     #[serde(flatten)]
     pub unknown: Unknown,

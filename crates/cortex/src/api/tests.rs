@@ -80,6 +80,7 @@ impl Fixture {
             clock,
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             control: control.clone(),
+            peers: None,
         };
         let serving = tokio::spawn(super::serve(context));
         let client = Client::new(&layout);

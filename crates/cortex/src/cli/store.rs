@@ -1,5 +1,6 @@
 //! `cortex store …`: any key of the store, values as raw bytes both ways.
 
+pub mod cluster;
 mod serve;
 
 use std::io::{Read, Write};
@@ -63,6 +64,30 @@ enum Action {
     Head,
     /// Run the store alone, for any client of Redis
     Serve(serve::Serve),
+    /// Print an invitation with which one node can join this one's cluster
+    Invite {
+        /// Where the new node finds this one, if not where this one thinks it is
+        #[arg(long, value_name = "HOST:PORT")]
+        address: Option<String>,
+    },
+    /// Show the members of the cluster as this node sees them
+    Peers {
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Exchange changes with the other members now
+    Sync,
+    /// Decide about this machine's clock
+    Clock {
+        #[command(subcommand)]
+        action: cluster::Clock,
+    },
+    /// Drop what newer changes have replaced
+    Squash {
+        /// Keep the history of so many hours
+        #[arg(long, value_name = "HOURS", default_value_t = 24)]
+        keep_hours: u64,
+    },
 }
 
 impl Store {
@@ -88,6 +113,11 @@ impl Store {
                 print_answer(&client.get(&path).await?, "hash")
             }
             Action::Head => print_answer(&client.get("/v1/store/head").await?, "head"),
+            Action::Invite { address } => cluster::invite(session, address).await,
+            Action::Peers { json } => cluster::peers(session, json).await,
+            Action::Sync => cluster::sync(session).await,
+            Action::Clock { action } => cluster::clock(session, action).await,
+            Action::Squash { keep_hours } => cluster::squash(session, keep_hours).await,
             Action::Ls { prefix, json } => list(session, &prefix, json).await,
             Action::History { prefix, limit, json } => history(session, &prefix, limit, json).await,
             Action::Watch { prefix, json } => watch(session, &prefix, json).await,

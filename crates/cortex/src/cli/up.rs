@@ -12,6 +12,7 @@ use clap::Args;
 use tokio::time::Instant;
 use tracing::level_filters::LevelFilter;
 
+use super::store::cluster::PeerArgs;
 use super::{Session, output, push};
 use crate::layout::DataDirectory;
 use crate::node::NodeConfig;
@@ -35,6 +36,8 @@ pub struct Up {
     /// Where the store is kept: local, or etcd://HOST:PORT[,HOST:PORT…][/PREFIX]
     #[arg(long, value_name = "WHERE", default_value_t)]
     store: Backend,
+    #[command(flatten)]
+    peers: PeerArgs,
     /// Run in the background, with DATA/node.log
     #[arg(long)]
     detach: bool,
@@ -68,6 +71,7 @@ impl Up {
         let config = NodeConfig {
             layout: session.layout.clone(),
             http: self.http,
+            peers: self.peers.options(),
             store: self.store.clone(),
             threads: self.threads.map(usize::from),
             fail_points: self.fail_points,
@@ -126,6 +130,7 @@ impl Up {
             .args(["--store", &self.store.to_string(), "--data-dir"])
             .arg(layout.root())
             .args(self.threads.map(|threads| format!("--threads={threads}")))
+            .args(self.peers.arguments())
             .args(self.verbose.then_some("--verbose"))
             .args(self.fail_points.then_some("--fail-points"))
             .stdin(Stdio::null())

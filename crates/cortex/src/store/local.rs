@@ -219,6 +219,7 @@ impl LocalStore {
         recovered: Recovered,
         log: Box<dyn CommitLog>,
         node: NodeId,
+        cluster: ClusterId,
         clock: Clock,
         dir: PathBuf,
         options: Options,
@@ -239,7 +240,7 @@ impl LocalStore {
                 "store.clock_behind: the log holds later times than this machine's clock"
             );
         }
-        let machine = StoreMachine::new(&node, now, past, ClusterId::default());
+        let machine = StoreMachine::new(&node, now, past, cluster);
         let shared = Arc::new(Shared {
             machine: RwLock::new(machine),
             segments: log.segments().clone(),

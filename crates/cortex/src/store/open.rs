@@ -7,12 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::NodeId;
+use store::event::Standing;
+use store::sync::message::ClusterId;
 use thiserror::Error;
 
 use super::SharedStore;
 use super::disk::{self, Disk, OwnDisk};
 use super::local::LocalStore;
 use super::log::{CommitLog, SegmentedLog};
+use super::peers::identity::Membership;
 use super::values::ValueFiles;
 use crate::driver::Clock;
 use crate::faults::Faults;
@@ -126,9 +129,30 @@ pub fn open_with(
     let values = ValueFiles::open(layout.values(), options.value_age_min)
         .map_err(OpenError::io(&layout.values()))?;
     let (recovered, log) = SegmentedLog::open(&dir, &options)?;
+    let cluster = cluster(layout, recovered.past.standing)?;
     let (log, at) = (Box::new(log), dir.clone());
-    let store = LocalStore::start(recovered, log, node, clock, at, options, values, lock);
+    let store = LocalStore::start(recovered, log, node, cluster, clock, at, options, values, lock);
     Ok(Arc::new(store.map_err(OpenError::io(&dir))?))
+}
+
+/// The cluster that DATA/cluster names. Where the log knows of another, either that directory is
+/// younger, as its node has just been let in somewhere, or the log is right.
+fn cluster(layout: &DataDirectory, standing: Standing) -> Result<ClusterId, OpenError> {
+    let dir = layout.cluster();
+    let failed = |error: anyhow::Error| OpenError::Backend(format!("{error:#}"));
+    let mut membership = Membership::load_or_found(&dir).map_err(failed)?;
+    let logged = (standing.incarnation != 0).then_some(standing.cluster);
+    let differs = logged.is_some_and(|logged| logged != membership.id());
+    if differs && !membership.joining {
+        match (membership.redeemed.is_some(), logged) {
+            // An old copy of the log was restored.
+            (true, _) => membership.joining = true,
+            (false, Some(logged)) => membership = Membership::of(logged),
+            (false, None) => {}
+        }
+        membership.save(&dir).map_err(failed)?;
+    }
+    Ok(membership.id())
 }
 
 pub fn make_dir(path: &Path) -> Result<(), OpenError> {

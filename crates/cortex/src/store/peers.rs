@@ -29,7 +29,7 @@ pub use self::net::Net;
 use self::status::ClusterStatus;
 use super::bus::Bus;
 use super::replication::Replication;
-use super::{SharedStore, WatchEvent};
+use super::{SharedStore, Watch, WatchEvent};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 
@@ -120,12 +120,27 @@ impl Peers {
         }))
     }
 
+    /// Whether an invitation was redeemed and the store does not know of it, or not all of it.
+    pub fn joins(&self) -> bool {
+        let membership = Membership::load(&self.layout.cluster());
+        let told = membership.is_ok_and(|held| held.is_some_and(|held| held.joining));
+        told || self.replication.is_joining()
+    }
+
     /// As long as the node runs. Dropping the future ends the streams.
     pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
-        let _at_end = AtEnd(self.clone());
+        let mut at_end = AtEnd { peers: self.clone(), closes: true };
+        let ended = self.work().await;
+        // What failed here is tried again; the streams need not suffer for it.
+        at_end.closes = false;
+        ended
+    }
+
+    async fn work(&self) -> anyhow::Result<()> {
         let listens = locked(&self.listener).is_some();
         let mut membership = Membership::load_or_found(&self.layout.cluster())?;
         let mut changes = self.store.watch(roster::prefix(), None).await?;
+        let mut moved = self.store.watch(roster::addresses_prefix(), None).await?;
         if listens || membership.joining || membership.redeemed.is_some() {
             self.activate().await?;
         }
@@ -143,16 +158,15 @@ impl Peers {
                 net.set_roster(addresses);
                 net.enter_self().await?;
             }
-            let mut changed = changes.next().await;
-            while let Some(WatchEvent::Changed { .. } | WatchEvent::Resync { .. }) = changed {
-                match changes.events.try_recv() {
-                    Ok(more) => changed = Some(more),
-                    Err(_) => break,
-                }
+            tokio::select! {
+                change = changes.next() => if change.is_none() {
+                    return Ok(());
+                },
+                known = next_address(&mut moved) => if !known {
+                    return Ok(());
+                },
             }
-            if changed.is_none() {
-                return Ok(());
-            }
+            while changes.events.try_recv().is_ok() {}
         }
     }
 
@@ -230,11 +244,26 @@ impl Peers {
     }
 }
 
-struct AtEnd(Arc<Peers>);
+/// False when the store has stopped.
+async fn next_address(moved: &mut Watch) -> bool {
+    loop {
+        match moved.next().await {
+            Some(WatchEvent::Changed { key, .. }) if !roster::is_address(&key) => {}
+            Some(_) => return true,
+            None => return false,
+        }
+    }
+}
+
+struct AtEnd {
+    peers: Arc<Peers>,
+    closes: bool,
+}
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
-        if let Some(net) = self.0.net.get() {
+        let closes = self.closes && !std::thread::panicking();
+        if let Some(net) = self.peers.net.get().filter(|_| closes) {
             net.close();
         }
     }

@@ -17,6 +17,7 @@ use store::{Action, Commit, Event, Location, NodeTag, Stamp};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::bulk::desk::Desk;
 use super::committer::Command;
 use super::local::Shared;
 use super::{INLINE_VALUE_MAX, StoreError};
@@ -112,6 +113,11 @@ impl Replication {
 
     pub async fn trust_clock(&self) -> Result<(), StoreError> {
         self.tell(Event::TrustClock).await
+    }
+
+    /// Large values that came or are still to come.
+    pub fn desk(&self) -> Arc<Desk> {
+        self.shared.desk.clone()
     }
 
     /// Returns once it is in the log.

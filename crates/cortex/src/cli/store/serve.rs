@@ -6,23 +6,31 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use model::{ApplicationName, ReleaseId};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tracing::level_filters::LevelFilter;
 
 use super::super::{Session, output};
+use super::cluster::PeerArgs;
+use crate::api::wire::PortRow;
+use crate::api::{ApiContext, NodeControl};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::node::identity;
+use crate::node::parts::supervise;
 use crate::store::bus::Bus;
 use crate::store::face::tls::{Certificate, self_made};
+use crate::store::peers::{self, Peers};
 use crate::store::face::{FaceConfig, FaceHandle, PORT_DEFAULT};
 
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// Where clients on this machine connect; \'none\' for nowhere [default: 127.0.0.1:8206]
+    /// Where clients on this machine connect; 'none' for nowhere [default: 127.0.0.1:8206]
     #[arg(long, value_name = "HOST:PORT")]
     redis: Option<String>,
-    /// A UNIX socket for this user\'s clients
+    /// A UNIX socket for this user's clients
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
     /// Where clients connect with TLS; they have to say who they are
@@ -34,9 +42,39 @@ pub struct Serve {
     /// Its private key
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    peers: PeerArgs,
     /// Log more
     #[arg(short, long)]
     verbose: bool,
+}
+
+/// There is nothing but the store: the API can only end it.
+#[derive(Default)]
+struct Told {
+    stop: Notify,
+}
+
+impl NodeControl for Told {
+    fn shut_down(&self) {
+        self.stop.notify_one();
+    }
+
+    fn ports(&self) -> Vec<PortRow> {
+        Vec::new()
+    }
+
+    fn serves(&self, _name: &ApplicationName, _release: &ReleaseId) -> bool {
+        false
+    }
+
+    fn metrics(&self) -> String {
+        String::new()
+    }
+
+    fn set_fail_point(&self, _name: &str, _action: &str) -> Result<(), String> {
+        Err("fail points are for tests of `cortex up`".into())
+    }
 }
 
 impl Serve {
@@ -53,18 +91,40 @@ impl Serve {
     async fn serve(self, layout: &DataDirectory) -> anyhow::Result<()> {
         let config = self.face(layout)?;
         let _lock = identity::lock(layout)?;
+        identity::socket_directory(layout)?;
         let id = identity::node_id(layout)?;
         let clock = Clock::start();
+        let prepared = peers::prepare(layout, &id, &self.peers.options()).await?;
         let store = crate::store::open(layout, id.clone(), clock)?;
         let bus = Arc::new(Bus::default());
-        let face = crate::store::face::start(config, store.clone(), bus, id, clock)?;
+        let (of, named) = (layout.clone(), id.clone());
+        let peers = Peers::new(prepared, of, named, clock, store.clone(), bus.clone());
+        let face = crate::store::face::start(config, store.clone(), bus, id.clone(), clock)?;
+        let told = Arc::new(Told::default());
+        let api = ApiContext {
+            store: store.clone(),
+            node: id,
+            layout: layout.clone(),
+            clock,
+            http: SocketAddr::from(([127, 0, 0, 1], 0)),
+            control: told.clone(),
+            peers: peers.clone(),
+        };
+        let mut parts = JoinSet::new();
+        if let Some(peers) = peers {
+            parts.spawn(supervise("peers", move || peers.clone().run()));
+        }
+        parts.spawn(supervise("api", move || crate::api::serve_store(api.clone())));
         self.greet(&face, layout)?;
         let mut terminate = signal(SignalKind::terminate())?;
         tokio::select! {
             _ = terminate.recv() => {}
             ended = tokio::signal::ctrl_c() => ended?,
+            () = told.stop.notified() => {}
         }
+        std::fs::remove_file(layout.api_socket()).ok();
         face.stop();
+        parts.shutdown().await;
         store.close().await?;
         Ok(())
     }
@@ -74,7 +134,7 @@ impl Serve {
             None => Some(SocketAddr::from(([127, 0, 0, 1], PORT_DEFAULT))),
             Some("none") => None,
             Some(text) => Some(text.parse().with_context(|| {
-                format!("\'{text}\' is no address; write for example --redis 127.0.0.1:8206")
+                format!("'{text}' is no address; write for example --redis 127.0.0.1:8206")
             })?),
         };
         let tls = self.tls.map(|address| Ok((address, self.certificate(address, layout)?)));

@@ -1,7 +1,7 @@
 //! Calls every member that should be linked and is not: with patience that grows, and a bit of
 //! chance, so that a cluster that comes up at once does not call in step.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -172,6 +172,8 @@ async fn connect_to(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]

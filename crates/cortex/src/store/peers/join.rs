@@ -107,7 +107,13 @@ async fn enter(
         !net.replication.is_joining(),
         "this node is still joining itself; try again when it has caught up"
     );
-    roster::enter(&*net.store, node, addresses, net.now()).await?;
+    if !known {
+        roster::enter(&*net.store, node, addresses.clone(), net.now()).await?;
+    }
+    // Of an earlier stay, or of the attempt before.
+    if net.store.lookup(&roster::address_key(node)).await?.is_some() || known {
+        roster::tell_address(&*net.store, node, addresses).await?;
+    }
     let members = roster::read(&*net.store).await?;
     let found = members.into_iter().filter(|(id, addresses)| id != node && !addresses.is_empty());
     let mut seeds: Vec<Seed> = found.map(|(id, addresses)| Seed { id, addresses }).collect();

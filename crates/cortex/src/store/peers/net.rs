@@ -27,7 +27,7 @@ use crate::driver::Clock;
 use crate::store::bulk::{BoxedStream, BulkPeers};
 use crate::store::bus::{Bus, Message, Neighbours};
 use crate::store::replication::Replication;
-use crate::store::{SharedStore, Store};
+use crate::store::SharedStore;
 
 /// A peer that was caught lying is left alone for so long.
 const SHUNNED: Duration = Duration::from_secs(10);
@@ -179,14 +179,13 @@ impl Net {
         }
         let own = vec![self.own_address().to_string()];
         let entered = locked(&self.addresses).get(&self.node).cloned();
-        let wanted = match entered {
-            Some(entered) => entered != own,
-            None => !roster::was_ever_entered(&*self.store, &self.node).await?,
-        };
-        if wanted {
-            roster::enter(&*self.store, &self.node, own.clone(), self.now()).await?;
-            locked(&self.addresses).insert(self.node.clone(), own);
+        match entered {
+            Some(entered) if entered == own => return Ok(()),
+            Some(_) => roster::tell_address(&*self.store, &self.node, own.clone()).await?,
+            None if roster::was_ever_entered(&*self.store, &self.node).await? => return Ok(()),
+            None => roster::enter(&*self.store, &self.node, own.clone(), self.now()).await?,
         }
+        locked(&self.addresses).insert(self.node.clone(), own);
         Ok(())
     }
 
@@ -198,7 +197,7 @@ impl Net {
         let Some((link, outgoing)) = self.links.add(peer, dialed_by) else { return };
         tracing::info!(?peer, "peer.linked");
         self.liveness.tell(Heard::Linked(peer));
-        self.store.replication().inspect(Replication::look_again);
+        self.replication.desk().look_again();
         let ended = link::run(self.clone(), link.clone(), outgoing, stream).await;
         let present = self.links.remove(&link);
         match ended {

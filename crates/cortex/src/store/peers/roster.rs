@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use anyhow::Context;
-use model::node::Member;
+use model::node::{Member, NodeAddress};
 use model::record::{self, RECORD_VERSION, Unknown};
-use model::{NodeId, Prefix, Timestamp, TypedKey};
+use model::{Key, NodeId, Prefix, Timestamp, TypedKey};
 
 use crate::store::{Store, readable};
 
@@ -20,21 +20,42 @@ pub fn prefix() -> Prefix {
     "cluster::nodes".parse().expect("a well-formed prefix")
 }
 
+/// Where nodes say where they are.
+pub fn addresses_prefix() -> Prefix {
+    "node".parse().expect("a well-formed prefix")
+}
+
+pub fn address_key(node: &NodeId) -> Key {
+    format!("node::{node}::address").parse().expect("a well-formed key")
+}
+
+pub fn is_address(key: &Key) -> bool {
+    key.as_str().ends_with("::address")
+}
+
 /// A record that cannot be read is reported and its node still a member, without an address.
 pub async fn read(store: &dyn Store) -> anyhow::Result<Addresses> {
     let entries = store.prefix(&prefix()).await?;
     let mut roster = Addresses::new();
     for entry in entries {
         let Some(TypedKey::Member(node)) = TypedKey::parse(&entry.key) else { continue };
-        let member: Option<Member> = readable(&entry.key, Some(&entry.value));
-        let mut addresses = member.map(|member| member.addresses).unwrap_or_default();
+        let key = address_key(&node);
+        let said = store.lookup(&key).await?;
+        let said: Option<NodeAddress> = readable(&key, said.as_ref().map(|said| &said.value));
+        let mut addresses = match said {
+            Some(said) => said.addresses,
+            None => {
+                let member: Option<Member> = readable(&entry.key, Some(&entry.value));
+                member.map(|member| member.addresses).unwrap_or_default()
+            }
+        };
         addresses.truncate(ADDRESSES_MAX);
         roster.insert(node, addresses);
     }
     Ok(roster)
 }
 
-/// Durable when it returns.
+/// A new member; its entry is written once. Durable when it returns.
 pub async fn enter(
     store: &dyn Store,
     node: &NodeId,
@@ -42,17 +63,26 @@ pub async fn enter(
     now: Timestamp,
 ) -> anyhow::Result<()> {
     let key = TypedKey::Member(node.clone()).key();
-    let held = store.lookup(&key).await?;
-    let held: Option<Member> = readable(&key, held.as_ref().map(|entry| &entry.value));
-    let fresh = || Member {
+    let member = Member {
         v: RECORD_VERSION,
         id: node.clone(),
         joined_at: now,
-        addresses: Vec::new(),
+        addresses,
         unknown: Unknown::new(),
     };
-    let member = Member { addresses, ..held.unwrap_or_else(fresh) };
     store.set(key, record::encode(&member).into()).await.context("the roster")?;
+    Ok(())
+}
+
+/// Where this node is from now on.
+pub async fn tell_address(
+    store: &dyn Store,
+    node: &NodeId,
+    addresses: Vec<String>,
+) -> anyhow::Result<()> {
+    let address = NodeAddress { v: RECORD_VERSION, addresses, unknown: Unknown::new() };
+    let value = record::encode(&address).into();
+    store.set(address_key(node), value).await.context("this node's address")?;
     Ok(())
 }
 
