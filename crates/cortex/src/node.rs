@@ -33,8 +33,8 @@ use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::{PublicPort, RouterConfig, RouterHandle};
 use crate::store::SharedStore;
-use crate::store::bus::Bus;
 use crate::store::backend::Backend;
+use crate::store::bus::Bus;
 use crate::store::open::Options;
 use crate::store::peers::{self, PeerOptions, Peers, roster};
 

@@ -35,8 +35,7 @@ use crate::layout::DataDirectory;
 
 /// The port of nodes, on all addresses, once it is needed.
 pub const NODE_PORT: u16 = 8205;
-const LISTEN_DEFAULT: SocketAddr =
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), NODE_PORT);
+const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), NODE_PORT);
 
 /// What the command line says of peers.
 #[derive(Clone, Debug, Default)]

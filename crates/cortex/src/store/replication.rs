@@ -243,7 +243,10 @@ fn describe(doubt: ClockDoubt) -> String {
             format!("this machine's clock is {by_ms} ms behind what the store knows")
         }
         ClockDoubt::Leapt { by_ms } => {
-            format!("this machine's clock is {} h ahead of the store's last write", by_ms / 3_600_000)
+            format!(
+                "this machine's clock is {} h ahead of the store's last write",
+                by_ms / 3_600_000
+            )
         }
     }
 }

@@ -22,8 +22,8 @@ use crate::node::identity;
 use crate::node::parts::supervise;
 use crate::store::bus::Bus;
 use crate::store::face::tls::{Certificate, self_made};
-use crate::store::peers::{self, Peers};
 use crate::store::face::{FaceConfig, FaceHandle, PORT_DEFAULT};
+use crate::store::peers::{self, Peers};
 
 #[derive(Debug, Args)]
 pub struct Serve {

@@ -13,8 +13,8 @@ use store::sync::message::{Body, Message};
 use store::{Action, Commit, Location, Position};
 
 use super::{Command, Committer};
-use crate::store::peers::identity::to_hex as hex;
 use crate::store::log::LogError;
+use crate::store::peers::identity::to_hex as hex;
 use crate::store::replication::Incoming;
 use crate::store::{Cursor, StoreError};
 

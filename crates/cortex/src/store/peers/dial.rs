@@ -67,7 +67,8 @@ pub async fn run(net: Arc<Net>) {
             if patience.calling || linked.contains(&tag) {
                 continue;
             }
-            let first = Instant::now() + if node < net.node { HIGHER_WAITS } else { Duration::ZERO };
+            let first =
+                Instant::now() + if node < net.node { HIGHER_WAITS } else { Duration::ZERO };
             let not_before = *patience.not_before.get_or_insert(first);
             if not_before > Instant::now() {
                 next = next.min(not_before);

@@ -205,11 +205,7 @@ mod tests {
 
     #[test]
     fn versions_that_do_not_meet_are_refused() {
-        let greeting = |lowest, highest| Greeting {
-            node: "n1".parse().unwrap(),
-            lowest,
-            highest,
-        };
+        let greeting = |lowest, highest| Greeting { node: "n1".parse().unwrap(), lowest, highest };
         assert_eq!(greeting(1, 9).agree().unwrap(), VERSION_HIGHEST);
         let error = greeting(VERSION_HIGHEST + 1, 9).agree().unwrap_err().to_string();
         assert!(error.contains("up to date"), "{error}");

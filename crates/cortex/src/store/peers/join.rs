@@ -146,7 +146,9 @@ pub async fn redeem(
         format!("the invitation could not be redeemed at {} (node {})", token.address, token.issuer)
     })?;
     let (certificate, key, cluster, seeds) = match answer {
-        Answer::Refused { reason } => bail!("node {} does not let this one in: {reason}", token.issuer),
+        Answer::Refused { reason } => {
+            bail!("node {} does not let this one in: {reason}", token.issuer)
+        }
         Answer::Welcome { certificate, key, cluster, seeds } => (certificate, key, cluster, seeds),
     };
     let cluster = ClusterId(from_hex(&cluster).context("the cluster's id is malformed")?);

@@ -106,8 +106,7 @@ pub async fn run(
     let life = Life { node, number: started.0 };
     let foca = Foca::new(life, config(), SmallRng::seed_from_u64(started.0), PostcardCodec);
     let runtime = AccumulatingRuntime::new();
-    let mut watchman =
-        Watchman { foca, runtime, links, timers: BTreeMap::new(), next_timer: 0 };
+    let mut watchman = Watchman { foca, runtime, links, timers: BTreeMap::new(), next_timer: 0 };
     let mut silent = tokio::time::interval(SILENT_INTERVAL);
     silent.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

@@ -24,10 +24,10 @@ use super::roster::{self, Addresses};
 use super::tls::{ALPN_BULK, ClusterTls};
 use super::{dial, frame};
 use crate::driver::Clock;
+use crate::store::SharedStore;
 use crate::store::bulk::{BoxedStream, BulkPeers};
 use crate::store::bus::{Bus, Message, Neighbours};
 use crate::store::replication::Replication;
-use crate::store::SharedStore;
 
 /// A peer that was caught lying is left alone for so long.
 const SHUNNED: Duration = Duration::from_secs(10);
@@ -281,6 +281,13 @@ impl Neighbours for Neighbourhood {
                     );
                 }
             }
+        }
+    }
+
+    async fn meet(&self) -> usize {
+        match self.0.replication.sync().await {
+            Ok(()) => self.0.reachable().len(),
+            Err(_) => 0,
         }
     }
 
