@@ -141,13 +141,18 @@ impl FromStr for ProcessType {
 pub struct NodeId(String);
 text_id!(NodeId);
 
+impl NodeId {
+    pub fn is_valid(text: &str) -> bool {
+        !text.is_empty()
+            && text.len() <= NODE_ID_LENGTH_MAX
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    }
+}
+
 impl FromStr for NodeId {
     type Err = IdError;
     fn from_str(text: &str) -> Result<Self, IdError> {
-        let valid = !text.is_empty()
-            && text.len() <= NODE_ID_LENGTH_MAX
-            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        if valid {
+        if NodeId::is_valid(text) {
             Ok(NodeId(text.into()))
         } else {
             Err(IdError::NodeId(text.chars().take(80).collect()))

@@ -48,6 +48,11 @@ impl Key {
     /// Keys under this token are this node's board: in memory only, never replicated.
     pub const LOCAL: &str = "local";
 
+    /// Whether the text could be parsed, without taking a copy of it.
+    pub fn is_valid(text: &str) -> bool {
+        validate(text).is_ok()
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

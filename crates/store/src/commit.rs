@@ -48,6 +48,14 @@ impl NodeTag {
         std::str::from_utf8(&self.0[..end]).unwrap_or_default()
     }
 
+    /// The text is that of a node id.
+    fn of(node: &str) -> NodeTag {
+        let mut tag = [0; 16];
+        let length = node.len().min(16);
+        tag[..length].copy_from_slice(&node.as_bytes()[..length]);
+        NodeTag(tag)
+    }
+
     pub fn node(&self) -> NodeId {
         self.as_str().parse().expect("tags are made from node ids alone")
     }
@@ -55,11 +63,7 @@ impl NodeTag {
 
 impl From<&NodeId> for NodeTag {
     fn from(node: &NodeId) -> NodeTag {
-        let mut tag = [0; 16];
-        let text = node.as_str().as_bytes();
-        let length = text.len().min(16);
-        tag[..length].copy_from_slice(&text[..length]);
-        NodeTag(tag)
+        NodeTag::of(node.as_str())
     }
 }
 
@@ -201,11 +205,11 @@ impl Commit {
         }
         let node_length = reader.byte()?;
         let node = std::str::from_utf8(reader.take(node_length.into())?);
-        let node: NodeId = node.ok().and_then(|n| n.parse().ok()).ok_or(CommitError::Node)?;
+        let node = node.ok().filter(|node| NodeId::is_valid(node)).ok_or(CommitError::Node)?;
         let action = reader.byte()?;
         let key_length = u16::from_le_bytes(reader.array()?);
         let key = std::str::from_utf8(reader.take(key_length.into())?);
-        let key: Key = key.ok().and_then(|k| k.parse().ok()).ok_or(CommitError::Key)?;
+        let key = key.ok().filter(|key| Key::is_valid(key)).ok_or(CommitError::Key)?;
         let action = match action {
             ACTION_SET | ACTION_SET_EXPIRING => Action::Set {
                 hash: reader.array()?,
@@ -219,8 +223,8 @@ impl Commit {
             ACTION_DELETE => Action::Delete,
             other => return Err(CommitError::Action(other)),
         };
-        let at = Position { stamp, node: NodeTag::from(&node) };
-        let commit = Commit { at, key: key.as_str().into(), action, location: Location::Nowhere };
+        let at = Position { stamp, node: NodeTag::of(node) };
+        let commit = Commit { at, key: key.into(), action, location: Location::Nowhere };
         Ok((commit, reader.0))
     }
 }

@@ -90,7 +90,13 @@ impl History {
     }
 
     pub fn insert(&mut self, commit: Commit) -> Inserted {
-        let sum = CommitSum::of(&commit.cid());
+        let cid = commit.cid();
+        self.insert_as(commit, &cid)
+    }
+
+    /// `cid` is the commit's own, computed elsewhere.
+    pub fn insert_as(&mut self, commit: Commit, cid: &[u8; 32]) -> Inserted {
+        let sum = CommitSum::of(cid);
         let (at_block, index) = self.find(commit.at);
         if let Some(known) = self.blocks.get(at_block).and_then(|b| b.commits.get(index))
             && known.at == commit.at

@@ -167,7 +167,14 @@ impl Replica {
     }
 
     pub fn admit(&mut self, commit: Commit) -> Admitted {
-        let winner = self.winners.get(&commit.key);
+        let cid = commit.cid();
+        self.admit_as(commit, &cid)
+    }
+
+    /// `cid` is the commit's own: opening computes it on another thread.
+    pub fn admit_as(&mut self, commit: Commit, cid: &[u8; 32]) -> Admitted {
+        let slot = self.winners.slot(&commit.key);
+        let winner = slot.winner;
         // A commit that is held is never beyond the horizons, so `Known` is not cut off below.
         let wins = winner.is_none_or(|winner| winner < commit.at);
         let at = commit.at;
@@ -182,7 +189,7 @@ impl Replica {
         let key = commit.key.clone();
         let (deletes, expires) = (commit.is_delete(), commit.expires());
         self.count(&commit);
-        match self.history.insert(commit.clone()) {
+        match self.history.insert_as(commit.clone(), cid) {
             Inserted::New => {}
             Inserted::Known(old) => {
                 self.uncount(&old);
@@ -196,7 +203,7 @@ impl Replica {
         if !wins {
             return Admitted::Superseded;
         }
-        self.winners.set(&key, at);
+        self.winners.set_in(slot, &key, at);
         self.deleted += usize::from(deletes);
         if let Some(expires) = expires {
             self.expiring.enter(expires, at);

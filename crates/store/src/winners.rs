@@ -20,6 +20,13 @@ const GROWTH: usize = 16;
 
 type Entry = (Arc<str>, Position);
 
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    block: usize,
+    index: usize,
+    pub winner: Option<Position>,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Winners {
     /// None is empty.
@@ -37,14 +44,25 @@ impl Winners {
     }
 
     pub fn get(&self, key: &str) -> Option<Position> {
+        self.slot(key).winner
+    }
+
+    /// The place of a key, which holds until the next change.
+    pub fn slot(&self, key: &str) -> Slot {
         let (block, index) = self.find(key);
-        let (found, at) = self.blocks.get(block)?.get(index)?;
-        (**found == *key).then_some(*at)
+        let entry = self.blocks.get(block).and_then(|block| block.get(index));
+        let winner = entry.filter(|(found, _)| **found == *key).map(|(_, at)| *at);
+        Slot { block, index, winner }
     }
 
     /// Returns the winner before.
     pub fn set(&mut self, key: &Arc<str>, winner: Position) -> Option<Position> {
-        let (at_block, index) = self.find(key);
+        self.set_in(self.slot(key), key, winner)
+    }
+
+    /// As `set`, where the slot of this key was looked up already: half of the work.
+    pub fn set_in(&mut self, slot: Slot, key: &Arc<str>, winner: Position) -> Option<Position> {
+        let Slot { block: at_block, index, .. } = slot;
         let Some(block) = self.blocks.get_mut(at_block) else {
             self.blocks.push(vec![(key.clone(), winner)]);
             self.len += 1;

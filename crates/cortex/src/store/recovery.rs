@@ -31,26 +31,59 @@ pub type Opened = (Recovered, BTreeMap<u32, Segment>, u32);
 
 pub fn recover(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
     let found = list(dir, &*options.disk)?;
-    let mut state = Recovered { past: Past::default(), snapshot: None };
-    if let Some(next) = found.snapshots.last().copied() {
-        let path = snapshot_path(dir, next);
-        let loaded = snapshot::load(&*options.disk, &path, next)
-            .map_err(|error| OpenError::Snapshot { file: path, what: format!("{error:#}") })?;
-        state.past = loaded.past;
-        state.snapshot = Some((next, loaded.length));
-    }
     let first = found.snapshots.last().copied().unwrap_or(1);
     let last = found.logs.last().copied().unwrap_or(0);
     if found.logs.is_empty() && found.snapshots.is_empty() {
         segment::prepare(dir, 1, options.segment_bytes_first, options)
             .and_then(|_| segment::adopt(dir, 1, options))
             .map_err(OpenError::io(&log_path(dir, 1)))?;
-        return recover_from(dir, options, state, &[1], 1..2);
+        let state = Recovered { past: Past::default(), snapshot: None };
+        return replay_all(dir, options, state, BTreeMap::new(), 1..2);
     }
     if let Some(missing) = (first..=last.max(first)).find(|n| !found.logs.contains(n)) {
         return Err(OpenError::Missing(log_path(dir, missing)));
     }
-    recover_from(dir, options, state, &found.logs, first..last + 1)
+    let covered: Vec<u32> = found.logs.iter().copied().filter(|n| *n < first).collect();
+    // Side by side, as each takes a second for a million keys.
+    let (state, segments) = std::thread::scope(|scope| {
+        let verifying = scope.spawn(|| verify_covered(dir, options, &covered));
+        let state = load_snapshot(dir, options, found.snapshots.last().copied());
+        match verifying.join() {
+            Ok(segments) => Ok((state?, segments?)),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })?;
+    replay_all(dir, options, state, segments, first..last + 1)
+}
+
+fn load_snapshot(dir: &Path, options: &Options, next: Option<u32>) -> Result<Recovered, OpenError> {
+    let Some(next) = next else {
+        return Ok(Recovered { past: Past::default(), snapshot: None });
+    };
+    let path = snapshot_path(dir, next);
+    let loaded = snapshot::load(&*options.disk, &path, next)
+        .map_err(|error| OpenError::Snapshot { file: path, what: format!("{error:#}") })?;
+    Ok(Recovered { past: loaded.past, snapshot: Some((next, loaded.length)) })
+}
+
+/// The segments before the newest snapshot, which hold values alone.
+fn verify_covered(
+    dir: &Path,
+    options: &Options,
+    numbers: &[u32],
+) -> Result<BTreeMap<u32, Segment>, OpenError> {
+    let mut segments = BTreeMap::new();
+    let mut budget = VERIFIED_BYTES_MAX;
+    for number in numbers.iter().rev().copied() {
+        let segment = open_segment(&*options.disk, dir, number)?;
+        if u64::from(segment.capacity) <= budget {
+            budget -= u64::from(segment.capacity);
+            let bytes = read_all(dir, number, &segment)?;
+            check(dir, number, &bytes, None, Ending::Sealed)?;
+        }
+        segments.insert(number, segment);
+    }
+    Ok(segments)
 }
 
 struct Found {
@@ -75,27 +108,16 @@ fn list(dir: &Path, disk: &dyn Disk) -> Result<Found, OpenError> {
     Ok(Found { logs, snapshots })
 }
 
-fn recover_from(
+fn replay_all(
     dir: &Path,
     options: &Options,
     mut state: Recovered,
-    logs: &[u32],
+    mut segments: BTreeMap<u32, Segment>,
     replayed: Range<u32>,
 ) -> Result<Opened, OpenError> {
-    let disk = &*options.disk;
-    let (mut segments, mut end) = (BTreeMap::new(), 0);
-    let mut budget = VERIFIED_BYTES_MAX;
-    for number in logs.iter().rev().copied().filter(|number| *number < replayed.start) {
-        let segment = open_segment(disk, dir, number)?;
-        if u64::from(segment.capacity) <= budget {
-            budget -= u64::from(segment.capacity);
-            let bytes = read_all(dir, number, &segment)?;
-            check(dir, number, &bytes, None, Ending::Sealed)?;
-        }
-        segments.insert(number, segment);
-    }
+    let mut end = 0;
     for number in replayed.clone() {
-        let segment = open_segment(disk, dir, number)?;
+        let segment = open_segment(&*options.disk, dir, number)?;
         let bytes = read_all(dir, number, &segment)?;
         let newest = number + 1 == replayed.end;
         let ending = if newest { Ending::MayBeTorn } else { Ending::Sealed };

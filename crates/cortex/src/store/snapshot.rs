@@ -4,11 +4,14 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use anyhow::{Context, bail, ensure};
+use store::event::Standing;
 use store::frame::{self, Next};
 use store::record::{FORMAT, Record};
-use store::{Frozen, Past};
+use store::sync::message::Vector;
+use store::{Commit, Fingerprint, Frozen, Past};
 
 use super::disk::{Disk, DiskFile};
 use super::open::Options;
@@ -16,6 +19,8 @@ use super::segment::{snapshot_path, unfinished};
 
 /// One write or read; the blocks of a snapshot are a tenth of this.
 const CHUNK: usize = 1 << 20;
+/// Blocks of a snapshot that were read and wait, some 100 KiB each.
+const PIECES_AHEAD_MAX: usize = 32;
 
 /// `batch` is the last that the state holds.
 pub fn write(
@@ -92,29 +97,73 @@ pub fn load(disk: &dyn Disk, path: &Path, expected_next: u32) -> anyhow::Result<
         }
         _ => bail!("it does not begin as a snapshot with its number does"),
     }
+    let (pieces, received) = sync_channel(PIECES_AHEAD_MAX);
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(move || read_pieces(reader, &pieces));
+        let end = admit_pieces(&mut past, received);
+        let length = match reading.join() {
+            Ok(read) => read?,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        let replica = &past.replica;
+        ensure!(
+            end == Some((replica.history().len() as u64, replica.history().head())),
+            "its content is not what its last record says"
+        );
+        Ok(length)
+    })
+    .map(|length| Loaded { past, length })
+}
+
+/// What one thread reads, checks and hashes, and another puts in its place.
+enum Piece {
+    Commits(Vec<(Commit, [u8; 32])>),
+    Held(Vector),
+    Standing(Standing),
+    End(u64, Fingerprint),
+}
+
+fn read_pieces(mut reader: FrameReader, pieces: &SyncSender<Piece>) -> anyhow::Result<u64> {
     loop {
         let at = reader.at;
         let payload = reader.next()?;
-        match Record::decode(payload).with_context(|| format!("byte {at}"))? {
+        let piece = match Record::decode(payload).with_context(|| format!("byte {at}"))? {
             Record::Block(commits) => {
-                for commit in commits {
-                    past.replica.admit(commit);
-                }
+                let identified = commits.into_iter().map(|commit| {
+                    let cid = commit.cid();
+                    (commit, cid)
+                });
+                Piece::Commits(identified.collect())
             }
-            Record::Vector { held, .. } => past.held = held,
-            Record::Standing(standing) => past.standing = standing,
+            Record::Vector { held, .. } => Piece::Held(held),
+            Record::Standing(standing) => Piece::Standing(standing),
             Record::SnapshotEnd { commits, head } => {
-                let replica = &past.replica;
-                ensure!(
-                    commits == replica.history().len() as u64 && head == replica.history().head(),
-                    "its content is not what its last record says"
-                );
                 ensure!(reader.at == reader.length, "more follows byte {}", reader.at);
-                return Ok(Loaded { past, length: reader.at });
+                let _ = pieces.send(Piece::End(commits, head));
+                return Ok(reader.at);
             }
             _ => bail!("byte {at}: a record that no snapshot has"),
+        };
+        ensure!(pieces.send(piece).is_ok(), "nobody wants it any more");
+    }
+}
+
+/// Returns what the last record says.
+fn admit_pieces(past: &mut Past, pieces: Receiver<Piece>) -> Option<(u64, Fingerprint)> {
+    let mut end = None;
+    for piece in pieces {
+        match piece {
+            Piece::Commits(commits) => {
+                for (commit, cid) in commits {
+                    past.replica.admit_as(commit, &cid);
+                }
+            }
+            Piece::Held(held) => past.held = held,
+            Piece::Standing(standing) => past.standing = standing,
+            Piece::End(commits, head) => end = Some((commits, head)),
         }
     }
+    end
 }
 
 struct FrameReader {

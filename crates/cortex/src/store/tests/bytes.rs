@@ -8,6 +8,7 @@ use model::Timestamp;
 use store::Fingerprint;
 use store::frame::MARK_LENGTH;
 use store::history::History;
+use store::record::Record;
 
 use super::fixture::{Place, key, set};
 use super::memory::{MemoryDisk, MemoryFile};
@@ -144,15 +145,18 @@ async fn every_byte_flipped_is_refused_or_harms_nothing() {
 #[tokio::test]
 async fn cut_at_every_byte_it_keeps_every_whole_record_before() {
     let log = written().await;
-    let ends: Vec<usize> = {
+    // Where each record ends, and whether it is one of the writes.
+    let ends: Vec<(usize, bool)> = {
         let frames = store::frame::frames(&log.whole, header_length(), log.used);
-        frames.map(|(at, frame)| at + frame.length).collect()
+        let is_write = |payload| matches!(Record::decode(payload), Ok(Record::Commit { .. }));
+        frames.map(|(at, frame)| (at + frame.length, is_write(frame.payload))).collect()
     };
-    assert_eq!(ends.len(), RECORDS);
+    assert_eq!(ends.iter().filter(|(_, is_write)| *is_write).count(), RECORDS);
     for at in log.places().filter(|at| *at >= header_length()) {
         // A record whose last bytes are zeros anyway is whole before its end.
-        let whole = |end: &usize| log.whole[at.min(*end)..*end].iter().all(|byte| *byte == 0);
-        let expected = ends.iter().take_while(|end| whole(end)).count();
+        let whole = |end: usize| log.whole[at.min(end)..end].iter().all(|byte| *byte == 0);
+        let kept = ends.iter().take_while(|(end, _)| whole(*end));
+        let expected = kept.filter(|(_, is_write)| *is_write).count();
         log.opened_after(
             |bytes| bytes[at..].fill(0),
             |opened| {
