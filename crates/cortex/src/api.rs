@@ -19,6 +19,7 @@ mod records;
 mod releases;
 mod rollback;
 mod status;
+mod transfer;
 mod upload;
 pub mod wire;
 
@@ -117,8 +118,10 @@ pub async fn serve(context: ApiContext) -> anyhow::Result<()> {
 /// As `serve`, of a node that keeps the store and runs nothing.
 pub async fn serve_store(context: ApiContext) -> anyhow::Result<()> {
     let listener = PeerListener::bind(&context.layout)?;
-    let routes = store_routes().fallback(unknown_path).method_not_allowed_fallback(unknown_path);
-    let service = routes.with_state(shared(context)).into_make_service_with_connect_info::<Peer>();
+    let shared = shared(context);
+    let routes = store_routes(&shared);
+    let routes = routes.fallback(unknown_path).method_not_allowed_fallback(unknown_path);
+    let service = routes.with_state(shared).into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await.context("the API's socket failed")
 }
 
@@ -127,15 +130,30 @@ fn shared(context: ApiContext) -> Shared {
     Arc::new(Api { context, started_at, changes: tokio::sync::Mutex::new(()) })
 }
 
-fn store_routes() -> Router<Shared> {
+fn key_routes<S: Clone + Send + Sync + 'static>(store: SharedStore) -> Router<S> {
     Router::new()
-        .route("/v1/shutdown", post(status::shut_down))
         .route("/v1/store/value", get(keys::get).put(keys::set).delete(keys::delete))
         .route("/v1/store/hash", get(keys::hash))
         .route("/v1/store/keys", get(keys::list))
         .route("/v1/store/history", get(keys::history))
         .route("/v1/store/watch", get(keys::watch))
         .route("/v1/store/head", get(keys::head))
+        .route("/v1/store/export", get(transfer::export))
+        .route("/v1/store/import", post(transfer::import))
+        .with_state(store)
+}
+
+/// The keys of any store, and nothing of a node.
+#[cfg(test)]
+pub(crate) async fn serve_keys(layout: &DataDirectory, store: SharedStore) -> anyhow::Result<()> {
+    let listener = PeerListener::bind(layout)?;
+    let service = key_routes(store).into_make_service_with_connect_info::<Peer>();
+    axum::serve(listener, service).await.context("the API's socket failed")
+}
+
+fn store_routes(shared: &Shared) -> Router<Shared> {
+    key_routes(shared.context.store.clone())
+        .route("/v1/shutdown", post(status::shut_down))
         .route("/v1/store/squash", post(cluster::squash))
         .route("/v1/cluster", get(cluster::status))
         .route("/v1/cluster/invitations", post(cluster::invite))
@@ -144,7 +162,8 @@ fn store_routes() -> Router<Shared> {
 }
 
 fn router(context: ApiContext) -> Router {
-    store_routes()
+    let shared = shared(context);
+    store_routes(&shared)
         .route("/v1/apps", get(applications::list).post(applications::create))
         .route("/v1/apps/{app}", get(applications::show).delete(applications::destroy))
         .route("/v1/apps/{app}/ps", get(processes::list))
@@ -162,7 +181,7 @@ fn router(context: ApiContext) -> Router {
         .route("/v1/fail-points/{name}", post(status::set_fail_point))
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_path)
-        .with_state(shared(context))
+        .with_state(shared)
 }
 
 async fn unknown_path(uri: axum::http::Uri) -> Problem {

@@ -19,3 +19,4 @@ pub mod router;
 pub mod shim;
 pub mod source;
 pub mod store;
+pub mod transfer;

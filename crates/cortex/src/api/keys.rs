@@ -11,12 +11,11 @@ use model::{Key, Prefix};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use super::Shared;
 use super::problem::Problem;
 use super::progress::ndjson;
 use super::records::rfc3339;
 use super::wire::{Answer, HistoryRow, StoreChange, StoredKey};
-use crate::store::{INLINE_VALUE_MAX, ValueWriter, WatchEvent};
+use crate::store::{INLINE_VALUE_MAX, SharedStore, ValueWriter, WatchEvent};
 
 /// What one value may take; sources of applications have the same limit.
 const VALUE_BYTES_MAX: u64 = super::upload::ARCHIVE_BYTES_MAX;
@@ -36,7 +35,7 @@ pub struct KeyQuery {
 #[derive(Debug, Default, Deserialize)]
 pub struct PrefixQuery {
     #[serde(default)]
-    prefix: String,
+    pub prefix: String,
     #[serde(default)]
     limit: Option<usize>,
 }
@@ -46,7 +45,7 @@ fn key(text: &str) -> Result<Key, Problem> {
         .map_err(|error: model::key::KeyError| Problem::invalid("invalid_key", error.to_string()))
 }
 
-fn prefix(text: &str) -> Result<Prefix, Problem> {
+pub fn prefix(text: &str) -> Result<Prefix, Problem> {
     text.parse()
         .map_err(|error: model::key::KeyError| Problem::invalid("invalid_key", error.to_string()))
 }
@@ -57,11 +56,11 @@ fn no_value(key: &Key) -> Problem {
 }
 
 pub async fn get(
-    State(api): State<Shared>,
+    State(store): State<SharedStore>,
     Query(query): Query<KeyQuery>,
 ) -> Result<Response, Problem> {
     let key = key(&query.key)?;
-    let entry = api.store.lookup(&key).await?.ok_or_else(|| no_value(&key))?;
+    let entry = store.lookup(&key).await?.ok_or_else(|| no_value(&key))?;
     let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
     match (entry.value.reader().await?, entry.value) {
         (Some(reader), _) => {
@@ -74,7 +73,7 @@ pub async fn get(
 
 /// Small values go into the commit itself; once more has come than fits there, into a file.
 pub async fn set(
-    State(api): State<Shared>,
+    State(store): State<SharedStore>,
     Query(query): Query<KeyQuery>,
     body: Body,
 ) -> Result<(StatusCode, Json<Answer>), Problem> {
@@ -84,16 +83,16 @@ pub async fn set(
     while head.len() <= INLINE_VALUE_MAX {
         match body.next().await {
             None => {
-                let commit = api.store.set(key, head.into()).await?;
+                let commit = store.set(key, head.into()).await?;
                 return Ok(stored(&commit.0));
             }
             Some(chunk) => head.extend_from_slice(&chunk.map_err(cut)?),
         }
     }
-    let writer = api.store.writer().await?;
+    let writer = store.writer().await?;
     let rest = futures_util::stream::once(async { Ok(Bytes::from(head)) }).chain(body);
     let file = write(writer, rest).await?;
-    let commit = api.store.set_file(key, file).await?;
+    let commit = store.set_file(key, file).await?;
     Ok(stored(&commit.0))
 }
 
@@ -123,30 +122,30 @@ async fn write(
 }
 
 pub async fn delete(
-    State(api): State<Shared>,
+    State(store): State<SharedStore>,
     Query(query): Query<KeyQuery>,
 ) -> Result<(StatusCode, Json<Answer>), Problem> {
     let key = key(&query.key)?;
-    match api.store.delete(key.clone()).await? {
+    match store.delete(key.clone()).await? {
         Some(commit) => Ok(stored(&commit.0)),
         None => Err(no_value(&key)),
     }
 }
 
 pub async fn hash(
-    State(api): State<Shared>,
+    State(store): State<SharedStore>,
     Query(query): Query<KeyQuery>,
 ) -> Result<Json<Answer>, Problem> {
     let key = key(&query.key)?;
-    let hash = api.store.lookup_hash(&key).await?.ok_or_else(|| no_value(&key))?;
+    let hash = store.lookup_hash(&key).await?.ok_or_else(|| no_value(&key))?;
     Ok(Json([("hash".to_string(), hex(&hash).into())].into()))
 }
 
 pub async fn list(
-    State(api): State<Shared>,
+    State(store): State<SharedStore>,
     Query(query): Query<PrefixQuery>,
 ) -> Result<Json<Vec<StoredKey>>, Problem> {
-    let entries = api.store.prefix(&prefix(&query.prefix)?).await?;
+    let entries = store.prefix(&prefix(&query.prefix)?).await?;
     let rows = entries.into_iter().map(|entry| StoredKey {
         key: entry.key.to_string(),
         size: entry.value.size(),
@@ -157,11 +156,11 @@ pub async fn list(
 }
 
 pub async fn history(
-    State(api): State<Shared>,
+    State(store): State<SharedStore>,
     Query(query): Query<PrefixQuery>,
 ) -> Result<Json<Vec<HistoryRow>>, Problem> {
     let limit = query.limit.unwrap_or(HISTORY_DEFAULT).min(HISTORY_MAX);
-    let entries = api.store.history(&prefix(&query.prefix)?, limit).await?;
+    let entries = store.history(&prefix(&query.prefix)?, limit).await?;
     let rows = entries.into_iter().map(|entry| HistoryRow {
         id: hex(&entry.id.0),
         key: entry.key.to_string(),
@@ -174,10 +173,10 @@ pub async fn history(
 }
 
 pub async fn watch(
-    State(api): State<Shared>,
+    State(store): State<SharedStore>,
     Query(query): Query<PrefixQuery>,
 ) -> Result<Response, Problem> {
-    let mut watch = api.store.watch(prefix(&query.prefix)?, None).await?;
+    let mut watch = store.watch(prefix(&query.prefix)?, None).await?;
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
     tokio::spawn(async move {
         loop {
@@ -208,8 +207,8 @@ fn change(event: WatchEvent) -> StoreChange {
     }
 }
 
-pub async fn head(State(api): State<Shared>) -> Result<Json<Answer>, Problem> {
-    let head = api.store.head().await?;
+pub async fn head(State(store): State<SharedStore>) -> Result<Json<Answer>, Problem> {
+    let head = store.head().await?;
     Ok(Json([("head".to_string(), head.into())].into()))
 }
 

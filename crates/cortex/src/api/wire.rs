@@ -267,5 +267,12 @@ pub enum StoreChange {
     Resync,
 }
 
+/// What an import has written.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Imported {
+    pub keys: u64,
+    pub bytes: u64,
+}
+
 /// `{"hash": …}` and the like: answers of one value.
 pub type Answer = BTreeMap<String, Value>;

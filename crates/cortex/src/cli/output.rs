@@ -26,6 +26,13 @@ pub fn begin(text: &str) {
     stderr.flush().ok();
 }
 
+/// More of that line.
+pub fn go_on(text: &str) {
+    let mut stderr = io::stderr().lock();
+    write!(stderr, "{}", plain(text)).ok();
+    stderr.flush().ok();
+}
+
 /// `done`, or the end of a line that `begin` began without an answer.
 pub fn finish<T>(result: anyhow::Result<T>) -> anyhow::Result<T> {
     if result.is_err() {

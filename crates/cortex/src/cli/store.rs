@@ -2,6 +2,7 @@
 
 pub mod cluster;
 mod serve;
+mod transfer;
 
 use std::io::{Read, Write};
 
@@ -62,6 +63,10 @@ enum Action {
     },
     /// Print the id of the whole history
     Head,
+    /// Write the whole store to a file, to be imported into another
+    Export(transfer::Export),
+    /// Set every key of an exported store, in addition to those there are
+    Import(transfer::Import),
     /// Run the store alone, for any client of Redis
     Serve(serve::Serve),
     /// Print an invitation with which one node can join this one's cluster
@@ -121,6 +126,8 @@ impl Store {
             Action::Ls { prefix, json } => list(session, &prefix, json).await,
             Action::History { prefix, limit, json } => history(session, &prefix, limit, json).await,
             Action::Watch { prefix, json } => watch(session, &prefix, json).await,
+            Action::Export(export) => export.run(session).await,
+            Action::Import(import) => import.run(session).await,
             Action::Serve(_) => unreachable!("started without a node, see `alone`"),
         }
     }

@@ -20,9 +20,11 @@ use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::node::identity;
 use crate::node::parts::supervise;
+use crate::store::backend::Backend;
 use crate::store::bus::Bus;
 use crate::store::face::tls::{Certificate, self_made};
 use crate::store::face::{FaceConfig, FaceHandle, PORT_DEFAULT};
+use crate::store::open::Options;
 use crate::store::peers::{self, Peers};
 
 #[derive(Debug, Args)]
@@ -44,6 +46,9 @@ pub struct Serve {
     tls_key: Option<PathBuf>,
     #[command(flatten)]
     peers: PeerArgs,
+    /// Where the store is kept: local, or etcd://HOST:PORT[,HOST:PORT…][/PREFIX]
+    #[arg(long, value_name = "WHERE", default_value_t)]
+    store: Backend,
     /// Log more
     #[arg(short, long)]
     verbose: bool,
@@ -94,8 +99,13 @@ impl Serve {
         identity::socket_directory(layout)?;
         let id = identity::node_id(layout)?;
         let clock = Clock::start();
-        let prepared = peers::prepare(layout, &id, &self.peers.options()).await?;
-        let store = crate::store::open(layout, id.clone(), clock)?;
+        let wanted = self.peers.options();
+        anyhow::ensure!(
+            self.store == Backend::Local || (wanted.listen.is_none() && wanted.join.is_none()),
+            "nodes with a store in etcd meet there: leave --listen and --join out"
+        );
+        let prepared = peers::prepare(layout, &id, &wanted).await?;
+        let store = self.store.open(layout, id.clone(), clock, Options::default()).await?;
         let bus = Arc::new(Bus::default());
         let (of, named) = (layout.clone(), id.clone());
         let peers = Peers::new(prepared, of, named, clock, store.clone(), bus.clone());

@@ -9,7 +9,7 @@ use etcd_client::GetOptions;
 use model::{Prefix, Timestamp};
 use tokio::time::Instant;
 
-use self::server::EtcdSite;
+use self::server::{EtcdServer, EtcdSite};
 use super::feed::Feed;
 use super::hub::Hub;
 use super::keeping::Keeping;
@@ -21,6 +21,7 @@ use crate::store::tests::contract::{self, DEADLINE, Site, next_change, next_even
 use crate::store::tests::fixture::{bytes, key, lookup, set};
 use crate::store::values::ValueFiles;
 use crate::store::{INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, WatchEvent};
+use crate::transfer::tests::{self as transfer, Served};
 
 contract::over!(EtcdSite::new());
 
@@ -291,4 +292,23 @@ async fn value_files_go_when_no_record_names_them() {
     assert_eq!(keeping.collect().await.unwrap(), 0);
     assert!(path.is_file());
     drop(store);
+}
+
+#[tokio::test]
+async fn a_store_moves_to_etcd_and_back() {
+    let server = EtcdServer::start();
+    let local = Served::start(&Backend::Local).await;
+    transfer::fill(&local).await;
+    let (bytes, totals) = local.export("").await;
+    let etcd = Served::start(&server.backend("moved")).await;
+    assert_eq!(etcd.import(&bytes).await.keys, totals.keys);
+    let content = local.content().await;
+    assert_eq!(etcd.content().await, content);
+    let (again, of_etcd) = etcd.export("").await;
+    assert_eq!(of_etcd, totals);
+    let back = Served::start(&Backend::Local).await;
+    assert_eq!(back.import(&again).await.keys, totals.keys);
+    assert_eq!(back.content().await, content);
+    let large = content.iter().find(|(name, ..)| name == "a::large").unwrap();
+    assert_eq!(large.2.len(), transfer::LARGE);
 }
