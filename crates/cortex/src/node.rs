@@ -35,6 +35,7 @@ use crate::router::{PublicPort, RouterConfig, RouterHandle};
 use crate::store::SharedStore;
 use crate::store::backend::Backend;
 use crate::store::bus::Bus;
+use crate::store::face::FaceConfig;
 use crate::store::open::Options;
 use crate::store::peers::{self, PeerOptions, Peers, roster};
 
@@ -47,6 +48,8 @@ pub struct NodeConfig {
     /// Public HTTP: requests are told apart by their Host.
     pub http: SocketAddr,
     pub store: Backend,
+    /// Where clients of Redis find the store; none for nowhere.
+    pub redis: Option<SocketAddr>,
     /// Router threads; none for one per core.
     pub threads: Option<usize>,
     /// Tests may arm fail points through the API.
@@ -70,7 +73,7 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
     let store = config.store.open(&layout, id.clone(), clock, options).await?;
     let bus = Arc::new(Bus::default());
     let of = (layout.clone(), id.clone());
-    let peers = Peers::new(prepared, of.0, of.1, clock, store.clone(), bus);
+    let peers = Peers::new(prepared, of.0, of.1, clock, store.clone(), bus.clone());
     let asked = config.peers.listen.is_some() || config.peers.join.is_some();
     ensure!(
         !asked || peers.is_some(),
@@ -91,6 +94,11 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
     } else {
         said.await?;
     }
+    let face = config.redis.map(|address| {
+        let face = FaceConfig { tcp: Some(address), ..FaceConfig::default() };
+        crate::store::face::start(face, store.clone(), bus, id.clone(), clock)
+    });
+    let face = face.transpose()?;
     let node = Node { config, id, clock, faults, store, peers };
     let (stop_applications, stopping) = watch::channel(false);
     let (mut parts, control) = node.start(stopping)?;
@@ -104,6 +112,7 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
     let router = control.router.clone();
     tokio::task::spawn_blocking(move || router.stop(ANSWER_LIMIT)).await?;
     parts.shutdown().await;
+    drop(face);
     node.store.close().await?;
     tracing::info!(node = %node.id, "node.stopped");
     Ok(())

@@ -284,8 +284,17 @@ pub trait Store: Send + Sync + 'static {
     async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError>;
     /// Queues a write in the order of these calls; `reply` hears once it is durable. An error is
     /// returned and no reply comes when it could not be queued.
-    async fn submit(&self, _write: Submission, _reply: Reply) -> Result<(), StoreError> {
-        Err(StoreError::Refused("this kind of store has no terms for its writes".into()))
+    async fn submit(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
+        let Submission { key, change, only_over } = write;
+        reply(match (change, only_over) {
+            (Submitted::Set { value, expires: None }, None) => self.set(key, value).await.map(Some),
+            (Submitted::File { file, expires: None }, None) => {
+                self.set_file(key, file).await.map(Some)
+            }
+            (Submitted::Delete, None) => self.delete(key).await,
+            _ => Err(StoreError::Refused("this kind of store has no terms for its writes".into())),
+        });
+        Ok(())
     }
     /// As `submit`, and waits for the reply.
     async fn write(&self, write: Submission) -> Written {

@@ -38,6 +38,9 @@ pub struct Up {
     store: Backend,
     #[command(flatten)]
     peers: PeerArgs,
+    /// Open the store to Redis clients on this machine, for example at 127.0.0.1:8206
+    #[arg(long, value_name = "HOST:PORT")]
+    redis: Option<SocketAddr>,
     /// Run in the background, with DATA/node.log
     #[arg(long)]
     detach: bool,
@@ -73,6 +76,7 @@ impl Up {
             http: self.http,
             peers: self.peers.options(),
             store: self.store.clone(),
+            redis: self.redis,
             threads: self.threads.map(usize::from),
             fail_points: self.fail_points,
             search_path: std::env::var("PATH").unwrap_or_default(),
@@ -131,6 +135,7 @@ impl Up {
             .arg(layout.root())
             .args(self.threads.map(|threads| format!("--threads={threads}")))
             .args(self.peers.arguments())
+            .args(self.redis.map(|address| format!("--redis={address}")))
             .args(self.verbose.then_some("--verbose"))
             .args(self.fail_points.then_some("--fail-points"))
             .stdin(Stdio::null())

@@ -39,6 +39,7 @@ pub const PORT_DEFAULT: u16 = 8206;
 const DESCRIPTORS_RESERVED: u64 = 64;
 /// And of what the system allows, one in so many.
 const DESCRIPTORS_RESERVED_SHARE: u64 = 16;
+const DESCRIPTORS_MAX: u64 = 65_536;
 /// Each connection has some kilobytes.
 const CONNECTIONS_MAX: u64 = 50_000;
 /// Commands above 64 KiB that are being received: at most 4 MiB each.
@@ -183,9 +184,10 @@ async fn serve(
 /// How many connections the descriptors suffice for, once all of them may be used.
 fn connections_max() -> usize {
     let limit = getrlimit(Resource::Nofile);
-    if limit.current < limit.maximum {
-        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-        setrlimit(Resource::Nofile, raised).ok();
+    // What this process starts inherits the limit, and some programs count up to it.
+    let wanted = limit.maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
+    if limit.current.is_some_and(|current| current < wanted) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).ok();
     }
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let reserved = DESCRIPTORS_RESERVED + allowed / DESCRIPTORS_RESERVED_SHARE;
