@@ -7,10 +7,12 @@ pub mod resp;
 pub mod sqlite;
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use rustix::net::SendFlags;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 /// One turn is these three, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,12 @@ pub fn key(turn: u64) -> String {
 pub trait Connection: Sized + 'static {
     /// `kept`: for many actions, so that preparing statements is worth it.
     async fn open(address: SocketAddr, kept: bool) -> anyhow::Result<Self>;
+    /// Whether the protocol carries many requests at once, and the server does better so.
+    const SHARES: bool = false;
+    /// The same connection for another worker.
+    fn shared(&self) -> Option<Self> {
+        None
+    }
     async fn perform(&mut self, action: Action, turn: u64) -> anyhow::Result<()>;
     /// Says good-bye where the protocol has a word for it.
     async fn close(self);
@@ -52,13 +60,17 @@ pub fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     TcpStream::from_std(socket.into())
 }
 
+/// A server with a full backlog answers nobody who connects; the kernel would ask again after ever
+/// longer pauses, up to minutes. Whoever repeats what failed is served sooner.
+const SEND_TIME_MAX: Duration = Duration::from_secs(1);
+
 /// Sends all of it; waits only when the socket is full, or not connected yet.
 pub async fn send(stream: &TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {
         match rustix::net::send(stream, bytes, SendFlags::NOSIGNAL) {
             Ok(count) => bytes = &bytes[count..],
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
-                stream.writable().await?;
+                timeout(SEND_TIME_MAX, stream.writable()).await??;
                 // Clears the readiness when the socket is still full.
                 match stream.try_write(bytes) {
                     Ok(count) => bytes = &bytes[count..],

@@ -17,6 +17,10 @@ use super::statistics::Latencies;
 use super::{Load, Mode};
 use crate::bench::interrupted::Interrupted;
 
+/// Where workers share connections, they share so many: with one for each, etcd took half as much
+/// processor time again for an operation.
+const SHARED_CONNECTIONS: usize = 10;
+const SHARED_POLL: Duration = Duration::from_millis(1);
 /// A run that takes longer has met a server that does not answer.
 const RUN_TIME_MAX: Duration = Duration::from_secs(900);
 /// Before an action is repeated, doubled each time: without it, those who are refused would take
@@ -101,9 +105,10 @@ pub fn run<C: Connection>(
     load: Load,
     interrupted: &Interrupted,
 ) -> anyhow::Result<Seen> {
+    let pool = Rc::new(Pool::<C>::default());
     drive(load, interrupted, async move |course| match load.mode {
         Mode::NewConnection => new_connections::<C>(address, course).await,
-        Mode::Persistent => kept_connection::<C>(address, course).await,
+        Mode::Persistent => kept_connection::<C>(address, course, &pool).await,
         Mode::Unawaited => bail!("only the Redis protocol is sent without waiting"),
     })
 }
@@ -190,11 +195,46 @@ async fn once<C: Connection>(address: SocketAddr, action: Action, turn: u64) -> 
     Ok(())
 }
 
+/// Connections that workers share; empty where they cannot.
+struct Pool<C> {
+    open: RefCell<Vec<C>>,
+    next: Cell<usize>,
+}
+
+impl<C> Default for Pool<C> {
+    fn default() -> Pool<C> {
+        Pool { open: RefCell::default(), next: Cell::new(0) }
+    }
+}
+
+impl<C: Connection> Pool<C> {
+    /// None for those who open one, and where nothing is shared.
+    async fn connection(&self) -> Option<C> {
+        let number = self.next.replace(self.next.get() + 1);
+        if !C::SHARES || number < SHARED_CONNECTIONS {
+            return None;
+        }
+        while self.open.borrow().is_empty() {
+            tokio::time::sleep(SHARED_POLL).await;
+        }
+        let open = self.open.borrow();
+        open[number % open.len()].shared()
+    }
+
+    fn add(&self, opened: &C) {
+        let mut open = self.open.borrow_mut();
+        if open.len() < SHARED_CONNECTIONS {
+            open.extend(opened.shared());
+        }
+    }
+}
+
 async fn kept_connection<C: Connection>(
     address: SocketAddr,
     course: &Course,
+    pool: &Pool<C>,
 ) -> anyhow::Result<()> {
-    let mut kept = None;
+    let mut kept = pool.connection().await;
     while let Some(turn) = course.turn() {
         for action in TURN {
             let (since, mut pause) = (Instant::now(), Pause::new());
@@ -202,6 +242,7 @@ async fn kept_connection<C: Connection>(
                 let error = match &mut kept {
                     None => match C::open(address, true).await {
                         Ok(opened) => {
+                            pool.add(&opened);
                             kept = Some(opened);
                             continue;
                         }

@@ -2,6 +2,7 @@
 //! needed, and nothing stands between the load and the frames.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use anyhow::{Context, bail, ensure};
 use bytes::{Buf, Bytes, BytesMut};
@@ -16,17 +17,33 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 pub struct Etcd {
     requests: SendRequest<Bytes>,
-    driver: JoinHandle<()>,
+    /// Ends with the last who uses it.
+    #[allow(dead_code, reason = "held, not used")]
+    driver: Rc<Driver>,
+}
+
+struct Driver(JoinHandle<()>);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Connection for Etcd {
+    const SHARES: bool = true;
+
     async fn open(address: SocketAddr, _kept: bool) -> anyhow::Result<Etcd> {
         let (requests, connection) = h2::client::handshake(connect(address)?).await?;
         let driver = tokio::task::spawn_local(async move {
             // The requests on it fail too, and tell.
             connection.await.ok();
         });
-        Ok(Etcd { requests, driver })
+        Ok(Etcd { requests, driver: Rc::new(Driver(driver)) })
+    }
+
+    fn shared(&self) -> Option<Etcd> {
+        Some(Etcd { requests: self.requests.clone(), driver: self.driver.clone() })
     }
 
     async fn perform(&mut self, action: Action, turn: u64) -> anyhow::Result<()> {
@@ -58,12 +75,6 @@ impl Connection for Etcd {
     }
 
     async fn close(self) {}
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
 }
 
 impl Etcd {
