@@ -49,8 +49,8 @@ impl StoreMachine {
                 }
                 Entry::Foreign { ticket, origin, .. } => {
                     effects.push(Effect::Release { ticket });
-                    if origin.peer != self.node {
-                        let Origin { peer, session, .. } = origin;
+                    let Origin { peer, session, .. } = origin;
+                    if self.takes_from(peer, session) {
                         self.break_off(now, peer, session, Refusal::NoRoom, effects);
                     }
                 }

@@ -20,6 +20,8 @@ use crate::sync::message::{Answer, Body, Carried, Hello, Refusal, Summary, Vecto
 /// What is on its way to the taker's disk at once: batches of 256 KiB.
 pub const BATCH_BYTES_MAX: u64 = 256 << 10;
 pub const BATCHES_UNDURABLE_MAX: usize = 4;
+/// Ranges that wait to be compared, some 64 bytes each. One message can add as many.
+const ASK_MAX: usize = 1 << 18;
 /// A session without a sign of life for so long is given up.
 pub const STALLED_AFTER: Duration = Duration::from_secs(10);
 
@@ -34,6 +36,8 @@ pub(crate) struct Giving {
     vector: Vector,
     stage: Stage,
     ask: VecDeque<Summary>,
+    /// More was to be compared than is kept; the next session finds it.
+    cut: bool,
     lacking: BTreeSet<Position>,
     rounds: u32,
     batch: u32,
@@ -65,6 +69,7 @@ impl StoreMachine {
             vector: self.sync.members.vector(),
             stage: Stage::Opening,
             ask: VecDeque::new(),
+            cut: false,
             lacking: BTreeSet::new(),
             rounds: 0,
             batch: 0,
@@ -175,7 +180,12 @@ impl StoreMachine {
             return self.break_off(now, from, session, Refusal::Stalled, effects);
         }
         let learned = compare::learn(&giving.history, answers);
-        giving.ask.extend(learned.ask);
+        // Deeper ranges first: what lacks is known soon, and few ranges wait meanwhile.
+        for summary in learned.ask.into_iter().rev() {
+            giving.ask.push_front(summary);
+        }
+        giving.cut |= giving.ask.len() > ASK_MAX;
+        giving.ask.truncate(ASK_MAX);
         giving.lacking.extend(learned.lacking);
         self.give_on(effects);
     }
@@ -199,7 +209,7 @@ impl StoreMachine {
                 }
                 giving.stage = Stage::Ending;
                 // What was not compared may be lacking too: then nothing is concluded.
-                let whole = giving.ask.is_empty();
+                let whole = !giving.cut && giving.ask.is_empty();
                 let vector = if whole { giving.vector.clone() } else { Vector::new() };
                 return self.send(peer, session, Body::Done { vector }, effects);
             }
@@ -252,12 +262,13 @@ impl StoreMachine {
         head: Fingerprint,
     ) {
         let node = self.node;
-        let Some(giving) = self.giving(now, from, session) else { return };
-        if giving.stage != Stage::Ending {
+        // Out of turn it says nothing and keeps nothing alive.
+        if self.sync.giving.as_ref().is_none_or(|giving| giving.stage != Stage::Ending) {
             return;
         }
+        let Some(giving) = self.giving(now, from, session) else { return };
         let has = giving.vector.get(&node).copied().unwrap_or_default();
-        let more = !giving.ask.is_empty();
+        let more = giving.cut || !giving.ask.is_empty();
         self.sync.giving = None;
         self.calm(now, from);
         let link = self.sync.links.of(from);

@@ -268,6 +268,15 @@ impl StoreMachine {
             copying.clashing.insert(position);
             return;
         }
-        self.break_off(now, origin.peer, origin.session, Refusal::Conflict, effects);
+        if self.takes_from(origin.peer, origin.session) {
+            self.break_off(now, origin.peer, origin.session, Refusal::Conflict, effects);
+        }
+    }
+
+    /// Whether this session with a giver still goes on; it is broken off once.
+    pub(crate) fn takes_from(&self, giver: NodeTag, session: u64) -> bool {
+        let taking = self.sync.taking.get(&giver);
+        taking.is_some_and(|taking| taking.session == session)
+            || self.is_copying_from(giver, session)
     }
 }
