@@ -312,7 +312,7 @@ impl Node {
         self.event(Event::Reachable(BTreeSet::new()));
         self.disk_writes();
         // Longer than any session lives and than anything is parked.
-        self.pass(60_000);
+        self.pass(21_000);
         assert!(self.handed.len() <= self.machine.sync().parked(), "{:?}", self.handed);
         let mut past = Past::default();
         for (entry, location) in &self.log {

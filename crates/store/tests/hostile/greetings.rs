@@ -1,0 +1,210 @@
+//! Who is let in: each lie of a hello has its refusal, is reported once, and again only after it
+//! was over.
+
+use model::Timestamp;
+use store::event::{Alarm, Event};
+use store::sync::compare;
+use store::sync::message::{Body, ClusterId, Hello, Refusal};
+use store::{Horizons, NodeTag, Position, Stamp};
+
+use crate::node::{Node, delete, set, stamp, tag};
+
+pub fn open(node: &mut Node, from: NodeTag, session: u64, hello: Hello) {
+    let summaries = compare::opening(node.machine.replica().history());
+    node.say(from, session, Body::Open { hello, summaries });
+}
+
+/// As an honest peer does it.
+pub fn greet(node: &mut Node, from: NodeTag, session: u64) {
+    open(node, from, session, node.hello_of(from));
+}
+
+/// A session that gives nothing, as there is nothing.
+pub fn good_session(node: &mut Node, from: NodeTag, session: u64) {
+    greet(node, from, session);
+    assert!(matches!(node.sent.last().unwrap().1.body, Body::Opened { .. }), "{:?}", node.sent);
+    node.say(from, session, Body::Done { vector: [(from, stamp(node.now))].into() });
+    assert!(matches!(node.sent.last().unwrap().1.body, Body::Noted { whole: true, .. }));
+}
+
+fn check(refusal: Refusal, from: &str, lie: impl Fn(&mut Hello, Timestamp)) {
+    let from = tag(from);
+    let mut node = Node::founder();
+    let head = node.machine.replica().history().head();
+    let is_this = |alarm: &Alarm| {
+        matches!(alarm, Alarm::Quarantined { reason, peer }
+            if reason.kind() == refusal.kind() && *peer == from)
+    };
+    let expected = usize::from(refusal.alarms());
+    let mut session = 100;
+    for round in 1..=2 {
+        for _ in 0..3 {
+            for copies in [false, true] {
+                session += 1;
+                let mut hello = node.hello_of(from);
+                lie(&mut hello, node.now);
+                match copies {
+                    true => node.say(from, session, Body::CopyFrom { hello }),
+                    false => open(&mut node, from, session, hello),
+                }
+                assert_eq!(node.refusal_to(from).map(Refusal::kind), Some(refusal.kind()));
+                // Nothing goes on in the session that was refused.
+                node.commits(from, session, 0, vec![]);
+                assert_eq!(node.refusal_to(from), Some(Refusal::OutOfPlace));
+            }
+        }
+        let alarms = node.alarms.iter().filter(|alarm| is_this(alarm)).count();
+        assert_eq!(alarms, expected * round, "once in each round: {:?}", node.alarms);
+        if !node.machine.sync().members().is_member(from) {
+            break;
+        }
+        session += 1;
+        good_session(&mut node, from, session);
+    }
+    assert_eq!(node.machine.replica().history().head(), head);
+    node.finish();
+}
+
+#[test]
+fn a_peer_of_another_cluster() {
+    check(Refusal::OtherCluster, "n2", |hello, _| hello.cluster = ClusterId([9; 16]));
+    check(Refusal::OtherCluster, "foe", |hello, _| hello.cluster = ClusterId([9; 16]));
+}
+
+#[test]
+fn a_peer_that_nobody_knows_or_that_speaks_for_another() {
+    check(Refusal::Unknown, "foe", |_, _| {});
+    check(Refusal::OutOfPlace, "n2", |hello, _| hello.node = tag("n3"));
+    check(Refusal::OutOfPlace, "n2", |hello, _| hello.node = tag("n1"));
+}
+
+#[test]
+fn clocks_that_are_apart() {
+    let apart = Refusal::ClocksApart(0);
+    check(apart, "n2", |hello, now| hello.clock = Timestamp(now.0 + 501));
+    check(apart, "n2", |hello, now| hello.clock = Timestamp(now.0 - 2501));
+    check(apart, "n2", |hello, _| hello.clock = Timestamp(0));
+    check(apart, "n2", |hello, _| hello.clock = Timestamp(u64::MAX));
+}
+
+#[test]
+fn horizons_that_nobody_can_have() {
+    let check = |horizons: fn(Timestamp) -> Horizons| {
+        check(Refusal::Implausible, "n2", |hello, now| hello.horizons = horizons(now));
+    };
+    check(|_| Horizons { squash: Stamp(u64::MAX), garbage: Stamp(0) });
+    check(|now| Horizons { squash: stamp(Timestamp(now.0 + 502)), garbage: Stamp(0) });
+    check(|now| Horizons { squash: stamp(now), garbage: Stamp(u64::MAX) });
+    check(|now| Horizons { squash: stamp(now), garbage: stamp(now) });
+}
+
+#[test]
+fn an_evicted_peer() {
+    let mut node = Node::founder();
+    let n3 = tag("n3");
+    node.write("cluster::nodes::n3", false);
+    for session in 1..4 {
+        greet(&mut node, n3, session);
+        assert_eq!(node.refusal_to(n3), Some(Refusal::Evicted));
+    }
+    assert_eq!(node.alarms, [Alarm::Quarantined { peer: n3, reason: Refusal::Evicted }]);
+    node.finish();
+}
+
+#[test]
+fn the_alarm_tells_how_far_apart_the_clocks_are() {
+    let mut node = Node::founder();
+    let hello = Hello { clock: Timestamp(node.now.0 + 777), ..node.hello_of(tag("n2")) };
+    open(&mut node, tag("n2"), 1, hello);
+    let reason = Refusal::ClocksApart(777);
+    assert_eq!(node.alarms, [Alarm::Quarantined { peer: tag("n2"), reason }]);
+}
+
+#[test]
+fn an_answers_clock_lies_between_question_and_answer() {
+    let n2 = tag("n2");
+    for (offset, refused) in [(-501, true), (-500, false), (10, false), (3500, false), (3501, true)]
+    {
+        let mut node = Node::founder();
+        node.event(Event::Reachable([n2].into()));
+        node.pass(2000);
+        let session = node.session_to(n2).expect("it opens a session");
+        let asked = node.sent.iter().find_map(|(_, message)| match &message.body {
+            Body::Open { hello, .. } if message.session == session => Some(hello.clock),
+            _ => None,
+        });
+        // A slow wire is no clock that is wrong.
+        node.now = Timestamp(asked.unwrap().0 + 3000);
+        let clock = Timestamp(asked.unwrap().0.saturating_add_signed(offset));
+        let hello = Hello { clock, ..node.hello_of(n2) };
+        node.say(n2, session, Body::Opened { hello, answers: Some(vec![]) });
+        let apart = matches!(node.refusal_to(n2), Some(Refusal::ClocksApart(501)));
+        assert_eq!(apart, refused, "{offset}");
+        assert_eq!(node.alarms.len(), usize::from(refused));
+        node.finish();
+    }
+}
+
+#[test]
+fn acknowledgements_and_vectors_from_the_future_count_for_nothing() {
+    let mut node = Node::founder();
+    let future = stamp(Timestamp(node.now.0 + 3_600_000));
+    let said = ["n1", "n2", "n3", "foe"].map(|name| (tag(name), future));
+    for (session, from) in (1..).zip([tag("n2"), tag("n3")]) {
+        let hello = Hello { acks: said.into(), ..node.hello_of(from) };
+        open(&mut node, from, session, hello);
+        node.say(from, session, Body::Done { vector: said.into() });
+    }
+    node.write("k", true);
+    node.write("k", false);
+    node.pass(400_000);
+    node.event(Event::Squash { before: node.now });
+    node.pass(100_000);
+    assert!(node.machine.replica().newest("k").is_some(), "its delete is not collected");
+    assert!(node.machine.sync().members().held().values().all(|stamp| *stamp < future));
+    assert_eq!(node.alarms, []);
+    node.finish();
+}
+
+#[test]
+fn vectors_name_nobody_into_the_log() {
+    let mut node = Node::founder();
+    for session in 1..20 {
+        let names = (0..500).map(|n| tag(&format!("x{session}y{n}")));
+        let vector = names.map(|name| (name, stamp(node.now))).collect();
+        greet(&mut node, tag("n2"), session);
+        node.say(tag("n2"), session, Body::Done { vector });
+    }
+    assert!(node.machine.sync().members().held().len() <= 3);
+    node.finish();
+}
+
+#[test]
+fn a_copy_is_lent_to_those_alone_who_lost_their_past() {
+    let mut node = Node::founder();
+    let hello = node.hello_of(tag("n2"));
+    node.say(tag("n2"), 1, Body::CopyFrom { hello: hello.clone() });
+    assert_eq!(node.refusal_to(tag("n2")), Some(Refusal::OutOfPlace));
+    node.say(tag("n2"), 2, Body::CopyFrom { hello: Hello { fresh: true, ..hello } });
+    assert!(matches!(node.sent.last().unwrap().1.body, Body::Commits { .. }));
+    node.finish();
+}
+
+#[test]
+fn commits_below_what_everybody_was_said_to_hold() {
+    let mut node = Node::founder();
+    let n2 = tag("n2");
+    let garbage = Stamp(node.machine.sync().members().told().0 - 1);
+    let mut hello = node.hello_of(n2);
+    hello.horizons = Horizons { squash: stamp(node.now), garbage };
+    open(&mut node, n2, 1, hello);
+    assert_eq!(node.machine.replica().horizons().garbage, garbage);
+    let at = |stamp| Position { stamp: Stamp(stamp), node: n2 };
+    let now = stamp(node.now).0;
+    node.commits(n2, 1, 0, vec![set(at(now), "new"), set(at(1000), "old"), delete(at(1001), "b")]);
+    assert_eq!(node.refusal_to(n2), Some(Refusal::BelowGarbage));
+    let reason = Refusal::BelowGarbage;
+    assert_eq!(node.alarms, [Alarm::Quarantined { peer: n2, reason }]);
+    assert!(node.machine.replica().newest("old").is_none());
+    node.finish();
+}

@@ -1,0 +1,291 @@
+//! What peers say once they are let in: commits that cannot be, batches without end, last words
+//! too early, whole sessions again.
+
+use model::Timestamp;
+use store::event::{Alarm, Event};
+use store::sync::compare::{self, ROUNDS_MAX, SUMMARIES_MAX};
+use store::sync::message::{Answer, Body, Held, Range, Refusal, Summary};
+use store::{Action, Commit, Fingerprint, Horizons, NodeTag, Position, Stamp};
+
+use crate::greetings::{good_session, greet};
+use crate::node::{CLUSTER, Node, set, stamp, tag};
+
+fn at(node: &Node, ago: u64, of: &str) -> Position {
+    Position { stamp: stamp(Timestamp(node.now.0 - ago)), node: tag(of) }
+}
+
+fn opened() -> (Node, NodeTag) {
+    let mut node = Node::founder();
+    node.write("mine", true);
+    node.pass(50);
+    greet(&mut node, tag("n2"), 1);
+    (node, tag("n2"))
+}
+
+fn quarantined(node: &Node, reason: Refusal) -> usize {
+    let alarm = Alarm::Quarantined { peer: tag("n2"), reason };
+    node.alarms.iter().filter(|found| **found == alarm).count()
+}
+
+#[test]
+fn one_time_and_node_with_two_commits() {
+    let (mut node, n2) = opened();
+    let place = at(&node, 10, "n2");
+    let other = Action::Set { hash: [9; 32], sha1: [9; 20], size: 0, expires: None };
+    let other = Commit { action: other, ..set(place, "k") };
+    for (session, batch) in [(1, 0), (2, 1), (3, 2)] {
+        greet(&mut node, n2, session);
+        node.commits(n2, session, batch, vec![set(place, "k"), other.clone(), other.clone()]);
+        assert_eq!(node.refusal_to(n2), Some(Refusal::Conflict));
+    }
+    let kept = node.machine.replica().newest("k").unwrap().clone();
+    assert_eq!(kept.cid(), set(place, "k").cid(), "the first one stays");
+    assert_eq!(quarantined(&node, Refusal::Conflict), 1);
+    assert_eq!(node.alarms.len(), 2, "{:?}", node.alarms);
+    assert!(node.alarms.contains(&Alarm::Conflict { position: place }));
+    node.finish();
+}
+
+#[test]
+fn any_number_of_conflicts_fills_no_memory() {
+    let (mut node, n2) = opened();
+    for session in 2..60 {
+        greet(&mut node, n2, session);
+        let place =
+            |n| Position { stamp: Stamp(stamp(node.now).0 - 100_000 * session - n), node: n2 };
+        let twice = (0..20).flat_map(|n| [set(place(n), "k"), set(place(n), "l")]).collect();
+        node.commits(n2, session, 0, twice);
+    }
+    assert!(node.alarms.len() <= 300, "{}", node.alarms.len());
+    node.finish();
+}
+
+/// A disk that was set back makes a node meet its own commits like that: it takes them back.
+#[test]
+fn a_commit_of_this_node_that_it_does_not_know() {
+    let (mut node, n2) = opened();
+    let place = at(&node, 0, "n1");
+    node.commits(n2, 1, 0, vec![set(place, "k")]);
+    assert_eq!(node.machine.replica().newest("k").map(|c| c.at), Some(place));
+    node.write("k", true);
+    assert!(node.machine.replica().newest("k").unwrap().at > place, "its own are above it");
+    node.finish();
+}
+
+#[test]
+fn a_commit_in_the_place_of_one_of_this_nodes() {
+    let (mut node, n2) = opened();
+    let mine = node.machine.replica().newest("mine").unwrap().clone();
+    node.commits(n2, 1, 0, vec![set(mine.at, "other")]);
+    assert_eq!(node.refusal_to(n2), Some(Refusal::Conflict));
+    assert!(node.alarms.contains(&Alarm::Conflict { position: mine.at }));
+    assert_eq!(node.machine.replica().newest("mine"), Some(&mine));
+    node.finish();
+}
+
+#[test]
+fn commits_from_ahead_wait_and_count_for_nothing() {
+    let (mut node, n2) = opened();
+    let ahead = Position { stamp: stamp(Timestamp(node.now.0 + 2000)), node: n2 };
+    node.commits(n2, 1, 0, vec![set(ahead, "k"), set(ahead, "k")]);
+    assert!(node.machine.replica().newest("k").is_none());
+    assert_eq!(node.machine.sync().parked(), 1);
+    node.say(n2, 1, Body::Done { vector: [(n2, stamp(node.now))].into() });
+    assert!(matches!(node.sent.last().unwrap().1.body, Body::Noted { whole: false, .. }));
+    assert!(node.machine.sync().members().held().get(&n2).is_none());
+    node.pass(1600);
+    assert_eq!(node.machine.replica().newest("k").map(|c| c.at), Some(ahead));
+    // As many as there like: no more wait than fit.
+    greet(&mut node, n2, 2);
+    let place = |n| Position { stamp: Stamp(u64::MAX - n), node: n2 };
+    node.commits(n2, 2, 0, (0..3000).map(|n| set(place(n), "far")).collect());
+    assert_eq!(node.machine.sync().parked(), 1024);
+    node.finish();
+}
+
+#[test]
+fn more_batches_than_allowed_or_one_twice() {
+    for batches in [vec![0, 1, 2, 3, 4], vec![0, 0]] {
+        let (mut node, n2) = opened();
+        node.slow_disk = true;
+        let last = batches.len() - 1;
+        for (n, batch) in batches.into_iter().enumerate() {
+            assert_eq!(node.refusal_to(n2), None);
+            let commit = set(at(&node, n as u64, "n2"), "k");
+            node.commits(n2, 1, batch, vec![commit]);
+            assert_eq!(node.refusal_to(n2).is_some(), n == last);
+        }
+        assert_eq!(node.refusal_to(n2), Some(Refusal::OutOfPlace));
+        assert_eq!(quarantined(&node, Refusal::OutOfPlace), 1);
+        node.finish();
+    }
+}
+
+#[test]
+fn the_last_word_before_all_is_durable() {
+    let (mut node, n2) = opened();
+    node.slow_disk = true;
+    node.commits(n2, 1, 0, vec![set(at(&node, 1, "n2"), "k")]);
+    node.say(n2, 1, Body::Done { vector: [(n2, stamp(node.now))].into() });
+    assert_eq!(node.refusal_to(n2), Some(Refusal::OutOfPlace));
+    assert!(node.machine.sync().members().held().get(&n2).is_none(), "nothing is concluded");
+    node.finish();
+    assert!(node.machine.replica().newest("k").is_some(), "what came is kept");
+}
+
+#[test]
+fn a_full_disk_ends_the_session_once() {
+    let (mut node, n2) = opened();
+    node.slow_disk = true;
+    let many = (0..50).map(|n| set(at(&node, n, "n2"), &format!("k{n}"))).collect();
+    node.commits(n2, 1, 0, many);
+    let before = node.sent.len();
+    node.disk_refuses();
+    let refused = |(_, m): &&(NodeTag, _)| {
+        let store::sync::message::Message { body, .. } = m;
+        matches!(body, Body::Refused(Refusal::NoRoom))
+    };
+    assert_eq!(node.sent[before..].iter().filter(refused).count(), 1);
+    node.finish();
+}
+
+#[test]
+fn whole_sessions_again() {
+    let (mut node, n2) = opened();
+    let said = [
+        Body::Open { hello: node.hello_of(n2), summaries: vec![] },
+        Body::Commits { batch: 0, commits: vec![] },
+        Body::Done { vector: [(n2, stamp(node.now))].into() },
+    ];
+    let commit = set(at(&node, 1, "n2"), "k");
+    for round in 0..20 {
+        for body in said.clone() {
+            match body {
+                Body::Commits { batch, .. } => node.commits(n2, 1, batch, vec![commit.clone(); 3]),
+                other => node.say(n2, 1, other),
+            }
+        }
+        assert_eq!(node.machine.replica().newest("k"), node.machine.replica().newest("k"));
+        node.write("k", round % 2 == 0);
+    }
+    let newest = node.machine.replica().newest("k").unwrap();
+    assert_eq!(newest.at.node, tag("n1"), "nothing old comes back");
+    assert_eq!(node.alarms, []);
+    node.finish();
+}
+
+#[test]
+fn a_giver_that_compares_for_ever() {
+    let (mut node, n2) = opened();
+    let lie = Held::Sum { fingerprint: Fingerprint([3; 16]), count: 9 };
+    let compare = Body::Compare(vec![Summary { range: Range::ALL, held: lie.clone() }]);
+    for _ in 0..ROUNDS_MAX {
+        node.say(n2, 1, compare.clone());
+        assert!(matches!(node.sent.last().unwrap().1.body, Body::Answers(_)));
+    }
+    node.say(n2, 1, compare);
+    assert_eq!(node.refusal_to(n2), Some(Refusal::Stalled));
+    // And all at once.
+    greet(&mut node, n2, 2);
+    let all = vec![Summary { range: Range::ALL, held: lie }; SUMMARIES_MAX + 1];
+    node.say(n2, 2, Body::Compare(all));
+    assert_eq!(node.refusal_to(n2), Some(Refusal::OutOfPlace));
+    node.finish();
+}
+
+/// As a giver, after the peer opened its ears.
+fn giving() -> (Node, NodeTag, u64) {
+    let mut node = Node::founder();
+    (0..100).for_each(|n| node.write(&format!("k{n}"), true));
+    node.event(Event::Reachable([tag("n2")].into()));
+    node.pass(2000);
+    let session = node.session_to(tag("n2")).expect("it opens a session");
+    (node, tag("n2"), session)
+}
+
+#[test]
+fn a_taker_that_never_agrees() {
+    let (mut node, n2, session) = giving();
+    let held = Held::Sum { fingerprint: Fingerprint([3; 16]), count: 9 };
+    let never = vec![Answer::Holds(vec![Summary { range: Range::ALL, held }])];
+    let hello = node.hello_of(n2);
+    node.say(n2, session, Body::Opened { hello, answers: Some(never.clone()) });
+    for _ in 0..ROUNDS_MAX {
+        node.say(n2, session, Body::Answers(never.clone()));
+    }
+    assert_eq!(node.refusal_to(n2), Some(Refusal::Stalled));
+    node.finish();
+}
+
+#[test]
+fn a_taker_that_asks_for_what_does_not_exist() {
+    let (mut node, n2, session) = giving();
+    let missing = vec![9999, u32::MAX, 5, 5];
+    let hello = node.hello_of(n2);
+    let answers = Some(vec![Answer::Lacks { range: Range::ALL, missing }]);
+    node.say(n2, session, Body::Opened { hello, answers });
+    let commits = node.sent.iter().find_map(|(_, message)| match &message.body {
+        Body::Commits { commits, .. } => Some(commits.len()),
+        _ => None,
+    });
+    assert_eq!(commits, Some(1), "the one that exists, once");
+    node.say(n2, session, Body::Durable { batch: 0 });
+    assert!(matches!(node.sent.last().unwrap().1.body, Body::Done { .. }));
+    node.finish();
+}
+
+#[test]
+fn an_acknowledgement_of_nothing_ends_no_comparison() {
+    let (mut node, n2, session) = giving();
+    let history = node.machine.replica().history().clone();
+    let answers = compare::answer(&Default::default(), &compare::opening(&history));
+    let half = Answer::Holds(vec![Summary {
+        range: Range::ALL,
+        held: Held::Sum { fingerprint: Fingerprint([3; 16]), count: 90 },
+    }]);
+    let hello = node.hello_of(n2);
+    node.say(n2, session, Body::Opened { hello, answers: Some(vec![half]) });
+    assert!(matches!(node.sent.last().unwrap().1.body, Body::Compare(_)));
+    let before = node.sent.len();
+    (0..9).for_each(|batch| node.say(n2, session, Body::Durable { batch }));
+    assert_eq!(node.sent.len(), before, "it still waits for the answers");
+    node.say(n2, session, Body::Answers(answers));
+    assert!(node.sent.iter().any(|(_, m)| matches!(m.body, Body::Commits { .. })));
+    node.finish();
+}
+
+#[test]
+fn a_copy_whose_last_word_lies() {
+    let mut node = Node::new("n1");
+    let n2 = tag("n2");
+    node.write("mine", true);
+    node.event(Event::Join { cluster: CLUSTER });
+    node.event(Event::Reachable([n2].into()));
+    node.pass(2000);
+    let session = node.session_to(n2).unwrap();
+    node.say(n2, session, Body::Copying { hello: node.hello_of(n2) });
+    let horizons = Horizons { squash: Stamp(u64::MAX), garbage: Stamp(u64::MAX - 1) };
+    node.say(n2, session, Body::Copied { vector: [].into(), horizons });
+    assert_eq!(node.refusal_to(n2), Some(Refusal::Implausible));
+    assert_eq!(node.machine.replica().horizons(), Horizons::default());
+    assert!(node.machine.replica().newest("mine").is_some());
+    node.finish();
+}
+
+#[test]
+fn reported_again_after_it_was_over() {
+    let (mut node, n2) = opened();
+    for round in 1..4 {
+        node.slow_disk = true;
+        let session = 10 * round as u64;
+        greet(&mut node, n2, session);
+        node.commits(n2, session, 0, vec![set(at(&node, 2, "n2"), &format!("k{round}"))]);
+        node.say(n2, session, Body::Done { vector: [].into() });
+        node.slow_disk = false;
+        node.disk_writes();
+        assert_eq!(quarantined(&node, Refusal::OutOfPlace), round);
+        good_session(&mut node, n2, session + 1);
+        node.pass(100);
+    }
+    node.finish();
+}
