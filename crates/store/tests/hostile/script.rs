@@ -150,7 +150,7 @@ impl Life<'_> {
             Body::Open { summaries, .. } => {
                 let fewer = self.part_of(&history);
                 let answers = compare::answer(&fewer, &summaries);
-                let answers = (self.source.byte() % 4 > 0).then_some(answers);
+                let answers = (!self.source.byte().is_multiple_of(4)).then_some(answers);
                 let hello = self.hello(peer);
                 self.say(peer, session, Body::Opened { hello, answers });
             }
