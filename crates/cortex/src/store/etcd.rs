@@ -77,10 +77,11 @@ pub async fn open(
         lock(&at.store())
     })
     .await?;
-    let link = Link::connect(address).await?;
+    let link = Link::connect(address).await.map_err(LinkError::into_open)?;
     let space = Keyspace::new(&address.root);
     let identity = identity(&link, &space).await?;
-    let (cluster, opened) = link.put(&space.opened(&node), &clock.now().0.to_string()).await?;
+    let opened = link.put(&space.opened(&node), &clock.now().0.to_string()).await;
+    let (cluster, opened) = opened.map_err(LinkError::into_open)?;
     let dir = layout.etcd_values(&identity);
     let values = blocking_open(move || {
         make_dir(&dir)?;
@@ -89,7 +90,7 @@ pub async fn open(
     .await?;
     let hub = Arc::new(Hub::new(cluster, opened, values.clone(), node));
     let feed = Feed { link, space, hub, clock };
-    enter_ends(&feed).await?;
+    enter_ends(&feed).await.map_err(LinkError::into_open)?;
     tracing::info!(
         endpoints = feed.link.endpoints(),
         cluster = format!("{cluster:016x}"),
@@ -114,19 +115,13 @@ async fn blocking_open<T: Send + 'static>(
     worked.unwrap_or_else(|_| Err(OpenError::Interrupted))
 }
 
-impl From<LinkError> for OpenError {
-    fn from(error: LinkError) -> OpenError {
-        OpenError::Backend(error.to_string())
-    }
-}
-
 /// The store's own name, given once: value files belong to it wherever the cluster moves.
 async fn identity(link: &Link, space: &Keyspace) -> Result<String, OpenError> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| OpenError::Backend(format!("no random bytes: {error}")))?;
     let fresh = format!("{LAYOUT}{:016x}", u64::from_be_bytes(bytes));
-    let kept = link.create(&space.identity(), &fresh).await?;
+    let kept = link.create(&space.identity(), &fresh).await.map_err(LinkError::into_open)?;
     let text = String::from_utf8_lossy(&kept);
     let name = text.strip_prefix(LAYOUT);
     let is_name = |name: &&str| name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit());
@@ -216,7 +211,8 @@ impl EtcdStore {
     async fn record(&self, key: &Key) -> Result<Option<(StoredRecord, i64)>, StoreError> {
         self.check_open()?;
         let name = self.feed.space.name(key);
-        let read = self.feed.link.get(name.into(), GetOptions::new()).await?;
+        let read = self.feed.link.get(name.into(), GetOptions::new()).await;
+        let read = read.map_err(LinkError::into_store)?;
         let Some(kv) = read.kvs().first() else { return Ok(None) };
         let record = self.feed.record(key, kv.value());
         let now = self.feed.clock.now();
@@ -336,7 +332,8 @@ impl Store for EtcdStore {
         let mut count = 0;
         for (from, to) in self.feed.space.ranges(&Prefix::all()) {
             let options = GetOptions::new().with_range(to).with_count_only();
-            let read = self.feed.link.get(from, options).await?;
+            let read = self.feed.link.get(from, options).await;
+            let read = read.map_err(LinkError::into_store)?;
             count += usize::try_from(read.count()).unwrap_or(0);
         }
         let ended = self.feed.hub.ended(self.feed.clock.now());
@@ -385,7 +382,8 @@ impl Store for EtcdStore {
                 _ => drop(entries.remove(&key)),
             }
         })
-        .await?;
+        .await
+        .map_err(LinkError::into_store)?;
         for (key, note) in self.feed.hub.notes(prefix) {
             entries.insert(key.clone(), self.note_entry(key, note));
         }
@@ -401,7 +399,8 @@ impl Store for EtcdStore {
                 keys.insert(key);
             }
         })
-        .await?;
+        .await
+        .map_err(LinkError::into_store)?;
         keys.extend(self.feed.hub.notes(prefix).into_iter().map(|(key, _)| key));
         Ok(keys.into_iter().collect())
     }
@@ -415,7 +414,8 @@ impl Store for EtcdStore {
         self.check_open()?;
         let now = self.feed.clock.now();
         let is_wanted = |key: &Key| !self.feed.hub.has_ended(key, now);
-        let mut keys = read_keys_after(&self.feed, prefix, after, limit, is_wanted).await?;
+        let keys = read_keys_after(&self.feed, prefix, after, limit, is_wanted).await;
+        let mut keys = keys.map_err(LinkError::into_store)?;
         let notes = self.feed.hub.notes(prefix).into_iter().map(|(key, _)| key);
         keys.extend(notes.filter(|key| after.is_none_or(|after| key > after)));
         keys.sort();
@@ -451,7 +451,8 @@ impl Store for EtcdStore {
     async fn head(&self) -> Result<String, StoreError> {
         self.check_open()?;
         let options = GetOptions::new().with_count_only();
-        let read = self.feed.link.get(self.feed.space.identity().into(), options).await?;
+        let read = self.feed.link.get(self.feed.space.identity().into(), options).await;
+        let read = read.map_err(LinkError::into_store)?;
         let (cluster, revision) =
             read.header().map_or((0, 0), |header| (header.cluster_id(), header.revision()));
         Ok(format!("etcd-{cluster:016x}-{revision}"))
@@ -459,7 +460,7 @@ impl Store for EtcdStore {
 
     async fn squash(&self, before: Timestamp) -> Result<(), StoreError> {
         self.check_open()?;
-        Ok(self.feed.squash(before).await?)
+        self.feed.squash(before).await.map_err(LinkError::into_store)
     }
 
     async fn close(&self) -> Result<(), StoreError> {

@@ -57,7 +57,8 @@ impl Keeping {
                 _ => {}
             }
         })
-        .await?;
+        .await
+        .map_err(LinkError::into_store)?;
         let values = self.values.clone();
         let removed = blocking(move || {
             let removed = values.collect(|hash| referred.contains(hash));

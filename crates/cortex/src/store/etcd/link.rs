@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::StoreError;
 use super::super::backend::EtcdAddress;
+use super::super::open::OpenError;
 
 /// One answer of a cluster that is well takes milliseconds.
 const ATTEMPT_MAX: Duration = Duration::from_secs(3);
@@ -62,12 +63,17 @@ pub enum LinkError {
     Refused { endpoints: String, why: String },
 }
 
-impl From<LinkError> for StoreError {
-    fn from(error: LinkError) -> StoreError {
-        match error {
-            LinkError::Unavailable { .. } => StoreError::Unavailable(error.to_string()),
-            _ => StoreError::Refused(error.to_string()),
+/// No `From`: what builds without this feature has to infer its types with it as well.
+impl LinkError {
+    pub fn into_store(self) -> StoreError {
+        match self {
+            LinkError::Unavailable { .. } => StoreError::Unavailable(self.to_string()),
+            _ => StoreError::Refused(self.to_string()),
         }
+    }
+
+    pub fn into_open(self) -> OpenError {
+        OpenError::Backend(self.to_string())
     }
 }
 

@@ -22,7 +22,7 @@ pub const WRITES_QUEUED_MAX: usize = 1024;
 /// etcd takes 128 operations by default, and 1.5 MiB: these have half a megabyte at most.
 const TOGETHER_MAX: usize = 100;
 /// While the feed is cut a write is answered all the same, after this.
-const TELL_MAX: Duration = Duration::from_secs(2);
+const TELL_MAX: Duration = Duration::from_secs(5);
 
 pub enum Job {
     Write(Write),
@@ -131,7 +131,7 @@ impl Writes {
         let (done, revision) = match sent {
             Ok(sent) => sent,
             Err(error) => {
-                replies.into_iter().for_each(|reply| reply(Err(error.clone().into())));
+                replies.into_iter().for_each(|reply| reply(Err(error.clone().into_store())));
                 return;
             }
         };
