@@ -189,7 +189,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let command = match cli.command {
         Command::Store(store) => match store.alone() {
             Ok(serve) => return serve.run(&context),
-            Err(store) => Command::Store(store),
+            Err(store) => Command::Store(*store),
         },
         command => command,
     };

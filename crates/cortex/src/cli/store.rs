@@ -97,10 +97,10 @@ enum Action {
 
 impl Store {
     /// What runs by itself, without a node to talk to.
-    pub fn alone(self) -> Result<serve::Serve, Store> {
+    pub fn alone(self) -> Result<serve::Serve, Box<Store>> {
         match self.action {
             Action::Serve(serve) => Ok(serve),
-            action => Err(Store { action }),
+            action => Err(Box::new(Store { action })),
         }
     }
 
