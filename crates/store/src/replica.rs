@@ -1,6 +1,8 @@
 //! What one node holds of the store: the history, the winners, the horizons, and what the places
 //! of values are still needed for. Keeps itself normalised; decides nothing about disks or peers.
 
+mod restore;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -13,6 +15,8 @@ use crate::expiry::{Expiring, Expiry};
 use crate::history::{History, Inserted};
 use crate::sync::message::Vector;
 use crate::winners::Winners;
+
+pub use self::restore::Restoring;
 
 /// `squash`: superseded commits before it are dropped. `garbage`: every member holds everything
 /// up to it, so deletes up to it are dropped too.

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use model::Prefix;
 use model::key::SEPARATOR;
 
-use crate::commit::Position;
+use crate::commit::{Commit, Position};
 
 /// Inserting moves half of this many entries, some 2 KiB.
 const BLOCK_KEYS_MAX: usize = 128;
+/// When many keys come at once, blocks leave room for some more.
+const BLOCK_KEYS_FILLED: usize = BLOCK_KEYS_MAX - GROWTH;
 /// Two neighbours that together hold no more than this become one.
 const BLOCK_KEYS_MERGED: usize = BLOCK_KEYS_MAX / 2;
 /// A block grows by this much, so that little of it is empty.
@@ -35,6 +37,54 @@ pub struct Winners {
 }
 
 impl Winners {
+    /// Of all these commits, which come in the order of the history.
+    pub fn of<'a>(commits: impl Iterator<Item = &'a Commit>) -> Winners {
+        let commits: Vec<&Commit> = commits.collect();
+        let common = common_start(&commits);
+        // Texts lie anywhere in memory: most keys differ in what is copied here.
+        let start = |(n, commit): (usize, &&Commit)| {
+            let mut start = [0; 16];
+            let text = &commit.key.as_bytes()[common..];
+            let length = text.len().min(start.len());
+            start[..length].copy_from_slice(&text[..length]);
+            let half = |at: usize| {
+                u64::from_be_bytes(start[at..at + 8].try_into().expect("a half has 8 bytes"))
+            };
+            ([half(0), half(8)], n as u32)
+        };
+        let mut order: Vec<([u64; 2], u32)> = commits.iter().enumerate().map(start).collect();
+        order.sort_unstable_by(|(a, n), (b, m)| {
+            let key = |n: &u32| &commits[*n as usize].key;
+            a.cmp(b).then_with(|| key(n).cmp(key(m))).then(n.cmp(m))
+        });
+        let mut winners = Winners::default();
+        for (_, n) in order {
+            winners.push(commits[n as usize]);
+        }
+        winners
+    }
+
+    /// The key is the last one, or comes after it.
+    fn push(&mut self, commit: &Commit) {
+        let entry = (commit.key.clone(), commit.at);
+        match self.blocks.last_mut() {
+            Some(block) if block.last().is_some_and(|(key, _)| *key == entry.0) => {
+                block.pop();
+                block.push(entry);
+            }
+            Some(block) if block.len() < BLOCK_KEYS_FILLED => {
+                block.push(entry);
+                self.len += 1;
+            }
+            _ => {
+                let mut block = Vec::with_capacity(BLOCK_KEYS_FILLED);
+                block.push(entry);
+                self.blocks.push(block);
+                self.len += 1;
+            }
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.len
     }
@@ -167,6 +217,15 @@ impl Winners {
             }
         }
     }
+}
+
+/// How many bytes all keys begin with.
+fn common_start(commits: &[&Commit]) -> usize {
+    let Some(first) = commits.first().map(|commit| commit.key.as_bytes()) else { return 0 };
+    commits.iter().fold(first.len(), |common, commit| {
+        let pairs = first[..common].iter().zip(commit.key.as_bytes());
+        pairs.take_while(|(a, b)| a == b).count()
+    })
 }
 
 fn insert(block: &mut Vec<Entry>, index: usize, entry: Entry) {

@@ -8,6 +8,7 @@ use store::commit::{Action, Commit, Location, NodeTag, Position};
 use store::frame::{self, Damage, Ending, Next};
 use store::history::{History, Inserted};
 use store::record::{Record, RecordError};
+use store::replica::Restoring;
 use store::{CommitSum, Expiry, Horizons, Replica, Stamp};
 
 const KEYS: [&str; 7] = ["a", "a::b", "a::bc", "a::b::c", "a!", "b::c", "b::c::d"];
@@ -86,6 +87,16 @@ fn normalise(held: &mut BTreeMap<Position, Commit>, horizons: Horizons) {
 fn check_against(replica: &Replica, held: &BTreeMap<Position, Commit>, now: Timestamp) {
     replica.check_invariants();
     assert!(replica.history().iter().eq(held.values()));
+    let mut restoring = Restoring::new(replica.horizons());
+    for commit in replica.history().iter() {
+        assert!(restoring.take(commit.clone(), &commit.cid()));
+    }
+    let restored = restoring.finish();
+    restored.check_invariants();
+    assert_eq!(restored.live(now), replica.live(now));
+    assert_eq!(restored.segments(), replica.segments());
+    let prefix = Prefix::all();
+    assert!(restored.prefix(&prefix, now).into_iter().eq(replica.prefix(&prefix, now)));
     let mut winners: BTreeMap<&str, &Commit> = BTreeMap::new();
     for commit in held.values() {
         winners.insert(&commit.key, commit);

@@ -10,8 +10,9 @@ use anyhow::{Context, bail, ensure};
 use store::event::Standing;
 use store::frame::{self, Next};
 use store::record::{FORMAT, Record};
+use store::replica::Restoring;
 use store::sync::message::Vector;
-use store::{Commit, Fingerprint, Frozen, Past};
+use store::{Commit, Fingerprint, Frozen, Horizons, Past};
 
 use super::disk::{Disk, DiskFile};
 use super::open::Options;
@@ -86,21 +87,21 @@ pub fn load(disk: &dyn Disk, path: &Path, expected_next: u32) -> anyhow::Result<
     let mut reader = FrameReader::of(disk.open(path)?)?;
     let mut past = Past::default();
     let payload = reader.next()?;
-    match Record::decode(payload)? {
+    let horizons = match Record::decode(payload)? {
         Record::Snapshot { format, .. } if format > FORMAT => {
             bail!("it has format {format}, which a newer version of Cortex wrote")
         }
         Record::Snapshot { next, batch, clock, horizons, .. } if next == expected_next => {
-            past.replica.raise(horizons);
             past.clock = clock;
             past.next_batch = batch + 1;
+            horizons
         }
         _ => bail!("it does not begin as a snapshot with its number does"),
-    }
+    };
     let (pieces, received) = sync_channel(PIECES_AHEAD_MAX);
     std::thread::scope(|scope| {
         let reading = scope.spawn(move || read_pieces(reader, &pieces));
-        let end = admit_pieces(&mut past, received);
+        let end = take_pieces(&mut past, horizons, received);
         let length = match reading.join() {
             Ok(read) => read?,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -144,18 +145,25 @@ fn read_pieces(mut reader: FrameReader, pieces: &SyncSender<Piece>) -> anyhow::R
             }
             _ => bail!("byte {at}: a record that no snapshot has"),
         };
-        ensure!(pieces.send(piece).is_ok(), "nobody wants it any more");
+        ensure!(pieces.send(piece).is_ok(), "it has two commits at one position");
     }
 }
 
 /// Returns what the last record says.
-fn admit_pieces(past: &mut Past, pieces: Receiver<Piece>) -> Option<(u64, Fingerprint)> {
+fn take_pieces(
+    past: &mut Past,
+    horizons: Horizons,
+    pieces: Receiver<Piece>,
+) -> Option<(u64, Fingerprint)> {
+    let mut restoring = Restoring::new(horizons);
     let mut end = None;
     for piece in pieces {
         match piece {
             Piece::Commits(commits) => {
                 for (commit, cid) in commits {
-                    past.replica.admit_as(commit, &cid);
+                    if !restoring.take(commit, &cid) {
+                        return None;
+                    }
                 }
             }
             Piece::Held(held) => past.held = held,
@@ -163,6 +171,7 @@ fn admit_pieces(past: &mut Past, pieces: Receiver<Piece>) -> Option<(u64, Finger
             Piece::End(commits, head) => end = Some((commits, head)),
         }
     }
+    past.replica = restoring.finish();
     end
 }
 
