@@ -61,6 +61,14 @@ fn segment(bytes: &[u8], ending: Ending) {
 /// taken for damage. Each batch is a length byte and so many bytes; the first byte is the cut.
 fn written(bytes: &[u8]) {
     let Some((cut, mut rest)) = bytes.split_first() else { return };
+    // A value may imitate a mark, or a frame of a later batch; a write of it that is torn is then
+    // taken for damage. That refuses to start and loses nothing; here it would hide other mistakes.
+    let mut frame = Vec::new();
+    frame::write(&mut frame, 1, true, &[]);
+    let imitated = [&frame[..4], &frame::mark(1)[..4]];
+    if rest.windows(4).any(|four| imitated.contains(&four)) {
+        return;
+    }
     let mut segment = Vec::new();
     let mut ends = vec![(0, 0)];
     let mut batch = 0;

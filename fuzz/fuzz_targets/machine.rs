@@ -4,6 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 
+// The tests look at more of it than the scripts do.
+#[allow(dead_code)]
 #[path = "../../crates/store/tests/hostile/node.rs"]
 mod node;
 #[path = "../../crates/store/tests/hostile/script.rs"]

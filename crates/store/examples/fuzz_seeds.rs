@@ -23,6 +23,7 @@ fn main() -> std::io::Result<()> {
         ("resp", resp()),
         ("sync", messages()),
         ("log", log()),
+        ("machine", scripts()),
         ("commit", commits().iter().map(encoded).collect()),
     ] {
         write(&folder.join(target), &inputs)?;
@@ -202,4 +203,17 @@ fn resp() -> Vec<Vec<u8>> {
         "*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$65537\r\nv\r\n$2\r\nEX\r\n$1\r\n9\r\n",
     ];
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+/// Scripts of a hostile peer have no encoding; any bytes are one, and these are always the same.
+fn scripts() -> Vec<Vec<u8>> {
+    let script = |seed: u64| {
+        let mut chance = seed;
+        let byte = |_| {
+            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed | 1);
+            (chance >> 56) as u8
+        };
+        (0..100 + 20 * seed).map(byte).collect()
+    };
+    (1..=12).map(script).collect()
 }
