@@ -212,10 +212,10 @@ fn measure(plan: &Plan, directory: &Path, interrupted: &Interrupted) -> anyhow::
         }
     }
     if plan.has(Part::Load) {
-        let contenders: Vec<Contender> = kinds
-            .iter()
-            .map(|kind| site::start(*kind, directory, interrupted))
-            .collect::<anyhow::Result<_>>()?;
+        let mut contenders = Vec::new();
+        for kind in &kinds {
+            contenders.extend(start(*kind, directory, &mut report, interrupted)?);
+        }
         report.compare(&contenders);
         warm_up(plan, &contenders, interrupted)?;
         loads(plan, &contenders, &mut report, interrupted)?;
@@ -230,11 +230,32 @@ fn measure(plan: &Plan, directory: &Path, interrupted: &Interrupted) -> anyhow::
         eprintln!("replication, {} s", plan.seconds);
         let directory = directory.join("replication");
         std::fs::create_dir(&directory)?;
-        let pair = site::start(Kind::CortexPair, &directory, interrupted)?;
-        let (from, to) = pair.resp().zip(pair.replica).context("a pair has two addresses")?;
-        report.replication = Some(replication::measure(from, to, plan.seconds, interrupted)?);
+        if let Some(pair) = start(Kind::CortexPair, &directory, &mut report, interrupted)? {
+            let (from, to) = pair.resp().zip(pair.replica).context("a pair has two addresses")?;
+            let replicated = replication::measure(from, to, plan.seconds, interrupted)?;
+            report.replication = Some(replicated);
+        }
     }
     Ok(report)
+}
+
+/// One that cannot be started is left out with the reason: the others are worth comparing.
+fn start(
+    kind: Kind,
+    directory: &Path,
+    report: &mut Report,
+    interrupted: &Interrupted,
+) -> anyhow::Result<Option<Contender>> {
+    match site::start(kind, directory, interrupted) {
+        Ok(contender) => Ok(Some(contender)),
+        Err(error) => {
+            interrupted.check()?;
+            let why = format!("{error:#}");
+            eprintln!("{} is left out: {why}", kind.name());
+            report.leave_out(kind, why);
+            Ok(None)
+        }
+    }
 }
 
 fn loads(

@@ -150,15 +150,28 @@ impl Site {
         Ok(self.contender(Kind::Cortex, env!("CARGO_PKG_VERSION").into(), place, process))
     }
 
+    /// Its API may come up a moment after its Redis face.
+    fn invitation(&self, interrupted: &Interrupted) -> anyhow::Result<String> {
+        let deadline = Instant::now() + READY_TIME_MAX;
+        loop {
+            let mut invite = Command::new(std::env::current_exe()?);
+            invite.args(["store", "invite", "--data-dir"]).arg(self.data());
+            match output_of(&mut invite) {
+                Ok(token) => return Ok(token),
+                Err(error) if Instant::now() > deadline => return Err(error),
+                Err(_) => interrupted.check()?,
+            }
+            std::thread::sleep(READY_POLL);
+        }
+    }
+
     /// Two nodes, each with its own data; the load goes to the first.
     fn cortex_pair(self, interrupted: &Interrupted) -> anyhow::Result<Contender> {
         let mut command = self.cortex_command()?;
         command.args(["--listen", &on_loopback(free_port()?).to_string()]);
         let first = self.spawn(Kind::CortexPair, command)?;
         let first = self.serve::<resp::Resp>(first, interrupted)?;
-        let mut invite = Command::new(std::env::current_exe()?);
-        invite.args(["store", "invite", "--data-dir"]).arg(self.data());
-        let token = output_of(&mut invite)?;
+        let token = self.invitation(interrupted)?;
 
         let other = Site::new(self.directory.join("other"), None)?;
         let mut command = other.cortex_command()?;
