@@ -169,7 +169,6 @@ impl Authority {
     pub fn load_or_make(dir: &Path, cluster: ClusterId) -> anyhow::Result<Authority> {
         let (certificate, key) = paths(dir);
         if !certificate.exists() && !key.exists() {
-            private_directory(dir)?;
             let fresh = Authority::make(cluster)?;
             fresh.save(dir)?;
             return Ok(fresh);
@@ -215,6 +214,7 @@ impl Authority {
 
     /// The key first: with a certificate alone the directory would count as damaged.
     pub fn save(&self, dir: &Path) -> anyhow::Result<()> {
+        private_directory(dir).with_context(|| dir.display().to_string())?;
         let (certificate, key) = paths(dir);
         write_private(&key, self.key_pem().as_bytes())?;
         write_private(&certificate, self.certificate_pem.as_bytes())
