@@ -73,13 +73,13 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
     let store = config.store.open(&layout, id.clone(), clock, options).await?;
     let bus = Arc::new(Bus::default());
     let of = (layout.clone(), id.clone());
-    let peers = Peers::new(prepared, of.0, of.1, clock, store.clone(), bus.clone());
+    let peers = Peers::open(prepared, of.0, of.1, clock, store.clone(), bus.clone()).await?;
     let asked = config.peers.listen.is_some() || config.peers.join.is_some();
     ensure!(
         !asked || peers.is_some(),
         "nodes with a store in etcd meet there: leave --listen and --join out"
     );
-    let joining = peers.as_ref().is_some_and(|peers| peers.joins());
+    let joining = peers.as_ref().is_some_and(|peers| peers.is_joining());
     let said = {
         let (store, config, id) = (store.clone(), config.clone(), id.clone());
         async move { announce(store, &config, &id, clock, joining).await }

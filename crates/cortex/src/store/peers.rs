@@ -95,17 +95,24 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Peers {
-    /// None for a store that something else replicates.
-    pub fn new(
+    /// None for a store that something else replicates. Before anything is written: a store that is
+    /// to join must hear of it first.
+    pub async fn open(
         prepared: Prepared,
         layout: DataDirectory,
         node: NodeId,
         clock: Clock,
         store: SharedStore,
         bus: Arc<Bus>,
-    ) -> Option<Arc<Peers>> {
-        let replication = store.replication()?;
-        Some(Arc::new(Peers {
+    ) -> anyhow::Result<Option<Arc<Peers>>> {
+        let Some(replication) = store.replication() else { return Ok(None) };
+        let mut membership = Membership::load_or_found(&layout.cluster())?;
+        if membership.joining {
+            replication.join(membership.id()).await?;
+            membership.joining = false;
+            membership.save(&layout.cluster())?;
+        }
+        Ok(Some(Arc::new(Peers {
             layout,
             node,
             clock,
@@ -116,14 +123,12 @@ impl Peers {
             listener: Mutex::new(prepared.listener),
             net: OnceLock::new(),
             activating: tokio::sync::Mutex::default(),
-        }))
+        })))
     }
 
-    /// Whether an invitation was redeemed and the store does not know of it, or not all of it.
-    pub fn joins(&self) -> bool {
-        let membership = Membership::load(&self.layout.cluster());
-        let told = membership.is_ok_and(|held| held.is_some_and(|held| held.joining));
-        told || self.replication.is_joining()
+    /// Whether writes wait until this node has what its cluster has.
+    pub fn is_joining(&self) -> bool {
+        self.replication.is_joining()
     }
 
     /// As long as the node runs. Dropping the future ends the streams.
@@ -137,16 +142,11 @@ impl Peers {
 
     async fn work(&self) -> anyhow::Result<()> {
         let listens = locked(&self.listener).is_some();
-        let mut membership = Membership::load_or_found(&self.layout.cluster())?;
+        let membership = Membership::load_or_found(&self.layout.cluster())?;
         let mut changes = self.store.watch(roster::prefix(), None).await?;
         let mut moved = self.store.watch(roster::addresses_prefix(), None).await?;
-        if listens || membership.joining || membership.redeemed.is_some() {
+        if listens || membership.redeemed.is_some() {
             self.activate().await?;
-        }
-        if membership.joining {
-            self.replication.join(membership.id()).await?;
-            membership.joining = false;
-            membership.save(&self.layout.cluster())?;
         }
         loop {
             let addresses = roster::read(&*self.store).await?;

@@ -18,6 +18,7 @@ mod procfile;
 mod project;
 mod rails;
 mod redis_clients;
+mod replication;
 mod restraint;
 mod revisions;
 mod static_site;
