@@ -63,6 +63,8 @@ pub struct Net {
     book: Mutex<InvitationBook>,
     reports: Mutex<Reports>,
     addresses: Mutex<Addresses>,
+    /// An entry is written once, whoever finds that it is missing.
+    entering: tokio::sync::Mutex<()>,
     shunned: Mutex<BTreeMap<NodeTag, (Instant, String)>>,
     bulk_streams: Arc<Semaphore>,
     outbox: Arc<Outbox>,
@@ -97,6 +99,7 @@ impl Net {
             book: Mutex::default(),
             reports: Mutex::default(),
             addresses: Mutex::default(),
+            entering: tokio::sync::Mutex::default(),
             shunned: Mutex::default(),
             bulk_streams: Arc::new(Semaphore::new(BULK_STREAMS_MAX)),
             outbox: outbox.clone(),
@@ -177,6 +180,7 @@ impl Net {
         if self.replication.is_joining() {
             return Ok(());
         }
+        let _one_at_a_time = self.entering.lock().await;
         let own = vec![self.own_address().to_string()];
         let entered = locked(&self.addresses).get(&self.node).cloned();
         match entered {

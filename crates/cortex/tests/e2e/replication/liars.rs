@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cortex::store::peers::frame::{self, Frame, Greeting, read_json, write_json};
-use cortex::store::peers::identity::{Authority, Membership};
-use cortex::store::peers::tls::ClusterTls;
+use cortex::store::peers::identity::{Authority, Membership, name_of};
+use cortex::store::peers::tls::ALPN_NODE;
 use model::{NodeId, Timestamp};
 use store::event::Ticket;
 use store::sync::message::{Body, Carried, ClusterId, Hello, Message};
@@ -17,6 +17,9 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use super::member::Member;
 use crate::wait::{STATE_DEADLINE, wait_for};
@@ -25,11 +28,16 @@ use crate::wait::{STATE_DEADLINE, wait_for};
 struct Liar {
     node: NodeId,
     cluster: ClusterId,
-    tls: ClusterTls,
+    /// Trusts the victim, and shows what this one has.
+    config: Arc<ClientConfig>,
     runtime: Runtime,
     victim: String,
-    victim_id: NodeId,
+    victim_name: String,
     next_session: u64,
+}
+
+fn victim_membership(victim: &Member) -> Membership {
+    Membership::load_or_found(&victim.data().join("cluster")).expect("its identity")
 }
 
 fn now_ms() -> u64 {
@@ -51,13 +59,28 @@ impl Liar {
         let authority = Authority::load_or_make(dir, membership.id()).expect("an authority");
         let node: NodeId = node.parse().expect("a node id");
         let cluster = membership.id();
+        let own = authority.certify(cluster, &node).expect("a certificate");
+        let trusted = victim_membership(victim);
+        let trusted = Authority::load_or_make(&victim.data().join("cluster"), trusted.id());
+        let mut roots = RootCertStore::empty();
+        roots.add(trusted.expect("its authority").certificate.clone()).expect("a certificate");
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("a version")
+            .with_root_certificates(roots)
+            .with_client_auth_cert(own.chain, own.key)
+            .expect("a certificate with its key");
+        config.alpn_protocols = vec![ALPN_NODE.to_vec()];
         Liar {
-            tls: ClusterTls::new(&authority, cluster, &node).expect("a certificate"),
+            config: Arc::new(config),
             node,
             cluster,
             runtime: Runtime::new().expect("a runtime"),
             victim: victim.address(),
-            victim_id: victim.id().parse().expect("a node id"),
+            victim_name: name_of(
+                victim_membership(victim).id(),
+                &victim.id().parse().expect("a node id"),
+            ),
             next_session: 1,
         }
     }
@@ -65,8 +88,8 @@ impl Liar {
     fn try_connect(&self) -> anyhow::Result<TlsStream<TcpStream>> {
         self.runtime.block_on(async {
             let stream = TcpStream::connect(&self.victim).await?;
-            let name = self.tls.server_name(&self.victim_id)?;
-            let connector = TlsConnector::from(self.tls.node_client());
+            let name = ServerName::try_from(self.victim_name.clone())?;
+            let connector = TlsConnector::from(self.config.clone());
             let mut stream = timeout(STATE_DEADLINE, connector.connect(name, stream)).await??;
             write_json(&mut stream, &Greeting::of(self.node.clone())).await?;
             let greeting = read_json::<Greeting>(&mut stream, 4096);
@@ -198,7 +221,9 @@ fn strangers_are_refused_and_told_of_once() {
     }
     await_said(&victim, "its certificate is not that of node somebody");
     await_said(&victim, "its certificate is not of this cluster");
-    assert_eq!(times_said(&victim, "its certificate is not of this cluster"), 1);
+    await_said(&victim, "it does not speak TLS");
+    // A stranger's authority, and a forged signature: three attempts each.
+    assert_eq!(times_said(&victim, "its certificate is not of this cluster"), 2);
     assert_eq!(victim.get("precious::key").as_deref(), Some("kept"));
 }
 

@@ -38,7 +38,13 @@ impl Member {
     }
 
     pub fn join(name: &'static str, other: &Member) -> Member {
-        Member::start(name, &["--join", &other.invitation()])
+        let member = Member::start(name, &["--join", &other.invitation()]);
+        wait_for("the new member to have everything", STATE_DEADLINE, || {
+            let peers = member.peers();
+            let joined = peers["state"] == "member" || peers["state"] == "catching up";
+            if joined { Ok(()) } else { Err(format!("{peers}\n{}", member.log())) }
+        });
+        member
     }
 
     pub fn set_options(&mut self, options: &[&str]) {
