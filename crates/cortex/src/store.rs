@@ -13,6 +13,7 @@ mod etcd;
 pub mod face;
 pub mod local;
 mod log;
+mod missing;
 pub mod open;
 pub mod peers;
 mod recovery;

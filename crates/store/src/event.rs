@@ -188,6 +188,12 @@ pub enum Effect {
         ticket: Ticket,
         commit: Commit,
     },
+    /// The key's present value is the same, and its bytes have come: what could not be read when
+    /// it was announced can be now.
+    Arrived {
+        arrival: u64,
+        commit: Commit,
+    },
     /// The instant of the key's value has passed.
     Expired {
         arrival: u64,

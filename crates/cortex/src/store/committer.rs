@@ -25,7 +25,7 @@ use super::local::{Shared, key_of};
 use super::log::{Batch, CommitLog, LogError};
 use super::open::Options;
 use super::replication::Incoming;
-use super::{CommitId, Cursor, Reply, StoreError, Written, snapshot};
+use super::{CommitId, Cursor, Reply, StoreError, Value, Written, snapshot};
 use crate::driver::Clock;
 use crate::lockfile::FileLock;
 
@@ -117,6 +117,7 @@ impl Drop for AtEnd {
     fn drop(&mut self) {
         let mut watchers = self.0.watchers();
         self.0.stop("its writing thread ended".into());
+        self.0.desk.stop();
         watchers.clear();
     }
 }
@@ -294,7 +295,7 @@ impl Committer {
                 // The transport watches the keys of the roster.
                 Effect::Roster(_) => {}
                 // Delivered under the machine's lock.
-                Effect::Notify { .. } | Effect::Expired { .. } => {}
+                Effect::Notify { .. } | Effect::Arrived { .. } | Effect::Expired { .. } => {}
             }
         }
         Ok(())
@@ -316,6 +317,11 @@ impl Committer {
                     let cursor = Cursor { incarnation, arrival: *arrival };
                     self.announce(cursor, *ticket, commit);
                 }
+                Effect::Arrived { arrival, commit } => {
+                    let cursor = Cursor { incarnation, arrival: *arrival };
+                    let value = self.shared.value(commit, None);
+                    self.shared.announce(cursor, &key_of(&commit.key), value, false);
+                }
                 Effect::Expired { arrival, commit } => {
                     let cursor = Cursor { incarnation, arrival: *arrival };
                     let key = key_of(&commit.key);
@@ -334,6 +340,9 @@ impl Committer {
         }
         let key = key_of(&commit.key);
         let value = self.shared.value(commit, inline);
+        if let Some(Value::Away { desk, .. }) = &value {
+            desk.look_again();
+        }
         self.shared.announce(cursor, &key, value, false);
     }
 

@@ -3,6 +3,7 @@
 //! the transport drives it, the committer thread answers.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -17,9 +18,11 @@ use store::{Action, Commit, Event, Location, NodeTag, Stamp};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::bulk::BulkPeers;
 use super::bulk::desk::Desk;
 use super::committer::Command;
 use super::local::Shared;
+use super::missing::Missing;
 use super::{INLINE_VALUE_MAX, StoreError};
 use crate::driver::Clock;
 
@@ -102,9 +105,10 @@ impl Replication {
         self.command(Command::Tell(Event::Lost { peer }, None));
     }
 
-    /// The files of these values are here now, durable.
-    pub fn fetched(&self, hashes: Vec<[u8; 32]>) {
-        self.command(Command::Tell(Event::Fetched(hashes), None));
+    /// Begins to fetch large values from these peers, once.
+    pub fn fetch_from(&self, peers: Arc<dyn BulkPeers>) -> io::Result<()> {
+        let missing = Missing::new(&self.shared, self.commands.clone());
+        self.shared.desk.start(peers, missing)
     }
 
     pub async fn sync(&self) -> Result<(), StoreError> {

@@ -33,7 +33,8 @@ impl World {
                     self.hosts[host].alarms.insert(alarm);
                 }
                 Effect::Expired { .. } => self.count(Fault::Expiry),
-                Effect::Notify { .. } | Effect::Resync | Effect::Roster(_) => {}
+                Effect::Notify { .. } | Effect::Arrived { .. } => {}
+                Effect::Resync | Effect::Roster(_) => {}
             }
         }
     }

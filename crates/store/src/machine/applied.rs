@@ -94,6 +94,11 @@ impl StoreMachine {
             }
             Entry::Arrived { commit } => {
                 self.replica.relocate(commit.at, Location::File);
+                let present = self.replica.get(&commit.key, now);
+                if present.is_some_and(|present| present.at == commit.at) {
+                    let arrival = self.arrivals.note(commit.key.clone());
+                    effects.push(Effect::Arrived { arrival, commit });
+                }
             }
             Entry::Commit { ticket, commit } => {
                 let commit = Commit { location, ..commit };

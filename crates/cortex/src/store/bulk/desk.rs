@@ -39,8 +39,8 @@ pub enum Progress {
 pub struct Desk {
     pub(super) values: Arc<ValueFiles>,
     server: Server,
-    /// None on a node that is alone.
-    links: OnceLock<Arc<Links>>,
+    /// None on a node that is alone, and once this has stopped.
+    links: Mutex<Option<Arc<Links>>>,
     runtime: OnceLock<Handle>,
     jobs: Mutex<BTreeMap<ValueName, watch::Sender<Progress>>>,
     pub(super) changed: Notify,
@@ -58,7 +58,7 @@ impl Desk {
         Arc::new(Desk {
             server: Server::new(values.clone()),
             values,
-            links: OnceLock::new(),
+            links: Mutex::default(),
             runtime: OnceLock::new(),
             jobs: Mutex::default(),
             changed: Notify::new(),
@@ -73,11 +73,14 @@ impl Desk {
         wants: Arc<dyn Wants>,
     ) -> std::io::Result<()> {
         let links = Arc::new(Links::new(peers));
-        if self.links.set(links.clone()).is_err() {
+        let mut held = self.links();
+        if held.is_some() || self.is_stopped() {
             return Ok(());
         }
         let runtime = super::thread::runtime()?;
         let _ = self.runtime.set(runtime.handle().clone());
+        *held = Some(links.clone());
+        drop(held);
         let schedule = Schedule::new(Arc::downgrade(self), links, wants);
         super::thread::run(runtime, schedule.run())
     }
@@ -96,6 +99,7 @@ impl Desk {
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.changed.notify_one();
+        *self.links() = None;
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -107,13 +111,17 @@ impl Desk {
         self.changed.notify_one();
     }
 
+    fn links(&self) -> MutexGuard<'_, Option<Arc<Links>>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn jobs(&self) -> MutexGuard<'_, BTreeMap<ValueName, watch::Sender<Progress>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wants a value now, for a reader; it is fetched while the receiver is kept.
     pub(super) fn ask(&self, value: ValueName) -> Result<watch::Receiver<Progress>, StoreError> {
-        if self.links.get().is_none() {
+        if self.links().is_none() {
             return Err(away(&value, "this node has no peers"));
         }
         let mut jobs = self.jobs();

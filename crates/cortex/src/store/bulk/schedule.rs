@@ -1,7 +1,7 @@
 //! Which missing values are fetched, in which order, from whom. What readers wait for comes first,
 //! then the newest; of one that nobody has now, another try is made later.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ const ALL_FETCHES_MAX: usize = 12;
 const ASK_MAX: Duration = Duration::from_secs(5);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Between two looks at everything that is missing.
+const LINE_PAUSE: Duration = Duration::from_millis(50);
 /// Values put off at a time; beyond that all are tried again.
 const PUT_OFF_MAX: usize = 65_536;
 /// News come by themselves; this bounds what a lost one costs.
@@ -33,7 +35,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The store, as far as this part sees it.
 pub trait Wants: Send + Sync + 'static {
-    /// Values that winners refer to and that are not here, newest first, at most `max`.
+    /// Values that winners refer to and that are not here, newest first, at most `max`. Looks at
+    /// all there are, so it is called once for many.
     fn missing(&self, max: usize, skip: &dyn Fn(&ValueName) -> bool) -> Vec<ValueName>;
     fn is_missing(&self, value: &ValueName) -> bool;
     /// These are here now, durable.
@@ -52,6 +55,13 @@ pub struct Schedule {
     tasks: JoinSet<(ValueName, Result<(), BulkError>)>,
     running: BTreeMap<ValueName, AbortHandle>,
     put_off: BTreeMap<ValueName, PutOff>,
+    /// Whose turn is next, newest first.
+    line: VecDeque<ValueName>,
+    /// The line is to be formed anew, once this instant has come.
+    line_due: Option<Instant>,
+    /// There were more than it took.
+    was_cut: bool,
+    /// Of those in line.
     holders: BTreeMap<ValueName, Vec<NodeId>>,
     reachable: BTreeSet<NodeId>,
 }
@@ -65,6 +75,9 @@ impl Schedule {
             tasks: JoinSet::new(),
             running: BTreeMap::new(),
             put_off: BTreeMap::new(),
+            line: VecDeque::new(),
+            line_due: Some(Instant::now()),
+            was_cut: false,
             holders: BTreeMap::new(),
             reachable: BTreeSet::new(),
         }
@@ -75,6 +88,7 @@ impl Schedule {
         while let Some(desk) = self.desk.upgrade().filter(|desk| !desk.is_stopped()) {
             self.meet_peers();
             self.give_up(&desk);
+            self.form_line();
             let wait = self.start_some(&desk).await;
             let changed = desk.changed.notified();
             tokio::select! {
@@ -86,10 +100,34 @@ impl Schedule {
                     let ended = all.into_iter().filter_map(Result::ok).collect();
                     self.conclude(&desk, ended);
                 }
-                () = changed => {}
-                () = tokio::time::sleep(wait) => {}
+                () = changed => self.form_line_soon(),
+                () = tokio::time::sleep(wait) => self.form_line_soon(),
             }
         }
+    }
+
+    /// News may come by the thousand in a second.
+    fn form_line_soon(&mut self) {
+        self.line_due.get_or_insert(Instant::now() + LINE_PAUSE);
+    }
+
+    fn form_line(&mut self) {
+        let now = Instant::now();
+        if self.line.is_empty() && self.line_due.is_none() && self.was_cut {
+            self.line_due = Some(now);
+        }
+        if self.line_due.is_none_or(|due| due > now) {
+            return;
+        }
+        let skip = |value: &ValueName| {
+            let waits = self.put_off.get(value).is_some_and(|put_off| put_off.until > now);
+            waits || self.running.contains_key(value)
+        };
+        self.line = self.wants.missing(ASKED_MAX, &skip).into();
+        self.was_cut = self.line.len() == ASKED_MAX;
+        self.line_due = None;
+        let line = &self.line;
+        self.holders.retain(|value, _| line.contains(value));
     }
 
     /// Somebody new may have what nobody had.
@@ -143,31 +181,31 @@ impl Schedule {
         }
     }
 
-    /// What to start now: read ones first, then the newest; and some more, to ask for in one go.
-    fn choose(&self, desk: &Desk) -> Vec<ValueName> {
-        let now = Instant::now();
+    /// What to start now: what is read first, then the newest.
+    fn choose(&mut self, desk: &Desk) -> Vec<ValueName> {
         let mut chosen: Vec<ValueName> = desk.awaited();
         chosen.retain(|value| !self.running.contains_key(value));
         chosen.truncate(ALL_FETCHES_MAX.saturating_sub(self.running.len()));
         let mut places = FETCHES_MAX.saturating_sub(self.running.len() + chosen.len());
-        let is_large = |value: &&ValueName| value.size > LARGE_BYTES;
-        let mut large = LARGE_FETCHES_MAX
-            .saturating_sub(self.running.keys().chain(&chosen).filter(is_large).count());
-        if places == 0 {
-            return chosen;
-        }
-        let skip = |value: &ValueName| {
-            let waits = self.put_off.get(value).is_some_and(|put_off| put_off.until > now);
-            waits || self.running.contains_key(value) || chosen.contains(value)
-        };
-        let mut newest = self.wants.missing(ASKED_MAX, &skip);
-        newest.retain(|value| {
-            let taken = places > 0 && (value.size <= LARGE_BYTES || large > 0);
-            places -= usize::from(taken);
-            large = large.saturating_sub(usize::from(taken && value.size > LARGE_BYTES));
-            taken
+        let is_large = |value: &ValueName| value.size > LARGE_BYTES;
+        let large = self.running.keys().chain(&chosen).filter(|value| is_large(value)).count();
+        let mut large = LARGE_FETCHES_MAX.saturating_sub(large);
+        let (wants, running) = (&self.wants, &self.running);
+        self.line.retain(|value| {
+            if running.contains_key(value) || chosen.contains(value) {
+                return false;
+            }
+            if places == 0 || (is_large(value) && large == 0) {
+                return true;
+            }
+            // It may have been replaced since the line was formed.
+            if wants.is_missing(value) {
+                places -= 1;
+                large -= usize::from(is_large(value));
+                chosen.push(*value);
+            }
+            false
         });
-        chosen.extend(newest);
         chosen
     }
 
@@ -186,20 +224,15 @@ impl Schedule {
 
     /// Asks everybody, also for the next values in line.
     async fn find_holders(&mut self, first: &[ValueName]) {
-        let skip = |value: &ValueName| {
-            first.contains(value)
-                || self.running.contains_key(value)
-                || self.put_off.contains_key(value)
-        };
         let mut asked = first.to_vec();
-        asked.extend(self.wants.missing(ASKED_MAX.saturating_sub(first.len()), &skip));
-        asked.truncate(ASKED_MAX);
+        asked.extend(self.line.iter().take(ASKED_MAX.saturating_sub(first.len())));
         let hashes: Vec<[u8; 32]> = asked.iter().map(|value| value.hash).collect();
         let answers = join_all(self.reachable.iter().map(async |peer| {
             let answer = timeout(ASK_MAX, self.links.held(peer, &hashes)).await;
             (peer.clone(), answer.unwrap_or(Err(BulkError::Stalled)))
         }))
         .await;
+        // An empty list is known too: that one is put off when its turn comes.
         self.holders = asked.iter().map(|value| (*value, Vec::new())).collect();
         for (peer, answer) in answers {
             match answer {
@@ -211,8 +244,6 @@ impl Schedule {
                 Err(error) => tracing::debug!(%peer, %error, "bulk.not_asked"),
             }
         }
-        // Nobody has those now; they are asked for again when it is their turn.
-        self.holders.retain(|_, holders| !holders.is_empty());
     }
 
     fn start(&mut self, desk: &Arc<Desk>, value: ValueName, holders: Vec<NodeId>) {
@@ -262,7 +293,7 @@ impl Schedule {
     fn next_look(&self) -> Duration {
         let now = Instant::now();
         let retries = self.put_off.values().map(|put_off| put_off.until);
-        let next = retries.filter(|until| *until > now).min();
+        let next = retries.chain(self.line_due).filter(|at| *at > now).min();
         next.map_or(LOOK_INTERVAL, |next| (next - now).min(LOOK_INTERVAL))
     }
 }

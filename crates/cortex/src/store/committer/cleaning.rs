@@ -98,7 +98,11 @@ impl Committer {
         }
         let shared = self.shared.clone();
         let work = move || {
-            let referred = |hash: &[u8; 32]| shared.machine().replica().refers_to(hash);
+            // What is still to come is needed too, as far as it has come.
+            let referred = |hash: &[u8; 32]| {
+                let machine = shared.machine();
+                machine.replica().refers_to(hash) || machine.replica().absent().contains_key(hash)
+            };
             match shared.values.collect(referred) {
                 Ok(0) => {}
                 Ok(removed) => tracing::info!(removed, "store.values_collected"),

@@ -107,6 +107,7 @@ impl Net {
         });
         net.set_roster(addresses);
         net.replication.connect(outbox);
+        net.replication.fetch_from(net.clone())?;
         net.bus.connect(Arc::new(Neighbourhood(net.clone())));
         net.clone().spawn(liveness::run(node, clock.now(), links, heard));
         net.clone().spawn(dial::run(net.clone()));

@@ -1,0 +1,79 @@
+//! What of this node's large values is on other nodes only: the store's side of their fetching.
+//! Looks at the commits in small steps, so that no write waits for it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Weak};
+
+use store::{Event, Position, Replica};
+
+use super::bulk::ValueName;
+use super::bulk::schedule::Wants;
+use super::committer::Command;
+use super::local::Shared;
+
+/// Looked at under one lock of the machine: well below a millisecond.
+const STEP: usize = 256;
+
+pub struct Missing {
+    /// The store ends when its owner drops it.
+    shared: Weak<Shared>,
+    commands: Sender<Command>,
+}
+
+impl Missing {
+    pub fn new(shared: &Arc<Shared>, commands: Sender<Command>) -> Arc<Missing> {
+        Arc::new(Missing { shared: Arc::downgrade(shared), commands })
+    }
+}
+
+impl Wants for Missing {
+    fn missing(&self, max: usize, skip: &dyn Fn(&ValueName) -> bool) -> Vec<ValueName> {
+        let Some(shared) = self.shared.upgrade() else { return Vec::new() };
+        let mut newest: BinaryHeap<Reverse<(Position, ValueName)>> = BinaryHeap::new();
+        let mut after = None;
+        loop {
+            let machine = shared.machine();
+            let replica = machine.replica();
+            let from = after.map_or(Unbounded, Excluded);
+            let step = replica.absent().range::<[u8; 32], _>((from, Unbounded)).take(STEP);
+            after = None;
+            for (hash, absent) in step {
+                after = Some(*hash);
+                let value = ValueName { hash: *hash, size: absent.size };
+                let winner = absent.needed_by.iter().rev().find(|at| wins(replica, **at));
+                let Some(at) = winner.filter(|_| !skip(&value)) else { continue };
+                newest.push(Reverse((*at, value)));
+                if newest.len() > max {
+                    newest.pop();
+                }
+            }
+            if after.is_none() {
+                break;
+            }
+        }
+        newest.into_sorted_vec().into_iter().map(|Reverse((_, value))| value).collect()
+    }
+
+    fn is_missing(&self, value: &ValueName) -> bool {
+        let Some(shared) = self.shared.upgrade() else { return false };
+        let machine = shared.machine();
+        let replica = machine.replica();
+        let absent = replica.absent().get(&value.hash);
+        absent.is_some_and(|absent| absent.needed_by.iter().any(|at| wins(replica, *at)))
+    }
+
+    fn arrived(&self, values: &[ValueName]) {
+        let hashes = values.iter().map(|value| value.hash).collect();
+        // A store that has stopped finds the files when it starts again.
+        let _ = self.commands.send(Command::Tell(Event::Fetched(hashes), None));
+    }
+}
+
+/// Whether the commit gives its key the present value; superseded ones are history without bytes.
+fn wins(replica: &Replica, at: Position) -> bool {
+    let commit = replica.history().get(at);
+    commit.is_some_and(|commit| replica.newest(&commit.key).is_some_and(|newest| newest.at == at))
+}
