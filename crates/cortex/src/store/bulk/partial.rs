@@ -40,10 +40,6 @@ impl Partial {
         Ok(Partial { value, shape, values, file, path, spans, page: None, groups, left, unsynced })
     }
 
-    pub fn value(&self) -> ValueName {
-        self.value
-    }
-
     /// Proven and in the file.
     pub fn bytes(&self) -> u64 {
         (self.groups * GROUP_BYTES as u64).min(self.value.size)

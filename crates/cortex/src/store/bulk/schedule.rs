@@ -136,6 +136,7 @@ impl Schedule {
         if !reachable.is_subset(&self.reachable) {
             self.put_off.clear();
             self.holders.clear();
+            self.line_due = Some(Instant::now());
         }
         self.reachable = reachable;
     }
@@ -159,6 +160,8 @@ impl Schedule {
             if chosen.is_empty() {
                 return self.next_look();
             }
+            // What is asked for now is asked of those who are there now.
+            self.meet_peers();
             let chosen = self.take_present(desk, chosen).await;
             let unknown: Vec<ValueName> =
                 chosen.iter().filter(|v| !self.holders.contains_key(v)).copied().collect();
