@@ -41,6 +41,8 @@ const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIF
 #[derive(Clone, Debug, Default)]
 pub struct PeerOptions {
     pub listen: Option<SocketAddr>,
+    /// Told to others in place of where this node listens.
+    pub advertise: Option<SocketAddr>,
     pub join: Option<Token>,
 }
 
@@ -49,6 +51,7 @@ pub struct PeerOptions {
 pub struct Prepared {
     listener: Option<TcpListener>,
     listen: SocketAddr,
+    advertise: Option<SocketAddr>,
 }
 
 /// Redeems the invitation, if one was given; the identity that comes of it is durable then. Blocks
@@ -74,7 +77,7 @@ pub async fn prepare(
         let held = held.map_or_else(|| Membership::load_or_found(&dir), Ok)?;
         Membership { listen: Some(listen), ..held }.save(&dir)?;
     }
-    Ok(Prepared { listener, listen })
+    Ok(Prepared { listener, listen, advertise: options.advertise })
 }
 
 pub struct Peers {
@@ -85,6 +88,7 @@ pub struct Peers {
     replication: Replication,
     bus: Arc<Bus>,
     listen: SocketAddr,
+    advertise: Option<SocketAddr>,
     listener: Mutex<Option<TcpListener>>,
     net: OnceLock<Arc<Net>>,
     activating: tokio::sync::Mutex<()>,
@@ -120,6 +124,7 @@ impl Peers {
             replication,
             bus,
             listen: prepared.listen,
+            advertise: prepared.advertise,
             listener: Mutex::new(prepared.listener),
             net: OnceLock::new(),
             activating: tokio::sync::Mutex::default(),
@@ -196,6 +201,7 @@ impl Peers {
             authority,
             membership,
             listener,
+            advertise: self.advertise,
         })
         .await?;
         let _ = self.net.set(net.clone());

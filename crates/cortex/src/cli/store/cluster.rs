@@ -20,6 +20,9 @@ pub struct PeerArgs {
     /// Where other nodes reach this one [default: 0.0.0.0:8205 once it has company]
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<SocketAddr>,
+    /// Where other nodes find this one, if not where it listens: behind a forwarded port
+    #[arg(long, value_name = "HOST:PORT", requires = "listen")]
+    advertise: Option<SocketAddr>,
     /// Join a cluster: what `cortex store invite` printed on one of its members
     #[arg(long, value_name = "INVITATION")]
     join: Option<Token>,
@@ -27,14 +30,15 @@ pub struct PeerArgs {
 
 impl PeerArgs {
     pub fn options(&self) -> PeerOptions {
-        PeerOptions { listen: self.listen, join: self.join.clone() }
+        PeerOptions { listen: self.listen, advertise: self.advertise, join: self.join.clone() }
     }
 
     /// The same options for a process that is started in the background.
     pub fn arguments(&self) -> Vec<String> {
         let listen = self.listen.map(|listen| format!("--listen={listen}"));
         let join = self.join.as_ref().map(|join| format!("--join={join}"));
-        listen.into_iter().chain(join).collect()
+        let advertise = self.advertise.map(|at| format!("--advertise={at}"));
+        listen.into_iter().chain(advertise).chain(join).collect()
     }
 }
 

@@ -140,8 +140,8 @@ impl Server {
                 let path = values.path(&value.hash);
                 tracing::error!(
                     path = %path.display(),
-                    "bulk.value_damaged: the file is not what its name says; move it away, and it \
-                     is fetched again from a node that has it"
+                    "bulk.value_damaged: the file is not what its name says and is not given to \
+                     others: look after this disk, then put the file of another node in its place"
                 );
                 return Err(Unmet::Unable("its file is damaged".into()));
             }

@@ -45,6 +45,7 @@ pub struct Parts {
     pub authority: Authority,
     pub membership: Membership,
     pub listener: TcpListener,
+    pub advertise: Option<SocketAddr>,
 }
 
 pub struct Net {
@@ -59,6 +60,7 @@ pub struct Net {
     pub roster_changed: Notify,
     clock: Clock,
     listen: SocketAddr,
+    advertise: Option<SocketAddr>,
     seeds: Vec<Seed>,
     book: Mutex<InvitationBook>,
     reports: Mutex<Reports>,
@@ -77,7 +79,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Net {
     pub async fn start(parts: Parts) -> anyhow::Result<Arc<Net>> {
-        let Parts { node, clock, store, replication, bus, authority, membership, listener } = parts;
+        let Parts { node, clock, store, replication, bus, authority, .. } = parts;
+        let (membership, listener) = (parts.membership, parts.listener);
         let tls = ClusterTls::new(&authority, membership.id(), &node)?;
         let links = Arc::new(Links::new(replication.clone()));
         let outbox = Outbox::start(replication.clone(), links.clone())?;
@@ -95,6 +98,7 @@ impl Net {
             roster_changed: Notify::new(),
             clock,
             listen: listener.local_addr()?,
+            advertise: parts.advertise,
             seeds: membership.seeds,
             book: Mutex::default(),
             reports: Mutex::default(),
@@ -170,6 +174,9 @@ impl Net {
 
     /// Where others find this node.
     pub fn own_address(&self) -> SocketAddr {
+        if let Some(advertised) = self.advertise {
+            return advertised;
+        }
         let others = locked(&self.addresses);
         let others = others.iter().filter(|(node, _)| **node != self.node);
         let towards = others.flat_map(|(_, at)| at).find_map(|at| at.parse::<SocketAddr>().ok());
