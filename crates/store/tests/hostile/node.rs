@@ -246,7 +246,8 @@ impl Node {
                     self.aside.extend(commits.iter().map(|commit| commit.at));
                     later.push((commits, anew));
                 }
-                Effect::Expired { .. } | Effect::Resync | Effect::Roster(_) => {}
+                Effect::Arrived { .. } | Effect::Expired { .. } => {}
+                Effect::Resync | Effect::Roster(_) => {}
             }
         }
         self.check();
