@@ -10,6 +10,7 @@ mod express;
 mod faults;
 mod hello;
 mod journey;
+mod large_values;
 mod machine;
 mod measurements;
 mod node;

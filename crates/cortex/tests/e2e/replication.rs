@@ -1,7 +1,7 @@
 //! Several stores on loopback: what one accepts all have, whatever happens to them meanwhile.
 
 mod liars;
-mod member;
+pub mod member;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

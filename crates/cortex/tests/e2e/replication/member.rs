@@ -136,6 +136,10 @@ impl Member {
         self.run(arguments).succeeded().stdout
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it is up").id()
+    }
+
     pub fn id(&self) -> String {
         fs::read_to_string(self.data().join("node.id")).expect("its id").trim().to_string()
     }

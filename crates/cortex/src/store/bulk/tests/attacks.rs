@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
-use super::world::{Fate, Node, Peers, bytes};
+use super::world::{Fate, Node, Peers, bytes, runtime};
 use crate::store::bulk::frame::{Kind, Request, decode_bits, encode_bits};
 use crate::store::bulk::outline::Outline;
 use crate::store::bulk::serve::Server;
@@ -134,7 +134,7 @@ proptest! {
 
     #[test]
     fn no_bytes_upset_a_server(noise in proptest::collection::vec(any::<u8>(), 0..600)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let runtime = runtime();
         runtime.block_on(async {
             let from = Node::new();
             let server = Server::new(from.values.clone());

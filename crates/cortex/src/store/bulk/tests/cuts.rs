@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::world::{Fate, Node, Peers, bytes};
+use super::world::{Fate, Node, Peers, bytes, runtime};
 use crate::store::bulk::{BulkError, GROUP_BYTES, SPAN_GROUPS};
 
 const SPAN: usize = SPAN_GROUPS * GROUP_BYTES;
@@ -138,7 +138,7 @@ proptest! {
         cuts in proptest::collection::vec(0u64..200_000, 0..6),
         restart in any::<bool>(),
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let runtime = runtime();
         runtime.block_on(async {
             let (from, mut to) = (Node::new(), Node::new());
             let value = from.store(&bytes(size, 5));

@@ -53,6 +53,12 @@ fn open(dir: &TempDir) -> Arc<ValueFiles> {
     ValueFiles::open(dir.path().to_path_buf(), Duration::from_secs(3600)).unwrap()
 }
 
+/// Its clock passes only while nothing else is to be done: stalls and pauses cost no time.
+pub fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().start_paused(true).build().unwrap()
+}
+
 /// Bytes that no two groups share.
 pub fn bytes(size: usize, seed: u64) -> Vec<u8> {
     let mut hasher = blake3::Hasher::new();
