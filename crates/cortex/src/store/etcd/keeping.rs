@@ -75,8 +75,8 @@ impl Keeping {
 
 impl Feed {
     /// Compacts etcd to the newest revision that is known to be older than `before`. All users of
-    /// the cluster share one history. That revision is never a delete: etcd, at least as
-    /// old as Debian's, forgets the delete to which it compacts and lets a watcher go on from there.
+    /// the cluster share one history. That revision is never a delete: etcd, at least as old as
+    /// Debian's, forgets the delete to which it compacts and lets a watcher go on from there.
     pub async fn squash(&self, before: Timestamp) -> Result<(), LinkError> {
         let now = self.clock.now();
         if before > now {
