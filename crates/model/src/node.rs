@@ -19,8 +19,8 @@ pub struct Member {
     pub unknown: Unknown,
 }
 
-/// `node::ID::address`: where other members reach it, `HOST:PORT` each. Written by that node when it
-/// changes.
+/// `node::ID::address`: where other members reach it, `HOST:PORT` each. Written by that node when
+/// it changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeAddress {
     pub v: u32,

@@ -1,5 +1,5 @@
-//! Peers that should not be trusted: strangers, forged certificates, and a member that lies. Each is
-//! refused and told of once, and nothing that was stored is touched.
+//! Peers that should not be trusted: strangers, forged certificates, and a member that lies. Each
+//! is refused and told of once, and nothing that was stored is touched.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
