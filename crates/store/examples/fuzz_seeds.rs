@@ -1,6 +1,6 @@
-//! Writes the inputs that fuzzing starts from, made of real encodings: `cargo run -p store --example
-//! fuzz_seeds -- fuzz/seeds`. Writes the same bytes every time, so that a change of an encoding
-//! shows. Owns no format; the crate's encoders do the work.
+//! Writes the inputs that fuzzing starts from, made of real encodings:
+//! `cargo run -p store --example fuzz_seeds -- fuzz/seeds`. Writes the same bytes every time, so
+//! that a change of an encoding shows. Owns no format; the crate's encoders do the work.
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,5 @@
 //! What goes wrong by itself: connections, disks, clocks, machines, and operators in a hurry.
 
-use store::Stamp;
 use store::event::Event;
 
 use super::disk::Disk;
@@ -190,7 +189,7 @@ impl World {
         this.forgettable.clear();
         this.alarms.clear();
         let told = this.told;
-        this.impaired = Some(this.impaired.unwrap_or(Stamp::default()).max(told));
+        this.impaired = Some(this.impaired.unwrap_or_default().max(told));
         self.reassess(Gone::Disk);
         self.judge_host(host);
     }

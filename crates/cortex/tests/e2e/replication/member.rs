@@ -169,7 +169,7 @@ impl Member {
 
     pub fn peers(&self) -> Value {
         let text = self.run(&["store", "peers", "--json"]);
-        serde_json::from_str(&text.stdout).unwrap_or_else(|_| Value::String(text.stderr))
+        serde_json::from_str(&text.stdout).unwrap_or(Value::String(text.stderr))
     }
 
     pub fn await_reachable(&self, count: usize) {
