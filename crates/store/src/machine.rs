@@ -47,6 +47,8 @@ pub struct StoreMachine {
     held: VecDeque<Write>,
     pub(crate) on_its_way: Option<(u64, Vec<Entry>)>,
     next_batch: u64,
+    /// After the disk refused what must be written.
+    persist_from: Timestamp,
     squash_at: Timestamp,
     writes_from: Timestamp,
     /// After a tick that left some for the next one.
@@ -66,7 +68,7 @@ impl StoreMachine {
         let mut clock = HybridClock::default();
         clock.restore(past.clock);
         let incarnation = clock.next(now).0;
-        let members = Members::new(node, &past.replica, past.held, past.clock);
+        let members = Members::new(node, &past.replica, past.held, past.promised);
         let alone = members.is_alone();
         let standing_kept = past.standing.incarnation != 0;
         let mut standing = past.standing;
@@ -85,6 +87,7 @@ impl StoreMachine {
             held: VecDeque::new(),
             on_its_way: None,
             next_batch: past.next_batch,
+            persist_from: now,
             squash_at: now.after(SQUASH_INTERVAL),
             writes_from: now.after(wait),
             expire_not_before: now,
@@ -133,8 +136,9 @@ impl StoreMachine {
             history: self.replica.history().clone(),
             horizons: self.replica.horizons(),
             clock: self.clock.last(),
+            promised: self.sync.members.promise_kept(),
             held: self.sync.members.kept().clone(),
-            standing: self.sync.standing,
+            standing: self.sync.logged,
         }
     }
 
@@ -177,6 +181,10 @@ impl StoreMachine {
         // A horizon never passes what this node has issued: a write must not be born behind it.
         let squash = before.min(self.clock.last()).max(self.replica.horizons().squash);
         let garbage = self.garbage_for(now, squash);
+        if !self.is_in_cluster() && garbage > self.replica.horizons().garbage {
+            // Members to come must not think that this node missed what it has collected.
+            self.wait(Waiting::Vector, effects);
+        }
         self.raise_to(Horizons { squash, garbage }, effects);
     }
 }
@@ -238,6 +246,7 @@ impl Machine for StoreMachine {
             expiry.map(|expires| expires.time().max(self.expire_not_before)),
             self.sync_deadline(),
             early.then_some(self.writes_from),
+            self.retry_at(),
         ];
         times.into_iter().flatten().min()
     }

@@ -6,6 +6,7 @@ use crate::commit::{Commit, Location};
 use crate::event::Standing;
 use crate::record::Record;
 use crate::replica::Replica;
+use crate::sync::members::forget_beyond;
 use crate::sync::message::Vector;
 
 #[derive(Clone, Debug)]
@@ -13,6 +14,8 @@ pub struct Past {
     pub replica: Replica,
     /// The newest stamp that the log knows.
     pub clock: Stamp,
+    /// This node issues nothing more up to here.
+    pub promised: Stamp,
     pub next_batch: u64,
     pub held: Vector,
     pub standing: Standing,
@@ -25,6 +28,7 @@ impl Default for Past {
         Past {
             replica: Replica::default(),
             clock: Stamp::default(),
+            promised: Stamp::default(),
             next_batch: 1,
             held: Vector::new(),
             standing: Standing::default(),
@@ -55,12 +59,21 @@ impl Past {
             }
             Record::Vector { promise, held } => {
                 self.clock = self.clock.max(promise);
+                self.promised = promise;
                 self.held = held;
             }
-            Record::Standing(standing) => self.standing = standing,
+            Record::Standing(standing) => {
+                if standing.cluster != self.standing.cluster {
+                    self.replica.lower_horizons();
+                }
+                self.standing = standing;
+            }
             Record::Forgotten { positions, clock } => {
                 self.replica.forget(&positions);
+                self.replica.limit_squash(clock);
                 self.clock = clock;
+                self.promised = self.promised.min(clock);
+                forget_beyond(&mut self.held, clock);
             }
             Record::Closed => self.unclean = false,
             Record::Segment { .. }

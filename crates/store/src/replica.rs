@@ -54,6 +54,7 @@ pub struct Frozen {
     pub horizons: Horizons,
     /// The newest stamp this node knows of, which the history may hold no longer.
     pub clock: Stamp,
+    pub promised: Stamp,
     pub held: Vector,
     pub standing: Standing,
 }
@@ -226,6 +227,17 @@ impl Replica {
         let Some(commit) = self.history.get(at) else { return false };
         let moved = Commit { location, ..commit.clone() };
         self.admit(moved) == Admitted::Known
+    }
+
+    /// What one cluster has collected says nothing of another.
+    pub fn lower_horizons(&mut self) {
+        self.horizons = Horizons::default();
+    }
+
+    /// A clock that ran ahead may have squashed ahead. What was dropped was superseded all the same.
+    pub fn limit_squash(&mut self, newest: Stamp) {
+        let least = Stamp(self.horizons.garbage.0.saturating_add(1));
+        self.horizons.squash = self.horizons.squash.min(newest.max(least));
     }
 
     /// Raises the horizons and drops what nobody needs any more.

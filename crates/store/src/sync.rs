@@ -15,13 +15,12 @@ pub mod schedule;
 mod take;
 pub mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::Timestamp;
 
 use crate::commit::NodeTag;
-use crate::event::Standing;
-use crate::machine::queue::Waiting;
+use crate::event::{Standing, Ticket};
 
 use self::copy::{Copying, Lending};
 use self::give::Giving;
@@ -31,11 +30,22 @@ use self::park::Parked;
 use self::schedule::{SYNC_INTERVAL, VECTOR_INTERVAL};
 use self::take::Taking;
 
+/// Why something is set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aside {
+    /// The clock was wrong.
+    Mend,
+    /// A copy of this session replaces it.
+    Copy(u64),
+}
+
 /// What the machine knows beyond its own writes.
 pub struct Sync {
     pub(crate) standing: Standing,
     /// The standing is in the log, so peers may hear of it.
     pub(crate) standing_kept: bool,
+    /// The standing as the log has it.
+    pub(crate) logged: Standing,
     pub(crate) members: Members,
     pub(crate) links: Links,
     pub(crate) giving: Option<Giving>,
@@ -45,8 +55,12 @@ pub struct Sync {
     pub(crate) parked: Parked,
     /// Commits are being issued anew: nothing is said to peers meanwhile.
     pub(crate) mending: bool,
-    /// What the disk had no room for and must be in the log.
-    pub(crate) again: Vec<Waiting>,
+    /// Writes of the batch on its way that issue something anew.
+    pub(crate) reissuing: BTreeSet<Ticket>,
+    /// What the shell was asked to set aside.
+    pub(crate) aside: Option<Aside>,
+    /// A copy is complete and not yet in the log.
+    pub(crate) concluding: bool,
     pub(crate) next_session: u64,
     pub(crate) push_at: Option<Timestamp>,
     pub(crate) sync_at: Timestamp,
@@ -64,6 +78,7 @@ impl Sync {
         Sync {
             standing,
             standing_kept,
+            logged: if standing_kept { standing } else { Standing::default() },
             members,
             links,
             giving: None,
@@ -72,7 +87,9 @@ impl Sync {
             lending: BTreeMap::new(),
             parked: Parked::default(),
             mending: false,
-            again: Vec::new(),
+            reissuing: BTreeSet::new(),
+            aside: None,
+            concluding: false,
             // Sessions of an earlier life are not taken for those of this one.
             next_session: standing.incarnation.max(now.0 << 16),
             push_at: None,

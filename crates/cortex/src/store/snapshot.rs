@@ -12,7 +12,7 @@ use store::frame::{self, Next};
 use store::record::{FORMAT, Record};
 use store::replica::Restoring;
 use store::sync::message::Vector;
-use store::{Commit, Fingerprint, Frozen, Horizons, Past};
+use store::{Commit, Fingerprint, Frozen, Horizons, Past, Stamp};
 
 use super::disk::{Disk, DiskFile};
 use super::open::Options;
@@ -66,7 +66,7 @@ fn write_file(
     };
     let (clock, horizons) = (frozen.clock, frozen.horizons);
     put(&Record::Snapshot { format: FORMAT, next, batch, clock, horizons })?;
-    put(&Record::Vector { promise: clock, held: frozen.held.clone() })?;
+    put(&Record::Vector { promise: frozen.promised, held: frozen.held.clone() })?;
     put(&Record::Standing(frozen.standing))?;
     for block in frozen.history.blocks() {
         put(&Record::Block(block.commits().to_vec()))?;
@@ -119,7 +119,7 @@ pub fn load(disk: &dyn Disk, path: &Path, expected_next: u32) -> anyhow::Result<
 /// What one thread reads, checks and hashes, and another puts in its place.
 enum Piece {
     Commits(Vec<(Commit, [u8; 32])>),
-    Held(Vector),
+    Held { promise: Stamp, held: Vector },
     Standing(Standing),
     End(u64, Fingerprint),
 }
@@ -136,7 +136,7 @@ fn read_pieces(mut reader: FrameReader, pieces: &SyncSender<Piece>) -> anyhow::R
                 });
                 Piece::Commits(identified.collect())
             }
-            Record::Vector { held, .. } => Piece::Held(held),
+            Record::Vector { promise, held } => Piece::Held { promise, held },
             Record::Standing(standing) => Piece::Standing(standing),
             Record::SnapshotEnd { commits, head } => {
                 ensure!(reader.at == reader.length, "more follows byte {}", reader.at);
@@ -166,7 +166,10 @@ fn take_pieces(
                     }
                 }
             }
-            Piece::Held(held) => past.held = held,
+            Piece::Held { promise, held } => {
+                past.promised = promise;
+                past.held = held;
+            }
             Piece::Standing(standing) => past.standing = standing,
             Piece::End(commits, head) => end = Some((commits, head)),
         }

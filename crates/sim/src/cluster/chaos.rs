@@ -1,11 +1,12 @@
 //! What goes wrong by itself: connections, disks, clocks, machines, and operators in a hurry.
 
+use model::Prefix;
 use store::event::Event;
 
 use super::disk::Disk;
 use super::fault::Fault;
 use super::ledger::Gone;
-use super::world::{Happening, World};
+use super::world::{CLUSTER, Happening, World};
 
 /// How far clocks that are right are from the true time at most.
 pub(crate) const SKEW_MS: i64 = 200;
@@ -144,7 +145,7 @@ impl World {
     /// Somebody else must hold what counts, or there is nothing left to test.
     fn may_lose(&self, host: usize) -> bool {
         let others = (0..self.hosts.len()).filter(|other| *other != host);
-        self.hosts[host].connected && others.into_iter().any(|o| self.hosts[o].is_sound())
+        self.hosts[host].connected && others.into_iter().any(|o| self.hosts[o].is_sound(o))
     }
 
     fn roll_back(&mut self, host: usize) {
@@ -157,10 +158,21 @@ impl World {
         }
         let Some(made) = self.hosts[host].disk.roll_back(&mut self.random) else { return };
         self.count(Fault::Rollback);
-        self.tell(|| {
-            format!("n{host} has its disk of {} back", made as i64 - super::world::EPOCH as i64)
-        });
+        let made = made.saturating_sub(super::world::EPOCH);
+        self.tell(|| format!("n{host} has its disk of {made} back"));
         self.forget_disk(host);
+        // Of a time when it knew nobody: somebody has to let it join again.
+        if !self.knows_others(host) {
+            self.hosts[host].disk = Disk::default();
+            self.estrange(host);
+        }
+    }
+
+    fn knows_others(&self, host: usize) -> bool {
+        let roster: Prefix = "cluster::nodes".parse().expect("a valid prefix");
+        let entries = self.hosts[host].replica().winners(&roster);
+        let others = entries.iter().filter(|commit| !commit.is_delete());
+        others.count() > 1 && self.hosts[host].cluster == CLUSTER
     }
 
     fn lose_disk(&mut self, host: usize) {
@@ -174,8 +186,14 @@ impl World {
         self.count(Fault::LostDisk);
         self.tell(|| format!("n{host} has an empty disk"));
         self.hosts[host].disk = Disk::default();
+        self.estrange(host);
+    }
+
+    fn estrange(&mut self, host: usize) {
         self.forget_disk(host);
-        self.hosts[host].joining = true;
+        // Until somebody finds it and lets it join again, it is a stranger.
+        self.hosts[host].connected = false;
+        self.hosts[host].home = super::host::stranger(host);
     }
 
     /// What the node had shown and told came from a disk that is no more.
@@ -184,9 +202,11 @@ impl World {
         let this = &mut self.hosts[host];
         let past = this.disk.recover();
         this.garbage = past.replica.horizons().garbage;
+        this.cluster = past.standing.cluster;
         this.state = super::host::State::Down(Box::new(past));
         this.shown.clear();
         this.forgettable.clear();
+        this.superseded.clear();
         this.alarms.clear();
         let told = this.told;
         this.impaired = Some(this.impaired.unwrap_or_default().max(told));
@@ -205,7 +225,7 @@ impl World {
     fn let_join(&mut self) {
         let outside = |host: &usize| {
             let this = &self.hosts[*host];
-            this.is_up() && !this.joining && (!this.connected || this.evicted)
+            this.is_up() && (!this.connected || this.evicted)
         };
         if let Some(host) = (0..self.hosts.len()).find(outside) {
             self.invite(host);

@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use model::{NodeId, Timestamp};
 use store::event::{Alarm, Entry};
+use store::sync::message::ClusterId;
 use store::{NodeTag, Past, Position, Replica, Stamp, StoreMachine, Ticket};
 
 use super::disk::Disk;
+use super::operator::roster_key;
+use super::world::CLUSTER;
 
 pub(crate) enum State {
     Up(Box<StoreMachine>),
@@ -40,6 +43,8 @@ pub(crate) struct Host {
     next_ticket: u64,
     pub batch: Option<Batch>,
     pub reachable: BTreeSet<NodeTag>,
+    /// Until it joins, a node is a cluster of its own; the first one founds the one that counts.
+    pub home: ClusterId,
     /// It is in the cluster's network: it founded it, or somebody let it join.
     pub connected: bool,
     /// It was asked to join and its shell will repeat that until it did.
@@ -56,6 +61,10 @@ pub(crate) struct Host {
     pub shown: BTreeMap<Arc<str>, BTreeSet<Position>>,
     /// Commits that it may forget, as they were issued anew.
     pub forgettable: BTreeSet<Position>,
+    /// Commits that it may forget, as one that was issued anew had replaced them.
+    pub superseded: BTreeSet<Position>,
+    /// The cluster that its log names.
+    pub cluster: ClusterId,
     /// Writes that issue a commit anew.
     pub anew: BTreeMap<Ticket, Position>,
     pub alarms: BTreeSet<Alarm>,
@@ -79,6 +88,7 @@ impl Host {
             next_ticket: 0,
             batch: None,
             reachable: BTreeSet::new(),
+            home: if index == 0 { CLUSTER } else { stranger(index) },
             connected: false,
             joining: false,
             evicted: false,
@@ -88,6 +98,8 @@ impl Host {
             was_evicted: false,
             shown: BTreeMap::new(),
             forgettable: BTreeSet::new(),
+            superseded: BTreeSet::new(),
+            cluster: ClusterId::default(),
             anew: BTreeMap::new(),
             alarms: BTreeSet::new(),
             fetching: false,
@@ -151,13 +163,36 @@ impl Host {
         self.fetching = false;
     }
 
-    /// It belongs to the cluster as far as it knows, and has caught up.
-    pub fn is_sound(&self) -> bool {
-        let settled = self.machine().is_none_or(|machine| {
-            let sync = machine.sync();
-            sync.standing().fresh_until <= sync.members().told()
-                && sync.members().is_member(self.tag)
+    /// It runs as a member and can say so to others.
+    pub fn is_member(&self) -> bool {
+        let settled = self.machine().is_some_and(|machine| {
+            let standing = machine.sync().standing();
+            let joined = standing.fresh_until != Stamp(u64::MAX);
+            standing.cluster == CLUSTER && joined && machine.sync().members().is_member(self.tag)
         });
+        settled && self.connected && !self.joining && !self.evicted
+    }
+
+    /// It belongs to the cluster as far as it knows, and has caught up.
+    pub fn is_sound(&self, index: usize) -> bool {
+        let settled = match &self.state {
+            State::Up(machine) => {
+                let sync = machine.sync();
+                sync.standing().cluster == CLUSTER
+                    && sync.standing().fresh_until <= sync.members().told()
+                    && sync.members().is_member(self.tag)
+            }
+            State::Down(past) => {
+                let listed = past.replica.newest(roster_key(index).as_str());
+                past.standing.cluster == CLUSTER
+                    && past.standing.fresh_until <= past.clock
+                    && listed.is_some_and(|commit| !commit.is_delete())
+            }
+        };
         self.connected && !self.joining && !self.evicted && self.impaired.is_none() && settled
     }
+}
+
+pub(crate) fn stranger(index: usize) -> ClusterId {
+    ClusterId([100 + index as u8; 16])
 }

@@ -28,7 +28,8 @@ impl World {
 
     /// What the cluster cannot hear of.
     fn is_outside(&self, host: usize) -> bool {
-        self.hosts[host].evicted || self.standing(host).cluster != CLUSTER
+        let this = &self.hosts[host];
+        this.evicted || this.joining || self.standing(host).cluster != CLUSTER
     }
 
     /// A batch is about to be written.
@@ -55,18 +56,32 @@ impl World {
         for entry in entries {
             match entry {
                 Entry::Commit { ticket, commit } => {
+                    let removed = commit.is_delete().then(|| super::operator::listed(&commit.key));
+                    if let Some(gone) = removed.flatten().and_then(|tag| self.index_of(tag)) {
+                        self.hosts[gone].was_evicted = true;
+                    }
                     self.ledger.accept(commit, outside);
                     if let Some(replaced) = self.hosts[host].anew.get(ticket) {
                         self.ledger.replaced(*replaced);
                     }
                     roster |= is_roster_key(&commit.key);
                 }
+                Entry::Foreign { commit, .. } if self.hosts[host].cluster == CLUSTER => {
+                    roster |= self.ledger.found(commit.at) && is_roster_key(&commit.key);
+                }
                 Entry::Standing(standing) => {
+                    if standing.cluster != self.hosts[host].cluster {
+                        // Another cluster, another truth.
+                        self.hosts[host].cluster = standing.cluster;
+                        self.hosts[host].shown.clear();
+                    }
                     let asked = standing.fresh_until == Stamp(u64::MAX);
                     self.hosts[host].joining &= !(asked && standing.cluster == CLUSTER);
                 }
                 Entry::Forgotten { positions, .. } => {
                     let this = &mut self.hosts[host];
+                    let superseded = positions.iter().filter(|at| this.superseded.contains(at));
+                    superseded.for_each(|at| self.ledger.replaced(*at));
                     for at in positions.iter().filter(|at| this.forgettable.contains(at)) {
                         this.shown.values_mut().for_each(|shown| _ = shown.remove(at));
                     }
@@ -99,11 +114,19 @@ impl World {
         let mut ledger = std::mem::take(&mut self.ledger);
         let counted = |gone: Gone| {
             let hosts = self.hosts.iter();
-            hosts.filter(move |host| gone == Gone::Disk || !host.evicted).collect::<Vec<_>>()
+            let inside = hosts.filter(|host| host.cluster == CLUSTER && !host.joining);
+            inside.filter(move |host| gone == Gone::Disk || !host.evicted).collect::<Vec<_>>()
         };
         let hosts = counted(gone);
+        // What a clock that is ahead has stamped will be stamped anew, and covers nothing.
+        let limit = self.now + 2 * CLOCK_AHEAD_MAX_MS;
         let held = |ledger: &super::ledger::Ledger, key: &str, at: Position| {
-            hosts.iter().any(|host| ledger.covers(host.replica(), key, at))
+            hosts.iter().any(|host| {
+                let newest = host.replica().newest(key).map(|commit| commit.at.stamp.time().0);
+                let covers = newest.is_none_or(|newest| newest <= limit);
+                let there = host.replica().history().get(at).is_some();
+                there || covers && ledger.covers(host.replica(), key, at)
+            })
         };
         ledger.reassess(&held, gone);
         if gone == Gone::Disk {
@@ -169,12 +192,19 @@ impl World {
             }
             State::Down(past) => past.held.clone(),
         };
-        if self.standing(host).cluster != CLUSTER || self.hosts[host].evicted {
+        // Whoever joins has told nothing yet.
+        let standing = self.standing(host);
+        let joins = standing.fresh_until == Stamp(u64::MAX);
+        if standing.cluster != CLUSTER || self.hosts[host].evicted || joins {
             return;
         }
         let replica = self.hosts[host].replica();
         for (origin, until) in claims {
-            if let Some((key, at)) = self.ledger.uncovered(replica, origin, until) {
+            // What a member issued before it was put on the roster anew is no part of a claim.
+            let machine = self.hosts[host].machine();
+            let since = machine.and_then(|machine| machine.sync().members().since(origin));
+            let since = since.unwrap_or_default();
+            if let Some((key, at)) = self.ledger.uncovered(replica, origin, since, until) {
                 let until = placed(Position { stamp: until, node: origin });
                 panic!("n{host} claims everything up to {until}, and has not {key} {}", placed(at));
             }
@@ -253,7 +283,10 @@ impl World {
     /// Members as everybody sees them; none while somebody sees it otherwise, or has not caught up.
     pub(crate) fn converged(&self) -> Result<Vec<usize>, String> {
         let reference = (0..self.hosts.len())
-            .find(|host| self.hosts[*host].connected && self.is_member(*host))
+            .find(|host| {
+                let this = &self.hosts[*host];
+                this.connected && !this.evicted && self.is_member(*host)
+            })
             .ok_or("nobody is a member")?;
         let roster = self.roster_of(reference);
         let members: Vec<usize> =
@@ -269,7 +302,7 @@ impl World {
                 () if machine.sync().standing().cluster != CLUSTER => "has not joined",
                 () if machine.sync().standing().fresh_until == Stamp(u64::MAX) => "joins",
                 () if !same => "holds something else",
-                () if !replica.absent().is_empty() => "lacks a large value",
+                () if self.lacks_file(*member, &members) => "lacks a large value",
                 () if machine.doubt().is_some() => "doubts its clock",
                 () if !this.values.is_empty() => "waits for its writes",
                 () => continue,
@@ -277,6 +310,12 @@ impl World {
             return Err(format!("n{member} {problem} (by n{reference})"));
         }
         Ok(members)
+    }
+
+    /// What a member still has may be gone with the disk of whoever wrote it.
+    fn lacks_file(&self, host: usize, members: &[usize]) -> bool {
+        let mut absent = self.hosts[host].replica().absent().keys();
+        absent.any(|hash| members.iter().any(|other| self.hosts[*other].disk.holds_file(hash)))
     }
 
     pub(crate) fn roster_of(&self, host: usize) -> BTreeSet<NodeTag> {

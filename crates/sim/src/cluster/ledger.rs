@@ -61,6 +61,11 @@ impl Ledger {
         known.is_some_and(|known| known.cids.contains(&commit.cid()))
     }
 
+    /// What seemed lost was on its way to somebody; true if it was so.
+    pub fn found(&mut self, at: Position) -> bool {
+        self.known_mut(at).is_some_and(|known| std::mem::take(&mut known.lost))
+    }
+
     pub fn replaced(&mut self, at: Position) {
         if let Some(known) = self.known_mut(at) {
             known.replaced = true;
@@ -94,16 +99,18 @@ impl Ledger {
         }
     }
 
-    /// A commit that was issued by a node up to a stamp and that a replica does not cover.
+    /// A commit that was issued by a node between two stamps and that a replica does not cover.
     pub fn uncovered(
         &self,
         replica: &Replica,
         origin: NodeTag,
+        from: Stamp,
         until: Stamp,
     ) -> Option<(Arc<str>, Position)> {
         let end = Position::start_of(Stamp(until.0.saturating_add(1)));
         self.keys.iter().find_map(|(key, commits)| {
-            let mut before = commits.range(..end).rev();
+            let start = Position::start_of(from).min(end);
+            let mut before = commits.range(start..end).rev();
             let (at, _) = before.find(|(at, known)| at.node == origin && known.counts())?;
             (!self.covers(replica, key, *at)).then(|| (key.clone(), *at))
         })

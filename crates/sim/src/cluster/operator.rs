@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use model::{Key, Timestamp};
+use model::{Key, NodeId, Timestamp};
 use store::event::{Alarm, Event};
-use store::{Change, Expiry, Stamp, Write};
+use store::{Change, Expiry, NodeTag, Stamp, Write};
 
 use super::fault::Fault;
 use super::world::{CLUSTER, EPOCH, Happening, World};
@@ -22,6 +22,12 @@ pub(crate) fn roster_key(host: usize) -> Key {
     format!("cluster::nodes::n{host}").parse().expect("a valid key")
 }
 
+/// Whose entry on the roster this is.
+pub(crate) fn listed(key: &str) -> Option<NodeTag> {
+    let node: NodeId = key.strip_prefix("cluster::nodes::")?.parse().ok()?;
+    Some(NodeTag::from(&node))
+}
+
 /// One history.
 pub fn live(world: &mut World) {
     world.found();
@@ -36,7 +42,9 @@ pub fn live(world: &mut World) {
 }
 
 impl World {
+    /// Nothing goes wrong before there is something.
     fn found(&mut self) {
+        self.calm = true;
         self.hosts[0].connected = true;
         for host in 0..self.hosts.len() {
             let skew = super::chaos::SKEW_MS as u64;
@@ -49,6 +57,8 @@ impl World {
             self.run_until(self.now + 50);
             self.invite(host);
         }
+        self.run_until(self.now + 500);
+        self.calm = false;
         let wait = self.random.between(0, 3000);
         self.later(wait, Happening::Chaos);
         let wait = self.random.between(0, 500);
@@ -120,8 +130,12 @@ impl World {
 
     /// A running member that knows what it says.
     pub(crate) fn sound_member(&mut self) -> Option<usize> {
-        let sound = |host: &usize| self.hosts[*host].is_up() && self.hosts[*host].is_sound();
-        let sound: Vec<usize> = (0..self.hosts.len()).filter(sound).collect();
+        let sound = |host: &usize| self.hosts[*host].is_up() && self.hosts[*host].is_sound(*host);
+        let mut sound: Vec<usize> = (0..self.hosts.len()).filter(sound).collect();
+        if sound.is_empty() {
+            // One that waits for members that are gone is better than none.
+            sound = (0..self.hosts.len()).filter(|host| self.hosts[*host].is_member()).collect();
+        }
         let index = self.random.between(0, sound.len() as u64) as usize;
         sound.get(index).copied()
     }
@@ -134,9 +148,11 @@ impl World {
         if !self.hosts[host].connected && !self.hosts[host].replica().history().is_empty() {
             self.count(Fault::JoinWithPast);
         }
-        self.set(member, roster_key(host));
         self.hosts[host].connected = true;
         self.hosts[host].joining = true;
+        // Whoever joins again is another member than before.
+        self.write(member, roster_key(host), Change::Delete, Vec::new());
+        self.set(member, roster_key(host));
         let wait = self.delay(10, 500, 3000);
         self.later(wait, Happening::Join(host));
     }
@@ -151,7 +167,8 @@ impl World {
 
     pub(crate) fn evict(&mut self, host: usize) {
         let others = (0..self.hosts.len()).filter(|other| *other != host);
-        let sound: Vec<usize> = others.filter(|other| self.hosts[*other].is_sound()).collect();
+        let sound: Vec<usize> =
+            others.filter(|other| self.hosts[*other].is_sound(*other)).collect();
         let up: Vec<usize> =
             sound.iter().copied().filter(|other| self.hosts[*other].is_up()).collect();
         let index = self.random.between(0, up.len() as u64) as usize;
@@ -222,10 +239,11 @@ impl World {
             if self.hosts[host].clock_right && machine.doubt().is_some() {
                 self.trust_clock(host);
             }
-            if !self.hosts[host].connected || self.hosts[host].joining {
+            if self.hosts[host].joining || !self.hosts[host].connected && !self.calm {
                 continue;
             }
-            let unlisted = joins && !listed && !self.hosts[host].evicted;
+            let unlisted = (joins || self.calm) && !listed && !self.hosts[host].evicted;
+            let unlisted = unlisted && self.hosts[host].connected;
             if unlisted || listed && !joins && (stuck || other) {
                 self.invite(host);
             }
@@ -244,6 +262,10 @@ impl World {
         let before = self.contents(first);
         let newest = self.hosts[first].replica().history().last().map(|commit| commit.at.stamp);
         let newest = newest.unwrap_or_default();
+        if newest.time().0 > self.now + ROUND_MS {
+            // A node that is alone goes on from where its clock was, until that time comes.
+            return;
+        }
         let end = self.now + COLLECT_MS_MAX;
         let behind = |world: &World| {
             let of = |member: &usize| world.hosts[*member].replica().horizons().garbage;

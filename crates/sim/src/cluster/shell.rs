@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use model::Timestamp;
 use store::event::{Effect, Entry, Event};
-use store::sync::message::{Body, Message};
+use store::sync::message::{Body, Hello, Message, Vector};
 use store::sync::wire;
-use store::{Action, Change, Commit, Location, NodeTag, Position, Ticket, Write};
+use store::{Action, Change, Commit, Location, NodeTag, Position, Stamp, Ticket, Write};
 
 use super::fault::Fault;
 use super::host::Batch;
@@ -78,11 +78,8 @@ impl World {
     fn acknowledged(&mut self, host: usize, ticket: Ticket, cid: Option<[u8; 32]>) {
         let this = &mut self.hosts[host];
         assert!(this.values.remove(&ticket).is_some(), "n{host} answers twice");
-        // A delete with nothing to delete stands for the commit as well.
-        if let Some(at) = this.anew.remove(&ticket)
-            && cid.is_none()
-        {
-            self.ledger.replaced(at);
+        if this.anew.remove(&ticket).is_some() && cid.is_none() {
+            self.tell(|| format!("n{host} does not issue it anew"));
         }
     }
 
@@ -188,13 +185,15 @@ impl World {
         if self.hosts[host].fetching {
             return;
         }
-        let Some(hash) = machine.replica().absent().keys().next().copied() else { return };
-        let holder = (0..self.hosts.len()).find(|peer| {
-            let there = &self.hosts[*peer];
-            let reached = there.is_up() && self.network.is_open(host, *peer);
-            *peer != host && reached && there.disk.holds_file(&hash)
+        let mut absent = machine.replica().absent().keys().copied();
+        let found = absent.find(|hash| {
+            (0..self.hosts.len()).any(|peer| {
+                let there = &self.hosts[peer];
+                let reached = there.is_up() && self.network.is_open(host, peer);
+                (peer == host || reached) && there.disk.holds_file(hash)
+            })
         });
-        if holder.is_some() || self.hosts[host].disk.holds_file(&hash) {
+        if let Some(hash) = found {
             self.hosts[host].fetching = true;
             let life = self.hosts[host].life;
             let wait = self.delay(1, 300, 5000);
@@ -220,6 +219,9 @@ impl World {
             let issued = anew.iter().any(|(anew, _)| *anew == at);
             if issued || at.stamp.time() > limit {
                 self.hosts[host].forgettable.insert(at);
+            }
+            if !issued && at.stamp.time() > limit {
+                self.hosts[host].superseded.insert(at);
             }
         }
         let mut writes = Vec::new();
@@ -255,6 +257,18 @@ fn shown(entries: &[Entry]) -> String {
     let shown = entries.iter().map(|entry| match entry {
         Entry::Commit { commit, .. } => format!("own {}", named(commit)),
         Entry::Foreign { commit, origin, .. } => format!("{} of {:?}", named(commit), origin.peer),
+        Entry::Horizons(horizons) => {
+            format!("S {} G {}", at(horizons.squash), at(horizons.garbage))
+        }
+        Entry::Vector { promise, held } => format!("V {} {}", at(*promise), all(held)),
+        Entry::Copied { promise, held, .. } => format!("copied {} {}", at(*promise), all(held)),
+        Entry::Forgotten { positions, clock } => {
+            let positions: Vec<String> = positions.iter().map(|at| placed(*at)).collect();
+            format!("forgot {} clock {}", positions.join(" "), at(*clock))
+        }
+        Entry::Standing(standing) => {
+            format!("in {:?} until {}", standing.cluster.0[0], at(standing.fresh_until))
+        }
         other => format!("{other:?}"),
     });
     shown.collect::<Vec<_>>().join(", ")
@@ -263,6 +277,26 @@ fn shown(entries: &[Entry]) -> String {
 pub(crate) fn named(commit: &Commit) -> String {
     let what = if commit.is_delete() { "del" } else { "set" };
     format!("{what} {} {}", commit.key, placed(commit.at))
+}
+
+fn at(stamp: Stamp) -> String {
+    match stamp {
+        Stamp(0) => "-".into(),
+        Stamp(u64::MAX) => "ever".into(),
+        stamp => placed(Position::start_of(stamp)),
+    }
+}
+
+fn all(vector: &Vector) -> String {
+    let shown = vector.iter().map(|(node, stamp)| format!("{node:?}{}", at(*stamp)));
+    shown.collect::<Vec<_>>().join(" ")
+}
+
+fn greeting(hello: &Hello) -> String {
+    let Hello { horizons, head, count, acks, fresh, .. } = hello;
+    let (squash, garbage) = (at(horizons.squash), at(horizons.garbage));
+    let fresh = if *fresh { "fresh" } else { "" };
+    format!("S {squash} G {garbage} A {} {count}:{} {fresh}", all(acks), &head.to_string()[..4])
 }
 
 /// A position in seconds of the world's time.
@@ -274,10 +308,14 @@ pub(crate) fn placed(at: Position) -> String {
 fn told(message: &Message) -> String {
     let session = message.session % 10_000;
     match &message.body {
-        Body::Open { hello, .. } => format!("[{session}] open {hello:?}"),
+        Body::Open { hello, .. } => format!("[{session}] open {}", greeting(hello)),
         Body::Opened { hello, answers } => {
-            format!("[{session}] opened {} {hello:?}", answers.is_some())
+            format!("[{session}] opened {} {}", answers.is_some(), greeting(hello))
         }
+        Body::CopyFrom { hello } => format!("[{session}] copy from {}", greeting(hello)),
+        Body::Copying { hello } => format!("[{session}] copying {}", greeting(hello)),
+        Body::Done { vector } => format!("[{session}] done {}", all(vector)),
+        Body::Copied { vector, .. } => format!("[{session}] copied {}", all(vector)),
         Body::Compare(summaries) => format!("[{session}] compare {}", summaries.len()),
         Body::Answers(answers) => format!("[{session}] answers {}", answers.len()),
         Body::Commits { batch, commits } => {

@@ -1,11 +1,11 @@
 //! What a durable batch changes: only now is it seen, announced and acknowledged.
 
-use model::Timestamp;
+use model::{Key, Timestamp};
 
 use super::StoreMachine;
-use super::queue::Waiting;
-use crate::commit::{Commit, Location, Position};
-use crate::event::{Alarm, Effect, Entry, Origin, Ticket, Unwritten};
+use super::queue::{FULL_DISK_PAUSE, Waiting};
+use crate::commit::{Action, Commit, Location, Position};
+use crate::event::{Alarm, Change, Effect, Entry, Origin, Ticket, Unwritten, Write};
 use crate::replica::Admitted;
 use crate::sync::members::is_roster_key;
 use crate::sync::message::Refusal;
@@ -42,8 +42,12 @@ impl StoreMachine {
             return;
         };
         self.next_batch = batch;
+        let mut owed = Vec::new();
         for entry in entries {
             match entry {
+                Entry::Commit { ticket, commit } if self.sync.reissuing.remove(&ticket) => {
+                    owed.extend(written_again(ticket, &commit).map(Waiting::Anew));
+                }
                 Entry::Commit { ticket, .. } | Entry::Moved { ticket, .. } => {
                     effects.push(Effect::Refuse { ticket, reason: Unwritten::NoRoom });
                 }
@@ -55,15 +59,20 @@ impl StoreMachine {
                     }
                 }
                 Entry::Copied { held, garbage, .. } => {
-                    self.sync.again.push(Waiting::Copied { vector: held, garbage });
+                    owed.push(Waiting::Copied { vector: held, garbage });
                 }
-                Entry::Standing(_) => self.sync.again.push(Waiting::Standing),
-                Entry::Forgotten { positions, .. } => {
-                    self.sync.again.push(Waiting::Forget(positions));
-                }
-                Entry::Horizons(_) | Entry::Vector { .. } | Entry::Arrived { .. } => {}
+                Entry::Forgotten { positions, .. } => owed.push(Waiting::Forget(positions)),
+                // The next batch says the standing again, and sessions wait for it.
+                Entry::Standing(_)
+                | Entry::Horizons(_)
+                | Entry::Vector { .. }
+                | Entry::Arrived { .. } => {}
             }
         }
+        if !owed.is_empty() {
+            self.persist_from = now.after(FULL_DISK_PAUSE);
+        }
+        owed.into_iter().rev().for_each(|waiting| self.waiting.push_front(waiting));
     }
 
     /// Commits whose large values have come say so from now on.
@@ -101,6 +110,7 @@ impl StoreMachine {
                 }
             }
             Entry::Commit { ticket, commit } => {
+                self.sync.reissuing.remove(&ticket);
                 let commit = Commit { location, ..commit };
                 let position = commit.at;
                 let cid = Some(commit.cid());
@@ -120,18 +130,24 @@ impl StoreMachine {
             }
             Entry::Vector { promise, held } => {
                 self.durable_stamp = self.durable_stamp.max(promise);
-                self.sync.members.keep(held);
+                self.sync.members.keep(promise, held);
             }
-            Entry::Copied { promise, held, garbage } => {
+            Entry::Copied { promise, held, .. } => {
                 self.durable_stamp = self.durable_stamp.max(promise);
-                self.sync.members.keep(held);
-                self.copy_kept(now, garbage, effects);
+                self.sync.members.keep(promise, held);
+                self.copy_kept(now, effects);
             }
             Entry::Standing(standing) => {
+                if standing.cluster != self.sync.logged.cluster {
+                    self.replica.lower_horizons();
+                }
+                self.sync.logged = standing;
                 self.sync.standing_kept = standing == self.sync.standing;
             }
-            Entry::Forgotten { positions, .. } => {
+            Entry::Forgotten { positions, clock } => {
                 self.replica.forget(&positions);
+                self.replica.limit_squash(clock);
+                self.sync.members.taken_back(clock);
                 let more = self.waiting.iter().any(|w| matches!(w, Waiting::Forget(_)));
                 self.sync.mending &= more;
                 self.read_roster(effects);
@@ -171,4 +187,17 @@ impl StoreMachine {
             effects.push(Effect::Roster(roster));
         }
     }
+}
+
+/// The write that a commit came from; its value is still under its ticket.
+fn written_again(ticket: Ticket, commit: &Commit) -> Option<Write> {
+    let key: Key = commit.key.parse().ok()?;
+    let change = match commit.action {
+        Action::Delete => Change::Delete,
+        Action::Set { hash, sha1, size, expires } => match commit.location {
+            Location::Log { .. } => Change::SetInline { hash, sha1, size, expires },
+            _ => Change::SetFile { hash, sha1, size, expires },
+        },
+    };
+    Some(Write { ticket, key, change, only_over: None })
 }

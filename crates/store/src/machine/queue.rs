@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::Timestamp;
 
@@ -16,12 +17,16 @@ use crate::sync::mend::ClockDoubt;
 use crate::sync::message::{Carried, Refusal, Vector};
 use crate::sync::park::newest_admitted;
 
+/// Somebody has to make room; what must be written is tried again this often.
+pub(super) const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
 /// Positions in one record of what was forgotten: at most 400 KiB.
 const FORGOTTEN_MAX: usize = 1 << 14;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Waiting {
     Write(Write),
+    /// Issues anew what was set aside, whatever stands there now.
+    Anew(Write),
     Move(Ticket, Position),
     /// The file of this commit's value is here now.
     Arrived(Position),
@@ -50,9 +55,31 @@ struct Forming {
     horizons: Horizons,
 }
 
+impl Waiting {
+    /// Whatever else is refused, this must come to be.
+    fn is_owed(&self) -> bool {
+        matches!(
+            self,
+            Waiting::Anew(_) | Waiting::Copied { .. } | Waiting::Standing | Waiting::Forget(_)
+        )
+    }
+}
+
 impl StoreMachine {
+    /// Never longer than the pause, whatever the clock does meanwhile.
+    fn is_pausing(&self, now: Timestamp) -> bool {
+        now < self.persist_from && self.persist_from <= now.after(FULL_DISK_PAUSE)
+    }
+
+    /// When the disk is asked again.
+    pub(super) fn retry_at(&self) -> Option<Timestamp> {
+        // Whatever waits without a pause is on its way already.
+        let waits = self.on_its_way.is_none() && !self.waiting.is_empty();
+        waits.then_some(self.persist_from)
+    }
+
     pub(crate) fn wait(&mut self, waiting: Waiting, effects: &mut Vec<Effect>) {
-        if self.waiting.len() < WRITES_WAITING_MAX {
+        if self.waiting.len() < WRITES_WAITING_MAX || waiting.is_owed() {
             self.waiting.push_back(waiting);
             return;
         }
@@ -68,9 +95,7 @@ impl StoreMachine {
             Waiting::Horizons(_) | Waiting::Vector => {}
             // Asked again when the node starts.
             Waiting::Arrived(_) => {}
-            Waiting::Copied { .. } | Waiting::Standing | Waiting::Forget(_) => {
-                self.sync.again.push(waiting);
-            }
+            Waiting::Anew(_) | Waiting::Copied { .. } | Waiting::Standing | Waiting::Forget(_) => {}
         }
     }
 
@@ -104,7 +129,7 @@ impl StoreMachine {
 
     /// Sends the next batch off, if none is on its way and something waits.
     pub(super) fn persist_next(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.on_its_way.is_some() || self.waiting.is_empty() {
+        if self.on_its_way.is_some() || self.waiting.is_empty() || self.is_pausing(now) {
             return;
         }
         let mut forming = Forming {
@@ -161,6 +186,12 @@ impl StoreMachine {
                 absent.then_some(Entry::Arrived { commit })
             }
             Waiting::Write(write) => self.commit_of(now, write, forming, effects),
+            Waiting::Anew(Write { ticket, key, change, .. }) => {
+                let key: Arc<str> = key.as_str().into();
+                self.sync.reissuing.insert(ticket);
+                forming.written.insert(key.clone(), change.lives(now));
+                Some(Entry::Commit { ticket, commit: self.stamp_write(now, key, change) })
+            }
             Waiting::Admit { carried, origin, horizons } => {
                 let Carried { ticket, commit } = carried;
                 if horizons.is_some_and(|wanted| wanted != forming.horizons) {
@@ -172,14 +203,23 @@ impl StoreMachine {
                 Some(Entry::Foreign { ticket, commit, origin })
             }
             Waiting::Vector => {
-                let promise = self.clock.next(now);
+                let stamp = self.clock.next(now);
+                let promise = self.sync.members.may_promise(stamp);
                 Some(Entry::Vector { promise, held: self.sync.members.held().clone() })
             }
             Waiting::Copied { vector, garbage } => {
                 self.clock.restore(garbage);
+                let joins = self.is_joining();
+                if joins {
+                    self.sync.members.begin_anew();
+                }
                 self.sync.members.merge(&vector, newest_admitted(now));
                 let held = self.sync.members.held().clone();
-                Some(Entry::Copied { promise: self.clock.next(now), held, garbage })
+                let stamp = self.clock.next(now);
+                // All members hold what this node issued up to the horizon, and so does the peer.
+                let known = self.sync.members.may_promise(stamp).max(garbage);
+                let promise = if joins { stamp } else { known };
+                Some(Entry::Copied { promise, held, garbage })
             }
             Waiting::Standing => Some(Entry::Standing(self.sync.standing)),
             Waiting::Forget(positions) => {

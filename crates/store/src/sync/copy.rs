@@ -14,6 +14,7 @@ use crate::history::History;
 use crate::machine::StoreMachine;
 use crate::machine::queue::Waiting;
 use crate::replica::Horizons;
+use crate::sync::Aside;
 use crate::sync::give::{BATCH_BYTES_MAX, BATCHES_UNDURABLE_MAX, STALLED_AFTER, weight};
 use crate::sync::greet::check_horizons;
 use crate::sync::message::{Body, Carried, Hello, Refusal, Vector};
@@ -58,7 +59,7 @@ impl StoreMachine {
         if !self.is_fresh() {
             return self.behind(now, peer, effects);
         }
-        if self.sync.copying.is_some() || self.sync.mending || !self.sync.standing_kept {
+        if self.sync.copying.is_some() || self.is_mending() || !self.sync.standing_kept {
             return;
         }
         self.sync.giving = None;
@@ -282,8 +283,9 @@ impl StoreMachine {
 
     /// Sorts what is left in doubt: issue anew what the peer never saw, drop the rest.
     fn copy_settle(&mut self, effects: &mut Vec<Effect>) {
-        let Some(Copying { doubtful: Some(doubtful), clashing, ended: Some(ended), .. }) =
-            &self.sync.copying
+        let Some(Copying {
+            doubtful: Some(doubtful), clashing, ended: Some(ended), session, ..
+        }) = &self.sync.copying
         else {
             return;
         };
@@ -301,6 +303,7 @@ impl StoreMachine {
         if commits.is_empty() {
             return self.copy_end(effects);
         }
+        self.sync.aside = Some(Aside::Copy(*session));
         effects.push(Effect::SetAside { commits, anew });
     }
 
@@ -308,6 +311,7 @@ impl StoreMachine {
     pub(crate) fn copy_end(&mut self, effects: &mut Vec<Effect>) {
         let Some(copying) = self.sync.copying.take() else { return };
         let (Some(doubtful), Some(ended)) = (copying.doubtful, copying.ended) else { return };
+        self.sync.concluding = true;
         let positions: Vec<Position> = doubtful.into_iter().collect();
         self.forget(&positions, effects);
         self.raise_to(self.replica.horizons().max(ended.horizons), effects);
@@ -318,9 +322,8 @@ impl StoreMachine {
     }
 
     /// Everything of the copy is durable: the node holds what its peer holds.
-    pub(crate) fn copy_kept(&mut self, now: Timestamp, garbage: Stamp, effects: &mut Vec<Effect>) {
-        // All members hold what this node issued up to there, and so does the peer.
-        self.sync.members.promise_known(garbage);
+    pub(crate) fn copy_kept(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.sync.concluding = false;
         if self.is_joining() {
             // What this node held before has been issued anew, above its first stamp.
             self.sync.members.confirm_all();

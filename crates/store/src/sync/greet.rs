@@ -8,7 +8,7 @@ use crate::event::{Alarm, Effect};
 use crate::machine::StoreMachine;
 use crate::mutants;
 use crate::replica::Horizons;
-use crate::sync::message::{Body, Hello, Message, Refusal};
+use crate::sync::message::{Body, Hello, Message, Refusal, Vector};
 use crate::sync::park::newest_admitted;
 
 /// A hello may have been on its way so long before it counts as a clock that is behind.
@@ -28,14 +28,24 @@ impl StoreMachine {
             horizons: self.replica.horizons(),
             head: history.head(),
             count: history.len() as u64,
-            acks: self.sync.members.acks(),
+            acks: self.acks_to_tell(),
             fresh: self.is_fresh(),
         }
     }
 
+    /// Whoever has nothing of its cluster yet has nothing to tell of itself.
+    fn acks_to_tell(&self) -> Vector {
+        let mut acks = self.sync.members.acks();
+        if self.is_joining() {
+            acks.remove(&self.node);
+        }
+        acks
+    }
+
     /// Not yet caught up since it joined or lost a part of its past.
     pub fn is_fresh(&self) -> bool {
-        self.sync.standing.fresh_until > self.sync.members.told()
+        let alone = self.sync.members.is_alone() && !self.is_joining();
+        !alone && self.sync.standing.fresh_until > self.sync.members.told()
     }
 
     /// Has nothing of its cluster yet.
@@ -77,7 +87,7 @@ impl StoreMachine {
         if self.sync.mending || self.doubts_clock(now) {
             return Err(Refusal::Busy);
         }
-        self.sync.members.hear(now, from, &hello.acks, newest_admitted(now));
+        self.sync.members.hear_from(now, from);
         let remembered = hello.acks.get(&self.node).copied().unwrap_or_default();
         if remembered > self.sync.members.told()
             && remembered > self.sync.standing.fresh_until

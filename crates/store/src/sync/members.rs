@@ -42,7 +42,7 @@ struct Settling {
 
 pub struct Members {
     node: NodeTag,
-    /// Members, and since when.
+    /// Members, and since when: up to there a member has issued nothing.
     roster: BTreeMap<NodeTag, Stamp>,
     evicted: BTreeSet<NodeTag>,
     settling: Option<Settling>,
@@ -54,7 +54,9 @@ pub struct Members {
     kept: Vector,
     /// This node issues nothing more up to here.
     promised: Stamp,
-    /// After a start: who may still hold commits of this node that its disk lost.
+    /// The same as the log has it.
+    promise_kept: Stamp,
+    /// Who may still hold commits of this node that its disk lost.
     unconfirmed: BTreeSet<NodeTag>,
     /// When each was last heard of; kept for a deliberate mistake alone.
     heard: BTreeMap<NodeTag, Timestamp>,
@@ -71,15 +73,15 @@ impl Members {
             kept: held.clone(),
             held,
             promised,
+            promise_kept: promised,
             unconfirmed: BTreeSet::new(),
             heard: BTreeMap::new(),
         };
         members.read_roster(replica);
-        members.unconfirmed = members.others().collect();
         members
     }
 
-    /// True when it changed.
+    /// True when it changed. A member that was put on it anew is another than before.
     pub fn read_roster(&mut self, replica: &Replica) -> bool {
         let prefix: Prefix = ROSTER.join(SEPARATOR).parse().expect("a well-formed prefix");
         let mut roster = BTreeMap::new();
@@ -91,17 +93,19 @@ impl Members {
             if commit.is_delete() {
                 evicted.insert(member);
             } else {
-                // A member's first stamp counts: up to there it has issued nothing.
-                let since = self.roster.get(&member).copied().unwrap_or(commit.at.stamp);
-                roster.insert(member, since);
+                roster.insert(member, commit.at.stamp);
             }
         }
-        let changed = roster.keys().ne(self.roster.keys()) || evicted != self.evicted;
+        let changed = roster != self.roster || evicted != self.evicted;
         if changed {
+            self.acks.retain(|member, _| roster.get(member) == self.roster.get(member));
             if newest > replica.horizons().garbage {
-                self.settling = Some(Settling { rounds: ROUNDS, barrier: newest });
+                self.settling = Some(Settling { rounds: ROUNDS, barrier: after(newest.time()) });
             }
             self.unconfirmed.retain(|member| roster.contains_key(member));
+            // Whoever is new here may have taken what this node issued and its disk lost since.
+            let new = roster.iter().filter(|(m, since)| self.roster.get(m) != Some(since));
+            self.unconfirmed.extend(new.map(|(m, _)| *m).filter(|m| *m != self.node));
         }
         self.roster = roster;
         self.evicted = evicted;
@@ -143,14 +147,24 @@ impl Members {
         }
     }
 
-    /// Everybody holds what this node issued up to here.
-    pub fn promise_known(&mut self, stamp: Stamp) {
-        self.promised = self.promised.max(stamp);
+    /// What may be promised, once it is in the log, if nothing at or below `stamp` is issued.
+    pub fn may_promise(&self, stamp: Stamp) -> Stamp {
+        let confirmed = self.unconfirmed.is_empty();
+        let all = confirmed || mutants::active(mutants::PROMISE_AFTER_RESTART);
+        if all { self.promised.max(stamp) } else { self.promised }
     }
 
-    /// The clock went back, and so does what it promised nobody.
-    pub fn take_back(&mut self, promise: Stamp) {
-        self.promised = self.promised.min(promise);
+    /// The clock went back, and so do promises that nobody can have taken for true.
+    pub fn take_back(&mut self, right: Stamp) {
+        self.promised = self.promised.min(right);
+        self.promise_kept = self.promise_kept.min(right);
+        forget_beyond(&mut self.held, right);
+    }
+
+    /// The same once the log says so.
+    pub fn taken_back(&mut self, clock: Stamp) {
+        self.take_back(clock);
+        forget_beyond(&mut self.kept, clock);
     }
 
     pub fn confirm(&mut self, giver: NodeTag) {
@@ -173,6 +187,11 @@ impl Members {
         if node == self.node { self.promised } else { at(&self.held, node) }
     }
 
+    /// Whatever was held, everything is in doubt now.
+    pub fn begin_anew(&mut self) {
+        self.held.clear();
+    }
+
     /// What a giver holds is held here too now.
     pub fn merge(&mut self, vector: &Vector, limit: Stamp) {
         for (node, stamp) in vector {
@@ -193,21 +212,27 @@ impl Members {
         &self.kept
     }
 
-    pub fn keep(&mut self, held: Vector) {
+    pub fn keep(&mut self, promise: Stamp, held: Vector) {
+        self.promised = self.promised.max(promise);
+        self.promise_kept = promise;
         self.kept = held;
+    }
+
+    pub fn promise_kept(&self) -> Stamp {
+        self.promise_kept
     }
 
     /// min(V) as the log has it: what peers may hear.
     pub fn told(&self) -> Stamp {
         let of = |member: NodeTag| {
             if member == self.node {
-                return self.promised;
+                return self.promise_kept;
             }
             let kept =
                 if mutants::active(mutants::V_BEFORE_KEPT) { &self.held } else { &self.kept };
             at(kept, member).max(self.roster[&member])
         };
-        self.roster.keys().copied().map(of).min().unwrap_or(self.promised).min(self.promised)
+        self.roster.keys().copied().map(of).min().unwrap_or_default().min(self.promise_kept)
     }
 
     pub fn acks(&self) -> Vector {
@@ -220,9 +245,14 @@ impl Members {
         if node == self.node { self.told() } else { at(&self.acks, node) }
     }
 
-    pub fn hear(&mut self, now: Timestamp, peer: NodeTag, acks: &Vector, limit: Stamp) {
+    pub fn hear_from(&mut self, now: Timestamp, peer: NodeTag) {
         self.heard.insert(peer, now);
         self.heard.retain(|member, _| self.roster.contains_key(member));
+    }
+
+    /// What members hold, as a giver knows it. Taken over only once everything is that the giver
+    /// held when it said so: the change of the roster, too, that such a word may rest on.
+    pub fn hear(&mut self, acks: &Vector, limit: Stamp) {
         for (node, stamp) in acks {
             if *node != self.node && *stamp <= limit {
                 raise(&mut self.acks, *node, *stamp);
@@ -236,6 +266,9 @@ impl Members {
     pub fn garbage(&mut self, now: Timestamp, reachable: &BTreeSet<NodeTag>) -> Option<Stamp> {
         if !self.settle(now) {
             return None;
+        }
+        if self.is_alone() {
+            return Some(Stamp(u64::MAX));
         }
         let counts = |member: &NodeTag| {
             let dead = !reachable.contains(member) && *member != self.node;
@@ -253,14 +286,28 @@ impl Members {
         if mutants::active(mutants::EVICTION_UNSETTLED) {
             return true;
         }
+        if self.is_alone() {
+            self.settling = None;
+            return true;
+        }
         if self.roster.keys().any(|member| self.ack_of(*member) < settling.barrier) {
             return false;
         }
         let rounds = settling.rounds - 1;
-        let barrier = Stamp::start_of(Timestamp(now.0.saturating_add(ROUND_AHEAD_MS)));
+        let barrier = after(now);
         self.settling = (rounds > 0).then_some(Settling { rounds, barrier });
         self.settling.is_none()
     }
+}
+
+/// Whatever was concluded from clocks as wrong as this one was is not known any more.
+pub(crate) fn forget_beyond(vector: &mut Vector, clock: Stamp) {
+    vector.retain(|_, stamp| *stamp <= after(clock.time()));
+}
+
+/// What every clock shows later than this.
+fn after(time: Timestamp) -> Stamp {
+    Stamp::start_of(Timestamp(time.0.saturating_add(ROUND_AHEAD_MS)))
 }
 
 fn at(vector: &Vector, node: NodeTag) -> Stamp {

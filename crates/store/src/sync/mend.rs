@@ -10,6 +10,7 @@ use crate::commit::{NodeTag, Position};
 use crate::event::{Alarm, Effect, Write};
 use crate::machine::StoreMachine;
 use crate::machine::queue::Waiting;
+use crate::sync::Aside;
 use crate::sync::park::newest_admitted;
 
 /// A node that was off for longer than this asks before it trusts its clock.
@@ -52,7 +53,7 @@ impl StoreMachine {
     pub(crate) fn trust_clock(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.doubt = None;
         let limit = newest_admitted(now);
-        if self.clock.last() < limit || self.sync.mending || self.on_its_way.is_some() {
+        if self.clock.last() < limit || self.is_mending() || self.on_its_way.is_some() {
             return;
         }
         let beyond: Vec<_> =
@@ -73,6 +74,7 @@ impl StoreMachine {
             .map(|commit| (commit.at, commit.key.clone()))
             .collect();
         self.sync.mending = true;
+        self.sync.aside = Some(Aside::Mend);
         effects.push(Effect::SetAside { commits: beyond, anew });
     }
 
@@ -90,22 +92,41 @@ impl StoreMachine {
         writes: Vec<Write>,
         effects: &mut Vec<Effect>,
     ) {
+        let Some(aside) = self.sync.aside.take() else { return };
+        let counts = match aside {
+            Aside::Mend => true,
+            // A copy that was cut off meanwhile begins again.
+            Aside::Copy(session) => {
+                self.sync.copying.as_ref().is_some_and(|c| c.session == session)
+            }
+        };
         for write in writes {
-            if self.sync.mending || self.sync.copying.is_some() {
-                self.wait(Waiting::Write(write), effects);
+            if counts {
+                self.wait(Waiting::Anew(write), effects);
             } else {
-                // The copy was cut off meanwhile and begins again.
                 effects.push(Effect::Acknowledge { ticket: write.ticket, cid: None });
             }
         }
-        if !self.sync.mending {
-            return self.copy_end(effects);
+        if aside != Aside::Mend {
+            if counts {
+                self.copy_end(effects);
+            }
+            return;
         }
         let limit = newest_admitted(now);
         let beyond = self.replica.history().iter_from(Position::start_of(limit));
         let positions: Vec<Position> = beyond.map(|commit| commit.at).collect();
-        self.sync.mending = !positions.is_empty();
-        self.forget(&positions, effects);
+        if positions.is_empty() {
+            // The log learns all the same what time it is.
+            self.wait(Waiting::Forget(positions), effects);
+        } else {
+            self.forget(&positions, effects);
+        }
+    }
+
+    /// What was set aside or copied is not in the log yet: nothing else may begin.
+    pub(crate) fn is_mending(&self) -> bool {
+        self.sync.mending || self.sync.concluding || self.sync.aside.is_some()
     }
 
     /// A peer knows more of this node's past than the node itself: its disk was set back.

@@ -124,11 +124,8 @@ impl StoreMachine {
         }
         if syncs {
             self.sync.sync_at = now.after(SYNC_INTERVAL);
-            for waiting in std::mem::take(&mut self.sync.again) {
-                self.wait(waiting, effects);
-            }
         }
-        if self.sync.giving.is_some() || self.sync.copying.is_some() || self.sync.mending {
+        if self.sync.giving.is_some() || self.sync.copying.is_some() || self.is_mending() {
             // The end of the session looks again.
             if pushes {
                 self.sync.push_at = Some(now.after(PUSH_DELAY));

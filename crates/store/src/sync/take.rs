@@ -20,6 +20,8 @@ pub(crate) struct Taking {
     pub session: u64,
     pub deadline: Timestamp,
     pub horizons: Horizons,
+    /// What the giver said that members hold.
+    acks: Vector,
     /// Waits until the horizons are as high as the giver's: its hello and summaries.
     opening: Option<(Hello, Vec<Summary>)>,
     /// How many commits of each batch are not durable yet.
@@ -63,6 +65,7 @@ impl StoreMachine {
             session,
             deadline: now.after(STALLED_AFTER),
             horizons,
+            acks: hello.acks.clone(),
             opening: Some((hello, summaries)),
             undurable: BTreeMap::new(),
             rounds: 0,
@@ -238,9 +241,10 @@ impl StoreMachine {
             return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
         }
         let whole = taking.whole && !vector.is_empty();
-        self.sync.taking.remove(&from);
-        if whole {
+        let taking = self.sync.taking.remove(&from);
+        if let Some(taking) = taking.filter(|_| whole) {
             self.sync.members.merge(vector, newest_admitted(now));
+            self.sync.members.hear(&taking.acks, newest_admitted(now));
             self.sync.members.confirm(from);
         }
         self.calm(now, from);
