@@ -234,7 +234,8 @@ impl Replica {
         self.horizons = Horizons::default();
     }
 
-    /// A clock that ran ahead may have squashed ahead. What was dropped was superseded all the same.
+    /// A clock that ran ahead may have squashed ahead. What was dropped had been superseded all the
+    /// same.
     pub fn limit_squash(&mut self, newest: Stamp) {
         let least = Stamp(self.horizons.garbage.0.saturating_add(1));
         self.horizons.squash = self.horizons.squash.min(newest.max(least));

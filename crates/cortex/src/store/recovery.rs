@@ -93,15 +93,21 @@ struct Found {
 
 fn list(dir: &Path, disk: &dyn Disk) -> Result<Found, OpenError> {
     let (mut logs, mut snapshots) = (Vec::new(), Vec::new());
+    let mut removed = false;
     for name in disk.names(dir).map_err(OpenError::io(dir))? {
         if name.ends_with(".new") {
             let path = dir.join(name);
             disk.remove(&path).map_err(OpenError::io(&path))?;
+            removed = true;
         } else if let Some(number) = name.strip_prefix("log-").and_then(|n| n.parse().ok()) {
             logs.push(number);
         } else if let Some(number) = name.strip_prefix("index-").and_then(|n| n.parse().ok()) {
             snapshots.push(number);
         }
+    }
+    if removed {
+        // Else the removal could come after the next file of that name, and take that.
+        disk.sync_names(dir).map_err(OpenError::io(dir))?;
     }
     logs.sort_unstable();
     snapshots.sort_unstable();

@@ -38,16 +38,19 @@ struct Patience {
     calling: bool,
 }
 
-/// Whom this node links to: everybody, or members at even distances in the order of ids, the next
-/// one included, so that all are linked through few.
+/// Whom this node links to: everybody, or half of so many next in the order of ids and half at
+/// even distances, so that up to a thousand members are two steps apart.
 pub fn chosen(node: &NodeId, members: &[NodeId]) -> Vec<NodeId> {
     let others: Vec<&NodeId> = members.iter().filter(|member| *member != node).collect();
     if others.len() <= LINKS_KEPT_MAX {
         return others.into_iter().cloned().collect();
     }
     let after = others.partition_point(|member| *member < node);
-    let at = |n: usize| others[(after + n * others.len() / LINKS_KEPT_MAX) % others.len()];
-    (0..LINKS_KEPT_MAX).map(|n| at(n).clone()).collect()
+    let near = LINKS_KEPT_MAX / 2;
+    let far = LINKS_KEPT_MAX - near;
+    let at = |n: usize| others[(after + n) % others.len()].clone();
+    let distant = |n: usize| at(near + n * (others.len() - near) / far);
+    (0..near).map(at).chain((0..far).map(distant)).collect()
 }
 
 /// Runs as long as the transport does.
