@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::interrupted::Interrupted;
+use crate::observe::process as observe;
 
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 /// Then it is killed.
@@ -204,24 +205,11 @@ fn resident_kb(status: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A process and its children; a worker has none of its own.
+/// A process and its children; a worker has none of its own. Others come and go meanwhile.
 fn family(parent: u32) -> anyhow::Result<Vec<u32>> {
-    let mut found = vec![parent];
-    for entry in fs::read_dir("/proc")?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        // Others come and go.
-        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        if parent_of(&stat) == Some(parent) {
-            found.push(pid);
-        }
-    }
-    Ok(found)
-}
-
-fn parent_of(stat: &str) -> Option<u32> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    let children = observe::pids()?
+        .filter(|pid| observe::stat(*pid).is_some_and(|stat| stat.parent == parent));
+    Ok([parent].into_iter().chain(children).collect())
 }
 
 #[cfg(test)]
@@ -229,10 +217,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn children_belong_to_the_family() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let found = family(std::process::id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found[0], std::process::id());
+        assert!(found.contains(&child.id()), "{found:?}");
+    }
+
+    #[test]
     fn times_are_read_past_odd_names() {
         let stat = "7 (a) b) S 3 7 7 0 -1 4 1 0 0 0 250 130 9 9 20 0 1 0";
         assert_eq!(cpu_ticks(stat), Some(398));
-        assert_eq!(parent_of(stat), Some(3));
         assert_eq!(cpu_ticks("7 (a) S 3"), None);
         assert_eq!(resident_kb("Name:\ta\nVmRSS:\t  5120 kB\n"), Some(5120));
     }

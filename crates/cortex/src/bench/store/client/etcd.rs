@@ -18,8 +18,7 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 pub struct Etcd {
     requests: SendRequest<Bytes>,
     /// Ends with the last who uses it.
-    #[allow(dead_code, reason = "held, not used")]
-    driver: Rc<Driver>,
+    _driver: Rc<Driver>,
 }
 
 struct Driver(JoinHandle<()>);
@@ -39,11 +38,11 @@ impl Connection for Etcd {
             // The requests on it fail too, and tell.
             connection.await.ok();
         });
-        Ok(Etcd { requests, driver: Rc::new(Driver(driver)) })
+        Ok(Etcd { requests, _driver: Rc::new(Driver(driver)) })
     }
 
     fn shared(&self) -> Option<Etcd> {
-        Some(Etcd { requests: self.requests.clone(), driver: self.driver.clone() })
+        Some(Etcd { requests: self.requests.clone(), _driver: self._driver.clone() })
     }
 
     async fn perform(&mut self, action: Action, turn: u64) -> anyhow::Result<()> {
