@@ -6,13 +6,18 @@ mod django;
 mod fastapi;
 mod flask;
 mod gems;
+mod go;
+mod nextjs;
 mod node;
 mod packages;
+mod php;
 mod procfile_only;
+mod pyramid;
 mod python;
 mod python_code;
 mod rack;
 mod rails;
+mod rust;
 mod sqlite;
 mod static_site;
 mod venv;
@@ -22,6 +27,7 @@ use std::collections::BTreeMap;
 use model::release::ProcessRecipe;
 use model::{ProcessType, Recipe};
 
+use crate::procfile::PROCFILE;
 use crate::source::SourceTree;
 
 pub trait Framework: Sync {
@@ -48,10 +54,15 @@ pub struct RecipeError(pub String);
 pub const ALL: &[&dyn Framework] = &[
     &rails::Rails,
     &rack::Rack,
+    &php::Php,
+    &go::Go,
+    &rust::Rust,
     &django::Django,
+    &pyramid::Pyramid,
     &flask::Flask,
     &fastapi::FastApi,
     &python::Python,
+    &nextjs::NextJs,
     &node::Node,
     &procfile_only::ProcfileOnly,
     &static_site::StaticSite,
@@ -82,6 +93,18 @@ pub fn shell_word(text: &str) -> String {
     } else {
         format!("'{}'", text.replace('\'', "'\\''"))
     }
+}
+
+/// A note for people whose program listens but reads no `PORT` anywhere; `reading` is how to do it.
+pub fn port_note(tree: &SourceTree, pattern: &str, reading: &str) -> Vec<String> {
+    let mentions = |word: &str| {
+        let mut texts = tree.named(pattern).filter_map(|(_, file)| file.text.as_deref());
+        texts.any(|text| text.contains(word))
+    };
+    if mentions("PORT") || tree.exists(PROCFILE) {
+        return Vec::new();
+    }
+    vec![format!("no {pattern} reads PORT: listen on 127.0.0.1 and the port that {reading} gives")]
 }
 
 /// Requests that one instance started by `command` takes at a time, as far as the command and the

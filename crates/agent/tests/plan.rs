@@ -29,6 +29,7 @@ fn process<'a>(plan: &'a Plan, name: &str) -> &'a model::release::ProcessRecipe 
 #[test]
 fn every_framework_is_told_from_the_others() {
     let rails = ("config/application.rb", "class A < Rails::Application");
+    let cargo = ("Cargo.toml", "[package]\nname = \"a\"\n");
     let package = ("package.json", "{\"scripts\": {\"start\": \"node a.js\"}}");
     for (files, expected) in [
         (&[("Gemfile", ""), ("config.ru", ""), rails, package][..], "rails"),
@@ -36,6 +37,15 @@ fn every_framework_is_told_from_the_others() {
         (&[("manage.py", MANAGE), ("a/settings.py", ""), ("a/wsgi.py", ""), package], "django"),
         (&[("app.py", "app = Flask(__name__)\n"), package], "flask"),
         (&[("main.py", "app = FastAPI()\n")], "fastapi"),
+        (
+            &[("production.ini", "use = egg:a"), ("setup.py", ""), ("a/b.py", ""), package],
+            "pyramid",
+        ),
+        (&[("package.json", "{\"dependencies\": {\"next\": \"14\"}}")], "nextjs"),
+        (&[("go.mod", "module a"), ("main.go", "package main"), package], "go"),
+        (&[cargo, ("src/main.rs", "fn main() {}"), package], "rust"),
+        (&[("public/index.php", ""), ("composer.json", "{}"), package], "php"),
+        (&[("index.php", ""), ("index.html", "")], "php"),
         (&[("hello.py", "def app(environ, start_response):\n")], "python"),
         (&[("anything.py", "serve_forever()")], "python"),
         (&[package, ("tool.py", ""), ("index.html", "")], "node"),
@@ -263,6 +273,16 @@ fn app_json_asks_for_what_is_missing() {
 
 /// Pieces that readers look for, in orders that nobody writes.
 const PIECES: &[&str] = &[
+    "[package]",
+    "package main",
+    "use = egg:a",
+    "output: 'export'",
+    "\"dependencies\": {\"next\": \"1\"}",
+    "<artifactId>",
+    "executable a",
+    "public static void main(",
+    "build-depends: yesod",
+    ":phoenix",
     "web: a",
     "release:",
     "\n",
@@ -306,6 +326,18 @@ const PIECES: &[&str] = &[
     "def a(b",
 ];
 const FILES: &[&str] = &[
+    "Cargo.toml",
+    "src/main.rs",
+    "go.mod",
+    "cmd/a/main.go",
+    "public/index.php",
+    "production.ini",
+    "next.config.js",
+    "pom.xml",
+    "src/A.java",
+    "a.cabal",
+    "config/settings.yml",
+    "mix.exs",
     "Procfile",
     "cortex.toml",
     ".veraconfig",

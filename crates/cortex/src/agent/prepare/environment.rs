@@ -30,7 +30,8 @@ impl Preparer {
         let directory = self.layout.application(application);
         let (home, temporary) = (directory.join("home"), directory.join("tmp"));
         let shared = self.layout.shared_cache();
-        for path in [&home, &temporary, &shared, &self.layout.persist(application)] {
+        let cache = self.layout.cache(application);
+        for path in [&home, &temporary, &shared, &cache, &self.layout.persist(application)] {
             private_directory(path)
                 .with_context(|| format!("{} cannot be made", path.display()))?;
         }
@@ -63,6 +64,7 @@ impl Preparer {
                 ("CORTEX_RELEASE_ID", release.id.to_string()),
                 ("CORTEX_NODE", self.node.to_string()),
                 ("CORTEX_PERSIST", text(&self.layout.persist(application))),
+                ("CORTEX_CACHE", text(&cache)),
             ]
             .map(|(name, value)| (name.to_string(), value)),
         );

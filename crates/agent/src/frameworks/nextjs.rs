@@ -1,0 +1,142 @@
+//! Next.js: built, then served by its own server, by the standalone one where the project asks for
+//! it, or by the router where it exports files.
+
+use std::collections::BTreeMap;
+
+use model::Recipe;
+use model::release::{StaticMount, Step};
+
+use super::node::Node;
+use super::{Framework, RecipeError, packages, web_only};
+use crate::source::SourceTree;
+
+const PACKAGE_JSON: &str = "package.json";
+/// What `output: 'standalone'` leaves for others to do.
+const STANDALONE: &str = "for d in public .next/static; do [ ! -d $d ] || { mkdir -p \
+    .next/standalone/$d && cp -r $d/. .next/standalone/$d/; }; done";
+
+pub struct NextJs;
+
+impl Framework for NextJs {
+    fn name(&self) -> &'static str {
+        "nextjs"
+    }
+
+    fn looks_for(&self) -> &'static str {
+        "package.json that lists next"
+    }
+
+    fn detect(&self, tree: &SourceTree) -> Option<String> {
+        lists_next(tree).then(|| format!("{PACKAGE_JSON} lists Next.js"))
+    }
+
+    fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError> {
+        if !lists_next(tree) {
+            let why = format!("{PACKAGE_JSON} does not list it: run 'npm install next'");
+            return Err(RecipeError(why));
+        }
+        let package: serde_json::Value = tree
+            .text(PACKAGE_JSON)
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default();
+        let script = |name: &str| package["scripts"][name].as_str().unwrap_or_default();
+        // A server of the project's own is started as Node.js projects are.
+        if !script("start").is_empty() && !script("start").starts_with("next start") {
+            let mut recipe = Node.recipe(tree)?;
+            recipe.environment.extend(environment());
+            return Ok(recipe);
+        }
+        let built = if script("build").is_empty() { "next build" } else { "npm run build" };
+        // What the compiler keeps for the next build is the application's, not the release's.
+        let cache =
+            "mkdir -p \"$CORTEX_CACHE/next\" .next && ln -sfn \"$CORTEX_CACHE/next\" .next/cache";
+        let command = format!("{cache} && {built}");
+        let mut build = vec![packages::install(tree, true)];
+        build.push(Step { name: "Building the site".into(), command });
+        let mut recipe = Recipe {
+            environment: environment(),
+            path: vec!["node_modules/.bin".into()],
+            ..Recipe::default()
+        };
+        match output(tree).as_deref() {
+            Some("export") => {
+                let directory = "out".into();
+                recipe.statics =
+                    vec![StaticMount { prefix: "/".into(), directory, fallback: None }];
+            }
+            Some("standalone") => {
+                build.push(Step { name: "Copying files".into(), command: STANDALONE.into() });
+                let command = "env HOSTNAME=\"$HOST\" node .next/standalone/server.js";
+                recipe.processes = web_only(command.into(), None);
+            }
+            _ => {
+                recipe.processes = web_only("next start -H \"$HOST\" -p \"$PORT\"".into(), None);
+            }
+        }
+        Ok(Recipe { build, ..recipe })
+    }
+}
+
+fn environment() -> BTreeMap<String, String> {
+    let variables = [("NODE_ENV", "production"), ("NEXT_TELEMETRY_DISABLED", "1")];
+    variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+}
+
+fn lists_next(tree: &SourceTree) -> bool {
+    let text = tree.text(PACKAGE_JSON).unwrap_or_default();
+    let package: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+    ["dependencies", "devDependencies"].iter().any(|list| package[list]["next"].is_string())
+}
+
+/// `output: 'standalone'` of next.config.js and its kin, by reading.
+fn output(tree: &SourceTree) -> Option<String> {
+    let (_, file) = tree.named("next.config.*").find(|(path, _)| !path.contains('/'))?;
+    let lines = file.text.as_deref()?.lines().map(str::trim);
+    let value = lines.filter_map(|line| {
+        let value = line.trim_start_matches(['"', '\'']).strip_prefix("output")?;
+        value.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':')
+    });
+    let value = value.map(|value| value.trim().trim_end_matches(',').trim_matches(['"', '\'']));
+    value.map(str::to_owned).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GENERATED: &str = r#"{"scripts": {"build": "next build", "start": "next start"},
+        "dependencies": {"next": "14.2.0", "react": "^18"}}"#;
+
+    fn recipe(package: &str, config: &str) -> Recipe {
+        let files = [(PACKAGE_JSON, package), ("next.config.mjs", config)];
+        let tree = SourceTree::from_pairs(files);
+        assert_eq!(NextJs.detect(&tree).as_deref(), Some("package.json lists Next.js"));
+        NextJs.recipe(&tree).unwrap()
+    }
+
+    fn command(recipe: &Recipe) -> Option<&str> {
+        recipe.processes.values().next().map(|process| process.command.as_str())
+    }
+
+    #[test]
+    fn the_output_decides_what_serves() {
+        let usual = recipe(GENERATED, "const nextConfig = {};\nexport default nextConfig;\n");
+        assert_eq!(command(&usual), Some("next start -H \"$HOST\" -p \"$PORT\""));
+        assert!(usual.build[1].command.ends_with("npm run build"), "{:?}", usual.build);
+        let alone = recipe(GENERATED, "module.exports = {\n  output: 'standalone',\n}\n");
+        assert!(command(&alone).unwrap().ends_with("node .next/standalone/server.js"));
+        let files = recipe(GENERATED, "module.exports = {\n  \"output\": \"export\"\n}\n");
+        assert_eq!((command(&files), files.statics[0].directory.as_str()), (None, "out"));
+    }
+
+    #[test]
+    fn a_server_of_ones_own_is_kept() {
+        let package = r#"{"scripts": {"start": "node server.js"}, "dependencies": {"next": "14"}}"#;
+        let own = recipe(package, "");
+        assert_eq!(command(&own), Some("node server.js"));
+        assert_eq!(own.environment["NEXT_TELEMETRY_DISABLED"], "1");
+        let other = SourceTree::from_pairs([(PACKAGE_JSON, "{\"dependencies\": {}}")]);
+        assert_eq!(NextJs.detect(&other), None);
+        assert!(NextJs.recipe(&other).is_err());
+    }
+}

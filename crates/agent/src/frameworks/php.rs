@@ -1,0 +1,105 @@
+//! PHP, by its own web server: one request at a time, so several instances.
+
+use model::Recipe;
+use model::release::Step;
+
+use super::{Framework, RecipeError, shell_word, sqlite, web_only};
+use crate::source::SourceTree;
+
+/// Where `index.php` is, in order: those of Symfony, Laravel and the like come before the root.
+const DOCUMENT_ROOTS: &[&str] = &["public", "web", "www", "htdocs", "."];
+
+/// What the server would answer with the file itself: settings, repositories, databases, packages.
+const ROUTER: &str = "\
+<?php $path = urldecode(strtok($_SERVER[\"REQUEST_URI\"], \"?\"));
+if (preg_match(\"#/\\.(?!well-known/)|^/(vendor|node_modules|composer\\.|cortex\\.toml|Procfile)|\
+\\.(db|sqlite3?|ini|lock|log|sh|sql)\\$#i\", $path)) { http_response_code(404); exit(\"Not found\"); }
+return false;";
+
+/// A program with a syntax error must not replace one without.
+const CHECK: &str = "foreach (file(\"php://stdin\", FILE_IGNORE_NEW_LINES) as $f) { try { \
+    token_get_all(file_get_contents($f), TOKEN_PARSE); } catch (Error $e) { fwrite(STDERR, \
+    \"$f, line {$e->getLine()}: {$e->getMessage()}\\n\"); exit(1); } }";
+
+pub struct Php;
+
+impl Framework for Php {
+    fn name(&self) -> &'static str {
+        "php"
+    }
+
+    fn looks_for(&self) -> &'static str {
+        "index.php in the root or in public/"
+    }
+
+    fn detect(&self, tree: &SourceTree) -> Option<String> {
+        document_root(tree).map(|root| match root {
+            "." => "index.php is in the root".into(),
+            root => format!("{root}/index.php is there"),
+        })
+    }
+
+    fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError> {
+        let Some(root) = document_root(tree) else {
+            return Err(RecipeError("there is no index.php in the root or in public/".into()));
+        };
+        let mut build = Vec::new();
+        if tree.exists("composer.json") && !tree.has_directory("vendor") {
+            let options = "--no-dev --no-interaction --no-progress --optimize-autoloader --quiet";
+            let command = format!(
+                "env COMPOSER_CACHE_DIR=\"$XDG_CACHE_HOME/composer\" composer install {options}"
+            );
+            build.push(Step { name: "Installing PHP packages".into(), command });
+        }
+        let files = "find . -name '*.php' -not -path '*/vendor/*' -not -path '*/tests/*'";
+        let command = format!("{files} | php -r {}", shell_word(CHECK));
+        build.push(Step { name: "Checking the PHP files".into(), command });
+        let command = format!("printf '%s\\n' {} > .cortex-router.php", shell_word(ROUTER));
+        build.push(Step { name: "Preparing the server".into(), command });
+        let server = "php -d display_errors=0 -d log_errors=1 -d expose_php=0 -S \"$HOST:$PORT\"";
+        Ok(Recipe {
+            build,
+            processes: web_only(format!("{server} -t {root} .cortex-router.php"), Some(1)),
+            persist: sqlite::named_in_code(tree, "*.php"),
+            ..Recipe::default()
+        })
+    }
+}
+
+fn document_root(tree: &SourceTree) -> Option<&'static str> {
+    let holds = |root: &&&str| match **root {
+        "." => tree.exists("index.php"),
+        root => tree.exists(&format!("{root}/index.php")),
+    };
+    DOCUMENT_ROOTS.iter().find(holds).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(files: &[(&str, &str)], root: &str, steps: usize) {
+        let tree = SourceTree::from_pairs(files.iter().copied());
+        assert!(Php.detect(&tree).is_some(), "{files:?}");
+        let recipe = Php.recipe(&tree).unwrap();
+        let web = recipe.processes.into_values().next().unwrap();
+        assert!(web.command.contains(&format!(" -t {root} ")), "{}", web.command);
+        assert_eq!((web.concurrency, recipe.build.len()), (Some(1), steps), "{files:?}");
+    }
+
+    #[test]
+    fn the_document_root_holds_the_index() {
+        check(&[("index.php", "<?php")], ".", 2);
+        check(&[("index.php", ""), ("public/index.php", ""), ("composer.json", "")], "public", 3);
+        check(&[("web/index.php", ""), ("composer.json", ""), ("vendor/a.php", "")], "web", 2);
+        assert_eq!(Php.detect(&SourceTree::from_pairs([("lib/a.php", "")])), None);
+        assert!(Php.recipe(&SourceTree::new()).is_err());
+    }
+
+    #[test]
+    fn databases_named_in_code_are_kept() {
+        let code = "<?php $db = new PDO('sqlite:guests.db');";
+        let recipe = Php.recipe(&SourceTree::from_pairs([("index.php", code)])).unwrap();
+        assert_eq!(recipe.persist, ["guests.db"]);
+    }
+}
