@@ -8,6 +8,12 @@ pub const SWITCH_BEFORE_ALL_HEALTHY: u8 = 3;
 pub const START_BEFORE_CLAIM: u8 = 4;
 pub const FORGET_STRAYS: u8 = 5;
 pub const REUSE_GENERATIONS: u8 = 6;
+pub const KEEP_DUPLICATES: u8 = 7;
+pub const GIVE_WAY_BEFORE_READY: u8 = 8;
+pub const IGNORE_DEATHS: u8 = 9;
+pub const NO_HYSTERESIS: u8 = 10;
+pub const DRAINED_TAKES: u8 = 11;
+pub const DATA_STAYS_BEHIND: u8 = 12;
 
 #[cfg(feature = "mutants")]
 thread_local! {

@@ -1,102 +1,322 @@
-//! Which slots of a process type are this node's: weighted rendezvous hashing over the members, a
-//! pure function of what every node knows, so that all agree without a word. Asked by the plan.
+//! Which slots this node runs: claims what is free, gives way to who wins, sheds what is too much.
+//! Every node decides alone from the same replicated picture; there are no locks and no main node.
+//! Pure; driven by the node's placement task, which feeds it records and who is alive, and hands
+//! the places it holds to the machines of the applications. Must not know how anything is started.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod claims;
+mod field;
+mod fill;
+mod node;
+mod shed;
+mod wanted;
 
-use model::{ApplicationName, NodeId, ProcessType, Slot};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-/// More instances of one process type than any one machine here could run; a typing error in a
-/// count must not fill memory.
-pub const SLOTS_MAX: u32 = 1_000;
-/// A weight is a number of tickets in the draw; more would cost time and gain no precision.
-pub const WEIGHT_MAX: u32 = 64;
+use model::instance::Offer;
+use model::{ApplicationName, Claim, InstanceId, Machine, NodeId, Timestamp};
 
-/// Nodes that may run instances, with their weights.
-pub type Members = BTreeMap<NodeId, u32>;
+pub use claims::Place;
+use claims::{Claims, Seen, Standing};
+use field::{Field, Seat};
+use node::Node;
+pub use node::{NodeView, UNHEARD_MAX, capacity};
+use shed::Shedding;
+pub use wanted::{SLOTS_MAX, Wanted, count, wanted};
 
-/// Of the slots 1 to `count`, those that `node` runs.
-pub fn slots_here(
-    application: &ApplicationName,
-    process: &ProcessType,
-    count: u32,
-    members: &Members,
-    node: &NodeId,
-) -> BTreeSet<Slot> {
-    (1..=count.min(SLOTS_MAX))
-        .filter(|slot| home(application, process, *slot, members) == Some(node))
-        .collect()
+/// Changes come in swarms: one decision for all of them.
+const GATHER: Duration = Duration::from_millis(20);
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A member of the roster as its records describe it; none when it was removed.
+    Node(NodeId, Option<NodeView>),
+    /// Whether another node is alive.
+    Alive(NodeId, bool),
+    Wanted(ApplicationName, Option<Wanted>),
+    Claim(InstanceId, NodeId, Option<Claim>),
+    /// Everything that is stored was read: only now is anything decided.
+    Read,
+    /// This node cannot prepare the application.
+    Unfit(ApplicationName),
+    /// Nothing is claimed any more; what runs is stopped by others.
+    Shutdown,
 }
 
-/// The member with the highest ticket; of equal ones the lowest id, so that it is one.
-fn home<'a>(
-    application: &ApplicationName,
-    process: &ProcessType,
-    slot: Slot,
-    members: &'a Members,
-) -> Option<&'a NodeId> {
-    if members.len() == 1 {
-        return members.iter().find(|(_, weight)| **weight > 0).map(|(node, _)| node);
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// All places that this node holds of an application from now on.
+    Hold { application: ApplicationName, places: BTreeMap<Place, Hold> },
+}
+
+/// How a place is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    Keep,
+    /// Until another node has it.
+    Offered(Offer),
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    since: Timestamp,
+    offer: Option<(Offer, Timestamp)>,
+    /// An offer that was taken back may still be under way: no other one before this.
+    offered_again: Timestamp,
+}
+
+impl Held {
+    fn new(since: Timestamp) -> Held {
+        Held { since, offer: None, offered_again: Timestamp(0) }
     }
-    let mut best: Option<(u64, &NodeId)> = None;
-    for (node, weight) in members {
-        let place = format!("{application}/{process}.{slot}@{node}");
-        let seed = fnv1a(place.as_bytes());
-        let ticket = (0..(*weight).min(WEIGHT_MAX)).map(|i| mix(seed ^ mix(u64::from(i)))).max();
-        if let Some(ticket) = ticket
-            && best.is_none_or(|(highest, _)| ticket > highest)
-        {
-            best = Some((ticket, node));
+}
+
+/// One node's part in the placement of everything.
+#[derive(Debug)]
+pub struct Placement {
+    node: NodeId,
+    nodes: BTreeMap<NodeId, Node>,
+    wanted: BTreeMap<ApplicationName, Wanted>,
+    claims: Claims,
+    held: BTreeMap<ApplicationName, BTreeMap<Place, Held>>,
+    told: BTreeMap<ApplicationName, BTreeMap<Place, Hold>>,
+    /// Slots that nobody runs, or that are offered, and since when.
+    free: BTreeMap<(ApplicationName, Place), Timestamp>,
+    unfit: BTreeMap<ApplicationName, Timestamp>,
+    shedding: Shedding,
+    read: bool,
+    shutdown: bool,
+    queue: Vec<Effect>,
+    wake: Option<Timestamp>,
+}
+
+impl Placement {
+    /// Decides nothing before `Event::Read`.
+    pub fn new(node: NodeId) -> Placement {
+        Placement {
+            node,
+            nodes: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            claims: Claims::default(),
+            held: BTreeMap::new(),
+            told: BTreeMap::new(),
+            free: BTreeMap::new(),
+            unfit: BTreeMap::new(),
+            shedding: Shedding::default(),
+            read: false,
+            shutdown: false,
+            queue: Vec::new(),
+            wake: None,
         }
     }
-    best.map(|(_, node)| node)
+
+    /// True when it may change what is decided.
+    fn take_note(&mut self, now: Timestamp, event: Event) -> bool {
+        match event {
+            Event::Node(id, Some(view)) => {
+                if let Some(node) = self.nodes.get_mut(&id) {
+                    let changed = node.view != view;
+                    node.view = view;
+                    return changed;
+                }
+                let mut node = Node::new(view, now);
+                if id == self.node {
+                    node.set_alive(now, true);
+                }
+                self.nodes.insert(id, node);
+            }
+            Event::Node(id, None) => return self.nodes.remove(&id).is_some(),
+            Event::Alive(id, _) if id == self.node => return false,
+            Event::Alive(id, alive) => match self.nodes.get_mut(&id) {
+                Some(node) => node.set_alive(now, alive),
+                None => return false,
+            },
+            Event::Wanted(name, Some(wanted)) => {
+                return self.wanted.insert(name, wanted.clone()) != Some(wanted);
+            }
+            Event::Wanted(name, None) => return self.wanted.remove(&name).is_some(),
+            Event::Claim(instance, node, claim) => {
+                let place = (instance.process, instance.slot);
+                let (name, claim) = (&instance.application, claim.as_ref());
+                return self.claims.set(now, name, &place, &node, claim);
+            }
+            Event::Read => {
+                self.read = true;
+                self.resume(now);
+            }
+            Event::Unfit(name) => drop(self.unfit.insert(name, now)),
+            Event::Shutdown => self.shutdown = true,
+        }
+        true
+    }
+
+    /// What an earlier process of this node claimed is still its own.
+    fn resume(&mut self, now: Timestamp) {
+        let own = self.claims.all().filter(|(_, _, node, _)| **node == self.node);
+        for (name, place, _, seen) in own.filter(|(.., seen)| seen.standing != Standing::Leaving) {
+            let mut held = Held::new(seen.claimed_at);
+            held.offer = seen.offer.map(|offer| (offer, now));
+            self.held.entry(name.clone()).or_default().insert(place.clone(), held);
+        }
+    }
+
+    fn decide(&mut self, now: Timestamp) {
+        self.wake = None;
+        if self.shutdown {
+            return;
+        }
+        self.drop_unwanted();
+        if self.is_alone() {
+            self.hold_everything(now);
+        } else {
+            self.give_way(now);
+            self.fill(now);
+            self.shed(now);
+        }
+        self.tell();
+        let next = self.nodes.values().map(Node::lost_at).filter(|at| *at > now).min();
+        if let Some(next) = next {
+            self.wake_at(next);
+        }
+    }
+
+    fn is_wanted(&self, name: &ApplicationName, place: &Place) -> bool {
+        let wanted = self.wanted.get(name).and_then(|wanted| wanted.counts.get(&place.0));
+        wanted.is_some_and(|count| (1..=*count.min(&SLOTS_MAX)).contains(&place.1))
+    }
+
+    fn drop_unwanted(&mut self) {
+        let mut held = std::mem::take(&mut self.held);
+        for (name, places) in &mut held {
+            places.retain(|place, _| self.is_wanted(name, place));
+        }
+        held.retain(|_, places| !places.is_empty());
+        self.held = held;
+        self.unfit.retain(|name, _| self.wanted.contains_key(name));
+    }
+
+    /// Nobody else could run anything.
+    fn is_alone(&self) -> bool {
+        self.nodes.len() == 1 && self.nodes.contains_key(&self.node)
+    }
+
+    fn hold_everything(&mut self, now: Timestamp) {
+        let drained = self.nodes.values().any(|node| node.view.drained);
+        self.free.clear();
+        for (name, wanted) in &self.wanted {
+            let elsewhere = wanted.holder.as_ref().is_some_and(|holder| *holder != self.node);
+            let held = self.held.entry(name.clone()).or_default();
+            held.values_mut().for_each(|held| held.offer = None);
+            if elsewhere || drained {
+                continue;
+            }
+            for (process, count) in &wanted.counts {
+                for slot in 1..=(*count).min(SLOTS_MAX) {
+                    held.entry((process.clone(), slot)).or_insert_with(|| Held::new(now));
+                }
+            }
+        }
+        self.held.retain(|_, places| !places.is_empty());
+    }
+
+    /// This node's claim as it is on record, or is about to be.
+    fn own(&self, name: &ApplicationName, place: &Place, held: &Held) -> Seen {
+        let recorded = self.claims.on(name, place).find(|(node, _)| **node == self.node);
+        let recorded = recorded.filter(|(_, seen)| seen.standing != Standing::Leaving);
+        let own = recorded.map_or_else(|| Seen::fresh(held.since), |(_, seen)| seen.clone());
+        Seen { offer: held.offer.map(|(offer, _)| offer), ..own }
+    }
+
+    /// Other nodes' claims that count.
+    fn rivals<'a>(
+        &'a self,
+        now: Timestamp,
+        name: &ApplicationName,
+        place: &Place,
+    ) -> impl Iterator<Item = (&'a NodeId, &'a Node, &'a Seen)> {
+        self.claims.on(name, place).filter_map(move |(id, seen)| {
+            let node = self.nodes.get(id).filter(|node| node.holds(now))?;
+            (*id != self.node && seen.standing != Standing::Leaving).then_some((id, node, seen))
+        })
+    }
+
+    fn field(&self, now: Timestamp) -> Field {
+        let seat = |(id, node): (&NodeId, &Node)| {
+            let NodeView { capacity, load, .. } = node.view;
+            Seat::new(id.clone(), capacity, load, node.takes(now))
+        };
+        let mut seats: Vec<Seat> = self.nodes.iter().map(seat).collect();
+        let mut count = |node: &NodeId, ready: bool| {
+            if let Ok(at) = seats.binary_search_by(|seat| seat.id.cmp(node)) {
+                seats[at].count(ready);
+            }
+        };
+        for (_, _, node, seen) in self.claims.all() {
+            if *node != self.node && seen.standing != Standing::Leaving {
+                count(node, seen.standing == Standing::Ready);
+            }
+        }
+        for (name, places) in &self.held {
+            for (place, held) in places {
+                count(&self.node, self.own(name, place, held).standing == Standing::Ready);
+            }
+        }
+        Field::new(seats)
+    }
+
+    fn tell(&mut self) {
+        let hold = |held: &Held| held.offer.map_or(Hold::Keep, |(offer, _)| Hold::Offered(offer));
+        let mut holds: BTreeMap<ApplicationName, BTreeMap<Place, Hold>> = BTreeMap::new();
+        for (name, places) in &self.held {
+            let places = places.iter().map(|(place, held)| (place.clone(), hold(held)));
+            holds.insert(name.clone(), places.collect());
+        }
+        let gone = self.told.keys().filter(|name| !holds.contains_key(*name)).cloned();
+        let gone: Vec<ApplicationName> = gone.collect();
+        for application in gone {
+            self.queue.push(Effect::Hold { application, places: BTreeMap::new() });
+        }
+        for (application, places) in &holds {
+            if self.told.get(application) != Some(places) {
+                let (application, places) = (application.clone(), places.clone());
+                self.queue.push(Effect::Hold { application, places });
+            }
+        }
+        self.told = holds;
+    }
+
+    fn wake_at(&mut self, at: Timestamp) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
 }
 
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
-}
+impl Machine for Placement {
+    type Event = Event;
+    type Effect = Effect;
 
-/// The last step of splitmix64: near inputs come far apart.
-fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    fn handle(&mut self, now: Timestamp, event: Event, effects: &mut Vec<Effect>) {
+        if self.take_note(now, event) && self.read {
+            self.wake_at(now.after(GATHER));
+        }
+        effects.append(&mut self.queue);
+    }
+
+    fn tick(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.read {
+            self.decide(now);
+        }
+        effects.append(&mut self.queue);
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        self.wake
+    }
+
+    fn check_invariants(&self) {
+        assert!(self.queue.is_empty(), "every effect was handed over");
+        assert!(self.held.values().all(|places| !places.is_empty()), "nothing empty is kept");
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn slots(count: u32, members: &[(&str, u32)], node: &str) -> BTreeSet<Slot> {
-        let members = members.iter().map(|(id, w)| (id.parse().unwrap(), *w)).collect();
-        let name = "shop".parse().unwrap();
-        slots_here(&name, &ProcessType::web(), count, &members, &node.parse().unwrap())
-    }
-
-    #[test]
-    fn one_member_runs_every_slot() {
-        assert_eq!(slots(4, &[("a", 1)], "a"), (1..=4).collect());
-        assert!(slots(0, &[("a", 1)], "a").is_empty());
-        assert!(slots(4, &[("a", 1)], "b").is_empty());
-        assert!(slots(4, &[("a", 0)], "a").is_empty());
-        assert_eq!(slots(u32::MAX, &[("a", 1)], "a").len(), SLOTS_MAX as usize);
-    }
-
-    #[test]
-    fn each_slot_has_one_home_and_weights_count() {
-        let members = [("a", 1), ("b", 1), ("c", 2)];
-        let per_node = members.map(|(node, _)| slots(1_000, &members, node));
-        assert_eq!(per_node.iter().map(BTreeSet::len).sum::<usize>(), 1_000);
-        assert!(per_node[0].is_disjoint(&per_node[1]) && per_node[1].is_disjoint(&per_node[2]));
-        assert!((400..600).contains(&per_node[2].len()), "{}", per_node[2].len());
-    }
-
-    #[test]
-    fn a_node_that_leaves_moves_its_own_slots_alone() {
-        let with = slots(500, &[("a", 1), ("b", 1), ("c", 1)], "a");
-        let without = slots(500, &[("a", 1), ("b", 1)], "a");
-        assert!(with.is_subset(&without));
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::ProcessType;
+use crate::id::{NodeId, ProcessType};
 use crate::record::{RECORD_VERSION, Unknown};
 use crate::time::Timestamp;
 
@@ -56,6 +56,17 @@ impl ApplicationSpec {
 pub struct ProcessSpec {
     /// Wanted instances in the whole cluster.
     pub count: u32,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// `app::NAME::holder`: which node has the files of the application's persistent paths. Written by
+/// the coordinator of the first release that has such paths.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Holder {
+    pub v: u32,
+    pub node: NodeId,
+    pub since: Timestamp,
     #[serde(flatten)]
     pub unknown: Unknown,
 }

@@ -14,8 +14,21 @@ pub struct Claim {
     pub claimed_at: Timestamp,
     /// Oldest first; at most `INCARNATIONS_MAX`.
     pub incarnations: Vec<Incarnation>,
+    /// NODE runs it on until another one does: whoever claims it now wins, once ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offer: Option<Offer>,
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+/// Why a slot is offered to others, and so who may take it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Offer {
+    /// For balance: only a node that is better off may take it.
+    Balance,
+    /// NODE is drained or cannot run it: anybody may.
+    Leave,
 }
 
 /// An old one draining, a current one, a new one starting, and one more that is being stopped
@@ -24,7 +37,13 @@ pub const INCARNATIONS_MAX: usize = 4;
 
 impl Claim {
     pub fn new(claimed_at: Timestamp) -> Claim {
-        Claim { v: RECORD_VERSION, claimed_at, incarnations: Vec::new(), unknown: Unknown::new() }
+        Claim {
+            v: RECORD_VERSION,
+            claimed_at,
+            incarnations: Vec::new(),
+            offer: None,
+            unknown: Unknown::new(),
+        }
     }
 }
 

@@ -147,9 +147,12 @@ pub enum TypedKey {
     /// The tar archive that was pushed.
     Source(ApplicationName, ContentHash),
     Rollout(ApplicationName),
+    /// Who has the files of its persistent paths.
+    Holder(ApplicationName),
     Claim(InstanceId, NodeId),
     Probe(NodeId, InstanceId),
     Member(NodeId),
+    Drained(NodeId),
     NodeInfo(NodeId),
     NodeLoad(NodeId),
     Board(Board),
@@ -179,6 +182,7 @@ impl TypedKey {
             }
             TypedKey::Source(app, hash) => format!("app::{app}::source::{hash}"),
             TypedKey::Rollout(app) => format!("app::{app}::rollout"),
+            TypedKey::Holder(app) => format!("app::{app}::holder"),
             TypedKey::Claim(id, node) => {
                 format!("instance::{}::{}::{}::{node}", id.application, id.process, id.slot)
             }
@@ -186,6 +190,7 @@ impl TypedKey {
                 format!("probe::{node}::{}::{}::{}", id.application, id.process, id.slot)
             }
             TypedKey::Member(node) => format!("cluster::nodes::{node}"),
+            TypedKey::Drained(node) => format!("cluster::drained::{node}"),
             TypedKey::NodeInfo(node) => format!("node::{node}::info"),
             TypedKey::NodeLoad(node) => format!("node::{node}::load"),
             TypedKey::Board(board) => {
@@ -223,6 +228,7 @@ impl TypedKey {
             }
             ["app", app, "source", hash] => TypedKey::Source(app.parse().ok()?, hash.parse().ok()?),
             ["app", app, "rollout"] => TypedKey::Rollout(app.parse().ok()?),
+            ["app", app, "holder"] => TypedKey::Holder(app.parse().ok()?),
             ["instance", app, process, slot, node] => {
                 TypedKey::Claim(instance(app, process, slot)?, node.parse().ok()?)
             }
@@ -230,6 +236,7 @@ impl TypedKey {
                 TypedKey::Probe(node.parse().ok()?, instance(app, process, slot)?)
             }
             ["cluster", "nodes", node] => TypedKey::Member(node.parse().ok()?),
+            ["cluster", "drained", node] => TypedKey::Drained(node.parse().ok()?),
             ["node", node, "info"] => TypedKey::NodeInfo(node.parse().ok()?),
             ["node", node, "load"] => TypedKey::NodeLoad(node.parse().ok()?),
             ["local", word, app, process, slot, generation] => {
@@ -254,12 +261,16 @@ impl TypedKey {
             | TypedKey::ConfigAt(app, _)
             | TypedKey::Release(app, _)
             | TypedKey::Source(app, _)
-            | TypedKey::Rollout(app) => Some(app),
+            | TypedKey::Rollout(app)
+            | TypedKey::Holder(app) => Some(app),
             TypedKey::Claim(id, _) | TypedKey::Probe(_, id) => Some(&id.application),
             TypedKey::Board(
                 Board::Drained(id, _) | Board::Memory(id, _) | Board::Suspect(id, _),
             ) => Some(&id.application),
-            TypedKey::Member(_) | TypedKey::NodeInfo(_) | TypedKey::NodeLoad(_) => None,
+            TypedKey::Member(_)
+            | TypedKey::Drained(_)
+            | TypedKey::NodeInfo(_)
+            | TypedKey::NodeLoad(_) => None,
         }
     }
 }
@@ -316,7 +327,9 @@ mod tests {
             TypedKey::ConfigAt(app.clone(), release.clone()),
             TypedKey::Release(app.clone(), release),
             TypedKey::Source(app.clone(), ContentHash([7; 32])),
-            TypedKey::Rollout(app),
+            TypedKey::Rollout(app.clone()),
+            TypedKey::Holder(app),
+            TypedKey::Drained(node.clone()),
             TypedKey::Claim(id.clone(), node.clone()),
             TypedKey::Probe(node.clone(), id.clone()),
             TypedKey::Member(node.clone()),

@@ -44,6 +44,16 @@ pub struct NodeInfo {
     pub unknown: Unknown,
 }
 
+/// `cluster::drained::ID`: takes nothing new and gives away what it runs, until the record is
+/// deleted. Written by a user's command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drained {
+    pub v: u32,
+    pub since: Timestamp,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
 /// `node::ID::load`: written when it changed by `LOAD_CHANGE_PERCENT`, at most every
 /// `LOAD_INTERVAL_MS`, so that nothing periodic enters the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! What has to happen now for the observed to become the desired, as a list of steps, and when to
 //! look again. Only reads the machine's state; the steps are too simple to go wrong.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use model::application::{RolloutMode, STOP_GRACE_MS_DEFAULT};
@@ -11,7 +11,7 @@ use model::{Generation, ProcessType, Release, ReleaseId, Timestamp};
 use super::slot::{Phase, Place, Process, Replace, Slot};
 use super::{Application, Stage};
 use crate::mutants;
-use crate::placement::slots_here;
+use crate::placement;
 
 /// A long answer may finish; a client that never reads may not hold an old release for ever.
 pub const DRAIN_MAX: Duration = Duration::from_secs(30);
@@ -104,18 +104,13 @@ pub(super) fn plan(app: &Application, now: Timestamp) -> Plan {
     plan
 }
 
-/// The places of a release's processes on this node, as far as users want them.
+/// The places of a release's processes, as far as users want them.
 pub(super) fn places(app: &Application, release: &Release) -> BTreeSet<Place> {
-    let chosen = app.spec.as_ref().map(|spec| &spec.processes);
+    let Some(spec) = &app.spec else { return BTreeSet::new() };
     let mut places = BTreeSet::new();
-    for (process, recipe) in &release.recipe.processes {
-        let count = chosen
-            .and_then(|processes| processes.get(process))
-            .map_or(recipe.default_count, |spec| spec.count);
-        let members = BTreeMap::from([(app.node.clone(), 1)]);
-        for slot in slots_here(&app.name, process, count, &members, &app.node) {
-            places.insert((process.clone(), slot));
-        }
+    for process in release.recipe.processes.keys() {
+        let count = placement::count(spec, release, process);
+        places.extend((1..=count).map(|slot| (process.clone(), slot)));
     }
     places
 }

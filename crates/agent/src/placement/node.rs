@@ -1,0 +1,113 @@
+//! What one node knows of another: its size, its load, whether it lives. How long a death must last
+//! before its slots are taken over grows with the number of deaths. Fed by the machine.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use model::Timestamp;
+
+use crate::mutants;
+
+/// A member that nobody has heard of yet may be starting, like this node.
+pub const UNHEARD_MAX: Duration = Duration::from_secs(10);
+/// Deaths longer ago say nothing about the next one.
+const DEATHS_WINDOW: Duration = Duration::from_secs(600);
+/// So many deaths in the window may be bad luck: the slots are taken over at once.
+const DEATHS_FREE: usize = 2;
+/// After more of them, each doubles the wait, so that a flapping node moves little.
+const DEATH_PATIENCE: Duration = Duration::from_secs(10);
+/// Five doublings: a node that is really dead is replaced after that.
+const DOUBLINGS_MAX: usize = 4;
+/// More deaths are not counted.
+const DEATHS_KEPT: usize = DEATHS_FREE + DOUBLINGS_MAX + 1;
+
+/// Memory kept for the system and the platform itself.
+const MEMORY_RESERVED: u64 = 512 << 20;
+/// What an instance of a framework takes, roughly; the measured load corrects it.
+const INSTANCE_MEMORY: u64 = 128 << 20;
+/// Instances of web applications wait most of the time.
+const INSTANCES_PER_CORE: u64 = 8;
+/// Larger than any machine here; keeps sums small.
+const CAPACITY_MAX: u64 = 4_096;
+
+/// How many instances a machine has room for beside the platform: a weight, not a promise.
+pub fn capacity(cores: u32, memory_bytes: u64) -> u32 {
+    let by_memory = memory_bytes.saturating_sub(MEMORY_RESERVED) / INSTANCE_MEMORY;
+    let capacity = (u64::from(cores) * INSTANCES_PER_CORE).min(by_memory);
+    capacity.clamp(1, CAPACITY_MAX) as u32
+}
+
+/// A member's records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeView {
+    /// From `capacity`; none while the node has not said what it is: it is given nothing.
+    pub capacity: Option<u32>,
+    /// Percent, as the node wrote it last.
+    pub load: Option<u32>,
+    /// Takes nothing new and gives away what it has.
+    pub drained: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub view: NodeView,
+    first_seen: Timestamp,
+    /// None: never heard of.
+    alive: Option<bool>,
+    changed_at: Timestamp,
+    deaths: VecDeque<Timestamp>,
+}
+
+impl Node {
+    pub fn new(view: NodeView, now: Timestamp) -> Node {
+        let (first_seen, changed_at) = (now, now);
+        Node { view, first_seen, alive: None, changed_at, deaths: VecDeque::new() }
+    }
+
+    pub fn set_alive(&mut self, now: Timestamp, alive: bool) {
+        if self.alive == Some(alive) {
+            return;
+        }
+        if self.alive == Some(true) {
+            self.deaths.push_back(now);
+            if self.deaths.len() > DEATHS_KEPT {
+                self.deaths.pop_front();
+            }
+        }
+        self.alive = Some(alive);
+        self.changed_at = now;
+    }
+
+    /// Its slots are its own.
+    pub fn holds(&self, now: Timestamp) -> bool {
+        let lives = self.alive == Some(true) || mutants::active(mutants::IGNORE_DEATHS);
+        lives || now < self.lost_at()
+    }
+
+    /// New slots may go there.
+    pub fn takes(&self, now: Timestamp) -> bool {
+        let lives = self.alive.unwrap_or_else(|| self.holds(now));
+        lives && !self.view.drained && self.view.capacity.is_some()
+    }
+
+    /// Since when it lives without a break; none when it does not.
+    pub fn lives_since(&self) -> Option<Timestamp> {
+        (self.alive != Some(false)).then_some(self.changed_at)
+    }
+
+    /// When others take over what a node that is not alive now held.
+    pub fn lost_at(&self) -> Timestamp {
+        if self.alive.is_none() {
+            return self.first_seen.after(UNHEARD_MAX);
+        }
+        let recent = |death: &&Timestamp| self.changed_at.since(**death) < DEATHS_WINDOW;
+        let deaths = self.deaths.iter().filter(recent).count();
+        match deaths.checked_sub(DEATHS_FREE + 1) {
+            None => self.changed_at,
+            Some(more) => {
+                let doublings = more.min(DOUBLINGS_MAX) as u32;
+                self.changed_at.after(DEATH_PATIENCE * 2_u32.pow(doublings))
+            }
+        }
+    }
+}

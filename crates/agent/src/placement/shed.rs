@@ -1,0 +1,250 @@
+//! What this node gives up: slots that another one won, and for balance one at a time, by offering
+//! it: it runs on until who took it is ready. Owns when this node last shed and since when it is
+//! overburdened. Driven by the machine.
+
+use std::time::Duration;
+
+use model::instance::Offer;
+use model::{ApplicationName, Timestamp};
+
+use super::claims::{Place, Standing};
+use super::field::{Field, SHED_ABOVE, START_BELOW};
+use super::{Held, Placement};
+use crate::mutants;
+
+/// A winner that came back from the dead says ready before it has looked.
+pub const CONFIRM: Duration = Duration::from_secs(3);
+/// A burden that passes by itself moves nothing.
+const OVER_PATIENCE: Duration = Duration::from_secs(10);
+/// The measured load is an average over a minute: it shows what shedding did only then.
+const SHED_INTERVAL: Duration = Duration::from_secs(60);
+/// Numbers of instances show it at once.
+const SPREAD_INTERVAL: Duration = Duration::from_secs(5);
+/// What has just come here stays for a while, so that nothing flaps.
+const SHED_AGE: Duration = Duration::from_secs(300);
+const SPREAD_AGE: Duration = Duration::from_secs(30);
+/// An offer that nobody takes up is taken back.
+const OFFER_MAX: Duration = Duration::from_secs(20);
+/// As is one whose taker does not become ready.
+const TAKING_MAX: Duration = Duration::from_secs(300);
+/// No second offer of a slot while the first could still be under way to somebody.
+const OFFER_AGAIN: Duration = Duration::from_secs(60);
+/// A drained node empties this many slots at a time.
+const LEAVING_MAX: usize = 8;
+
+#[derive(Debug, Default)]
+pub(super) struct Shedding {
+    last: Option<Timestamp>,
+    over_since: Option<Timestamp>,
+}
+
+type Name = (ApplicationName, Place);
+
+impl Placement {
+    /// Lets go of what others won.
+    pub(super) fn give_way(&mut self, now: Timestamp) {
+        let (mut lost, mut wake) = (Vec::new(), None::<Timestamp>);
+        for (name, places) in &self.held {
+            for (place, held) in places {
+                match self.lost_at(now, name, place, held) {
+                    Some(at) if at <= now => lost.push((name.clone(), place.clone())),
+                    Some(at) => wake = Some(wake.map_or(at, |wake| wake.min(at))),
+                    None => {}
+                }
+            }
+        }
+        for name in lost {
+            self.let_go(&name);
+        }
+        if let Some(wake) = wake {
+            self.wake_at(wake);
+        }
+    }
+
+    /// When the place goes to somebody else as things are now.
+    fn lost_at(
+        &self,
+        now: Timestamp,
+        name: &ApplicationName,
+        place: &Place,
+        held: &Held,
+    ) -> Option<Timestamp> {
+        if mutants::active(mutants::KEEP_DUPLICATES) {
+            return None;
+        }
+        let own = self.own(name, place, held);
+        let best = self.rivals(now, name, place).min_by_key(|(id, _, seen)| seen.rank(id));
+        let (_, node, seen) = best.filter(|(id, _, seen)| seen.rank(id) < own.rank(&self.node))?;
+        let nothing_started = !own.started && seen.offer.is_none();
+        if nothing_started || mutants::active(mutants::GIVE_WAY_BEFORE_READY) {
+            return Some(now);
+        }
+        let ready_since = seen.ready_since?.max(node.lives_since()?);
+        Some(ready_since.after(CONFIRM))
+    }
+
+    fn let_go(&mut self, (name, place): &Name) {
+        if let Some(places) = self.held.get_mut(name) {
+            places.remove(place);
+            if places.is_empty() {
+                self.held.remove(name);
+            }
+        }
+    }
+
+    pub(super) fn shed(&mut self, now: Timestamp) {
+        self.leave(now);
+        self.take_back(now);
+        let outstanding = self.held.values().flat_map(|places| places.values());
+        let mut offers = outstanding.filter_map(|held| held.offer);
+        if !offers.any(|(offer, _)| offer == Offer::Balance) {
+            self.balance(now);
+        }
+    }
+
+    fn others_take(&self, now: Timestamp) -> bool {
+        self.nodes.iter().any(|(id, node)| *id != self.node && node.takes(now))
+    }
+
+    /// A drained node offers everything that may run elsewhere, and any node what it cannot prepare.
+    fn leave(&mut self, now: Timestamp) {
+        let drained = self.nodes.get(&self.node).is_some_and(|node| node.view.drained);
+        let others = self.others_take(now);
+        let (mut leaving, mut lost, mut stays) = (0, Vec::new(), Vec::new());
+        let mut offered = Vec::new();
+        for (name, places) in &self.held {
+            let holder = self.wanted.get(name).and_then(|wanted| wanted.holder.as_ref());
+            let tied = holder == Some(&self.node);
+            let elsewhere = holder.is_some() && !tied;
+            let unfit = self.is_unfit(now, name);
+            for (place, held) in places {
+                let left = matches!(held.offer, Some((Offer::Leave, _)));
+                let goes = !tied && others && (drained || unfit || elsewhere);
+                if goes && unfit && !self.own(name, place, held).started {
+                    lost.push((name.clone(), place.clone()));
+                } else if goes && leaving < LEAVING_MAX {
+                    leaving += 1;
+                    if !left {
+                        offered.push((name.clone(), place.clone()));
+                    }
+                } else if left && !goes {
+                    stays.push((name.clone(), place.clone()));
+                }
+            }
+        }
+        lost.iter().for_each(|name| self.let_go(name));
+        offered.iter().for_each(|name| self.offer(now, name, Offer::Leave));
+        stays.iter().for_each(|name| self.withdraw(now, name));
+    }
+
+    /// Offers for balance that came to nothing.
+    fn take_back(&mut self, now: Timestamp) {
+        let mut over = Vec::new();
+        let mut wake = None::<Timestamp>;
+        for (name, places) in &self.held {
+            for (place, held) in places {
+                let Some((Offer::Balance, since)) = held.offer else { continue };
+                let taken = self.rivals(now, name, place).any(|(.., seen)| seen.offer.is_none());
+                let end = since.after(if taken { TAKING_MAX } else { OFFER_MAX });
+                if end <= now {
+                    over.push((name.clone(), place.clone()));
+                } else {
+                    wake = Some(wake.map_or(end, |wake| wake.min(end)));
+                }
+            }
+        }
+        over.iter().for_each(|name| self.withdraw(now, name));
+        if let Some(wake) = wake {
+            self.wake_at(wake);
+        }
+    }
+
+    fn held_mut(&mut self, (name, place): &Name) -> Option<&mut Held> {
+        self.held.get_mut(name)?.get_mut(place)
+    }
+
+    fn offer(&mut self, now: Timestamp, name: &Name, offer: Offer) {
+        if let Some(held) = self.held_mut(name) {
+            held.offer = Some((offer, now));
+        }
+    }
+
+    fn withdraw(&mut self, now: Timestamp, name: &Name) {
+        if let Some(held) = self.held_mut(name) {
+            held.offer = None;
+            held.offered_again = now.after(OFFER_AGAIN);
+        }
+    }
+
+    /// Offers one slot, when this node has too much or too many of a kind.
+    fn balance(&mut self, now: Timestamp) {
+        let field = self.field(now);
+        let Some(here) = field.at(&self.node).filter(|at| field.seats[*at].takes) else { return };
+        let sheds = self.sheds(now, &field, here);
+        let loaded = sheds && field.seats[here].is_loaded_by_others();
+        let hasty = mutants::active(mutants::NO_HYSTERESIS);
+        let interval = if loaded { SHED_INTERVAL } else { SPREAD_INTERVAL };
+        let next = self.shedding.last.map_or(now, |last| last.after(interval));
+        if next > now && !hasty {
+            return self.wake_at(next);
+        }
+        let (mut best, mut wake) = (None, None::<Timestamp>);
+        for (name, places) in &self.held {
+            let mut process = None;
+            let mut counts = Vec::new();
+            for (place, held) in places {
+                if process != Some(&place.0) {
+                    counts = self.counts(now, &field, name, &place.0);
+                    process = Some(&place.0);
+                }
+                let sparser = |to: &usize| {
+                    field.seats[*to].is_sparser(counts[*to], &field.seats[here], counts[here])
+                };
+                let goes = |to: &usize| {
+                    *to != here
+                        && self.may_hold(name, &field.seats[*to])
+                        && self.is_better_off(&field, &counts, *to, here)
+                };
+                let takers: Vec<usize> = (0..field.seats.len()).filter(goes).collect();
+                let spread = takers.iter().any(sparser);
+                if takers.is_empty() || !(spread || sheds) {
+                    continue;
+                }
+                let age = if spread { SPREAD_AGE } else { SHED_AGE };
+                let from = held.since.after(age).max(held.offered_again);
+                let ready = self.own(name, place, held).standing == Standing::Ready;
+                if from > now && !hasty {
+                    wake = Some(wake.map_or(from, |wake| wake.min(from)));
+                } else if ready && best.as_ref().is_none_or(|(most, _)| *most < counts[here]) {
+                    best = Some((counts[here], (name.clone(), place.clone())));
+                }
+            }
+        }
+        if let Some((_, name)) = best {
+            self.offer(now, &name, Offer::Balance);
+            self.shedding.last = Some(now);
+            self.wake_at(now.after(OFFER_MAX));
+        } else if let Some(wake) = wake {
+            self.wake_at(wake);
+        }
+    }
+
+    /// Overburdened for a while, and not yet down to where it could start something.
+    fn sheds(&mut self, now: Timestamp, field: &Field, here: usize) -> bool {
+        let (burden, mean) = (field.seats[here].burden(), field.mean());
+        if mutants::active(mutants::NO_HYSTERESIS) {
+            return burden > mean;
+        }
+        if burden > mean + SHED_ABOVE {
+            self.shedding.over_since.get_or_insert(now);
+        } else if burden < mean + START_BELOW {
+            self.shedding.over_since = None;
+        }
+        let Some(since) = self.shedding.over_since else { return false };
+        let from = since.after(OVER_PATIENCE);
+        if from > now {
+            self.wake_at(from);
+        }
+        from <= now
+    }
+}
