@@ -7,9 +7,12 @@ mod fastapi;
 mod flask;
 mod gems;
 mod go;
+mod haskell;
+mod java;
 mod nextjs;
 mod node;
 mod packages;
+mod phoenix;
 mod php;
 mod procfile_only;
 mod pyramid;
@@ -56,7 +59,10 @@ pub const ALL: &[&dyn Framework] = &[
     &rack::Rack,
     &php::Php,
     &go::Go,
+    &java::Java,
     &rust::Rust,
+    &haskell::Haskell,
+    &phoenix::Phoenix,
     &django::Django,
     &pyramid::Pyramid,
     &flask::Flask,

@@ -1,0 +1,153 @@
+//! Haskell's web servers: Yesod, Warp, Scotty and whatever else Cabal or Stack builds into one
+//! executable.
+
+use std::collections::BTreeMap;
+
+use model::Recipe;
+use model::release::Step;
+
+use super::{Framework, RecipeError, port_note, sqlite, web_only};
+use crate::source::SourceTree;
+
+/// Packages that make a project a web application; Yesod and Scotty stand on Warp.
+const SERVERS: &[&str] =
+    &["yesod", "scotty", "servant-server", "snap-server", "happstack-server", "warp"];
+const PACKAGE_YAML: &str = "package.yaml";
+/// The settings of Yesod's own generator.
+const SETTINGS: &str = "config/settings.yml";
+
+/// Packages of the operating system need no index and no network; where they do not suffice, the
+/// index is fetched. Compiled packages are shared, what this application compiled is kept for it.
+const CABAL: &str = "export CABAL_DIR=\"$XDG_CACHE_HOME/cabal\" && mkdir -p \"$CABAL_DIR\" \
+    && b=\"--builddir=$CORTEX_CACHE/dist -v1\" && { cabal v2-build --offline $b exe:NAME \
+    || { echo 'Not all packages are on this machine: fetching them.'; cabal v2-update \
+    && cabal v2-build $b exe:NAME; }; } && cp \"$(cabal list-bin $b exe:NAME)\" .cortex-app";
+const STACK: &str = "env STACK_ROOT=\"$XDG_CACHE_HOME/stack\" stack build --work-dir .stack-work \
+    --copy-bins --local-bin-path .cortex-bin && mv .cortex-bin/NAME .cortex-app";
+
+pub struct Haskell;
+
+impl Framework for Haskell {
+    fn name(&self) -> &'static str {
+        "haskell"
+    }
+
+    fn looks_for(&self) -> &'static str {
+        "a *.cabal or package.yaml with yesod, scotty, servant or warp in it"
+    }
+
+    fn detect(&self, tree: &SourceTree) -> Option<String> {
+        let (file, text) = package(tree)?;
+        let server = SERVERS.iter().find(|server| depends_on(text, server))?;
+        Some(format!("{file} lists {server}"))
+    }
+
+    fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError> {
+        let Some((file, text)) = package(tree) else {
+            return Err(RecipeError("there is no *.cabal or package.yaml in its root".into()));
+        };
+        let name = executable(file, text).ok_or_else(|| {
+            RecipeError(format!("{file} names no executable: add the section 'executable NAME'"))
+        })?;
+        let stack = tree.exists("stack.yaml") || file == PACKAGE_YAML;
+        let command = if stack { STACK } else { CABAL }.replace("NAME", &name);
+        let mut persist = sqlite::named_in_code(tree, "*.hs");
+        persist.extend(settings_database(tree.text(SETTINGS).unwrap_or_default()));
+        // Yesod's generator reads these; for others the address stands in HOST and PORT.
+        let host = ("YESOD_HOST".to_owned(), "127.0.0.1".to_owned());
+        let mut notes = port_note(tree, "*.hs", "System.Environment.getEnv \"PORT\"");
+        notes.retain(|_| !tree.exists(SETTINGS));
+        Ok(Recipe {
+            build: vec![Step { name: "Building the Haskell program".into(), command }],
+            processes: web_only("./.cortex-app".into(), None),
+            environment: BTreeMap::from([host]),
+            persist,
+            notes,
+            ..Recipe::default()
+        })
+    }
+}
+
+fn package(tree: &SourceTree) -> Option<(&str, &str)> {
+    let mut root = tree.named("*.cabal").filter(|(path, _)| !path.contains('/'));
+    let cabal = root.find_map(|(path, file)| Some((path, file.text.as_deref()?)));
+    cabal.or_else(|| Some((PACKAGE_YAML, tree.text(PACKAGE_YAML)?)))
+}
+
+/// The name as a word of its own, or with what is made for it: `yesod-core`.
+fn depends_on(text: &str, package: &str) -> bool {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with(['#', '-']));
+    let yaml = text.lines().filter_map(|line| line.trim_start().strip_prefix("- "));
+    let mut words = lines.chain(yaml).flat_map(|line| line.split([' ', ',', ':', '\t', '>', '<']));
+    words.any(|word| {
+        word.strip_prefix(package).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    })
+}
+
+/// Of several the first: `executable NAME`, or the first key below `executables:`.
+fn executable(file: &str, text: &str) -> Option<String> {
+    let name = if file == PACKAGE_YAML {
+        let mut lines = text.lines().skip_while(|line| !line.starts_with("executables:")).skip(1);
+        lines.find(|line| !line.trim().is_empty())?.trim().trim_end_matches(':')
+    } else {
+        text.lines().find_map(|line| {
+            let (key, name) = line.split_once(char::is_whitespace)?;
+            key.eq_ignore_ascii_case("executable").then(|| name.trim())
+        })?
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_'.".contains(c);
+    (!name.is_empty() && !name.starts_with('-') && name.chars().all(plain))
+        .then(|| name.replace('\'', ""))
+}
+
+/// `database: "_env:YESOD_SQLITE_DATABASE:shop.sqlite3"`.
+fn settings_database(yaml: &str) -> Option<String> {
+    let value = yaml.lines().find_map(|line| line.trim().strip_prefix("database:"))?;
+    let value = value.split('#').next()?.trim().trim_matches(['"', '\'']);
+    let value = match value.strip_prefix("_env:") {
+        Some(rest) => rest.split_once(':')?.1,
+        None => value,
+    };
+    sqlite::database_path(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CABAL_FILE: &str = "cabal-version: 2.4\nname: shop\nexecutable shop-web\n    \
+        build-depends: base, yesod-core >= 1.6,warp\n    main-is: Main.hs\n";
+
+    #[test]
+    fn the_package_that_decides_is_named() {
+        for (file, text, expected) in [
+            ("shop.cabal", CABAL_FILE, Some("shop.cabal lists yesod")),
+            ("a.cabal", "executable a\n  build-depends: base, warp\n", Some("a.cabal lists warp")),
+            ("package.yaml", "dependencies:\n- scotty\n", Some("package.yaml lists scotty")),
+            ("a.cabal", "-- scotty\nexecutable a\n  build-depends: warped\n", None),
+            ("lib/a.cabal", CABAL_FILE, None),
+        ] {
+            let tree = SourceTree::from_pairs([(file, text)]);
+            assert_eq!(Haskell.detect(&tree).as_deref(), expected, "{file}");
+        }
+    }
+
+    #[test]
+    fn the_executable_is_built_and_started() {
+        let settings = "port: \"_env:YESOD_PORT:3000\"\nsqlite-settings:\n  \
+                        database: \"_env:YESOD_SQLITE_DATABASE:shop.sqlite3\" # here\n";
+        let files = [("shop.cabal", CABAL_FILE), (SETTINGS, settings), ("Main.hs", "main = x")];
+        let recipe = Haskell.recipe(&SourceTree::from_pairs(files)).unwrap();
+        assert!(recipe.build[0].command.contains("exe:shop-web"), "{:?}", recipe.build);
+        assert_eq!(recipe.processes.values().next().unwrap().command, "./.cortex-app");
+        assert_eq!(recipe.persist, ["shop.sqlite3"]);
+        assert!(recipe.notes.is_empty(), "{:?}", recipe.notes);
+        let yaml = "name: shop\nexecutables:\n  shop-exe:\n    main: Main.hs\n";
+        let recipe = Haskell.recipe(&SourceTree::from_pairs([(PACKAGE_YAML, yaml)])).unwrap();
+        assert!(recipe.build[0].command.contains("mv .cortex-bin/shop-exe"), "{:?}", recipe.build);
+        for (file, text) in [("a.cabal", "library\n"), ("a.cabal", "executable $(x)\n")] {
+            let error = Haskell.recipe(&SourceTree::from_pairs([(file, text)])).unwrap_err();
+            assert!(error.0.contains("names no executable"), "{}", error.0);
+        }
+    }
+}
