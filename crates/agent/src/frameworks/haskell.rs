@@ -19,9 +19,11 @@ const SETTINGS: &str = "config/settings.yml";
 /// Packages of the operating system need no index and no network; where they do not suffice, the
 /// index is fetched. Compiled packages are shared, what this application compiled is kept for it.
 const CABAL: &str = "export CABAL_DIR=\"$XDG_CACHE_HOME/cabal\" && mkdir -p \"$CABAL_DIR\" \
-    && b=\"--builddir=$CORTEX_CACHE/dist -v1\" && { cabal v2-build --offline $b exe:NAME \
-    || { echo 'Not all packages are on this machine: fetching them.'; cabal v2-update \
-    && cabal v2-build $b exe:NAME; }; } && cp \"$(cabal list-bin $b exe:NAME)\" .cortex-app";
+    && build() { cabal \"$@\" --builddir=\"$CORTEX_CACHE/dist\" exe:NAME; } \
+    && here=--config-file=/dev/null && if build $here v2-build --offline -v1; \
+    then cp \"$(build $here list-bin -v0)\" .cortex-app; \
+    else echo 'Not all packages are on this machine: fetching them.' && cabal v2-update \
+    && build v2-build -v1 && cp \"$(build list-bin -v0)\" .cortex-app; fi";
 const STACK: &str = "env STACK_ROOT=\"$XDG_CACHE_HOME/stack\" stack build --work-dir .stack-work \
     --copy-bins --local-bin-path .cortex-bin && mv .cortex-bin/NAME .cortex-app";
 
