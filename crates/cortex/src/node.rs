@@ -150,6 +150,9 @@ impl Node {
             faults.clone(),
             metrics.clone(),
         )?);
+        if let Some(peers) = peers {
+            router.connect(peers);
+        }
         let control = Arc::new(Control {
             faults: config.fail_points.then_some(faults.clone()),
             stop: Notify::new(),

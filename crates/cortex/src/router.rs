@@ -5,6 +5,7 @@
 mod connection;
 mod control;
 pub mod endpoint;
+pub mod far;
 mod files;
 mod forward;
 mod http;
@@ -16,18 +17,20 @@ mod serve;
 mod stream;
 pub mod table;
 mod tunnel;
+mod wire;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ::router::book::IncarnationKey;
+use ::router::book::far::FarDescription;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -36,6 +39,7 @@ use model::{ApplicationName, NodeId, ReleaseId, TypedKey};
 use tokio::sync::{Notify, mpsc};
 
 use self::endpoint::Endpoint;
+use self::far::peer::FarPeer;
 use self::queue::QueueLimits;
 use self::serve::{Command, Scope};
 use self::table::{Application, Table};
@@ -44,6 +48,7 @@ use crate::faults::Faults;
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::store::SharedStore;
+use crate::store::peers::{Peers, RouterCall};
 
 pub use control::FAIL_POINT;
 
@@ -81,13 +86,22 @@ pub struct Shared {
     threads: Vec<mpsc::Sender<Command>>,
     serials: AtomicU64,
     live: Mutex<Live>,
+    /// None until `RouterHandle::connect`; without, this node knows no others.
+    peers: OnceLock<Arc<Peers>>,
+    /// Who may call this router.
+    members: ArcSwap<BTreeSet<NodeId>>,
 }
+
+type FarEndpoints = BTreeMap<NodeId, (FarDescription, Arc<Endpoint>)>;
 
 /// What the control task made; outlives its restarts, as requests depend on it.
 #[derive(Default)]
 struct Live {
     applications: BTreeMap<ApplicationName, Arc<Application>>,
     endpoints: BTreeMap<IncarnationKey, Arc<Endpoint>>,
+    /// Endpoints of other nodes, as they were described.
+    far: BTreeMap<ApplicationName, FarEndpoints>,
+    peers: BTreeMap<NodeId, Arc<FarPeer>>,
     /// Applications' own ports; an error says why one is not open.
     ports: BTreeMap<u16, Result<(), String>>,
 }
@@ -141,6 +155,8 @@ pub fn start(
         threads: senders,
         serials: AtomicU64::new(1),
         live: Mutex::default(),
+        peers: OnceLock::new(),
+        members: ArcSwap::default(),
     });
     let mut joins = Vec::new();
     for (index, (commands, listener)) in receivers.into_iter().zip(listeners).enumerate() {
@@ -167,6 +183,17 @@ pub fn start(
 }
 
 impl RouterHandle {
+    /// Lets requests go to other nodes and come from them. Before `control`.
+    pub fn connect(&self, peers: &Arc<Peers>) {
+        let router = Arc::downgrade(&self.shared);
+        peers.set_router(Box::new(move |call| {
+            if let Some(shared) = router.upgrade() {
+                take_call(&shared, call);
+            }
+        }));
+        self.shared.peers.set(peers.clone()).ok();
+    }
+
     /// The control task: to be run under supervision, again after a fault. Ends with the store.
     pub fn control(&self) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
         control::run(self.shared.clone(), self.store.clone())
@@ -227,5 +254,16 @@ impl RouterHandle {
         for join in joins {
             join.join().ok();
         }
+    }
+}
+
+/// One thread after the other serves the routers of other nodes. A thread that has no room for one
+/// more drops it, and the other router goes elsewhere.
+fn take_call(shared: &Shared, call: RouterCall) {
+    let turn = shared.serials.fetch_add(1, Ordering::Relaxed);
+    let count = shared.threads.len().max(1);
+    let index = usize::try_from(turn).unwrap_or(0) % count;
+    if let Some(thread) = shared.threads.get(index) {
+        thread.try_send(Command::Far(Box::new(call))).ok();
     }
 }

@@ -1,6 +1,8 @@
 //! The records that routing depends on, and what they say of one application: pure, whole state.
 //! Driven by the router's control task, which feeds it the store's changes.
 
+pub mod far;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::key::{Prefix, TypedKey};
@@ -12,6 +14,7 @@ use model::{
     ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
 };
 
+use self::far::{FarClaims, FarDescription, Nodes};
 use crate::routes;
 
 /// One application as the router's threads need it.
@@ -27,6 +30,10 @@ pub struct Description {
     pub processes: Processes,
     /// They take requests.
     pub endpoints: Vec<EndpointDescription>,
+    /// Other nodes with instances that take requests.
+    pub far: Vec<FarDescription>,
+    /// All instances are on nodes that cannot be reached.
+    pub unreachable: bool,
 }
 
 /// Whether it is worth waiting for an endpoint.
@@ -58,6 +65,7 @@ pub type IncarnationKey = (InstanceId, Generation);
 #[derive(Debug)]
 pub struct Book {
     node: NodeId,
+    nodes: Nodes,
     applications: BTreeMap<ApplicationName, Records>,
 }
 
@@ -67,6 +75,7 @@ struct Records {
     rollout: Option<Rollout>,
     releases: BTreeMap<ReleaseId, Release>,
     claims: BTreeMap<InstanceId, Claim>,
+    far: FarClaims,
     verdicts: BTreeMap<InstanceId, Verdict>,
 }
 
@@ -76,6 +85,7 @@ impl Records {
             && self.rollout.is_none()
             && self.releases.is_empty()
             && self.claims.is_empty()
+            && self.far.is_empty()
             && self.verdicts.is_empty()
     }
 }
@@ -83,12 +93,15 @@ impl Records {
 /// What is to be watched.
 pub fn prefixes(node: &NodeId) -> Vec<Prefix> {
     let probes = format!("probe::{node}");
-    ["app", "instance", &probes].iter().filter_map(|text| text.parse().ok()).collect()
+    ["app", "instance", "cluster::nodes", &probes]
+        .iter()
+        .filter_map(|text| text.parse().ok())
+        .collect()
 }
 
 impl Book {
     pub fn new(node: NodeId) -> Book {
-        Book { node, applications: BTreeMap::new() }
+        Book { node, nodes: Nodes::default(), applications: BTreeMap::new() }
     }
 
     /// Takes note of one record; returns the application that it concerns, if any. Of one that
@@ -100,7 +113,7 @@ impl Book {
     ) -> (Option<ApplicationName>, Option<RecordError>) {
         let Some((typed, name)) = self.noted(key) else { return (None, None) };
         let records = self.applications.entry(name.clone()).or_default();
-        let result = records.apply(typed, value);
+        let result = records.apply(&self.node, typed, value);
         if records.is_empty() {
             self.applications.remove(&name);
         }
@@ -116,9 +129,8 @@ impl Book {
         let typed = TypedKey::parse(key)?;
         let name = match &typed {
             TypedKey::Spec(name) | TypedKey::Rollout(name) | TypedKey::Release(name, _) => name,
-            TypedKey::Claim(id, node) | TypedKey::Probe(node, id) if *node == self.node => {
-                &id.application
-            }
+            TypedKey::Claim(id, _) => &id.application,
+            TypedKey::Probe(node, id) if *node == self.node => &id.application,
             _ => return None,
         };
         let name = name.clone();
@@ -135,16 +147,50 @@ impl Book {
         let spec = records.spec.as_ref()?;
         let serving = records.rollout.as_ref().and_then(|rollout| rollout.serving.clone());
         let release = serving.as_ref().and_then(|id| records.releases.get(id));
+        let endpoints = serving.as_ref().map(|id| endpoints(records, id)).unwrap_or_default();
+        let (far, lost) = match &serving {
+            Some(serving) => records.far.describe(serving, &self.nodes),
+            None => (Vec::new(), false),
+        };
         Some(Description {
             hosts: hosts(name, spec),
             port: spec.port,
             balance: release.map(|release| release.settings.balance.clone()).unwrap_or_default(),
             statics: release.map(|release| release.recipe.statics.clone()).unwrap_or_default(),
             processes: processes(records, spec, release),
-            endpoints: serving.as_ref().map(|id| endpoints(records, id)).unwrap_or_default(),
+            unreachable: lost && far.is_empty() && endpoints.is_empty(),
+            endpoints,
+            far,
             name: name.clone(),
             serving,
         })
+    }
+
+    /// A node came to the roster or left it. Returns the applications whose routes may change.
+    pub fn set_member(&mut self, node: &NodeId, member: bool) -> BTreeSet<ApplicationName> {
+        match self.nodes.set_member(node, member) {
+            true => self.claimed_by(&BTreeSet::from([node.clone()])),
+            false => BTreeSet::new(),
+        }
+    }
+
+    /// Nodes that do not answer. Returns the applications whose routes may change.
+    pub fn set_down(&mut self, down: BTreeSet<NodeId>) -> BTreeSet<ApplicationName> {
+        let changed = self.nodes.set_down(down);
+        self.claimed_by(&changed)
+    }
+
+    pub fn is_down(&self, node: &NodeId) -> bool {
+        self.nodes.is_down(node)
+    }
+
+    pub fn members(&self) -> &BTreeSet<NodeId> {
+        self.nodes.members()
+    }
+
+    fn claimed_by(&self, nodes: &BTreeSet<NodeId>) -> BTreeSet<ApplicationName> {
+        let concerned = self.applications.iter().filter(|(_, records)| records.far.concern(nodes));
+        concerned.map(|(name, _)| name.clone()).collect()
     }
 
     /// Every incarnation of this node that is to be emptied of requests.
@@ -168,7 +214,12 @@ impl Book {
 }
 
 impl Records {
-    fn apply(&mut self, key: TypedKey, value: Option<&[u8]>) -> Result<(), RecordError> {
+    fn apply(
+        &mut self,
+        here: &NodeId,
+        key: TypedKey,
+        value: Option<&[u8]>,
+    ) -> Result<(), RecordError> {
         fn put<K: Ord, T>(map: &mut BTreeMap<K, T>, key: K, record: Option<T>) {
             match record {
                 Some(record) => drop(map.insert(key, record)),
@@ -179,6 +230,7 @@ impl Records {
             TypedKey::Spec(_) => self.spec = read(value)?,
             TypedKey::Rollout(_) => self.rollout = read(value)?,
             TypedKey::Release(_, id) => put(&mut self.releases, id, read(value)?),
+            TypedKey::Claim(id, node) if node != *here => self.far.put(node, id, read(value)?),
             TypedKey::Claim(id, _) => put(&mut self.claims, id, read(value)?),
             TypedKey::Probe(_, id) => put(&mut self.verdicts, id, read(value)?),
             _ => {}
@@ -325,9 +377,26 @@ mod tests {
         }
 
         fn claim(&mut self, slot: u32, incarnations: Vec<Incarnation>) -> &mut World {
+            self.claim_on("n1", slot, incarnations)
+        }
+
+        fn claim_on(
+            &mut self,
+            node: &str,
+            slot: u32,
+            incarnations: Vec<Incarnation>,
+        ) -> &mut World {
             let mut claim = Claim::new(Timestamp(0));
             claim.incarnations = incarnations;
-            self.put(TypedKey::Claim(instance(slot), "n1".parse().unwrap()), &claim)
+            self.put(TypedKey::Claim(instance(slot), node.parse().unwrap()), &claim)
+        }
+
+        /// Node, instances, concurrency.
+        fn far(&self) -> Vec<(String, u32, Option<u32>)> {
+            let far = self.0.describe(&name()).unwrap().far;
+            let row =
+                |one: FarDescription| (one.node.to_string(), one.instances(), one.concurrency);
+            far.into_iter().map(row).collect()
         }
 
         fn generations(&self) -> Vec<u64> {
@@ -362,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gone_instance_takes_none_and_other_nodes_do_not_count() {
+    fn a_gone_instance_takes_none() {
         let mut world = World::new();
         world.put(TypedKey::Spec(name()), &ApplicationSpec::new(Timestamp(0))).serve(1, true);
         world.claim(1, vec![incarnation(2, 1, InstanceState::Ready)]);
@@ -380,8 +449,35 @@ mod tests {
         verdict.generation = 1;
         world.put(key, &verdict);
         assert_eq!(world.generations(), [2]);
-        let foreign = TypedKey::Claim(instance(1), "n2".parse().unwrap()).key();
-        assert_eq!(world.0.apply(&foreign, None).0, None);
+    }
+
+    #[test]
+    fn instances_of_members_that_answer_are_far_endpoints() {
+        let node = |id: &str| id.parse::<NodeId>().unwrap();
+        let mut world = World::new();
+        world.put(TypedKey::Spec(name()), &ApplicationSpec::new(Timestamp(0))).serve(1, true);
+        let ready = incarnation(5, 1, InstanceState::Ready);
+        let mixed = vec![incarnation(1, 1, InstanceState::Draining), ready.clone()];
+        world.claim_on("n2", 1, mixed).claim_on("n2", 2, vec![ready.clone()]);
+        let unlimited = Incarnation { concurrency: None, ..ready.clone() };
+        world.claim_on("n3", 3, vec![unlimited]);
+        world.claim_on("n3", 4, vec![incarnation(5, 2, InstanceState::Ready)]);
+        assert!(world.far().is_empty(), "none of them is a member");
+        assert!(!world.0.describe(&name()).unwrap().unreachable);
+        assert_eq!(world.0.set_member(&node("n2"), true), BTreeSet::from([name()]));
+        assert!(world.0.set_member(&node("n2"), true).is_empty(), "no change");
+        world.0.set_member(&node("n3"), true);
+        assert_eq!(world.far(), [("n2".into(), 2, Some(2)), ("n3".into(), 1, None)]);
+        assert!(world.generations().is_empty());
+        let down = BTreeSet::from([node("n2")]);
+        assert_eq!(world.0.set_down(down.clone()), BTreeSet::from([name()]));
+        assert_eq!(world.far(), [("n3".into(), 1, None)]);
+        world.0.set_member(&node("n3"), false);
+        assert!(world.far().is_empty());
+        assert!(world.0.describe(&name()).unwrap().unreachable);
+        world.claim(1, vec![ready]);
+        assert!(!world.0.describe(&name()).unwrap().unreachable, "one is here");
+        assert_eq!(world.0.draining(), BTreeSet::new());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 pub mod balance;
 pub mod book;
 pub mod breaker;
+pub mod far;
 pub mod files;
 pub mod retry;
 pub mod routes;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use model::release::StaticMount;
 use router::book::Processes;
-use tokio::net::TcpStream;
 
+use super::far::host::{self, Caller};
 use super::forward::{self, Exchange};
 use super::http::HEAD_BYTES_MAX;
 use super::http::body::Body;
@@ -17,8 +17,9 @@ use super::http::request::{self, Origin, Refusal, RequestHead};
 use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::serve::Thread;
-use super::stream::{self, close_gently, cut, fill, write_all};
+use super::stream::{self, close_gently, fill, write_all};
 use super::table::Application;
+use super::wire::Wire;
 use super::{files, serve::Scope};
 use crate::metrics::{ApplicationRef, Record};
 
@@ -52,9 +53,11 @@ impl After {
 
 pub struct Connection {
     pub thread: Rc<Thread>,
-    pub stream: TcpStream,
+    pub stream: Wire,
     pub peer: SocketAddr,
     pub scope: Scope,
+    /// The router of another member; none for a client.
+    pub caller: Option<Caller>,
 }
 
 /// Counts a request as under way for as long as it lives.
@@ -100,7 +103,7 @@ impl Connection {
                 Some(After::End) => return thread.pool.give_back(buffer),
                 Some(After::Cut) => {
                     thread.pool.give_back(buffer);
-                    return cut(self.stream);
+                    return self.stream.cut();
                 }
                 None => return thread.pool.give_back(buffer),
             }
@@ -112,7 +115,7 @@ impl Connection {
         loop {
             stream::within(IDLE_TIME_MAX, self.stream.readable()).await.ok()?;
             let mut buffer = self.thread.pool.buffer();
-            match stream::read_now(&self.stream, &mut buffer) {
+            match self.stream.read_now(&mut buffer) {
                 Ok(1..) => return Some(buffer),
                 result => {
                     self.thread.pool.give_back(buffer);
@@ -126,26 +129,32 @@ impl Connection {
 
     /// None when the client is gone.
     async fn one(&self, buffer: &mut Buffer, out: &mut Vec<u8>) -> Option<After> {
+        let ask = match &self.caller {
+            Some(_) => Some(host::read_ask(self, buffer).await?),
+            None => None,
+        };
         let head = match self.head(buffer, out).await? {
             Ok(head) => head,
+            // Another router writes no such thing.
+            Err(_) if ask.is_some() => return None,
             Err(Refusal(status, text)) => {
                 return self.page(pages::bad_request(status, text), out, false, false).await;
             }
         };
+        if let Some(ask) = ask {
+            return host::serve(self, &ask, head, buffer, out).await;
+        }
         let started = Instant::now();
         let application = self.thread.application(&self.scope, &buffer.filled()[head.host.clone()]);
         let Some(application) = application else {
             return self.refuse(pages::NO_APPLICATION, &head, buffer, out).await;
         };
-        if !application.statics.is_empty()
-            && matches!(head.method, "GET" | "HEAD")
-            && let Some(after) = self.file(&application, &head, buffer, out, started).await
-        {
+        if let Some(after) = self.file(&application, &head, buffer, out, started).await {
             return after;
         }
         let missing = match application.processes {
             Processes::Expected => None,
-            _ if !application.endpoints.is_empty() => None,
+            _ if !application.endpoints.is_empty() || !application.far.is_empty() => None,
             Processes::Stopped => Some(pages::STOPPED),
             Processes::NoRelease => Some(pages::NO_RELEASE),
             Processes::FilesOnly => Some(pages::NO_FILE),
@@ -166,8 +175,11 @@ impl Connection {
         let started = Instant::now();
         loop {
             if !buffer.filled().is_empty() {
-                let origin =
-                    Origin { peer: self.peer.ip(), request_id: self.thread.next_request_id() };
+                let origin = Origin {
+                    peer: self.peer.ip(),
+                    request_id: self.thread.next_request_id(),
+                    is_router: self.caller.is_some(),
+                };
                 match request::parse(buffer.filled(), &origin, out) {
                     Ok(Some(head)) => return Some(Ok(head)),
                     Ok(None) => {}
@@ -193,7 +205,7 @@ impl Connection {
     }
 
     /// Some when a static file, or its absence, is the answer.
-    async fn file(
+    pub async fn file(
         &self,
         application: &Arc<Application>,
         head: &RequestHead,
@@ -201,6 +213,10 @@ impl Connection {
         out: &mut Vec<u8>,
         started: Instant,
     ) -> Option<Option<After>> {
+        let asked = !application.statics.is_empty() && matches!(head.method, "GET" | "HEAD");
+        if !asked || !application.has_files {
+            return None;
+        }
         let roots = application.roots.clone()?;
         let answer = {
             let bytes = buffer.filled();
@@ -209,6 +225,9 @@ impl Connection {
             let conditions = files::Conditions::read(&bytes[..head.length]);
             files::find(&self.thread.shared.files, &roots, &found, conditions).await?
         };
+        if self.admit(application).is_err() {
+            return Some(None);
+        }
         let (keep_alive, after) = self.own_answer(head, buffer);
         let (status, sent) = answer
             .send(&self.thread.shared.files, &self.stream, head.is_head(), keep_alive, out)
@@ -253,7 +272,7 @@ impl Connection {
     }
 
     /// Takes the request off the buffer; keeps the connection only if all of it was there.
-    fn own_answer(&self, head: &RequestHead, buffer: &mut Buffer) -> (bool, After) {
+    pub fn own_answer(&self, head: &RequestHead, buffer: &mut Buffer) -> (bool, After) {
         buffer.consume(head.length);
         let mut body = head.body;
         let whole = body.accept(buffer.filled()).is_ok_and(|taken| {

@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::key::Board;
-use model::{ApplicationName, Key, Prefix, TypedKey};
+use model::{ApplicationName, InstanceId, Key, NodeId, Prefix, ProcessType, TypedKey};
 use router::balance;
+use router::book::far::FarDescription;
 use router::book::{Book, Description, IncarnationKey, prefixes};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::endpoint::Endpoint;
+use super::far::peer::FarPeer;
 use super::queue::Queue;
 use super::serve::{Command, Scope};
 use super::table::{Application, Roots, Table};
@@ -35,11 +37,12 @@ const PORT_RETRY: Duration = Duration::from_secs(2);
 pub async fn run(shared: Arc<Shared>, store: SharedStore) -> anyhow::Result<()> {
     let (sender, mut changes) = mpsc::channel(CHANGES_MAX);
     let watching = watch(store.clone(), prefixes(&shared.node), sender);
+    let mut down = shared.peers.get().map(|peers| peers.down());
     let mut control =
         Control { book: Book::new(shared.node.clone()), told: BTreeSet::new(), shared, store };
     tokio::select! {
         result = watching => result,
-        result = control.follow(&mut changes) => result,
+        result = control.follow(&mut changes, &mut down) => result,
     }
 }
 
@@ -74,6 +77,19 @@ async fn watch(
     futures_util::future::try_join_all(followers).await.map(drop)
 }
 
+/// Nodes that do not answer; none are known where this node knows no others.
+type Down = Option<watch::Receiver<BTreeSet<NodeId>>>;
+
+/// Resolves when other nodes came to be down or up.
+async fn changed(down: &mut Down) {
+    if let Some(down) = down
+        && down.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
 struct Control {
     shared: Arc<Shared>,
     store: SharedStore,
@@ -83,7 +99,11 @@ struct Control {
 }
 
 impl Control {
-    async fn follow(&mut self, changes: &mut mpsc::Receiver<Change>) -> anyhow::Result<()> {
+    async fn follow(
+        &mut self,
+        changes: &mut mpsc::Receiver<Change>,
+        down: &mut Down,
+    ) -> anyhow::Result<()> {
         let mut batch = Vec::new();
         loop {
             tokio::select! {
@@ -97,6 +117,7 @@ impl Control {
                     }
                 }
                 () = self.shared.control.notified() => {}
+                () = changed(down) => {}
                 () = tokio::time::sleep(PORT_RETRY), if self.has_port_problems() => {}
             }
             self.shared.faults.check_async(FAIL_POINT).await?;
@@ -107,18 +128,26 @@ impl Control {
                     Change::ReadAgain => affected.extend(self.read_all().await?),
                 }
             }
+            if let Some(down) = down {
+                let now = down.borrow_and_update().clone();
+                affected.extend(self.book.set_down(now));
+            }
+            self.know_peers();
             self.publish(affected);
             self.listen().await;
             self.tell_drained().await?;
         }
     }
 
-    fn note(&mut self, key: &Key, value: Option<&Value>) -> Option<ApplicationName> {
+    fn note(&mut self, key: &Key, value: Option<&Value>) -> BTreeSet<ApplicationName> {
+        if let Some(TypedKey::Member(node)) = TypedKey::parse(key) {
+            return self.book.set_member(&node, value.is_some());
+        }
         // A release with a long recipe is stored as a file; sources are none of ours.
         let bytes = match value.filter(|_| self.book.wants(key)).map(|v| v.read(RECORD_BYTES_MAX)) {
             Some(Err(error)) => {
                 tracing::warn!(%key, %error, "router.value_unreadable");
-                return None;
+                return BTreeSet::new();
             }
             Some(Ok(bytes)) => Some(bytes),
             None => None,
@@ -127,7 +156,7 @@ impl Control {
         if let Some(error) = error {
             tracing::warn!(%key, %error, "router.record_unreadable");
         }
-        affected
+        affected.into_iter().collect()
     }
 
     async fn read_all(&mut self) -> anyhow::Result<BTreeSet<ApplicationName>> {
@@ -153,13 +182,15 @@ impl Control {
         let mut changed = Vec::new();
         for name in affected {
             let old = live.applications.get(&name).cloned();
-            let new = self.book.describe(&name).map(|description| {
-                Arc::new(self.build(description, old.as_ref(), &mut live.endpoints))
-            });
+            let new = self
+                .book
+                .describe(&name)
+                .map(|description| Arc::new(self.build(description, old.as_ref(), live)));
             match &new {
                 Some(new) => drop(live.applications.insert(name.clone(), new.clone())),
                 None => {
                     live.applications.remove(&name);
+                    self.build_far(&name, &[], live);
                     shared.metrics.forget(&name);
                 }
             }
@@ -196,12 +227,62 @@ impl Control {
         });
     }
 
+    /// Members that this node may call, and who may call it.
+    fn know_peers(&self) {
+        let members = self.book.members();
+        if **self.shared.members.load() != *members {
+            self.shared.members.store(Arc::new(members.clone()));
+        }
+        let mut live = self.live();
+        live.peers.retain(|node, peer| {
+            let keep = members.contains(node);
+            peer.set_down(!keep || self.book.is_down(node));
+            keep
+        });
+    }
+
+    /// The endpoint of another node goes on for as long as the same instances are there.
+    fn build_far(
+        &self,
+        name: &ApplicationName,
+        description: &[FarDescription],
+        live: &mut Live,
+    ) -> Vec<Arc<Endpoint>> {
+        let known = live.far.remove(name).unwrap_or_default();
+        let mut next = BTreeMap::new();
+        for one in description {
+            let old = known.get(&one.node).filter(|(described, _)| described == one);
+            let endpoint = old.map(|(_, endpoint)| endpoint.clone()).unwrap_or_else(|| {
+                let serial = || self.shared.serials.fetch_add(1, Ordering::Relaxed);
+                let peer = live.peers.entry(one.node.clone());
+                let peer =
+                    peer.or_insert_with(|| Arc::new(FarPeer::new(serial(), one.node.clone())));
+                let process = ProcessType::web();
+                let instance = InstanceId { application: name.clone(), process, slot: 0 };
+                Arc::new(Endpoint::far(serial(), instance, one, peer.clone()))
+            });
+            next.insert(one.node.clone(), (one.clone(), endpoint));
+        }
+        let endpoints: Vec<_> = next.values().map(|(_, endpoint)| endpoint.clone()).collect();
+        for (_, old) in known.values() {
+            if !endpoints.iter().any(|endpoint| Arc::ptr_eq(endpoint, old)) {
+                old.drain();
+            }
+        }
+        if !next.is_empty() {
+            live.far.insert(name.clone(), next);
+        }
+        endpoints
+    }
+
     fn build(
         &self,
         description: Description,
         old: Option<&Arc<Application>>,
-        known: &mut BTreeMap<IncarnationKey, Arc<Endpoint>>,
+        live: &mut Live,
     ) -> Application {
+        let far = self.build_far(&description.name, &description.far, live);
+        let known = &mut live.endpoints;
         let mut endpoints = Vec::with_capacity(description.endpoints.len());
         for one in &description.endpoints {
             let key = (one.instance.clone(), one.generation);
@@ -229,10 +310,16 @@ impl Control {
             let Shared { clock, control, queue_limits, .. } = &*self.shared;
             Arc::new(Queue::new(*clock, control.clone(), *queue_limits))
         });
+        // Where nothing runs, nothing may have been prepared either; others have the files then.
+        let elsewhere = endpoints.is_empty() && !far.is_empty();
+        let has_files = !elsewhere || roots.as_ref().is_some_and(|roots| roots.release.is_dir());
         Application {
             roots,
             queue,
             endpoints,
+            far,
+            has_files,
+            unreachable: description.unreachable,
             balance: balance::strategy(&description.balance)
                 .unwrap_or_else(balance::default_strategy),
             name: description.name,

@@ -1,5 +1,5 @@
-//! One instance that takes requests, shared by all threads: one word counts what is in flight and
-//! says whether it drains. Draining set and a count of zero is final, because nothing can enter.
+//! One instance that takes requests, or all that another node has, shared by all threads: one word
+//! counts what is in flight and says whether it drains. Draining set and a count of zero is final, because nothing can enter.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -8,8 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use model::{Generation, InstanceId};
 use router::balance::Candidate;
 use router::book::EndpointDescription;
+use router::book::far::FarDescription;
 use router::breaker::{Breaker, Verdict};
+use router::far::{FarCandidate, Outcome, Reply, Room};
 
+use super::far::peer::FarPeer;
 use super::queue::Queue;
 
 const DRAINING: u64 = 1 << 63;
@@ -20,19 +23,113 @@ pub struct Endpoint {
     pub serial: u64,
     pub instance: InstanceId,
     pub generation: Generation,
-    pub address: SocketAddr,
+    pub reach: Reach,
     pub concurrency: u32,
     word: AtomicU64,
     breaker: AtomicU64,
 }
 
+/// How requests get there.
+#[derive(Debug)]
+pub enum Reach {
+    Near(SocketAddr),
+    /// All instances that a process has on another node count as one endpoint.
+    Far(FarSite),
+}
+
+#[derive(Debug)]
+pub struct FarSite {
+    pub peer: Arc<FarPeer>,
+    instances: u32,
+    /// What the other router said last: when, how many in flight and how many more.
+    heard: AtomicU64,
+}
+
+/// How busy others make a node is known for as long as a request takes to come and go; after that
+/// one more request finds out.
+const HEARD_TIME_MAX_MS: u64 = 50;
+
 impl Endpoint {
+    pub fn far(
+        serial: u64,
+        instance: InstanceId,
+        far: &FarDescription,
+        peer: Arc<FarPeer>,
+    ) -> Endpoint {
+        let site = FarSite { peer, instances: far.instances(), heard: AtomicU64::new(0) };
+        Endpoint {
+            serial,
+            instance,
+            generation: 0,
+            reach: Reach::Far(site),
+            concurrency: far.concurrency.unwrap_or(u32::MAX).max(1),
+            word: AtomicU64::new(0),
+            breaker: AtomicU64::new(0),
+        }
+    }
+
+    pub fn site(&self) -> Option<&FarSite> {
+        match &self.reach {
+            Reach::Near(_) => None,
+            Reach::Far(site) => Some(site),
+        }
+    }
+
+    /// Connections to it are kept under this.
+    pub fn pool_key(&self) -> u64 {
+        self.site().map_or(self.serial, |site| site.peer.serial)
+    }
+
+    pub fn keeps_connections(&self) -> bool {
+        match &self.reach {
+            Reach::Near(_) => !self.is_draining(),
+            Reach::Far(site) => !site.peer.is_down(),
+        }
+    }
+
+    /// A serial server closes after each answer, so that nobody waits on it for another request.
+    pub fn closes(&self) -> bool {
+        self.concurrency == 1 && self.site().is_none()
+    }
+
+    /// The other router says how busy its instances are.
+    pub fn heard_from(&self, reply: Reply, now_ms: u64) {
+        let room = match reply.outcome {
+            Outcome::Taken => reply.room,
+            // Others stand in line for what may be free.
+            Outcome::Busy => Room { free: 0, ..reply.room },
+            Outcome::Absent => return,
+        };
+        if let Reach::Far(site) = &self.reach {
+            let room = (u64::from(room.in_flight) << 16) | u64::from(room.free);
+            site.heard.store((now_ms << 32) | room, Ordering::Relaxed);
+        }
+    }
+
+    /// As another node, with what is known of it.
+    pub fn far_candidate(&self, now_ms: u64) -> FarCandidate {
+        let near = self.candidate(now_ms);
+        let Reach::Far(site) = &self.reach else {
+            return FarCandidate { in_flight: near.in_flight, instances: 1, has_room: false };
+        };
+        let heard = site.heard.load(Ordering::Relaxed);
+        // The lower half of the clock: seven weeks until it comes round.
+        let age = (now_ms & 0xffff_ffff).wrapping_sub(heard >> 32);
+        let is_fresh = heard != 0 && age <= HEARD_TIME_MAX_MS;
+        let in_flight = if is_fresh { (heard >> 16) & 0xffff } else { 0 };
+        FarCandidate {
+            in_flight: near.in_flight.max(u32::try_from(in_flight).unwrap_or(0)),
+            instances: site.instances,
+            has_room: near.has_room() && !(is_fresh && heard & 0xffff == 0),
+        }
+    }
+
     pub fn new(serial: u64, description: &EndpointDescription) -> Endpoint {
         Endpoint {
             serial,
             instance: description.instance.clone(),
             generation: description.generation,
-            address: SocketAddr::from((Ipv4Addr::LOCALHOST, description.port)),
+            reach: Reach::Near(SocketAddr::from((Ipv4Addr::LOCALHOST, description.port))),
             concurrency: description.concurrency.unwrap_or(u32::MAX).max(1),
             word: AtomicU64::new(0),
             breaker: AtomicU64::new(0),

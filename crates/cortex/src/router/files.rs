@@ -15,13 +15,13 @@ use router::files::{INDEX, Range, content_type, range};
 use time::OffsetDateTime;
 use time::format_description::FormatItem;
 use time::macros::format_description;
-use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
 use super::connection::WRITE_TIME_MAX;
 use super::pages::phrase;
 use super::stream::write_all;
 use super::table::Roots;
+use super::wire::Wire;
 
 /// Larger files are read piece by piece while they are sent.
 const SMALL_BYTES_MAX: u64 = 256 * 1024;
@@ -260,7 +260,7 @@ impl Answer {
     pub async fn send(
         self,
         files: &Arc<Files>,
-        client: &TcpStream,
+        client: &Wire,
         head_only: bool,
         keep_alive: bool,
         out: &mut Vec<u8>,
@@ -342,7 +342,7 @@ fn write_head(
 
 async fn send_large(
     files: &Arc<Files>,
-    client: &TcpStream,
+    client: &Wire,
     path: PathBuf,
     start: u64,
     mut left: u64,

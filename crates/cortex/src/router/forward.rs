@@ -5,21 +5,24 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use router::far::{Outcome, REPLY_BYTES, Reply};
 use router::retry::{Progress, may_retry};
 use tokio::net::TcpStream;
 
 use super::connection::{After, Connection, WRITE_TIME_MAX, micros};
-use super::endpoint::{Endpoint, Permit};
+use super::endpoint::{Endpoint, Permit, Reach};
+use super::far::{ask, dial, host};
 use super::http::HEAD_BYTES_MAX;
 use super::http::body::Body;
 use super::http::request::RequestHead;
 use super::http::response::{self, Asked, ResponseHead};
 use super::pages::{self, Page};
 use super::pool::{BUFFER_BYTES, Buffer};
-use super::queue::NoPermit;
+use super::queue::{NoPermit, Reaches};
 use super::stream::{self, fill, write_all};
 use super::table::Application;
-use super::tunnel;
+use super::wire::Wire;
+use super::{Shared, tunnel};
 use crate::metrics::{ApplicationRef, Record};
 
 /// Loopback connects at once, or its backlog is full.
@@ -28,6 +31,10 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
 /// Between two pieces of a body, either way; server-sent events are rarely quieter.
 const BODY_IDLE_MAX: Duration = Duration::from_secs(300);
+/// Lost instances are back on other nodes within five seconds; nobody need wait much longer.
+const UNREACHABLE_TIME_MAX: Duration = Duration::from_secs(10);
+/// How soon somebody who waits hears that it is in vain.
+const VAIN_CHECK: Duration = Duration::from_millis(500);
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// All that one request needs.
@@ -50,6 +57,8 @@ enum Failed {
     BadBody,
     Instance(Progress, &'static str),
     TimedOut,
+    /// The instances of that node have no room.
+    Busy,
     /// The answer had begun.
     Truncated,
 }
@@ -88,17 +97,22 @@ impl Exchange<'_> {
         counts: &mut Counts,
     ) -> Option<After> {
         let thread = self.connection.thread.clone();
-        let mut retries = 0;
+        let (mut retries, mut first) = (0, true);
         loop {
-            let permit = match self.permit(counts).await? {
+            let permit = match self.permit(counts, std::mem::take(&mut first)).await? {
                 Ok(permit) => permit,
+                Err(_) if self.connection.caller.is_some() => {
+                    let whole = body.is_done();
+                    self.buffer.consume(early);
+                    return host::busy(self.connection, &self.application, whole).await;
+                }
                 Err(page) => return self.fail(page, None, counts).await,
             };
             let endpoint = permit.endpoint.clone();
             // The head and the body so far, in one write. The body's bytes stay in the buffer for
             // another attempt until more of it has to be read.
             self.out.truncate(head_length);
-            if endpoint.concurrency == 1 {
+            if endpoint.closes() {
                 self.out.extend_from_slice(b"Connection: close\r\n");
             } else if self.head.upgrade {
                 self.out.extend_from_slice(b"Connection: Upgrade\r\n");
@@ -117,6 +131,7 @@ impl Exchange<'_> {
                     return None;
                 }
                 Failed::BadBody => return self.bad_body().await,
+                Failed::Busy => {}
                 Failed::TimedOut => {
                     return self.fail(pages::ANSWER_TIMEOUT, Some(&endpoint), counts).await;
                 }
@@ -133,7 +148,11 @@ impl Exchange<'_> {
                     let paid =
                         progress == Progress::NotConnected || thread.budget.borrow_mut().withdraw();
                     if !again || !paid {
-                        return self.fail(pages::BAD_ANSWER, Some(&endpoint), counts).await;
+                        let page = match endpoint.reach {
+                            Reach::Near(_) => pages::BAD_ANSWER,
+                            Reach::Far(_) => pages::NODE_LOST,
+                        };
+                        return self.fail(page, Some(&endpoint), counts).await;
                     }
                     retries += u32::from(progress != Progress::NotConnected);
                 }
@@ -142,19 +161,35 @@ impl Exchange<'_> {
     }
 
     /// None when the client is gone while it waits.
-    async fn permit(&mut self, counts: &mut Counts) -> Option<Result<Permit, Page>> {
-        if let Some(permit) = self.application.queue.try_enter(&self.application) {
+    async fn permit(&mut self, counts: &mut Counts, first: bool) -> Option<Result<Permit, Page>> {
+        let queue = self.application.queue.clone();
+        let (reaches, limit) = match &self.connection.caller {
+            Some(caller) => (Reaches::Near, caller.wait()),
+            None => (Reaches::Anywhere, queue.limits.time_max),
+        };
+        if (first || self.started.elapsed() < limit)
+            && let Some(permit) = queue.try_enter(&self.application, reaches)
+        {
             return Some(Ok(permit));
         }
-        let queue = self.application.queue.clone();
-        let limit = queue.limits.time_max.saturating_sub(self.started.elapsed());
-        let waiting = queue.enter(limit);
+        let limit = limit.saturating_sub(self.started.elapsed());
+        if limit.is_zero() {
+            return Some(Err(pages::QUEUE_TIMEOUT));
+        }
+        let waiting = queue.enter(reaches, limit);
         tokio::pin!(waiting);
         let result = loop {
             tokio::select! {
                 biased;
                 result = &mut waiting => break result,
                 gone = client_gone(&self.connection.stream, self.buffer) => if gone { return None },
+                () = tokio::time::sleep(VAIN_CHECK) => {
+                    let current = queue.current.load();
+                    let vain = current.as_ref().is_some_and(|current| current.unreachable);
+                    if vain && self.started.elapsed() >= UNREACHABLE_TIME_MAX {
+                        return Some(Err(pages::UNREACHABLE));
+                    }
+                }
             }
         };
         counts.queue = self.started.elapsed();
@@ -174,30 +209,56 @@ impl Exchange<'_> {
     ) -> Result<After, Failed> {
         let thread = self.connection.thread.clone();
         let endpoint = permit.endpoint.clone();
-        let pooled = match endpoint.concurrency {
-            1 => None,
-            _ => thread.pool.take(&endpoint, !self.head.idempotent),
+        let pooled = match endpoint.closes() {
+            true => None,
+            false => thread.pool.take(&endpoint, !self.head.idempotent),
         };
         let upstream = match pooled {
             Some(upstream) => upstream,
-            None => connect(&endpoint)
+            None => connect(&thread.shared, &endpoint)
                 .await
                 .map_err(|_| Failed::Instance(Progress::NotConnected, "connection refused"))?,
         };
+        if endpoint.site().is_some() {
+            ask::write(&self.application, &upstream, out)
+                .map_err(|_| Failed::Instance(Progress::NotConnected, "connection lost"))?;
+        }
         let mut progress = Progress::NoAnswer { body_consumed: false };
         let write = write_all(&upstream, self.out, WRITE_TIME_MAX).await;
         // An instance may answer before it has read everything, so its answer is looked for first.
         let write_failed = write.is_err();
+        let mut answer = None;
+        if endpoint.site().is_some() {
+            let (reply, rest) = self.reply(&upstream).await?;
+            endpoint.heard_from(reply, thread.shared.clock.now().0);
+            if reply.outcome != Outcome::Taken {
+                thread.pool.give_back(rest);
+                if reply.keep && body.is_done() {
+                    thread.pool.keep(&endpoint, upstream);
+                }
+                return Err(match reply.outcome {
+                    Outcome::Absent => Failed::Instance(Progress::NotConnected, "no instance"),
+                    _ => Failed::Busy,
+                });
+            }
+            answer = Some(rest);
+        }
         if !body.is_done() && !write_failed {
             progress = Progress::NoAnswer { body_consumed: true };
             self.buffer.consume(early);
+            if self.connection.caller.is_some() {
+                // The other router waits with the rest of the body until it hears this.
+                self.admit()?;
+                let told = write_all(&self.connection.stream, b"", WRITE_TIME_MAX).await;
+                told.map_err(|_| Failed::ClientGone)?;
+            }
             if self.head.expects_continue && early == 0 {
                 let told = write_all(&self.connection.stream, CONTINUE, WRITE_TIME_MAX).await;
                 told.map_err(|_| Failed::ClientGone)?;
             }
             self.send_body(&upstream, body, counts).await?;
         }
-        let mut answer = thread.pool.buffer();
+        let mut answer = answer.unwrap_or_else(|| thread.pool.buffer());
         let head = self.answer_head(&upstream, &mut answer, body, progress, out).await;
         let head = match head {
             Ok(head) => head,
@@ -207,6 +268,7 @@ impl Exchange<'_> {
             }
         };
         endpoint.succeeded();
+        self.admit()?;
         if body.is_done() && matches!(progress, Progress::NoAnswer { body_consumed: false }) {
             self.buffer.consume(early);
         }
@@ -216,7 +278,7 @@ impl Exchange<'_> {
         }
         let finished = body.is_done() && !write_failed;
         let clean = self.relay(&upstream, answer, head, out, counts).await?;
-        if head.keep_alive && clean && finished && endpoint.concurrency != 1 {
+        if head.keep_alive && clean && finished && !endpoint.closes() {
             thread.pool.keep(&endpoint, upstream);
         } else {
             drop(upstream);
@@ -227,10 +289,57 @@ impl Exchange<'_> {
         Ok(if keeps { After::KeepAlive } else { After::close(&self.head, self.buffer) })
     }
 
+    /// What the router of another node makes of the request. And what came behind that.
+    async fn reply(&mut self, upstream: &Wire) -> Result<(Reply, Buffer), Failed> {
+        let thread = self.connection.thread.clone();
+        let mut answer = thread.pool.buffer();
+        let result = self.reply_into(upstream, &mut answer).await;
+        match result {
+            Ok(reply) => Ok((reply, answer)),
+            Err(failed) => {
+                thread.pool.give_back(answer);
+                Err(failed)
+            }
+        }
+    }
+
+    async fn reply_into(&mut self, upstream: &Wire, answer: &mut Buffer) -> Result<Reply, Failed> {
+        let none = |why| Failed::Instance(Progress::NoAnswer { body_consumed: false }, why);
+        let deadline = tokio::time::Instant::now() + ANSWER_TIME_MAX;
+        loop {
+            let parsed = Reply::parse(answer.filled()).map_err(|_| none("its router misspoke"))?;
+            if let Some(reply) = parsed {
+                answer.consume(REPLY_BYTES);
+                return Ok(reply);
+            }
+            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+            let filled = tokio::select! {
+                biased;
+                filled = fill(upstream, answer, left) => filled,
+                gone = client_gone(&self.connection.stream, self.buffer) => {
+                    if gone { return Err(Failed::ClientGone) }
+                    continue;
+                }
+            };
+            match filled {
+                Ok(1..) => {}
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    return Err(Failed::TimedOut);
+                }
+                Ok(0) | Err(_) => return Err(none("its router is gone")),
+            }
+        }
+    }
+
+    /// Tells the router that sent this request, if one did, that its answer follows.
+    fn admit(&self) -> Result<(), Failed> {
+        self.connection.admit(&self.application).map_err(|_| Failed::ClientGone)
+    }
+
     /// Until the body is sent or an answer has begun.
     async fn send_body(
         &mut self,
-        upstream: &TcpStream,
+        upstream: &Wire,
         body: &mut Body,
         counts: &mut Counts,
     ) -> Result<(), Failed> {
@@ -244,9 +353,7 @@ impl Exchange<'_> {
                         Ok(_) => {}
                     },
                     _ = upstream.readable() => {
-                        let mut byte = [0; 1];
-                        let peeked = peek(upstream, &mut byte);
-                        if peeked.is_none_or(|count| count > 0) { return Ok(()) }
+                        if upstream.peek().is_none_or(|count| count > 0) { return Ok(()) }
                         continue;
                     }
                 }
@@ -266,7 +373,7 @@ impl Exchange<'_> {
     /// Reads the head of the answer; interim ones are passed on or dropped.
     async fn answer_head(
         &mut self,
-        upstream: &TcpStream,
+        upstream: &Wire,
         answer: &mut Buffer,
         body: &Body,
         progress: Progress,
@@ -288,6 +395,7 @@ impl Exchange<'_> {
                     Some(head) => {
                         answer.consume(head.length);
                         if head.status != 100 && self.head.modern {
+                            self.admit()?;
                             write_all(&self.connection.stream, out, WRITE_TIME_MAX)
                                 .await
                                 .map_err(|_| Failed::ClientGone)?;
@@ -330,7 +438,7 @@ impl Exchange<'_> {
     /// True when the instance's connection can be used again.
     async fn relay(
         &self,
-        upstream: &TcpStream,
+        upstream: &Wire,
         mut answer: Buffer,
         head: ResponseHead,
         out: &mut Vec<u8>,
@@ -344,7 +452,7 @@ impl Exchange<'_> {
 
     async fn relay_with(
         &self,
-        upstream: &TcpStream,
+        upstream: &Wire,
         answer: &mut Buffer,
         head: ResponseHead,
         out: &mut Vec<u8>,
@@ -396,14 +504,14 @@ impl Exchange<'_> {
     /// The rest of a long body, in large pieces. While nothing comes it holds no buffer.
     async fn relay_long(
         &self,
-        upstream: &TcpStream,
+        upstream: &Wire,
         mut body: Body,
         counts: &mut Counts,
     ) -> Result<bool, Failed> {
         let thread = &self.connection.thread;
         loop {
             let mut piece = thread.pool.large();
-            let read = stream::read_now(upstream, &mut piece);
+            let read = upstream.read_now(&mut piece);
             let (passed, was_full) =
                 (self.pass(piece.filled(), &mut body, counts).await, piece.is_full());
             thread.pool.give_back(piece);
@@ -441,7 +549,7 @@ impl Exchange<'_> {
     async fn upgrade(
         &mut self,
         permit: Permit,
-        upstream: TcpStream,
+        upstream: Wire,
         mut answer: Buffer,
         out: &mut Vec<u8>,
         counts: &mut Counts,
@@ -477,7 +585,8 @@ impl Exchange<'_> {
         counts: &mut Counts,
     ) -> Option<After> {
         counts.status = page.status;
-        self.record(endpoint, counts);
+        self.record(endpoint.filter(|endpoint| endpoint.site().is_none()), counts);
+        self.admit().ok()?;
         let head_only = self.head.is_head();
         // Its body may be half read: the connection ends.
         self.connection.page(page, self.out, head_only, false).await
@@ -485,10 +594,15 @@ impl Exchange<'_> {
 
     async fn bad_body(&mut self) -> Option<After> {
         let page = pages::bad_request(400, "The body of the request is malformed.");
+        self.admit().ok()?;
         self.connection.page(page, self.out, false, false).await
     }
 
     fn record(&self, endpoint: Option<&Arc<Endpoint>>, counts: &Counts) {
+        if endpoint.is_some_and(|endpoint| endpoint.site().is_some()) {
+            // The node that runs the instance has counted it.
+            return;
+        }
         let total = self.started.elapsed();
         self.connection.thread.recorder.record(Record {
             application: match endpoint {
@@ -506,20 +620,24 @@ impl Exchange<'_> {
     }
 }
 
-async fn connect(endpoint: &Endpoint) -> io::Result<TcpStream> {
-    let upstream = stream::within(CONNECT_TIME_MAX, TcpStream::connect(endpoint.address)).await?;
+async fn connect(shared: &Shared, endpoint: &Endpoint) -> io::Result<Wire> {
+    let address = match &endpoint.reach {
+        Reach::Near(address) => *address,
+        Reach::Far(site) => return dial::connect(shared, &site.peer).await,
+    };
+    let upstream = stream::within(CONNECT_TIME_MAX, TcpStream::connect(address)).await?;
     upstream.set_nodelay(true)?;
-    Ok(upstream)
+    Ok(upstream.into())
 }
 
 /// Resolves when the client sent more (false) or is gone (true). A client that closes its half
 /// is taken to be gone, as others do.
-async fn client_gone(client: &TcpStream, buffer: &mut Buffer) -> bool {
+async fn client_gone(client: &Wire, buffer: &mut Buffer) -> bool {
     loop {
         if buffer.is_full() {
             std::future::pending::<()>().await;
         }
-        match stream::read_now(client, buffer) {
+        match client.read_now(buffer) {
             Ok(count) => return count == 0,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if client.readable().await.is_err() {
@@ -528,18 +646,5 @@ async fn client_gone(client: &TcpStream, buffer: &mut Buffer) -> bool {
             }
             Err(_) => return true,
         }
-    }
-}
-
-/// None when nothing can be said yet.
-fn peek(stream: &TcpStream, byte: &mut [u8; 1]) -> Option<usize> {
-    let mut space = [std::mem::MaybeUninit::new(byte[0])];
-    let peeked = stream
-        .try_io(tokio::io::Interest::READABLE, || socket2::SockRef::from(stream).peek(&mut space));
-    match peeked {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(0),
-        Err(_) => None,
-        Ok(0) => None,
-        Ok(count) => Some(count),
     }
 }

@@ -38,6 +38,18 @@ pub const QUEUE_TIMEOUT: Page = Page {
     reason: "queue-timeout",
     text: "This application had no free instance in time. Please try again in a moment.",
 };
+pub const UNREACHABLE: Page = Page {
+    status: 503,
+    reason: "nodes-unreachable",
+    text: "The machines that run this application do not answer. Its owner finds out more with \
+           `cortex store peers`.",
+};
+pub const NODE_LOST: Page = Page {
+    status: 503,
+    reason: "node-lost",
+    text: "The machine that worked on this request was lost. It may have been carried out: please \
+           look before you send it again.",
+};
 pub const BAD_ANSWER: Page = Page {
     status: 502,
     reason: "bad-answer",

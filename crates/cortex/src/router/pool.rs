@@ -1,13 +1,13 @@
-//! What one thread keeps for reuse: buffers, and idle connections to instances.
+//! What one thread keeps for reuse: buffers, and idle connections to instances
+//! and to routers of other nodes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpStream;
-
 use super::endpoint::Endpoint;
+use super::wire::Wire;
 
 /// A head and a small body in one read.
 pub const BUFFER_BYTES: usize = 16 * 1024;
@@ -19,12 +19,14 @@ const LARGE_USED_MAX: usize = 64;
 const LARGE_KEPT: usize = 2;
 /// 4 MiB per thread.
 const BUFFERS_KEPT: usize = 256;
-/// What an instance is asked for at once by one thread, with room for bursts.
+/// What an instance or another node is asked for at once by one thread, with room for bursts.
 const IDLE_PER_ENDPOINT_MAX: usize = 64;
 /// Shorter than most servers keep them, so that few are found closed.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(15);
 /// A request that must not be sent twice takes no connection that is about to be closed.
 const FRESH: Duration = Duration::from_secs(1);
+/// Those to other nodes cost a handshake, and routers keep them more than twice as long.
+const FAR_IDLE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Bytes that were read and not yet used.
 pub struct Buffer {
@@ -78,9 +80,19 @@ pub struct Pool {
 }
 
 struct Idle {
-    stream: TcpStream,
+    stream: Wire,
     since: Instant,
     endpoint: Arc<Endpoint>,
+}
+
+impl Idle {
+    fn time_max(&self) -> Duration {
+        if self.stream.far().is_some() { FAR_IDLE_TIME_MAX } else { IDLE_TIME_MAX }
+    }
+
+    fn fresh_max(&self) -> Duration {
+        if self.stream.far().is_some() { FAR_IDLE_TIME_MAX } else { FRESH }
+    }
 }
 
 impl Pool {
@@ -127,31 +139,30 @@ impl Pool {
     }
 
     /// An idle connection that is still open.
-    pub fn take(&self, endpoint: &Endpoint, only_fresh: bool) -> Option<TcpStream> {
+    pub fn take(&self, endpoint: &Endpoint, only_fresh: bool) -> Option<Wire> {
         let mut pool = self.idle.borrow_mut();
-        let idle = pool.get_mut(&endpoint.serial)?;
+        let idle = pool.get_mut(&endpoint.pool_key())?;
         while let Some(candidate) = idle.pop() {
-            let limit = if only_fresh { FRESH } else { IDLE_TIME_MAX };
+            let limit = if only_fresh { candidate.fresh_max() } else { candidate.time_max() };
             if candidate.since.elapsed() > limit {
                 // Those below are older still.
                 idle.clear();
                 return None;
             }
             // Bytes or an end that nobody asked for make it useless.
-            let untouched = candidate.stream.try_read(&mut [0; 1]);
-            if untouched.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
+            if candidate.stream.is_untouched() {
                 return Some(candidate.stream);
             }
         }
         None
     }
 
-    pub fn keep(&self, endpoint: &Arc<Endpoint>, stream: TcpStream) {
-        if endpoint.is_draining() {
+    pub fn keep(&self, endpoint: &Arc<Endpoint>, stream: Wire) {
+        if !endpoint.keeps_connections() {
             return;
         }
         let mut pool = self.idle.borrow_mut();
-        let idle = pool.entry(endpoint.serial).or_default();
+        let idle = pool.entry(endpoint.pool_key()).or_default();
         if idle.len() < IDLE_PER_ENDPOINT_MAX {
             idle.push(Idle { stream, since: Instant::now(), endpoint: endpoint.clone() });
         }
@@ -160,7 +171,9 @@ impl Pool {
     /// Lets go of connections that are old or lead to an instance that is on its way out.
     pub fn sweep(&self) {
         self.idle.borrow_mut().retain(|_, idle| {
-            idle.retain(|one| one.since.elapsed() <= IDLE_TIME_MAX && !one.endpoint.is_draining());
+            idle.retain(|one| {
+                one.since.elapsed() <= one.time_max() && one.endpoint.keeps_connections()
+            });
             !idle.is_empty()
         });
     }

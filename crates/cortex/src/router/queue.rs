@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use router::far;
 use tokio::sync::{Notify, oneshot};
 
-use super::endpoint::Permit;
+use super::endpoint::{Endpoint, Permit};
 use super::table::Application;
 use crate::driver::Clock;
 
@@ -46,7 +47,21 @@ pub struct Queue {
     clock: Clock,
     turn: AtomicUsize,
     waiting: AtomicUsize,
-    line: Mutex<VecDeque<oneshot::Sender<Permit>>>,
+    line: Mutex<VecDeque<Waiter>>,
+}
+
+/// How far a request may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaches {
+    /// It came from another router: it goes no further.
+    Near,
+    Anywhere,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    reaches: Reaches,
+    sender: oneshot::Sender<Permit>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,21 +92,31 @@ impl Queue {
     }
 
     /// Without waiting; nobody overtakes the line.
-    pub fn try_enter(self: &Arc<Queue>, application: &Application) -> Option<Permit> {
+    pub fn try_enter(
+        self: &Arc<Queue>,
+        application: &Application,
+        reaches: Reaches,
+    ) -> Option<Permit> {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             return None;
         }
-        self.pick(application)
+        self.pick(application, reaches)
     }
 
-    fn pick(self: &Arc<Queue>, application: &Application) -> Option<Permit> {
+    fn pick(self: &Arc<Queue>, application: &Application, reaches: Reaches) -> Option<Permit> {
         let endpoints = &application.endpoints;
         let now_ms = self.now_ms();
         for _ in 0..ENTER_TRIES {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed);
             let at = |index: usize| endpoints[index].candidate(now_ms);
-            let index = application.balance.pick(turn, endpoints.len(), &at)?;
-            if let Some(permit) = Permit::enter(&endpoints[index], self) {
+            let near = application.balance.pick(turn, endpoints.len(), &at);
+            let near = near.map(|index| &endpoints[index]);
+            let chosen = if application.far.is_empty() || reaches == Reaches::Near {
+                near?
+            } else {
+                nearest(application, near, turn, now_ms)?
+            };
+            if let Some(permit) = Permit::enter(chosen, self) {
                 return Some(permit);
             }
         }
@@ -99,14 +124,18 @@ impl Queue {
     }
 
     /// Stands in line until an endpoint has room.
-    pub async fn enter(self: &Arc<Queue>, limit: Duration) -> Result<Permit, NoPermit> {
+    pub async fn enter(
+        self: &Arc<Queue>,
+        reaches: Reaches,
+        limit: Duration,
+    ) -> Result<Permit, NoPermit> {
         let mut place = {
             let mut line = self.lock();
             if line.len() >= self.limits.length_max {
                 return Err(NoPermit::Full);
             }
             let (sender, receiver) = oneshot::channel();
-            line.push_back(sender);
+            line.push_back(Waiter { reaches, sender });
             self.waiting.store(line.len(), Ordering::SeqCst);
             Place { queue: self, receiver }
         };
@@ -139,22 +168,21 @@ impl Queue {
         loop {
             let waiter = {
                 let mut line = self.lock();
-                while line.front().is_some_and(oneshot::Sender::is_closed) {
+                while line.front().is_some_and(|waiter| waiter.sender.is_closed()) {
                     line.pop_front();
                 }
-                let next = match line.front() {
-                    None => None,
-                    Some(_) if spare.is_some() => line.pop_front(),
-                    Some(_) => {
-                        spare = self.pick(&application);
-                        spare.as_ref().and_then(|_| line.pop_front())
-                    }
-                };
+                if spare.is_none() {
+                    spare = match line.front() {
+                        None => None,
+                        Some(first) => self.pick(&application, widest(&line, first)),
+                    };
+                }
+                let next = spare.as_ref().and_then(|permit| first_for(&mut line, permit));
                 self.waiting.store(line.len(), Ordering::SeqCst);
                 next
             };
             match (waiter, spare.take()) {
-                (Some(waiter), Some(permit)) => spare = waiter.send(permit).err(),
+                (Some(waiter), Some(permit)) => spare = waiter.sender.send(permit).err(),
                 // A permit that nobody took is given back here, outside the lock.
                 _ => return,
             }
@@ -169,9 +197,44 @@ impl Queue {
         self.waiting.store(0, Ordering::SeqCst);
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<Permit>>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiter>> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A near endpoint if there is one with room, unless another node is much less busy.
+fn nearest<'a>(
+    application: &'a Application,
+    near: Option<&'a Arc<Endpoint>>,
+    turn: usize,
+    now_ms: u64,
+) -> Option<&'a Arc<Endpoint>> {
+    if let Some(only) = application.only_far() {
+        // Its own queue knows best when there is room.
+        return only.candidate(now_ms).has_room().then_some(only);
+    }
+    let near_in_flight = near.map(|endpoint| endpoint.candidate(now_ms).in_flight);
+    if near_in_flight.is_some_and(|in_flight| in_flight < far::NEAR_ENOUGH) {
+        return near;
+    }
+    let at = |index: usize| application.far[index].far_candidate(now_ms);
+    let Some(index) = far::pick(turn, application.far.len(), &at) else { return near };
+    let better = near_in_flight.is_none_or(|in_flight| far::is_better(in_flight, at(index)));
+    if better { Some(&application.far[index]) } else { near }
+}
+
+/// One that may go far is worth a look at other nodes, even behind one that may not.
+fn widest(line: &VecDeque<Waiter>, first: &Waiter) -> Reaches {
+    let anywhere = |waiter: &Waiter| waiter.reaches == Reaches::Anywhere;
+    if anywhere(first) || line.iter().any(anywhere) { Reaches::Anywhere } else { Reaches::Near }
+}
+
+/// The longest waiting that may go where this permit leads.
+fn first_for(line: &mut VecDeque<Waiter>, permit: &Permit) -> Option<Waiter> {
+    let is_far = permit.endpoint.site().is_some();
+    let fits = |waiter: &Waiter| !is_far || waiter.reaches == Reaches::Anywhere;
+    let at = line.iter().position(fits)?;
+    line.remove(at)
 }
 
 /// Leaves the line when it is dropped.
@@ -187,7 +250,7 @@ impl Drop for Place<'_> {
         let unused = self.receiver.try_recv().ok();
         {
             let mut line = self.queue.lock();
-            line.retain(|waiter| !waiter.is_closed());
+            line.retain(|waiter| !waiter.sender.is_closed());
             self.queue.waiting.store(line.len(), Ordering::SeqCst);
         }
         drop(unused);

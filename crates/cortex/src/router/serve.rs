@@ -8,7 +8,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use model::ApplicationName;
 use router::retry::Budget;
+use router::routes;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::Instant;
@@ -16,9 +18,11 @@ use tokio::time::Instant;
 use super::Shared;
 use super::connection::Connection;
 use super::endpoint::Endpoint;
+use super::far::host;
 use super::pool::Pool;
 use super::table::Application;
 use crate::metrics::Recorder;
+use crate::store::peers::RouterCall;
 
 /// A descriptor and about 1 KiB each.
 const CONNECTIONS_MAX: usize = 20_000;
@@ -38,6 +42,8 @@ pub enum Scope {
 pub enum Command {
     Listen(Scope, TcpListener),
     Unlisten(Scope),
+    /// The router of another member has requests for this one.
+    Far(Box<RouterCall>),
     /// Accept no more, finish what is under way, for this long at most.
     Stop(Duration),
 }
@@ -67,6 +73,11 @@ impl Thread {
         }
     }
 
+    pub fn named(&self, name: &ApplicationName) -> Option<Arc<Application>> {
+        let table = self.shared.table.load();
+        table.by_host(routes::default_host(name).as_bytes()).cloned()
+    }
+
     /// Unlike any other in the cluster, and nothing that must be kept secret.
     pub fn next_request_id(&self) -> u64 {
         let next = self.request_id.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -78,13 +89,22 @@ impl Thread {
     /// Takes the endpoint out for a moment and tells the checker.
     pub fn failed(&self, endpoint: &Arc<Endpoint>, why: &'static str) {
         if endpoint.failed(self.shared.clock.now().0) {
-            self.suspect(endpoint, why);
+            match endpoint.site() {
+                Some(site) => {
+                    let application = &endpoint.instance.application;
+                    tracing::warn!(node = %site.peer.node, %application, why, "router.far_failed");
+                }
+                None => self.suspect(endpoint, why),
+            }
         }
     }
 
     /// A full queue means that the checker is told of others already.
     pub fn suspect(&self, endpoint: &Arc<Endpoint>, why: &'static str) {
-        self.shared.suspects.try_send((endpoint.clone(), why)).ok();
+        // What other nodes run, their own checkers look after.
+        if endpoint.site().is_none() {
+            self.shared.suspects.try_send((endpoint.clone(), why)).ok();
+        }
     }
 }
 
@@ -126,6 +146,7 @@ pub fn run(
                             task.abort();
                         }
                     }
+                    Some(Command::Far(call)) => take_call(&thread, *call),
                     Some(Command::Stop(limit)) => break limit,
                     None => break Duration::ZERO,
                 },
@@ -150,6 +171,27 @@ impl Drop for Counted {
     }
 }
 
+fn serve(connection: Connection) {
+    let thread = &connection.thread;
+    thread.connections.set(thread.connections.get() + 1);
+    let counted = Counted(thread.clone());
+    tokio::task::spawn_local(async move {
+        connection.run().await;
+        drop(counted);
+    });
+}
+
+/// One for which there is no room is dropped, and the other router goes elsewhere.
+fn take_call(thread: &Rc<Thread>, call: RouterCall) {
+    if thread.connections.get() >= CONNECTIONS_MAX {
+        return;
+    }
+    match host::connection(thread.clone(), call) {
+        Ok(connection) => serve(connection),
+        Err(error) => tracing::warn!(%error, "router.call_lost"),
+    }
+}
+
 async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
@@ -162,13 +204,8 @@ async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
         }
         match listener.accept().await {
             Ok((stream, peer)) => {
-                thread.connections.set(thread.connections.get() + 1);
-                let counted = Counted(thread.clone());
-                let connection = Connection { thread: thread.clone(), stream, peer, scope };
-                tokio::task::spawn_local(async move {
-                    connection.run().await;
-                    drop(counted);
-                });
+                let (thread, stream) = (thread.clone(), stream.into());
+                serve(Connection { thread, stream, peer, scope, caller: None });
             }
             Err(error) => {
                 tracing::warn!(%error, "router.accept_failed");

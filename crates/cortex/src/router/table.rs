@@ -27,7 +27,23 @@ pub struct Application {
     pub roots: Option<Roots>,
     pub balance: &'static dyn Balance,
     pub endpoints: Vec<Arc<Endpoint>>,
+    /// Other nodes with instances, one endpoint each.
+    pub far: Vec<Arc<Endpoint>>,
+    /// All instances are on nodes that do not answer.
+    pub unreachable: bool,
+    /// Static files are found on this machine, if anywhere.
+    pub has_files: bool,
     pub queue: Arc<Queue>,
+}
+
+impl Application {
+    /// The one node that has instances, where this one has none.
+    pub fn only_far(&self) -> Option<&Arc<Endpoint>> {
+        match &self.far[..] {
+            [only] if self.endpoints.is_empty() => Some(only),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -151,6 +167,9 @@ mod tests {
                 roots: None,
                 balance: router::balance::default_strategy(),
                 endpoints: Vec::new(),
+                far: Vec::new(),
+                unreachable: false,
+                has_files: true,
                 queue: Arc::new(Queue::new(Clock::start(), Arc::default(), QueueLimits::default())),
                 name: name.clone(),
             });

@@ -4,19 +4,18 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
-
 use super::connection::WRITE_TIME_MAX;
 use super::endpoint::Permit;
 use super::pool::Pool;
-use super::stream::{fill, shut_down_writing, within, write_all};
+use super::stream::{fill, within, write_all};
+use super::wire::Wire;
 
 /// WebSockets that are alive say so far more often.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(3600);
 /// How soon a drain is noticed.
 const DRAIN_CHECK: Duration = Duration::from_millis(500);
 
-pub async fn run(pool: &Pool, client: &TcpStream, upstream: &TcpStream, permit: Permit) {
+pub async fn run(pool: &Pool, client: &Wire, upstream: &Wire, permit: Permit) {
     let both = async {
         tokio::try_join!(one_way(pool, client, upstream), one_way(pool, upstream, client))
     };
@@ -36,13 +35,13 @@ pub async fn run(pool: &Pool, client: &TcpStream, upstream: &TcpStream, permit: 
     }
 }
 
-async fn one_way(pool: &Pool, from: &TcpStream, to: &TcpStream) -> io::Result<()> {
+async fn one_way(pool: &Pool, from: &Wire, to: &Wire) -> io::Result<()> {
     loop {
         within(IDLE_TIME_MAX, from.readable()).await?;
         let mut buffer = pool.buffer();
         let result = match fill(from, &mut buffer, IDLE_TIME_MAX).await {
             Ok(0) => {
-                shut_down_writing(to);
+                to.shut_down_writing();
                 Ok(false)
             }
             Ok(_) => write_all(to, buffer.filled(), WRITE_TIME_MAX).await.map(|()| true),

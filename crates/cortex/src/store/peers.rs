@@ -14,18 +14,22 @@ mod liveness;
 mod net;
 mod outbox;
 pub mod roster;
+mod routers;
 pub mod status;
 pub mod tls;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, bail, ensure};
 use model::NodeId;
+use tokio::sync::watch;
 
 use self::identity::{Authority, Membership};
 use self::invitation::{Secret, Token};
 pub use self::net::Net;
+pub use self::routers::RouterCall;
 use self::status::ClusterStatus;
 use super::bus::Bus;
 use super::replication::Replication;
@@ -91,6 +95,8 @@ pub struct Peers {
     advertise: Option<SocketAddr>,
     listener: Mutex<Option<TcpListener>>,
     net: OnceLock<Arc<Net>>,
+    down: watch::Sender<BTreeSet<NodeId>>,
+    router: routers::Door,
     activating: tokio::sync::Mutex<()>,
 }
 
@@ -127,6 +133,8 @@ impl Peers {
             advertise: prepared.advertise,
             listener: Mutex::new(prepared.listener),
             net: OnceLock::new(),
+            down: watch::Sender::default(),
+            router: routers::Door::default(),
             activating: tokio::sync::Mutex::default(),
         })))
     }
@@ -202,6 +210,8 @@ impl Peers {
             membership,
             listener,
             advertise: self.advertise,
+            down: self.down.clone(),
+            router: self.router.clone(),
         })
         .await?;
         let _ = self.net.set(net.clone());

@@ -43,6 +43,8 @@ const REQUEST_ID_LENGTH_MAX: usize = 128;
 pub struct Origin {
     pub peer: IpAddr,
     pub request_id: u64,
+    /// The router of another member, which has written all of these headers.
+    pub is_router: bool,
 }
 
 /// None while the head is not complete. Writes the head for an instance to `out`, except for its
@@ -206,7 +208,6 @@ fn write(
     facts: &Facts<'_>,
     origin: &Origin,
 ) {
-    use std::io::Write;
     out.clear();
     for part in [method, " ", target, " HTTP/1.1\r\n"] {
         out.extend_from_slice(part.as_bytes());
@@ -217,6 +218,10 @@ fn write(
     let (mut proto, mut forwarded_host) = (false, false);
     for header in headers {
         let name = header.name;
+        if origin.is_router && is_of_first_router(name) {
+            put_header(out, name, header.value);
+            continue;
+        }
         if is_hop_by_hop(name) || (facts.names_headers && is_named(headers, name)) {
             continue;
         }
@@ -241,6 +246,41 @@ fn write(
         }
         put_header(out, name, header.value);
     }
+    if !origin.is_router {
+        write_origin(
+            out,
+            host,
+            headers,
+            facts,
+            origin,
+            (trusted && proto, trusted && forwarded_host),
+        );
+    }
+    if matches!(facts.body, Body::Chunked(_)) {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if let Some(protocol) = facts.upgrade {
+        put_header(out, "Upgrade", protocol);
+    }
+}
+
+/// Said once, by the router that the client spoke to.
+fn is_of_first_router(name: &str) -> bool {
+    const NAMES: [&str; 4] =
+        ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-request-id"];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// Who asks, and what for; `kept` are protocol and host that a trusted proxy has said already.
+fn write_origin(
+    out: &mut Vec<u8>,
+    host: &str,
+    headers: &[httparse::Header<'_>],
+    facts: &Facts<'_>,
+    origin: &Origin,
+    kept: (bool, bool),
+) {
+    use std::io::Write;
     out.extend_from_slice(b"X-Forwarded-For: ");
     for header in headers.iter().filter(|one| one.name.eq_ignore_ascii_case("x-forwarded-for")) {
         out.extend_from_slice(header.value);
@@ -248,10 +288,10 @@ fn write(
     }
     // Writing to memory cannot fail.
     let _ = write!(out, "{}\r\n", origin.peer);
-    if !(trusted && proto) {
+    if !kept.0 {
         out.extend_from_slice(b"X-Forwarded-Proto: http\r\n");
     }
-    if !(trusted && forwarded_host) {
+    if !kept.1 {
         put_header(out, "X-Forwarded-Host", host.as_bytes());
     }
     match facts.request_id {
@@ -259,12 +299,6 @@ fn write(
         None => {
             let _ = write!(out, "X-Request-Id: {:016x}\r\n", origin.request_id);
         }
-    }
-    if matches!(facts.body, Body::Chunked(_)) {
-        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
-    }
-    if let Some(protocol) = facts.upgrade {
-        put_header(out, "Upgrade", protocol);
     }
 }
 
@@ -282,7 +316,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(text: &[u8]) -> Result<Option<(RequestHead, String)>, Refusal> {
-        let origin = Origin { peer: IpAddr::from([192, 0, 2, 7]), request_id: 5 };
+        read_from(text, false)
+    }
+
+    fn read_from(text: &[u8], is_router: bool) -> Result<Option<(RequestHead, String)>, Refusal> {
+        let origin = Origin { peer: IpAddr::from([192, 0, 2, 7]), request_id: 5, is_router };
         let mut out = Vec::new();
         let head = parse(text, &origin, &mut out)?;
         Ok(head.map(|head| (head, String::from_utf8_lossy(&out).into_owned())))
@@ -302,6 +340,17 @@ mod tests {
             "GET /a?b HTTP/1.1\r\nHost: Shop:80\r\nA: b\r\nX-Forwarded-For: 10.0.0.1, 192.0.2.7\r\n\
              X-Forwarded-Proto: http\r\nX-Forwarded-Host: Shop:80\r\nX-Request-Id: 0000000000000005\r\n"
         );
+    }
+
+    #[test]
+    fn what_a_first_router_wrote_passes_a_second_unchanged() {
+        let text = b"POST /a HTTP/1.1\r\nHost: Shop:80\r\nX-Forwarded-For: 10.0.0.1, 192.0.2.7\r\n\
+            X-Request-Id: abc\r\nTransfer-Encoding: chunked\r\nConnection: x-forwarded-for\r\n\r\n";
+        let (_, first) = read(text).unwrap().unwrap();
+        let first = format!("{first}\r\n");
+        let (head, second) = read_from(first.as_bytes(), true).unwrap().unwrap();
+        assert_eq!(format!("{second}\r\n"), first);
+        assert_eq!(head.body, Body::chunked());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, rustls};
 
 use super::frame::Greeting;
-use super::tls::{ALPN_BULK, ALPN_JOIN, ALPN_NODE};
+use super::tls::{ALPN_BULK, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER};
 use super::{Net, join, link};
 
 /// Callers whose handshake is under way; the rest wait in the kernel's queue.
@@ -103,7 +103,14 @@ fn report(net: &Net, from: IpAddr, error: &anyhow::Error) {
 
 enum Caller {
     Joins(Box<TlsStream<TcpStream>>),
-    Member { stream: Box<TlsStream<TcpStream>>, peer: NodeId, bulk: bool },
+    Member { stream: Box<TlsStream<TcpStream>>, peer: NodeId, wants: Wants },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wants {
+    Link,
+    Bulk,
+    Router,
 }
 
 async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
@@ -123,15 +130,16 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
         .into_stream(net.tls.member_server.clone())
         .await
         .context("its certificate is not of this cluster, or it showed none")?;
-    let bulk = match stream.get_ref().1.alpn_protocol() {
-        Some(ALPN_NODE) => false,
-        Some(ALPN_BULK) => true,
+    let wants = match stream.get_ref().1.alpn_protocol() {
+        Some(ALPN_NODE) => Wants::Link,
+        Some(ALPN_BULK) => Wants::Bulk,
+        Some(ALPN_ROUTER) => Wants::Router,
         _ => bail!("it does not say what it wants to speak"),
     };
     let greeting = link::greet(&mut stream, &Greeting::of(net.node.clone())).await?;
     net.tls.is_of(stream.get_ref().1.peer_certificates(), &greeting.node)?;
     ensure!(greeting.node != net.node, "it calls itself {}, as this node is called", net.node);
-    Ok(Caller::Member { stream: Box::new(stream), peer: greeting.node, bulk })
+    Ok(Caller::Member { stream: Box::new(stream), peer: greeting.node, wants })
 }
 
 async fn serve(net: &Arc<Net>, caller: Caller) -> anyhow::Result<()> {
@@ -140,11 +148,14 @@ async fn serve(net: &Arc<Net>, caller: Caller) -> anyhow::Result<()> {
             let node = join::serve(net, stream).await?;
             tracing::info!(%node, "peer.admitted");
         }
-        Caller::Member { stream, peer, bulk: true } => {
-            ensure!(net.links.is_member(NodeTag::from(&peer)), "node {peer} is not on the roster");
-            net.take_bulk(peer, stream);
+        Caller::Member { peer, wants: Wants::Bulk | Wants::Router, .. }
+            if !net.links.is_member(NodeTag::from(&peer)) =>
+        {
+            bail!("node {peer} is not on the roster");
         }
-        Caller::Member { stream, peer, bulk: false } => {
+        Caller::Member { stream, peer, wants: Wants::Bulk } => net.take_bulk(peer, stream),
+        Caller::Member { stream, peer, wants: Wants::Router } => net.take_router(peer, *stream)?,
+        Caller::Member { stream, peer, wants: Wants::Link } => {
             let tag = NodeTag::from(&peer);
             if net.is_shunned(tag) {
                 return Ok(());

@@ -1,7 +1,7 @@
 //! Who is alive: foca, its datagrams inside the streams between nodes. Decides whom to talk to and
 //! nothing else; a member it takes for dead stays a member.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU8, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::{Deserialize, Serialize};
 use store::NodeTag;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::frame::{self, LIVENESS_BYTES_MAX};
@@ -92,6 +92,8 @@ struct Watchman {
     foca: Foca<Life, PostcardCodec, SmallRng, foca::NoCustomBroadcast>,
     runtime: AccumulatingRuntime<Life>,
     links: Arc<Links>,
+    /// Members that were there and do not answer.
+    down: watch::Sender<BTreeSet<NodeId>>,
     timers: BTreeMap<(Instant, u64), Timer<Life>>,
     next_timer: u64,
 }
@@ -102,11 +104,13 @@ pub async fn run(
     started: Timestamp,
     links: Arc<Links>,
     mut heard: mpsc::Receiver<Heard>,
+    down: watch::Sender<BTreeSet<NodeId>>,
 ) {
     let life = Life { node, number: started.0 };
     let foca = Foca::new(life, config(), SmallRng::seed_from_u64(started.0), PostcardCodec);
     let runtime = AccumulatingRuntime::new();
-    let mut watchman = Watchman { foca, runtime, links, timers: BTreeMap::new(), next_timer: 0 };
+    let timers = BTreeMap::new();
+    let mut watchman = Watchman { foca, runtime, links, down, timers, next_timer: 0 };
     let mut silent = tokio::time::interval(SILENT_INTERVAL);
     silent.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -169,9 +173,11 @@ impl Watchman {
             match notification {
                 OwnedNotification::MemberUp(life) => {
                     self.links.set_silent(NodeTag::from(&life.node), false);
+                    self.down.send_if_modified(|down| down.remove(&life.node));
                 }
                 OwnedNotification::MemberDown(life) => {
                     self.links.set_silent(NodeTag::from(&life.node), true);
+                    self.down.send_if_modified(|down| down.insert(life.node));
                 }
                 _ => {}
             }

@@ -10,8 +10,10 @@ use async_trait::async_trait;
 use model::{NodeId, Timestamp};
 use store::NodeTag;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
+use tokio_rustls::server::TlsStream;
 
 use super::identity::{Authority, Membership, Seed};
 use super::invitation::InvitationBook;
@@ -21,6 +23,7 @@ use super::listen::{self, Reports};
 use super::liveness::{self, Heard, Liveness};
 use super::outbox::Outbox;
 use super::roster::{self, Addresses};
+use super::routers::{self, RouterCall};
 use super::tls::{ALPN_BULK, ClusterTls};
 use super::{dial, frame};
 use crate::driver::Clock;
@@ -46,6 +49,8 @@ pub struct Parts {
     pub membership: Membership,
     pub listener: TcpListener,
     pub advertise: Option<SocketAddr>,
+    pub down: watch::Sender<BTreeSet<NodeId>>,
+    pub router: routers::Door,
 }
 
 pub struct Net {
@@ -69,6 +74,7 @@ pub struct Net {
     entering: tokio::sync::Mutex<()>,
     shunned: Mutex<BTreeMap<NodeTag, (Instant, String)>>,
     bulk_streams: Arc<Semaphore>,
+    router: routers::Door,
     outbox: Arc<Outbox>,
     closing: watch::Sender<bool>,
 }
@@ -106,6 +112,7 @@ impl Net {
             entering: tokio::sync::Mutex::default(),
             shunned: Mutex::default(),
             bulk_streams: Arc::new(Semaphore::new(BULK_STREAMS_MAX)),
+            router: parts.router,
             outbox: outbox.clone(),
             closing: watch::channel(false).0,
         });
@@ -113,7 +120,7 @@ impl Net {
         net.replication.connect(outbox);
         net.replication.fetch_from(net.clone())?;
         net.bus.connect(Arc::new(Neighbourhood(net.clone())));
-        net.clone().spawn(liveness::run(node, clock.now(), links, heard));
+        net.clone().spawn(liveness::run(node, clock.now(), links, heard, parts.down));
         net.clone().spawn(dial::run(net.clone()));
         let accepting = net.clone();
         net.clone().spawn(async move {
@@ -240,6 +247,11 @@ impl Net {
     /// What a peer was caught at last.
     pub fn lie_of(&self, peer: NodeTag) -> Option<String> {
         locked(&self.shunned).get(&peer).map(|(_, reason)| reason.clone())
+    }
+
+    /// The router of a peer has requests for this one.
+    pub fn take_router(&self, peer: NodeId, stream: TlsStream<TcpStream>) -> anyhow::Result<()> {
+        self.router.hand_over(RouterCall::of(peer, stream)?)
     }
 
     /// A peer wants large values.

@@ -24,6 +24,8 @@ use super::identity::{Authority, fingerprint, name_of};
 pub const ALPN_NODE: &[u8] = b"cortex-node/1";
 /// Large values.
 pub const ALPN_BULK: &[u8] = b"cortex-bulk/1";
+/// Requests for instances, from router to router.
+pub const ALPN_ROUTER: &[u8] = b"cortex-router/1";
 /// Redeeming an invitation; the only one that wants no certificate of the caller.
 pub const ALPN_JOIN: &[u8] = b"cortex-join/1";
 
@@ -32,6 +34,7 @@ pub struct ClusterTls {
     pub cluster: ClusterId,
     node_client: Arc<ClientConfig>,
     bulk_client: Arc<ClientConfig>,
+    router_client: Arc<ClientConfig>,
     pub member_server: Arc<ServerConfig>,
     pub join_server: Arc<ServerConfig>,
 }
@@ -64,7 +67,8 @@ impl ClusterTls {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(own.chain.clone(), own.key.clone_key())?;
-        member_server.alpn_protocols = vec![ALPN_NODE.to_vec(), ALPN_BULK.to_vec()];
+        member_server.alpn_protocols =
+            [ALPN_NODE, ALPN_BULK, ALPN_ROUTER].map(<[u8]>::to_vec).into();
         let mut join_server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_no_client_auth()
@@ -74,6 +78,7 @@ impl ClusterTls {
             cluster,
             node_client: client(ALPN_NODE)?,
             bulk_client: client(ALPN_BULK)?,
+            router_client: client(ALPN_ROUTER)?,
             member_server: Arc::new(member_server),
             join_server: Arc::new(join_server),
         })
@@ -85,6 +90,10 @@ impl ClusterTls {
 
     pub fn bulk_client(&self) -> Arc<ClientConfig> {
         self.bulk_client.clone()
+    }
+
+    pub fn router_client(&self) -> Arc<ClientConfig> {
+        self.router_client.clone()
     }
 
     pub fn server_name(&self, node: &NodeId) -> anyhow::Result<ServerName<'static>> {

@@ -1,0 +1,28 @@
+//! Calls the router of another node. The handshake proves to both that the other is a member; the
+//! connection is kept by the thread that called.
+
+use std::io::{Error, Result};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_rustls::rustls::Connection;
+
+use super::peer::FarPeer;
+use super::sealed::Sealed;
+use crate::router::Shared;
+use crate::router::stream::within;
+use crate::router::wire::Wire;
+
+/// A machine that is there answers at once; one that is not counts as down within two seconds.
+const CALL_TIME_MAX: Duration = Duration::from_secs(5);
+
+pub async fn connect(shared: &Shared, peer: &Arc<FarPeer>) -> Result<Wire> {
+    let peers = shared.peers.get().ok_or_else(|| Error::other("this node knows no others"))?;
+    let calling = async {
+        let called = peers.call_router(&peer.node).await;
+        called.map_err(|error| Error::other(format!("{error:#}")))
+    };
+    let (tcp, tls) = within(CALL_TIME_MAX, calling).await?.into_inner();
+    let sealed = Sealed::new(tcp, Connection::Client(tls), Some(peer.clone()))?;
+    Ok(Wire::Sealed(Box::new(sealed)))
+}

@@ -1,0 +1,69 @@
+//! Another node as the router's threads know it: whom to call, and whether it still answers.
+
+use std::time::Duration;
+
+use model::NodeId;
+use tokio::sync::watch;
+
+/// A node that does not answer others may only be slow: what is under way with it is given up
+/// after so long without a byte.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+
+#[derive(Debug)]
+pub struct FarPeer {
+    /// Unique in this process: the key of the threads' pools.
+    pub serial: u64,
+    pub node: NodeId,
+    down: watch::Sender<bool>,
+}
+
+impl FarPeer {
+    pub fn new(serial: u64, node: NodeId) -> FarPeer {
+        FarPeer { serial, node, down: watch::Sender::new(false) }
+    }
+
+    pub fn set_down(&self, down: bool) {
+        self.down.send_if_modified(|known| std::mem::replace(known, down) != down);
+    }
+
+    pub fn is_down(&self) -> bool {
+        *self.down.borrow()
+    }
+
+    /// Resolves once it has been down for as long as anybody waits for it.
+    pub async fn given_up(&self) {
+        let mut down = self.down.subscribe();
+        loop {
+            // The sender lives as long as this borrow of it: neither wait can fail.
+            down.wait_for(|down| *down).await.ok();
+            let back = tokio::time::timeout(SILENCE_MAX, down.wait_for(|down| !*down)).await;
+            if back.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_comes_back_in_time_is_not_given_up() {
+        let peer = FarPeer::new(1, "n2".parse().unwrap());
+        let waiting = peer.given_up();
+        tokio::pin!(waiting);
+        let still = |limit| async move { tokio::time::sleep(limit).await };
+        peer.set_down(true);
+        tokio::select! {
+            () = &mut waiting => panic!("too early"),
+            () = still(SILENCE_MAX / 2) => peer.set_down(false),
+        }
+        tokio::select! {
+            () = &mut waiting => panic!("it is back"),
+            () = still(SILENCE_MAX * 3) => peer.set_down(true),
+        }
+        waiting.await;
+        assert!(peer.is_down());
+    }
+}

@@ -1,0 +1,174 @@
+//! One connection of the router: plain to clients and to instances, sealed to the routers of other
+//! nodes. Both are read and written without a buffer of their own while nothing comes.
+
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use super::far::peer::FarPeer;
+use super::far::sealed::Sealed;
+use super::pool::Buffer;
+use super::stream::within;
+
+pub enum Wire {
+    Plain(TcpStream),
+    /// Larger, and rarer.
+    Sealed(Box<Sealed>),
+}
+
+impl From<TcpStream> for Wire {
+    fn from(stream: TcpStream) -> Wire {
+        Wire::Plain(stream)
+    }
+}
+
+impl Wire {
+    /// What is there now. A read that did not fill the room has emptied the socket, so the next
+    /// wait is for new bytes and costs no vain read first. 0 at the end of the stream.
+    pub fn read_now(&self, buffer: &mut Buffer) -> Result<usize> {
+        match self {
+            Wire::Plain(stream) => read_plain(stream, buffer),
+            Wire::Sealed(sealed) => {
+                let count = sealed.read_now(buffer.room())?;
+                buffer.added(count);
+                Ok(count)
+            }
+        }
+    }
+
+    pub async fn readable(&self) -> Result<()> {
+        match self {
+            Wire::Plain(stream) => stream.readable().await,
+            Wire::Sealed(sealed) => sealed.readable().await,
+        }
+    }
+
+    pub async fn write_all(&self, bytes: &[u8], limit: Duration) -> Result<()> {
+        match self {
+            Wire::Plain(stream) => write_plain(stream, bytes, limit).await,
+            Wire::Sealed(sealed) => sealed.write_all(bytes, limit).await,
+        }
+    }
+
+    /// Bytes that have come and were not read; none at the end, or when it broke.
+    pub fn peek(&self) -> Option<usize> {
+        match self {
+            Wire::Plain(stream) => peek_plain(stream),
+            Wire::Sealed(sealed) => sealed.peek(),
+        }
+    }
+
+    /// Nothing came, not even an end: it can be used again.
+    pub fn is_untouched(&self) -> bool {
+        match self {
+            Wire::Plain(stream) => {
+                let read = stream.try_read(&mut [0; 1]);
+                read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+            }
+            Wire::Sealed(sealed) => sealed.peek() == Some(0),
+        }
+    }
+
+    pub fn shut_down_writing(&self) {
+        match self {
+            // A peer that is gone already needs no end.
+            Wire::Plain(stream) => drop(SockRef::from(stream).shutdown(Shutdown::Write)),
+            Wire::Sealed(sealed) => sealed.shut_down_writing(),
+        }
+    }
+
+    /// Ends with a reset, so that what was sent so far cannot pass for the whole.
+    pub fn cut(self) {
+        let stream = match &self {
+            Wire::Plain(stream) => stream,
+            Wire::Sealed(sealed) => sealed.tcp(),
+        };
+        SockRef::from(stream).set_linger(Some(Duration::ZERO)).ok();
+    }
+
+    /// The node on the other side, where this one called it.
+    pub fn far(&self) -> Option<&Arc<FarPeer>> {
+        match self {
+            Wire::Plain(_) => None,
+            Wire::Sealed(sealed) => sealed.peer(),
+        }
+    }
+
+    /// To be sent together with what is written next.
+    pub fn put(&self, bytes: &[u8]) -> Result<()> {
+        match self {
+            Wire::Plain(_) => Err(Error::from(ErrorKind::Unsupported)),
+            Wire::Sealed(sealed) => sealed.put(bytes),
+        }
+    }
+}
+
+fn read_plain(stream: &TcpStream, buffer: &mut Buffer) -> Result<usize> {
+    let mut partial = None;
+    let result = stream.try_io(Interest::READABLE, || {
+        let room = buffer.room();
+        let count = (&*SockRef::from(stream)).read(room)?;
+        if 0 < count && count < room.len() {
+            // Makes tokio forget that the socket was readable, as its own reads do.
+            partial = Some(count);
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(count)
+    });
+    let count = partial.map_or(result, Ok)?;
+    buffer.added(count);
+    Ok(count)
+}
+
+async fn write_plain(stream: &TcpStream, mut bytes: &[u8], limit: Duration) -> Result<()> {
+    while !bytes.is_empty() {
+        match stream.try_write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                within(limit, stream.writable()).await?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn peek_plain(stream: &TcpStream) -> Option<usize> {
+    let mut space = [MaybeUninit::new(0)];
+    let peeked = stream.try_io(Interest::READABLE, || SockRef::from(stream).peek(&mut space));
+    match peeked {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Some(0),
+        Err(_) | Ok(0) => None,
+        Ok(count) => Some(count),
+    }
+}
+
+/// Reads and writes a socket that tokio watches: not ready is `WouldBlock`.
+pub struct Now<'a>(pub &'a TcpStream);
+
+impl Read for Now<'_> {
+    fn read(&mut self, room: &mut [u8]) -> Result<usize> {
+        self.0.try_read(room)
+    }
+}
+
+impl Write for Now<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, pieces: &[std::io::IoSlice<'_>]) -> Result<usize> {
+        self.0.try_write_vectored(pieces)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+}

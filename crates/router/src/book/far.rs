@@ -1,0 +1,122 @@
+//! Instances of other nodes, as far as a router may use them: their own node's record says ready,
+//! that node is a member, and it answers. Which of them gets a request is decided there. Part of
+//! the book.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Claim, Generation, InstanceId, InstanceState, NodeId, ReleaseId, Slot};
+
+/// One node that runs instances of an application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FarDescription {
+    pub node: NodeId,
+    /// Which processes; others in their place are another endpoint.
+    pub incarnations: Vec<(Slot, Generation)>,
+    /// Of all together; none for no limit.
+    pub concurrency: Option<u32>,
+}
+
+impl FarDescription {
+    pub fn instances(&self) -> u32 {
+        u32::try_from(self.incarnations.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Other nodes, as routing needs to know them.
+#[derive(Debug, Default)]
+pub struct Nodes {
+    members: BTreeSet<NodeId>,
+    down: BTreeSet<NodeId>,
+}
+
+impl Nodes {
+    /// True when that is new.
+    pub fn set_member(&mut self, node: &NodeId, member: bool) -> bool {
+        if member { self.members.insert(node.clone()) } else { self.members.remove(node) }
+    }
+
+    /// Those for which that changes something.
+    pub fn set_down(&mut self, down: BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+        let changed = self.down.symmetric_difference(&down).cloned().collect();
+        self.down = down;
+        changed
+    }
+
+    pub fn members(&self) -> &BTreeSet<NodeId> {
+        &self.members
+    }
+
+    pub fn is_down(&self, node: &NodeId) -> bool {
+        self.down.contains(node)
+    }
+
+    fn is_usable(&self, node: &NodeId) -> bool {
+        self.members.contains(node) && !self.is_down(node)
+    }
+}
+
+/// Claims of other nodes on slots of one application's web process.
+#[derive(Debug, Default)]
+pub struct FarClaims(BTreeMap<NodeId, BTreeMap<InstanceId, Claim>>);
+
+impl FarClaims {
+    pub fn put(&mut self, node: NodeId, instance: InstanceId, claim: Option<Claim>) {
+        let Some(claim) = claim else {
+            if let Some(claims) = self.0.get_mut(&node) {
+                claims.remove(&instance);
+                if claims.is_empty() {
+                    self.0.remove(&node);
+                }
+            }
+            return;
+        };
+        if instance.process.is_web() {
+            self.0.entry(node).or_default().insert(instance, claim);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn concern(&self, nodes: &BTreeSet<NodeId>) -> bool {
+        self.0.keys().any(|node| nodes.contains(node))
+    }
+
+    /// The nodes that can be used, and whether there are others that would be if they answered.
+    pub fn describe(&self, serving: &ReleaseId, nodes: &Nodes) -> (Vec<FarDescription>, bool) {
+        let (mut found, mut lost) = (Vec::new(), false);
+        for (node, claims) in &self.0 {
+            let Some(description) = describe(node, claims, serving) else { continue };
+            if nodes.is_usable(node) {
+                found.push(description);
+            } else {
+                lost |= nodes.members.contains(node);
+            }
+        }
+        (found, lost)
+    }
+}
+
+fn describe(
+    node: &NodeId,
+    claims: &BTreeMap<InstanceId, Claim>,
+    serving: &ReleaseId,
+) -> Option<FarDescription> {
+    let (mut incarnations, mut concurrency) = (Vec::new(), Some(0_u32));
+    for (instance, claim) in claims {
+        for one in &claim.incarnations {
+            let takes = one.state == InstanceState::Ready && one.release == *serving;
+            if takes && one.port.is_some() {
+                incarnations.push((instance.slot, one.generation));
+                let both = concurrency.zip(one.concurrency);
+                concurrency = both.map(|(sum, more)| sum.saturating_add(more.max(1)));
+            }
+        }
+    }
+    (!incarnations.is_empty()).then(|| FarDescription {
+        node: node.clone(),
+        incarnations,
+        concurrency,
+    })
+}

@@ -1,0 +1,220 @@
+//! Requests for instances of other nodes: what two routers say to each other around each request
+//! (`cortex-router/1`), and when a request goes far. Knows no socket; driven by the router's
+//! threads.
+//!
+//! An ask is `wait` (2 bytes, milliseconds), then the application and the process, each one byte of
+//! length and the name; the request follows as HTTP/1.1. A reply is 6 bytes: what becomes of it,
+//! whether the connection can be used again, requests in flight (2), room for more (2). After
+//! `Taken` comes the answer as HTTP/1.1; otherwise not a byte of the request has been passed on.
+
+use model::{ApplicationName, ProcessType};
+use thiserror::Error;
+
+/// Both names at their longest, and the rest.
+pub const ASK_BYTES_MAX: usize = 2 + 2 * 256;
+pub const REPLY_BYTES: usize = 6;
+/// Below this many requests on the least busy near instance no other node is looked at: a step
+/// through another machine costs more than it could save.
+pub const NEAR_ENOUGH: u32 = 8;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// For so long the hosting router may let it stand in its queue.
+    pub wait_ms: u16,
+    pub application: ApplicationName,
+    pub process: ProcessType,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// An instance has it, and its answer follows.
+    Taken,
+    /// No instance had room in time.
+    Busy,
+    /// No instance is here, whatever the records say.
+    Absent,
+}
+
+/// How busy the instances of one process are on a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    pub in_flight: u16,
+    /// `u16::MAX` for no limit.
+    pub free: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    pub outcome: Outcome,
+    /// Another request may follow on this connection.
+    pub keep: bool,
+    pub room: Room,
+}
+
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("another router said what no router says: {0}")]
+pub struct BadWords(&'static str);
+
+impl Ask {
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.wait_ms.to_be_bytes());
+        for name in [self.application.as_str(), self.process.as_str()] {
+            // Names are far shorter; a longer one would be refused by whoever reads it.
+            let name = &name.as_bytes()[..name.len().min(usize::from(u8::MAX))];
+            out.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
+            out.extend_from_slice(name);
+        }
+    }
+
+    /// And how long it was; none while it is not complete.
+    pub fn parse(bytes: &[u8]) -> Result<Option<(Ask, usize)>, BadWords> {
+        let Some((wait, rest)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
+        let Some((application, rest)) = name(rest)? else { return Ok(None) };
+        let Some((process, rest)) = name(rest)? else { return Ok(None) };
+        let ask = Ask {
+            wait_ms: u16::from_be_bytes(*wait),
+            application: application.parse().map_err(|_| BadWords("no application's name"))?,
+            process: process.parse().map_err(|_| BadWords("no process type"))?,
+        };
+        Ok(Some((ask, bytes.len() - rest.len())))
+    }
+}
+
+fn name(bytes: &[u8]) -> Result<Option<(&str, &[u8])>, BadWords> {
+    let Some((length, rest)) = bytes.split_first() else { return Ok(None) };
+    let Some((name, rest)) = rest.split_at_checked(usize::from(*length)) else { return Ok(None) };
+    let name = std::str::from_utf8(name).map_err(|_| BadWords("a name that is no text"))?;
+    Ok(Some((name, rest)))
+}
+
+impl Reply {
+    pub fn to_bytes(self) -> [u8; REPLY_BYTES] {
+        let outcome = match self.outcome {
+            Outcome::Taken => b'T',
+            Outcome::Busy => b'B',
+            Outcome::Absent => b'A',
+        };
+        let ([a, b], [c, d]) = (self.room.in_flight.to_be_bytes(), self.room.free.to_be_bytes());
+        [outcome, u8::from(self.keep), a, b, c, d]
+    }
+
+    /// None while it is not complete.
+    pub fn parse(bytes: &[u8]) -> Result<Option<Reply>, BadWords> {
+        let Some(&[outcome, keep, a, b, c, d]) = bytes.first_chunk::<REPLY_BYTES>() else {
+            return Ok(None);
+        };
+        let outcome = match outcome {
+            b'T' => Outcome::Taken,
+            b'B' => Outcome::Busy,
+            b'A' => Outcome::Absent,
+            _ => return Err(BadWords("no outcome")),
+        };
+        let keep = match keep {
+            0 => false,
+            1 => true,
+            _ => return Err(BadWords("neither keep nor close")),
+        };
+        let room = Room { in_flight: u16::from_be_bytes([a, b]), free: u16::from_be_bytes([c, d]) };
+        Ok(Some(Reply { outcome, keep, room }))
+    }
+}
+
+/// What is known here of the instances on another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FarCandidate {
+    /// Requests on them, as far as this node knows.
+    pub in_flight: u32,
+    pub instances: u32,
+    /// It may take a request now.
+    pub has_room: bool,
+}
+
+impl FarCandidate {
+    /// In 64ths of a request per instance.
+    fn load(&self) -> u64 {
+        u64::from(self.in_flight) * 64 / u64::from(self.instances.max(1))
+    }
+}
+
+/// The node with the fewest requests per instance; in turn among equals.
+pub fn pick(turn: usize, count: usize, at: &dyn Fn(usize) -> FarCandidate) -> Option<usize> {
+    let first = turn.checked_rem(count)?;
+    let around = (first..count).chain(0..first).map(|index| (index, at(index)));
+    let free = around.filter(|(_, candidate)| candidate.has_room);
+    // Of equal ones the first is kept.
+    free.min_by_key(|(_, candidate)| candidate.load()).map(|(index, _)| index)
+}
+
+/// Whether a request goes far although a near instance with so many requests has room: only where
+/// that one is busy and the others are less than half as busy.
+pub fn is_better(near_in_flight: u32, far: FarCandidate) -> bool {
+    near_in_flight >= NEAR_ENOUGH && far.has_room && 2 * far.load() < 64 * u64::from(near_in_flight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ask() -> Ask {
+        Ask { wait_ms: 500, application: "shop".parse().unwrap(), process: ProcessType::web() }
+    }
+
+    #[test]
+    fn an_ask_is_read_back_once_it_is_whole() {
+        let mut bytes = Vec::new();
+        ask().write(&mut bytes);
+        for end in 0..bytes.len() {
+            assert_eq!(Ask::parse(&bytes[..end]), Ok(None));
+        }
+        let length = bytes.len();
+        bytes.extend_from_slice(b"GET /");
+        assert_eq!(Ask::parse(&bytes), Ok(Some((ask(), length))));
+    }
+
+    #[test]
+    fn a_reply_is_read_back_and_nonsense_refused() {
+        for outcome in [Outcome::Taken, Outcome::Busy, Outcome::Absent] {
+            let reply = Reply { outcome, keep: true, room: Room { in_flight: 3, free: u16::MAX } };
+            assert_eq!(Reply::parse(&reply.to_bytes()), Ok(Some(reply)));
+            assert_eq!(Reply::parse(&reply.to_bytes()[..5]), Ok(None));
+        }
+        assert!(Reply::parse(b"HTTP/1.1 200").is_err());
+        assert!(Reply::parse(b"T\x02\0\0\0\0").is_err());
+    }
+
+    #[test]
+    fn the_least_busy_node_per_instance_is_picked() {
+        let all = [(4, 1, true), (6, 3, true), (0, 9, false), (2, 1, true)];
+        let at = |index: usize| {
+            let (in_flight, instances, has_room) = all[index];
+            FarCandidate { in_flight, instances, has_room }
+        };
+        assert_eq!(pick(0, 4, &at), Some(1));
+        assert_eq!(pick(3, 4, &at), Some(3), "equals take turns");
+        assert_eq!(pick(0, 0, &at), None);
+        assert_eq!(pick(0, 1, &|_| at(2)), None);
+    }
+
+    #[test]
+    fn near_is_left_only_for_what_is_much_better() {
+        let far = |in_flight| FarCandidate { in_flight, instances: 1, has_room: true };
+        assert!(!is_better(NEAR_ENOUGH - 1, far(0)));
+        assert!(is_better(NEAR_ENOUGH, far(NEAR_ENOUGH / 2 - 1)));
+        assert!(!is_better(NEAR_ENOUGH, far(NEAR_ENOUGH / 2)));
+        assert!(!is_better(100, FarCandidate { has_room: false, ..far(0) }));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            if let Ok(Some((ask, length))) = Ask::parse(&bytes) {
+                let mut again = Vec::new();
+                ask.write(&mut again);
+                prop_assert_eq!(&again[..], &bytes[..length]);
+                prop_assert!(length <= ASK_BYTES_MAX);
+            }
+            Reply::parse(&bytes).ok();
+        }
+    }
+}
