@@ -151,7 +151,7 @@ impl Node {
             metrics.clone(),
         )?);
         if let Some(peers) = peers {
-            router.connect(peers);
+            router.connect(peers.clone());
         }
         let control = Arc::new(Control {
             faults: config.fail_points.then_some(faults.clone()),

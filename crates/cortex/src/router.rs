@@ -48,7 +48,7 @@ use crate::faults::Faults;
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::store::SharedStore;
-use crate::store::peers::{Peers, RouterCall};
+use crate::store::peers::routers::{RouterCall, RouterPeers};
 
 pub use control::FAIL_POINT;
 
@@ -87,7 +87,7 @@ pub struct Shared {
     serials: AtomicU64,
     live: Mutex<Live>,
     /// None until `RouterHandle::connect`; without, this node knows no others.
-    peers: OnceLock<Arc<Peers>>,
+    peers: OnceLock<Arc<dyn RouterPeers>>,
     /// Who may call this router.
     members: ArcSwap<BTreeSet<NodeId>>,
 }
@@ -184,14 +184,14 @@ pub fn start(
 
 impl RouterHandle {
     /// Lets requests go to other nodes and come from them. Before `control`.
-    pub fn connect(&self, peers: &Arc<Peers>) {
+    pub fn connect(&self, peers: Arc<dyn RouterPeers>) {
         let router = Arc::downgrade(&self.shared);
         peers.set_router(Box::new(move |call| {
             if let Some(shared) = router.upgrade() {
                 take_call(&shared, call);
             }
         }));
-        self.shared.peers.set(peers.clone()).ok();
+        self.shared.peers.set(peers).ok();
     }
 
     /// The control task: to be run under supervision, again after a fault. Ends with the store.

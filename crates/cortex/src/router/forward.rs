@@ -18,7 +18,7 @@ use super::http::request::RequestHead;
 use super::http::response::{self, Asked, ResponseHead};
 use super::pages::{self, Page};
 use super::pool::{BUFFER_BYTES, Buffer};
-use super::queue::{NoPermit, Reaches};
+use super::queue::{NoPermit, Queue, Reaches};
 use super::stream::{self, fill, write_all};
 use super::table::Application;
 use super::wire::Wire;
@@ -174,7 +174,8 @@ impl Exchange<'_> {
         }
         let limit = limit.saturating_sub(self.started.elapsed());
         if limit.is_zero() {
-            return Some(Err(pages::QUEUE_TIMEOUT));
+            let vain = is_vain(&queue);
+            return Some(Err(if vain { pages::UNREACHABLE } else { pages::QUEUE_TIMEOUT }));
         }
         let waiting = queue.enter(reaches, limit);
         tokio::pin!(waiting);
@@ -184,9 +185,7 @@ impl Exchange<'_> {
                 result = &mut waiting => break result,
                 gone = client_gone(&self.connection.stream, self.buffer) => if gone { return None },
                 () = tokio::time::sleep(VAIN_CHECK) => {
-                    let current = queue.current.load();
-                    let vain = current.as_ref().is_some_and(|current| current.unreachable);
-                    if vain && self.started.elapsed() >= UNREACHABLE_TIME_MAX {
+                    if is_vain(&queue) && self.started.elapsed() >= UNREACHABLE_TIME_MAX {
                         return Some(Err(pages::UNREACHABLE));
                     }
                 }
@@ -195,6 +194,7 @@ impl Exchange<'_> {
         counts.queue = self.started.elapsed();
         Some(result.map_err(|why| match why {
             NoPermit::Full => pages::QUEUE_FULL,
+            NoPermit::TimedOut if is_vain(&queue) => pages::UNREACHABLE,
             NoPermit::TimedOut => pages::QUEUE_TIMEOUT,
         }))
     }
@@ -618,6 +618,11 @@ impl Exchange<'_> {
             total_us: micros(total),
         });
     }
+}
+
+/// Nothing that answers runs it.
+fn is_vain(queue: &Queue) -> bool {
+    queue.current.load().as_ref().is_some_and(|current| current.unreachable)
 }
 
 async fn connect(shared: &Shared, endpoint: &Endpoint) -> io::Result<Wire> {

@@ -22,7 +22,7 @@ use super::far::host;
 use super::pool::Pool;
 use super::table::Application;
 use crate::metrics::Recorder;
-use crate::store::peers::RouterCall;
+use crate::store::peers::routers::RouterCall;
 
 /// A descriptor and about 1 KiB each.
 const CONNECTIONS_MAX: usize = 20_000;

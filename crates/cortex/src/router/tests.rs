@@ -1,5 +1,6 @@
 //! Requests over real sockets against small back ends in the same process.
 
+mod far;
 mod faults;
 mod forwarding;
 mod serving;

@@ -14,7 +14,7 @@ mod liveness;
 mod net;
 mod outbox;
 pub mod roster;
-mod routers;
+pub mod routers;
 pub mod status;
 pub mod tls;
 
@@ -29,7 +29,6 @@ use tokio::sync::watch;
 use self::identity::{Authority, Membership};
 use self::invitation::{Secret, Token};
 pub use self::net::Net;
-pub use self::routers::RouterCall;
 use self::status::ClusterStatus;
 use super::bus::Bus;
 use super::replication::Replication;

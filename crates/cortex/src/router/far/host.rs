@@ -22,7 +22,7 @@ use crate::router::serve::{Scope, Thread};
 use crate::router::stream::{fill, write_all};
 use crate::router::table::Application;
 use crate::router::wire::Wire;
-use crate::store::peers::RouterCall;
+use crate::store::peers::routers::RouterCall;
 
 /// What stands before a request is sent together with it.
 const ASK_TIME_MAX: Duration = Duration::from_secs(20);

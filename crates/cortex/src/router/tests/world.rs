@@ -176,6 +176,16 @@ impl World {
     }
 
     pub fn with(threads: usize, queue: QueueLimits) -> World {
+        World::of(node(), threads, queue, |_| ())
+    }
+
+    /// The router of `node`; `connect` comes before it reads the store.
+    pub fn of(
+        node: NodeId,
+        threads: usize,
+        queue: QueueLimits,
+        connect: impl FnOnce(&RouterHandle),
+    ) -> World {
         let directory = tempfile::tempdir().unwrap();
         let layout = DataDirectory::new(directory.path().join("data"), directory.path());
         let store = Arc::new(MemoryStore::default());
@@ -185,13 +195,14 @@ impl World {
         let router = start(
             &config,
             store.clone(),
-            node(),
+            node,
             layout.clone(),
             Clock::start(),
             faults.clone(),
             metrics.clone(),
         )
         .unwrap();
+        connect(&router);
         let world = World { store, router, metrics, faults, layout, _directory: directory };
         let shared = world.router.shared.clone();
         let store = world.store.clone();
@@ -241,6 +252,16 @@ impl World {
         concurrency: Option<u32>,
         processes: &[(u64, InstanceState, u16)],
     ) {
+        self.claim_on(node(), slot, concurrency, processes);
+    }
+
+    pub fn claim_on(
+        &self,
+        node: NodeId,
+        slot: u32,
+        concurrency: Option<u32>,
+        processes: &[(u64, InstanceState, u16)],
+    ) {
         let mut claim = Claim::new(Timestamp(0));
         for (generation, state, port) in processes {
             claim.incarnations.push(Incarnation {
@@ -256,7 +277,7 @@ impl World {
                 reason: None,
             });
         }
-        self.put(TypedKey::Claim(instance(slot), node()), &claim);
+        self.put(TypedKey::Claim(instance(slot), node), &claim);
     }
 
     pub async fn routed(&self) {

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
+use async_trait::async_trait;
 use model::NodeId;
 use tokio::sync::watch;
 use tokio_rustls::rustls::ServerConnection;
@@ -13,6 +14,8 @@ use tokio_rustls::{client, server};
 
 use super::tls::ALPN_ROUTER;
 use super::{Peers, dial};
+
+pub type CalledRouter = client::TlsStream<tokio::net::TcpStream>;
 
 /// A member called; who it is has been proven.
 pub struct RouterCall {
@@ -31,7 +34,7 @@ impl RouterCall {
     }
 }
 
-type Take = Box<dyn Fn(RouterCall) + Send + Sync>;
+pub type Take = Box<dyn Fn(RouterCall) + Send + Sync>;
 
 /// Where calls for this node's router go, once it is there.
 #[derive(Clone, Default)]
@@ -45,24 +48,32 @@ impl Door {
     }
 }
 
-impl Peers {
+/// Other members, as a router needs them.
+#[async_trait]
+pub trait RouterPeers: Send + Sync {
     /// Calls from routers of other members go there. The first one stays.
-    pub fn set_router(&self, take: Take) {
+    fn set_router(&self, take: Take);
+
+    /// A connection to the router of another member, proven to be that.
+    async fn call_router(&self, node: &NodeId) -> anyhow::Result<CalledRouter>;
+
+    /// Members that were there and do not answer.
+    fn down(&self) -> watch::Receiver<BTreeSet<NodeId>>;
+}
+
+#[async_trait]
+impl RouterPeers for Peers {
+    fn set_router(&self, take: Take) {
         self.router.0.set(take).ok();
     }
 
-    /// A connection to the router of another member, proven to be that.
-    pub async fn call_router(
-        &self,
-        node: &NodeId,
-    ) -> anyhow::Result<client::TlsStream<tokio::net::TcpStream>> {
+    async fn call_router(&self, node: &NodeId) -> anyhow::Result<CalledRouter> {
         let net = self.net.get().context("this node does not speak to others yet")?;
         let (addresses, config) = (net.addresses(), net.tls.router_client());
         dial::connect(net, node, &addresses, config, ALPN_ROUTER).await
     }
 
-    /// Members that were there and do not answer.
-    pub fn down(&self) -> watch::Receiver<BTreeSet<NodeId>> {
+    fn down(&self) -> watch::Receiver<BTreeSet<NodeId>> {
         self.down.subscribe()
     }
 }
