@@ -95,12 +95,13 @@ impl Connection {
                         pending = Some(buffer);
                     }
                 }
-                Some(After::KeepAlive | After::Close) => {
+                Some(After::End) if self.caller.is_none() => return thread.pool.give_back(buffer),
+                // Another router wants the end signed, too.
+                Some(After::KeepAlive | After::Close | After::End) => {
                     let buffer = close_gently(self.stream, buffer).await;
                     thread.pool.give_back(buffer);
                     return;
                 }
-                Some(After::End) => return thread.pool.give_back(buffer),
                 Some(After::Cut) => {
                     thread.pool.give_back(buffer);
                     return self.stream.cut();
@@ -149,7 +150,9 @@ impl Connection {
         let Some(application) = application else {
             return self.refuse(pages::NO_APPLICATION, &head, buffer, out).await;
         };
-        if let Some(after) = self.file(&application, &head, buffer, out, started).await {
+        if application.may_have(&head)
+            && let Some(after) = self.file(&application, &head, buffer, out, started).await
+        {
             return after;
         }
         let missing = match application.processes {
@@ -213,10 +216,6 @@ impl Connection {
         out: &mut Vec<u8>,
         started: Instant,
     ) -> Option<Option<After>> {
-        let asked = !application.statics.is_empty() && matches!(head.method, "GET" | "HEAD");
-        if !asked || !application.has_files {
-            return None;
-        }
         let roots = application.roots.clone()?;
         let answer = {
             let bytes = buffer.filled();

@@ -236,6 +236,9 @@ impl Exchange<'_> {
                 if reply.keep && body.is_done() {
                     thread.pool.keep(&endpoint, upstream);
                 }
+                if reply.outcome == Outcome::Busy {
+                    endpoint.succeeded();
+                }
                 return Err(match reply.outcome {
                     Outcome::Absent => Failed::Instance(Progress::NotConnected, "no instance"),
                     _ => Failed::Busy,

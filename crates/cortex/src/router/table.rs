@@ -12,6 +12,7 @@ use router::book::Processes;
 use router::routes;
 
 use super::endpoint::Endpoint;
+use super::http::request::RequestHead;
 use super::queue::Queue;
 
 /// So that with ten thousand applications a change copies forty of them.
@@ -37,6 +38,11 @@ pub struct Application {
 }
 
 impl Application {
+    /// Whether a static file on this machine could be the answer.
+    pub fn may_have(&self, head: &RequestHead) -> bool {
+        !self.statics.is_empty() && self.has_files && matches!(head.method, "GET" | "HEAD")
+    }
+
     /// The one node that has instances, where this one has none.
     pub fn only_far(&self) -> Option<&Arc<Endpoint>> {
         match &self.far[..] {

@@ -165,6 +165,11 @@ impl Peers {
             if addresses.keys().any(|member| *member != self.node) {
                 self.activate().await?;
             }
+            self.down.send_if_modified(|down| {
+                let before = down.len();
+                down.retain(|node| addresses.contains_key(node));
+                down.len() < before
+            });
             if let Some(net) = self.net.get() {
                 net.set_roster(addresses);
                 net.enter_self().await?;

@@ -2,6 +2,7 @@
 //! its own in a temporary directory, as whoever runs the test; nothing is asked of the network but
 //! package registries by the applications' own package tools.
 
+mod across;
 mod adoption;
 mod bad_input;
 mod commands;

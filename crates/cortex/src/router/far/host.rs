@@ -94,7 +94,9 @@ pub async fn serve(
     let Some(application) = application else {
         return absent(connection, &head, buffer).await;
     };
-    if let Some(after) = connection.file(&application, &head, buffer, out, started).await {
+    if application.may_have(&head)
+        && let Some(after) = connection.file(&application, &head, buffer, out, started).await
+    {
         return after;
     }
     if application.endpoints.is_empty() || thread.is_stopping() {
