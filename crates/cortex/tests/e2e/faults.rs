@@ -25,7 +25,7 @@ fn set(node: &Node, point: &str, action: &str) -> String {
     answer
 }
 
-pub fn arm(node: &Node, point: &str, fault: &str) {
+fn arm(node: &Node, point: &str, fault: &str) {
     let answer = set(node, point, fault);
     assert!(answer.starts_with("HTTP/1.1 2"), "{point}: {answer}");
 }
