@@ -46,7 +46,7 @@ impl Framework for Java {
         let maven = if tree.exists("mvnw") { "sh ./mvnw" } else { "mvn" };
         // Maven shares its packages between all applications; its own directory would be in HOME.
         let maven = format!(
-            "env MAVEN_USER_HOME=\"$XDG_CACHE_HOME/maven\" {maven} -B -q -DskipTests \
+            "env MAVEN_USER_HOME=\"$XDG_CACHE_HOME/maven\" {maven} -B -q -Dstyle.color=never -DskipTests \
              -Dmaven.repo.local=\"$XDG_CACHE_HOME/maven/repository\""
         );
         let (build, start) = if PACKERS.iter().any(|plugin| text.contains(plugin)) {

@@ -106,7 +106,8 @@ fn address_of(text: &str) -> Option<IpAddr> {
             for (index, part) in octets.chunks_exact_mut(4).enumerate() {
                 part.copy_from_slice(&word(index)?);
             }
-            Some(Ipv6Addr::from(octets).into())
+            // Java and others listen on `::ffff:127.0.0.1`, which is 127.0.0.1.
+            Some(Ipv6Addr::from(octets).to_canonical())
         }
         _ => None,
     }
@@ -140,6 +141,10 @@ mod tests {
         assert_eq!(parse(&line.replace("1F90", "zz")), Row::Unreadable);
         assert_eq!(parse("0: zz:1 x 0A"), Row::Unreadable);
         assert_eq!(address_of("00000000000000000000000000000000").unwrap(), Ipv6Addr::UNSPECIFIED);
+        let mapped = format!("{}FFFF0000{}", "0".repeat(16), "0100007F");
+        if cfg!(target_endian = "little") {
+            assert_eq!(address_of(&mapped).unwrap(), Ipv4Addr::LOCALHOST);
+        }
         assert_eq!(address_of("ä".repeat(4).as_str()), None);
     }
 }

@@ -39,7 +39,7 @@ class Note(models.Model):
     text = models.CharField(max_length=80)
 ";
 
-fn generate(directory: &Path) -> PathBuf {
+pub fn generate(directory: &Path) -> PathBuf {
     let admin = django_admin(directory);
     tool(directory, &admin, &["startproject", "mysite"]);
     let project = directory.join("my-renamed-notes");

@@ -8,7 +8,7 @@ use crate::node::Node;
 use crate::outside::Site;
 use crate::project::{edit, of_files, tool};
 
-fn generate(directory: &Path) -> PathBuf {
+pub fn generate(directory: &Path) -> PathBuf {
     let options = ["--skip-javascript", "--skip-webpack-install", "--skip-bundle", "--skip-git"];
     let mut arguments = vec!["new", "generated"];
     arguments.extend(options);
@@ -18,7 +18,7 @@ fn generate(directory: &Path) -> PathBuf {
     project
 }
 
-fn add_books(project: &Path) {
+pub fn add_books(project: &Path) {
     let scaffold = ["exec", "rails", "generate", "scaffold", "book", "title:string"];
     tool(project, "bundle", &["config", "set", "--local", "prefer_local", "true"]);
     tool(project, "bundle", &["install", "--local", "--quiet"]);
