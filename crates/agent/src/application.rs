@@ -4,6 +4,7 @@
 //! may be lost or repeated at the cost of latency alone.
 
 mod adopt;
+mod elsewhere;
 mod plan;
 mod rollout;
 mod slot;
@@ -12,7 +13,7 @@ mod supervise;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::application::Health;
+use model::application::{Health, Holder};
 use model::instance::{INCARNATIONS_MAX, ProcessIdentity};
 use model::probe::Verdict;
 use model::{
@@ -20,7 +21,9 @@ use model::{
     Release, ReleaseId, Rollout, Timestamp,
 };
 
+use crate::placement::Hold;
 use crate::restart::History;
+use elsewhere::Elsewhere;
 pub use plan::{DRAIN_MAX, FAILING_PATIENCE, GONE_PATIENCE};
 use rollout::{Attempt, Stage};
 pub use rollout::{EXITS_MAX, merge};
@@ -51,6 +54,14 @@ pub enum Event {
     Rollout(Option<Rollout>),
     /// This node's own claims: read at start, ignored afterwards (nobody else writes them).
     Claim(InstanceId, Claim),
+    /// Another node's claim on one of the application's slots.
+    Other(InstanceId, NodeId, Option<Claim>),
+    /// Which nodes count as alive, this one included.
+    Live(BTreeSet<NodeId>),
+    /// The places that this node runs, from placement. A node that never hears of any runs all.
+    Places(BTreeMap<(ProcessType, model::Slot), Hold>),
+    /// Who has the files of the persistent paths.
+    Holder(Option<Holder>),
     /// This node's checker's verdict.
     Verdict(InstanceId, Option<Verdict>),
     /// Which processes of this application the shims on this node hold.
@@ -172,6 +183,9 @@ pub enum Effect {
         claim: Option<Claim>,
     },
     WriteRollout(Rollout),
+    WriteHolder(Holder),
+    /// What was to run here cannot be prepared here.
+    Unfit,
     /// One line for people, into the application's own log.
     Note(String),
     /// Directories of all other releases may be removed.
@@ -197,8 +211,13 @@ pub struct Application {
     /// A release that nobody asked to roll out yet, and since when.
     unrequested: Option<(ReleaseId, Timestamp)>,
     attempt: Option<Attempt>,
+    /// Since when the rollout's coordinator is gone.
+    orphaned: Option<Timestamp>,
     builds: BTreeMap<ReleaseId, Build>,
     slots: BTreeMap<Place, Slot>,
+    /// None: all places are this node's.
+    held: Option<BTreeMap<Place, Hold>>,
+    elsewhere: Elsewhere,
     /// Processes without a claim, since they were told to stop.
     strays: BTreeMap<IncarnationId, Timestamp>,
     verdicts: BTreeMap<Place, Seen>,
@@ -240,8 +259,11 @@ impl Application {
             accepted: None,
             unrequested: None,
             attempt: None,
+            orphaned: None,
             builds: BTreeMap::new(),
             slots: BTreeMap::new(),
+            held: None,
+            elsewhere: Elsewhere::default(),
             strays: BTreeMap::new(),
             verdicts: BTreeMap::new(),
             read: BTreeMap::new(),
@@ -277,6 +299,10 @@ impl Application {
                     self.read.insert(instance, claim);
                 }
             }
+            Event::Other(instance, node, claim) => self.elsewhere.claimed(instance, node, claim),
+            Event::Live(nodes) => self.elsewhere.live = nodes,
+            Event::Places(places) => self.held = Some(places),
+            Event::Holder(holder) => self.elsewhere.holder = holder,
             Event::Verdict(instance, verdict) => self.verdict_changed(now, instance, verdict),
             Event::Adopted(adopted) => self.adopt(now, adopted),
             Event::Built { release, result } => self.built(now, &release, result),
@@ -342,6 +368,7 @@ impl Application {
     }
 
     fn decide(&mut self, now: Timestamp) {
+        self.claim_places(now);
         let mut passes = 0;
         loop {
             self.wake = None;
@@ -382,7 +409,7 @@ impl Application {
         let floor = &mut self.generation_floor;
         self.slots.retain(|place, slot| {
             let wanted = roles.iter().any(|role| role.places.contains(place));
-            let stays = wanted || slot.written.is_some();
+            let stays = wanted || slot.held.is_some() || slot.written.is_some();
             if !stays {
                 *floor = (*floor).max(slot.last_generation);
             }

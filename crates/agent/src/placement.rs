@@ -10,7 +10,7 @@ mod node;
 mod shed;
 mod wanted;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model::instance::Offer;
@@ -45,6 +45,8 @@ pub enum Event {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
+    /// Who counts as alive from now on.
+    Live(BTreeSet<NodeId>),
     /// All places that this node holds of an application from now on.
     Hold { application: ApplicationName, places: BTreeMap<Place, Hold> },
 }
@@ -79,6 +81,7 @@ pub struct Placement {
     wanted: BTreeMap<ApplicationName, Wanted>,
     claims: Claims,
     held: BTreeMap<ApplicationName, BTreeMap<Place, Held>>,
+    live: BTreeSet<NodeId>,
     told: BTreeMap<ApplicationName, BTreeMap<Place, Hold>>,
     /// Slots that nobody runs, or that are offered, and since when.
     free: BTreeMap<(ApplicationName, Place), Timestamp>,
@@ -99,6 +102,7 @@ impl Placement {
             wanted: BTreeMap::new(),
             claims: Claims::default(),
             held: BTreeMap::new(),
+            live: BTreeSet::new(),
             told: BTreeMap::new(),
             free: BTreeMap::new(),
             unfit: BTreeMap::new(),
@@ -173,7 +177,7 @@ impl Placement {
             self.fill(now);
             self.shed(now);
         }
-        self.tell();
+        self.tell(now);
         let next = self.nodes.values().map(Node::lost_at).filter(|at| *at > now).min();
         if let Some(next) = next {
             self.wake_at(next);
@@ -264,8 +268,18 @@ impl Placement {
         Field::new(seats)
     }
 
-    fn tell(&mut self) {
+    fn tell(&mut self, now: Timestamp) {
         let hold = |held: &Held| held.offer.map_or(Hold::Keep, |(offer, _)| Hold::Offered(offer));
+        let live: BTreeSet<NodeId> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.holds(now))
+            .map(|(id, _)| id.clone())
+            .collect();
+        if live != self.live {
+            self.live.clone_from(&live);
+            self.queue.push(Effect::Live(live));
+        }
         let mut holds: BTreeMap<ApplicationName, BTreeMap<Place, Hold>> = BTreeMap::new();
         for (name, places) in &self.held {
             let places = places.iter().map(|(place, held)| (place.clone(), hold(held)));

@@ -93,7 +93,7 @@ pub(super) fn plan(app: &Application, now: Timestamp) -> Plan {
         return plan;
     }
     let roles = roles(app);
-    for role in &roles {
+    for role in roles.iter().filter(|role| !role.places.is_empty() || !app.is_placed()) {
         plan.build(app, now, &role.release);
     }
     let mut places: BTreeSet<&Place> = app.slots.keys().collect();
@@ -104,8 +104,8 @@ pub(super) fn plan(app: &Application, now: Timestamp) -> Plan {
     plan
 }
 
-/// The places of a release's processes, as far as users want them.
-pub(super) fn places(app: &Application, release: &Release) -> BTreeSet<Place> {
+/// The places of a release's processes in the whole cluster, as far as users want them.
+pub(super) fn all_places(app: &Application, release: &Release) -> BTreeSet<Place> {
     let Some(spec) = &app.spec else { return BTreeSet::new() };
     let mut places = BTreeSet::new();
     for process in release.recipe.processes.keys() {
@@ -115,11 +115,15 @@ pub(super) fn places(app: &Application, release: &Release) -> BTreeSet<Place> {
     places
 }
 
+fn places(app: &Application, release: &Release) -> BTreeSet<Place> {
+    all_places(app, release).into_iter().filter(|place| app.holds(place)).collect()
+}
+
 pub(super) fn roles(app: &Application) -> Vec<Role> {
     let Some(spec) = &app.spec else { return Vec::new() };
     let mut roles = Vec::new();
     let starting = app.attempt.as_ref().filter(|attempt| attempt.stage == Stage::Starting);
-    let target = starting.map(|attempt| &attempt.target);
+    let target = starting.map(|attempt| &attempt.target).or_else(|| app.followed());
     let alone = target.is_some_and(|target| mode(app, target) == RolloutMode::StopFirst);
     let mut add = |id: &ReleaseId, target: bool| {
         if let Some(release) = app.releases.get(id) {
@@ -338,7 +342,8 @@ impl Plan {
         if !built || given_up || !slot.has_room() || must_wait_for_others(app, slot, role) {
             return;
         }
-        if !role.target {
+        // Failures in a rollout of its own end the rollout; others are tried again after a pause.
+        if !role.target || app.attempt.is_none() {
             let not_before = slot.history(&role.release, role.restart).not_before();
             if not_before > now {
                 return self.wait_until(not_before);
@@ -361,7 +366,11 @@ fn must_wait_for_others(app: &Application, slot: &Slot, role: &Role) -> bool {
         let newer = other.max(&role.release);
         *other != role.release && mode(app, newer) == RolloutMode::StopFirst
     });
+    let elsewhere = app.elsewhere.running().any(|other| {
+        let newer = other.max(&role.release);
+        *other != role.release && mode(app, newer) == RolloutMode::StopFirst
+    });
     // What a stray was started for is not known.
     let stray = !app.strays.is_empty() && apart;
-    beside || other_release || stray
+    beside || other_release || elsewhere || stray
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::application::RolloutMode;
 use model::{ReleaseId, Rollout, RolloutPhase, Timestamp};
 
-use super::plan::{DRAIN_MAX, LAUNCH_MAX, STOP_REPEAT, mode, places, stop_grace};
+use super::plan::{DRAIN_MAX, LAUNCH_MAX, STOP_REPEAT, all_places, mode, stop_grace};
 use super::slot::{Place, Process};
 use super::{Application, Build, Effect, Failure};
 use crate::mutants;
@@ -21,6 +21,8 @@ pub const RELEASE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// The request is written right after the release's record; later than that it was overwritten by a
 /// write of ours that crossed it.
 pub const REQUEST_WAIT_MAX: Duration = Duration::from_secs(2);
+/// A coordinator whose node process is only restarted is back by then, and goes on itself.
+pub const TAKE_OVER_AFTER: Duration = Duration::from_secs(5);
 /// People read the end of an output; a record in the store must stay small.
 pub const LAST_WORDS_BYTES_MAX: usize = 4096;
 
@@ -71,8 +73,8 @@ impl Application {
             return;
         };
         let request = (record.target.clone(), record.changed_at);
-        let mine = record.coordinator == self.node;
-        if record.phase == RolloutPhase::Requested {
+        let mine = record.coordinator == self.node || !self.is_placed();
+        if record.phase == RolloutPhase::Requested && mine {
             if self.accepted.as_ref() == Some(&request) {
                 return;
             }
@@ -81,17 +83,70 @@ impl Application {
             self.rollout = Some(Rollout { serving, coordinator: self.node.clone(), ..record });
             self.attempt = None;
             self.begin(now, Stage::Building);
-        } else if !mine {
-            self.serving = record.serving.clone();
+        } else if record.coordinator != self.node {
+            // A request says what serves as its command read it.
+            if record.phase != RolloutPhase::Requested {
+                self.serving = record.serving.clone();
+            }
             self.attempt = None;
-            self.rollout = Some(record);
+            self.rollout = Some(Rollout { serving: self.serving.clone(), ..record });
         }
+    }
+
+    /// The coordinator is gone in the middle of it: the first of those that live goes on.
+    fn replace_coordinator(&mut self, now: Timestamp) -> bool {
+        let orphan = self.rollout.as_ref().filter(|rollout| {
+            let under_way = !matches!(rollout.phase, RolloutPhase::Done | RolloutPhase::Failed);
+            let gone = !self.elsewhere.live.contains(&rollout.coordinator);
+            let other = rollout.coordinator != self.node;
+            under_way && gone && other && self.is_placed() && !self.elsewhere.live.is_empty()
+        });
+        let target = orphan.and_then(|rollout| rollout.target.as_ref());
+        let tied = target.and_then(|id| self.releases.get(id)).is_some_and(|release| {
+            !release.recipe.persist.is_empty() && self.held_by_other().is_some()
+        });
+        if target.is_none() || tied || !self.is_first_alive() {
+            self.orphaned = None;
+            return false;
+        }
+        let since = *self.orphaned.get_or_insert(now);
+        if since.after(TAKE_OVER_AFTER) > now {
+            self.wake_at(since.after(TAKE_OVER_AFTER));
+            return false;
+        }
+        self.orphaned = None;
+        let Some(rollout) = &mut self.rollout else { return false };
+        rollout.coordinator = self.node.clone();
+        let phase = rollout.phase;
+        self.note("The node that coordinated the rollout is gone; this one goes on".into());
+        self.resume_rollout(now);
+        if phase == RolloutPhase::Starting {
+            self.write_rollout(now, phase, None);
+        }
+        true
+    }
+
+    /// Its files are on another node, which is where its release steps run.
+    fn hand_over(&mut self, now: Timestamp) -> bool {
+        let Some(holder) = self.held_by_other().cloned() else { return false };
+        self.attempt = None;
+        self.note(format!("Node {holder} holds its data and rolls it out"));
+        let Some(rollout) = &mut self.rollout else { return false };
+        rollout.coordinator = holder;
+        rollout.phase = RolloutPhase::Requested;
+        rollout.changed_at = now;
+        let record = rollout.clone();
+        self.emit(Effect::WriteRollout(record));
+        true
     }
 
     /// What an earlier process of this node was about when it ended.
     pub(super) fn resume_rollout(&mut self, now: Timestamp) {
         let Some(record) = &self.rollout else { return };
         self.serving = record.serving.clone();
+        if self.is_placed() && record.coordinator != self.node {
+            return;
+        }
         match record.phase {
             RolloutPhase::Done | RolloutPhase::Failed => {}
             RolloutPhase::Requested => {
@@ -126,12 +181,21 @@ impl Application {
         if self.request_was_lost(now) {
             return true;
         }
+        if self.replace_coordinator(now) {
+            return true;
+        }
         let Some(attempt) = self.attempt.clone() else { return false };
         let Some(release) = self.releases.get(&attempt.target).cloned() else {
             return self.give_up_after(now, &attempt, RELEASE_WAIT_MAX, || {
                 "its record did not arrive in the store; push again".into()
             });
         };
+        if !release.recipe.persist.is_empty() {
+            if self.is_placed() && self.hand_over(now) {
+                return true;
+            }
+            self.hold_files(now);
+        }
         match attempt.stage {
             Stage::Building => match self.builds.get(&attempt.target) {
                 None => self.build(&attempt.target),
@@ -146,9 +210,15 @@ impl Application {
             },
             Stage::Releasing => return false,
             Stage::Starting => {
-                let wanted = places(self, &release);
+                if let Some(why) = self.elsewhere.failure(&attempt.target) {
+                    self.fail_rollout(now, why, "");
+                    return true;
+                }
+                let wanted = all_places(self, &release);
                 let ready = |place: &Place| {
-                    self.slots.get(place).is_some_and(|slot| slot.has_ready(&attempt.target))
+                    let here = self.slots.get(place);
+                    here.is_some_and(|slot| slot.has_ready(&attempt.target))
+                        || self.elsewhere.has_ready(place, &attempt.target)
                 };
                 let early = mutants::active(mutants::SWITCH_BEFORE_ALL_HEALTHY);
                 let done = wanted.iter().all(ready) || (early && wanted.iter().any(ready));
@@ -249,6 +319,9 @@ impl Application {
         if awaited {
             self.fail_rollout(now, failure.why, &failure.last_words);
         } else {
+            if self.is_placed() {
+                self.emit(Effect::Unfit);
+            }
             self.note(format!("Preparing {} failed: {}", release.short(), failure.why));
         }
     }

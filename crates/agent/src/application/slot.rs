@@ -6,6 +6,8 @@ use std::time::Duration;
 use model::instance::INCARNATIONS_MAX;
 use model::{Claim, Generation, Incarnation, InstanceState, ProcessType, ReleaseId, Timestamp};
 
+use super::elsewhere::offer_of;
+use crate::placement::Hold;
 use crate::restart::History;
 
 /// A slot of a process type, within one application.
@@ -118,6 +120,8 @@ pub(super) struct Slot {
     pub living: Vec<Process>,
     /// The last one that failed, until its successor starts.
     pub crashed: Option<Incarnation>,
+    /// From placement; none where nothing is placed, or when the place is no longer this node's.
+    pub held: Option<Hold>,
     history: History,
     /// Another release, or the user's wish, is a new chance.
     history_of: Option<(ReleaseId, u32)>,
@@ -132,6 +136,7 @@ impl Slot {
             last_generation,
             living: Vec::new(),
             crashed: None,
+            held: None,
             history: History::default(),
             history_of: None,
             written: None,
@@ -190,10 +195,11 @@ impl Slot {
             incarnations.extend(self.crashed.clone());
         }
         incarnations.sort_by_key(|incarnation| incarnation.generation);
-        if incarnations.is_empty() {
+        if incarnations.is_empty() && self.held.is_none() {
             return None;
         }
+        let offer = offer_of(self.held);
         let unknown = self.written.as_ref().map(|claim| claim.unknown.clone()).unwrap_or_default();
-        Some(Claim { incarnations, unknown, ..Claim::new(self.claimed_at) })
+        Some(Claim { incarnations, offer, unknown, ..Claim::new(self.claimed_at) })
     }
 }

@@ -270,7 +270,11 @@ impl Application {
     pub(super) fn bury(&mut self, place: &Place, process: Process, state: InstanceState) {
         let release = process.record.release.clone();
         let serving = self.serving.as_ref() == Some(&release);
-        if !serving && self.attempt.as_ref().is_none_or(|attempt| attempt.target != release) {
+        let followed = self.followed() == Some(&release);
+        if !serving
+            && !followed
+            && self.attempt.as_ref().is_none_or(|attempt| attempt.target != release)
+        {
             return;
         }
         let Some(slot) = self.slots.get_mut(place) else { return };
@@ -303,7 +307,7 @@ impl Application {
             self.note(format!("{label} of {} {why}", release.short()));
             return self.count_exit(now, place, process, why, last_words);
         }
-        if self.serving.as_ref() != Some(release) {
+        if self.serving.as_ref() != Some(release) && self.followed() != Some(release) {
             return;
         }
         let Some(slot) = self.slots.get_mut(place) else { return };

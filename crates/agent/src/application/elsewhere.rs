@@ -1,0 +1,131 @@
+//! What other nodes have of the application: their claims, who of them lives, who has its files, and
+//! this node's own places among all. Decides nothing; read by plan and rollout.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::application::Holder;
+use model::{Claim, Incarnation, InstanceId, InstanceState, NodeId, ReleaseId, Timestamp};
+
+use super::rollout::EXITS_MAX;
+use super::slot::{Place, Slot};
+use super::{Application, Effect};
+use crate::placement::Hold;
+
+#[derive(Debug, Default)]
+pub(super) struct Elsewhere {
+    claims: BTreeMap<(Place, NodeId), Claim>,
+    pub live: BTreeSet<NodeId>,
+    pub holder: Option<Holder>,
+}
+
+impl Elsewhere {
+    pub fn claimed(&mut self, instance: InstanceId, node: NodeId, claim: Option<Claim>) {
+        let key = ((instance.process, instance.slot), node);
+        match claim {
+            Some(claim) => drop(self.claims.insert(key, claim)),
+            None => drop(self.claims.remove(&key)),
+        }
+    }
+
+    /// On nodes that live.
+    fn incarnations(&self) -> impl Iterator<Item = (&Place, &NodeId, &Incarnation)> {
+        let live = self.claims.iter().filter(|((_, node), _)| self.live.contains(node));
+        live.flat_map(|((place, node), claim)| {
+            claim.incarnations.iter().map(move |one| (place, node, one))
+        })
+    }
+
+    pub fn has_ready(&self, place: &Place, release: &ReleaseId) -> bool {
+        self.incarnations().any(|(at, _, one)| {
+            at == place && one.release == *release && one.state == InstanceState::Ready
+        })
+    }
+
+    /// Releases of which something runs on other nodes.
+    pub fn running(&self) -> impl Iterator<Item = &ReleaseId> {
+        let lives = |state| !matches!(state, InstanceState::Stopped | InstanceState::Crashed);
+        self.incarnations()
+            .filter(move |(_, _, one)| lives(one.state))
+            .map(|(.., one)| &one.release)
+    }
+
+    /// What another node failed at, for people.
+    pub fn failure(&self, release: &ReleaseId) -> Option<String> {
+        self.incarnations().find_map(|((process, slot), node, one)| {
+            let ended = u32::from(one.state == InstanceState::Crashed);
+            let failed = one.release == *release && one.restarts + ended >= EXITS_MAX;
+            let reason = one.reason.as_deref().unwrap_or("did not become ready");
+            failed.then(|| format!("{process}.{slot} on node {node}: {reason}"))
+        })
+    }
+}
+
+impl Application {
+    /// A place is on record as this node's before anything is started in it.
+    pub(super) fn claim_places(&mut self, now: Timestamp) {
+        let ending = self.is_ending();
+        for (place, slot) in &mut self.slots {
+            let held = self.held.as_ref().and_then(|held| held.get(place)).copied();
+            slot.held = held.filter(|_| !ending);
+        }
+        if ending {
+            return;
+        }
+        for (place, hold) in self.held.iter().flatten() {
+            let floor = self.generation_floor;
+            let slot = self.slots.entry(place.clone()).or_insert_with(|| Slot::new(now, floor));
+            slot.held = Some(*hold);
+        }
+    }
+
+    pub(super) fn holds(&self, place: &Place) -> bool {
+        self.held.as_ref().is_none_or(|held| held.contains_key(place))
+    }
+
+    /// Nodes beside this one may run it.
+    pub(super) fn is_placed(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// The release that another node rolls out, once its processes are to start.
+    pub(super) fn followed(&self) -> Option<&ReleaseId> {
+        let rollout = self.rollout.as_ref().filter(|_| self.attempt.is_none())?;
+        let starting = rollout.phase == model::RolloutPhase::Starting;
+        let theirs = rollout.coordinator != self.node && rollout.target != self.serving;
+        rollout.target.as_ref().filter(|_| starting && theirs && self.is_placed())
+    }
+
+    /// The first in line of those that live.
+    pub(super) fn is_first_alive(&self) -> bool {
+        self.elsewhere.live.first().is_none_or(|first| *first >= self.node)
+    }
+
+    /// The node that has its files, when that is another one.
+    pub(super) fn held_by_other(&self) -> Option<&NodeId> {
+        let holder = self.elsewhere.holder.as_ref().map(|holder| &holder.node);
+        holder.filter(|holder| **holder != self.node)
+    }
+
+    /// The first rollout of a release with persistent paths makes its files here.
+    pub(super) fn hold_files(&mut self, now: Timestamp) {
+        if !self.is_placed() || self.elsewhere.holder.is_some() {
+            return;
+        }
+        let holder = Holder {
+            v: model::record::RECORD_VERSION,
+            node: self.node.clone(),
+            since: now,
+            unknown: model::record::Unknown::new(),
+        };
+        self.elsewhere.holder = Some(holder.clone());
+        self.emit(Effect::WriteHolder(holder));
+    }
+}
+
+/// As the claim says it.
+pub(super) fn offer_of(hold: Option<Hold>) -> Option<model::instance::Offer> {
+    match hold {
+        Some(Hold::Offered(offer)) => Some(offer),
+        Some(Hold::Keep) | None => None,
+    }
+}
