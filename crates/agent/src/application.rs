@@ -488,8 +488,9 @@ impl Machine for Application {
     type Effect = Effect;
 
     fn handle(&mut self, now: Timestamp, event: Event, effects: &mut Vec<Effect>) {
+        let elsewhere = matches!(event, Event::Other(..));
         self.take_note(now, event);
-        if self.adopted {
+        if self.adopted && !(elsewhere && self.is_indifferent()) {
             self.decide(now);
         }
         effects.append(&mut self.queue);

@@ -45,7 +45,7 @@ pub enum Event {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Who counts as alive from now on.
+    /// Who counts as alive from now on, this node included; in the first decision the last effect.
     Live(BTreeSet<NodeId>),
     /// All places that this node holds of an application from now on.
     Hold { application: ApplicationName, places: BTreeMap<Place, Hold> },
@@ -270,16 +270,13 @@ impl Placement {
 
     fn tell(&mut self, now: Timestamp) {
         let hold = |held: &Held| held.offer.map_or(Hold::Keep, |(offer, _)| Hold::Offered(offer));
-        let live: BTreeSet<NodeId> = self
+        let mut live: BTreeSet<NodeId> = self
             .nodes
             .iter()
             .filter(|(_, node)| node.holds(now))
             .map(|(id, _)| id.clone())
             .collect();
-        if live != self.live {
-            self.live.clone_from(&live);
-            self.queue.push(Effect::Live(live));
-        }
+        live.insert(self.node.clone());
         let mut holds: BTreeMap<ApplicationName, BTreeMap<Place, Hold>> = BTreeMap::new();
         for (name, places) in &self.held {
             let places = places.iter().map(|(place, held)| (place.clone(), hold(held)));
@@ -297,6 +294,10 @@ impl Placement {
             }
         }
         self.told = holds;
+        if live != self.live {
+            self.live.clone_from(&live);
+            self.queue.push(Effect::Live(live));
+        }
     }
 
     fn wake_at(&mut self, at: Timestamp) {

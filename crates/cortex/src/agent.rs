@@ -5,6 +5,7 @@
 pub mod actor;
 pub mod launcher;
 pub mod load;
+pub mod placing;
 pub mod plain;
 pub mod platform_log;
 pub mod ports;
@@ -28,6 +29,7 @@ use tokio::time::Instant;
 
 use self::actor::Letter;
 use self::launcher::{Launcher, Purpose};
+use self::placing::Placing;
 use self::ports::Ports;
 use self::prepare::Preparer;
 use self::registry::Registry;
@@ -61,6 +63,8 @@ pub struct AgentContext {
     pub preparer: Preparer,
     pub ports: Ports,
     pub registry: Registry,
+    /// None where this node runs everything.
+    pub placing: Option<Placing>,
     /// Set before actors are told, so that one which starts again meanwhile knows it too.
     pub shutting_down: AtomicBool,
 }

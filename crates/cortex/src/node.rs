@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 
 use self::parts::supervise;
 use crate::agent::AgentContext;
+use crate::agent::placing::Placing;
 use crate::agent::plain::PlainLauncher;
 use crate::agent::ports::Ports;
 use crate::agent::prepare::Preparer;
@@ -175,6 +176,10 @@ impl Node {
         }
         parts.spawn(router.suspicions());
         parts.spawn(supervise("router.control", move || router.control()));
+        let (placed, near, ending) = (agent.clone(), peers.clone(), stopping.clone());
+        parts.spawn(supervise("placement", move || {
+            crate::agent::placing::run(placed.clone(), near.clone(), ending.clone())
+        }));
         parts.spawn(supervise("agent", move || crate::agent::run(agent.clone(), stopping.clone())));
         parts.spawn(supervise("api", move || crate::api::serve(api.clone())));
         let (checked, of, failing) = (store.clone(), id.clone(), faults.clone());
@@ -216,6 +221,7 @@ fn agent_context(
         preparer,
         ports: Ports::default(),
         registry: Registry::default(),
+        placing: Some(Placing::default()),
         shutting_down: AtomicBool::new(false),
     })
 }

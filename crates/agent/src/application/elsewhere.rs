@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::application::Holder;
+use model::application::{Holder, RolloutMode};
 use model::{Claim, Incarnation, InstanceId, InstanceState, NodeId, ReleaseId, Timestamp};
 
 use super::rollout::EXITS_MAX;
@@ -93,6 +93,12 @@ impl Application {
         let starting = rollout.phase == model::RolloutPhase::Starting;
         let theirs = rollout.coordinator != self.node && rollout.target != self.serving;
         rollout.target.as_ref().filter(|_| starting && theirs && self.is_placed())
+    }
+
+    /// Nothing here depends on what other nodes have.
+    pub(super) fn is_indifferent(&self) -> bool {
+        let apart = |release: &model::Release| release.settings.rollout == RolloutMode::StopFirst;
+        self.attempt.is_none() && !self.releases.values().any(apart)
     }
 
     /// The first in line of those that live.

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::AgentContext;
 use super::launcher::{Held, Purpose};
+use super::placing::{Assignments, Placing};
 use super::ready::{Readiness, await_healthy};
 use super::registry::Stopping;
 use crate::driver::{Shell, drive};
@@ -62,6 +63,12 @@ pub async fn run(
         while context.registry.is_launching(&name) {
             tokio::time::sleep(SETTLE_POLL).await;
         }
+        // Nothing is decided before it is known what is to run here.
+        let mut placed = context.placing.as_ref().map(Placing::decided);
+        if let Some(placed) = &mut placed {
+            let decided = placed.wait_for(Option::is_some).await?.clone();
+            tell_places(&name, decided, &events).await?;
+        }
         read_all(&context, &name, &events).await?;
         for (id, held) in context.registry.of(&name) {
             report_exit(&held, id, &events);
@@ -69,7 +76,16 @@ pub async fn run(
         if context.is_shutting_down() {
             events.send(Event::Shutdown).await?;
         }
-        while let Some(letter) = letters.recv().await {
+        loop {
+            let letter = tokio::select! {
+                letter = letters.recv() => letter,
+                Ok(()) = moved(placed.as_mut()) => {
+                    let decided = placed.as_mut().and_then(|p| p.borrow_and_update().clone());
+                    tell_places(&name, decided, &events).await?;
+                    continue;
+                }
+            };
+            let Some(letter) = letter else { break };
             context.faults.check_async(&fail_point).await?;
             let event = match letter {
                 Letter::Changed(key) => read_one(&context, &key).await?,
@@ -87,6 +103,27 @@ pub async fn run(
         result = drive(&mut machine, &mut shell, &mut inbox, context.clock) => result,
         _ = has_stopped.wait_for(|stopped| *stopped) => Ok(()),
     }
+}
+
+/// Never where nothing is placed.
+async fn moved(placed: Option<&mut watch::Receiver<Option<Arc<Assignments>>>>) -> Result<(), ()> {
+    match placed {
+        Some(placed) => placed.changed().await.map_err(drop),
+        None => std::future::pending().await,
+    }
+}
+
+/// All that placement says of one application; the same again changes nothing.
+async fn tell_places(
+    name: &ApplicationName,
+    decided: Option<Arc<Assignments>>,
+    events: &mpsc::Sender<Event>,
+) -> anyhow::Result<()> {
+    let Some(decided) = decided else { return Ok(()) };
+    events.send(Event::Live(decided.live.clone())).await?;
+    let places = decided.places.get(name).cloned().unwrap_or_default();
+    events.send(Event::Places(places)).await?;
+    Ok(())
 }
 
 /// Everything that is stored of the application, then what runs.
@@ -148,6 +185,10 @@ fn event_of(context: &AgentContext, key: &Key, value: Option<&Value>) -> Option<
         TypedKey::Spec(_) => Some(Event::Spec(present(key, value)?)),
         TypedKey::Release(_, id) => Some(Event::Release(id, present(key, value)?)),
         TypedKey::Rollout(_) => Some(Event::Rollout(present(key, value)?)),
+        TypedKey::Holder(_) => Some(Event::Holder(present(key, value)?)),
+        TypedKey::Claim(instance, node) if node != context.node => {
+            Some(Event::Other(instance, node, present::<Claim>(key, value)?))
+        }
         TypedKey::Probe(node, instance) if node == context.node => {
             Some(Event::Verdict(instance, present::<Verdict>(key, value)?))
         }
@@ -362,6 +403,14 @@ impl Shell for ActorShell {
                 let stored = readable(&key, stored.as_ref().map(|entry| &entry.value));
                 let merged = record::encode(&merge(stored, rollout));
                 self.write(rollout_key, Some(merged)).await?;
+            }
+            Effect::WriteHolder(holder) => {
+                self.write(TypedKey::Holder(name), Some(record::encode(&holder))).await?;
+            }
+            Effect::Unfit => {
+                if let Some(placing) = &context.placing {
+                    placing.unfit(name);
+                }
             }
             Effect::Note(text) => {
                 tracing::info!(application = %self.name, text, "agent.note");

@@ -54,6 +54,7 @@ fn context_with(directory: &Path, launcher: Arc<FakeLauncher>) -> Arc<AgentConte
         preparer,
         ports: PORTS.clone(),
         registry: Registry::default(),
+        placing: None,
         shutting_down: AtomicBool::new(false),
     })
 }

@@ -96,6 +96,7 @@ pub struct Peers {
     net: OnceLock<Arc<Net>>,
     down: watch::Sender<BTreeSet<NodeId>>,
     router: routers::Door,
+    alive: watch::Sender<BTreeSet<NodeId>>,
     activating: tokio::sync::Mutex<()>,
 }
 
@@ -134,6 +135,7 @@ impl Peers {
             net: OnceLock::new(),
             down: watch::Sender::default(),
             router: routers::Door::default(),
+            alive: watch::channel(BTreeSet::new()).0,
             activating: tokio::sync::Mutex::default(),
         })))
     }
@@ -141,6 +143,11 @@ impl Peers {
     /// Whether writes wait until this node has what its cluster has.
     pub fn is_joining(&self) -> bool {
         self.replication.is_joining()
+    }
+
+    /// The other nodes that are alive, directly or through others.
+    pub fn alive(&self) -> watch::Receiver<BTreeSet<NodeId>> {
+        self.alive.subscribe()
     }
 
     /// As long as the node runs. Dropping the future ends the streams.
@@ -216,6 +223,7 @@ impl Peers {
             advertise: self.advertise,
             down: self.down.clone(),
             router: self.router.clone(),
+            alive: self.alive.clone(),
         })
         .await?;
         let _ = self.net.set(net.clone());

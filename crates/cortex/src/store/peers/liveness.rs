@@ -94,6 +94,7 @@ struct Watchman {
     links: Arc<Links>,
     /// Members that were there and do not answer.
     down: watch::Sender<BTreeSet<NodeId>>,
+    alive: watch::Sender<BTreeSet<NodeId>>,
     timers: BTreeMap<(Instant, u64), Timer<Life>>,
     next_timer: u64,
 }
@@ -103,6 +104,7 @@ pub async fn run(
     node: NodeId,
     started: Timestamp,
     links: Arc<Links>,
+    alive: watch::Sender<BTreeSet<NodeId>>,
     mut heard: mpsc::Receiver<Heard>,
     down: watch::Sender<BTreeSet<NodeId>>,
 ) {
@@ -110,7 +112,7 @@ pub async fn run(
     let foca = Foca::new(life, config(), SmallRng::seed_from_u64(started.0), PostcardCodec);
     let runtime = AccumulatingRuntime::new();
     let timers = BTreeMap::new();
-    let mut watchman = Watchman { foca, runtime, links, down, timers, next_timer: 0 };
+    let mut watchman = Watchman { foca, runtime, links, down, alive, timers, next_timer: 0 };
     let mut silent = tokio::time::interval(SILENT_INTERVAL);
     silent.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -169,7 +171,9 @@ impl Watchman {
             self.next_timer += 1;
             self.timers.insert((Instant::now() + after, self.next_timer), timer);
         }
+        let mut changed = false;
         while let Some(notification) = self.runtime.to_notify() {
+            changed = true;
             match notification {
                 OwnedNotification::MemberUp(life) => {
                     self.links.set_silent(NodeTag::from(&life.node), false);
@@ -181,6 +185,16 @@ impl Watchman {
                 }
                 _ => {}
             }
+        }
+        if changed {
+            // A life may follow another without a notice that counts.
+            let now = self.foca.iter_members().map(|member| member.id().node.clone()).collect();
+            self.alive.send_if_modified(|alive| {
+                *alive != now && {
+                    *alive = now;
+                    true
+                }
+            });
         }
     }
 }

@@ -51,6 +51,8 @@ pub struct Parts {
     pub advertise: Option<SocketAddr>,
     pub down: watch::Sender<BTreeSet<NodeId>>,
     pub router: routers::Door,
+    /// Told of every change.
+    pub alive: watch::Sender<BTreeSet<NodeId>>,
 }
 
 pub struct Net {
@@ -120,7 +122,8 @@ impl Net {
         net.replication.connect(outbox);
         net.replication.fetch_from(net.clone())?;
         net.bus.connect(Arc::new(Neighbourhood(net.clone())));
-        net.clone().spawn(liveness::run(node, clock.now(), links, heard, parts.down));
+        let (alive, down) = (parts.alive, parts.down);
+        net.clone().spawn(liveness::run(node, clock.now(), links, alive, heard, down));
         net.clone().spawn(dial::run(net.clone()));
         let accepting = net.clone();
         net.clone().spawn(async move {

@@ -1,0 +1,285 @@
+//! The placement machine's shell: reads what it decides from out of the store, hears who is alive,
+//! and publishes the places that this node holds. The applications' actors read them from here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::placement::{Effect, Event, Hold, NodeView, Place, Placement, capacity, wanted};
+use model::application::Holder;
+use model::node::{NodeInfo, NodeLoad};
+use model::{
+    ApplicationName, ApplicationSpec, Claim, Key, NodeId, Prefix, Release, ReleaseId, Rollout,
+    TypedKey, key,
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::{broadcast, mpsc, watch};
+
+use super::AgentContext;
+use crate::driver::{Shell, drive};
+use crate::store::peers::Peers;
+use crate::store::{SharedStore, Store, WatchEvent, readable};
+
+/// Far more than change while the machine decides.
+const EVENTS_MAX: usize = 4096;
+/// Applications that could not be prepared and were not heard of yet; a lost one is said again.
+const UNFIT_MAX: usize = 64;
+/// Between two looks whether a node that joins has what its cluster has.
+const JOIN_POLL: Duration = Duration::from_millis(100);
+
+/// What this node runs, as placement has decided.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Assignments {
+    pub live: BTreeSet<NodeId>,
+    pub places: BTreeMap<ApplicationName, BTreeMap<Place, Hold>>,
+}
+
+/// Where placement and the actors meet.
+pub struct Placing {
+    /// None until the first decision.
+    decided: watch::Sender<Option<Arc<Assignments>>>,
+    unfit: broadcast::Sender<ApplicationName>,
+}
+
+impl Default for Placing {
+    fn default() -> Placing {
+        Placing { decided: watch::channel(None).0, unfit: broadcast::channel(UNFIT_MAX).0 }
+    }
+}
+
+impl Placing {
+    pub fn decided(&self) -> watch::Receiver<Option<Arc<Assignments>>> {
+        self.decided.subscribe()
+    }
+
+    /// This node cannot prepare the application.
+    pub fn unfit(&self, name: ApplicationName) {
+        // Nobody listens while placement starts again; the next failure is told to it.
+        self.unfit.send(name).ok();
+    }
+}
+
+/// Runs until the store stops. Without peers everybody on the roster counts as alive.
+pub async fn run(
+    context: Arc<AgentContext>,
+    peers: Option<Arc<Peers>>,
+    shutdown: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let Some(placing) = &context.placing else { return std::future::pending().await };
+    while peers.as_ref().is_some_and(|peers| peers.is_joining()) {
+        tokio::time::sleep(JOIN_POLL).await;
+    }
+    let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
+    let mut machine = Placement::new(context.node.clone());
+    let before = placing.decided.borrow().clone();
+    let assignments = before.map(|before| (*before).clone()).unwrap_or_default();
+    let mut shell = PlacingShell { decided: placing.decided.clone(), assignments };
+    let feed = Feed {
+        store: context.store.clone(),
+        events,
+        alive: peers.as_ref().map(|peers| peers.alive()),
+        members: BTreeSet::new(),
+        known: BTreeSet::new(),
+    };
+    tokio::select! {
+        result = feed.run(placing.unfit.subscribe(), shutdown) => result,
+        result = drive(&mut machine, &mut shell, &mut inbox, context.clock) => result,
+    }
+}
+
+struct Feed {
+    store: SharedStore,
+    events: mpsc::Sender<Event>,
+    alive: Option<watch::Receiver<BTreeSet<NodeId>>>,
+    members: BTreeSet<NodeId>,
+    /// Keys that the machine was told of, so that it hears of those that went unseen.
+    known: BTreeSet<Key>,
+}
+
+impl Feed {
+    async fn run(
+        mut self,
+        mut unfit: broadcast::Receiver<ApplicationName>,
+        mut shutdown: watch::Receiver<bool>,
+    ) -> anyhow::Result<()> {
+        let mut watch = self.store.watch(Prefix::all(), None).await?;
+        let mut alive = self.alive.clone();
+        self.read_all().await?;
+        self.tell_alive(&BTreeSet::new()).await?;
+        self.events.send(Event::Read).await?;
+        let mut lived = alive.as_mut().map(|alive| alive.borrow_and_update().clone());
+        loop {
+            tokio::select! {
+                change = watch.next() => match change {
+                    None => return Ok(()),
+                    Some(WatchEvent::Resync { .. }) => self.read_all().await?,
+                    Some(WatchEvent::Changed { key, .. }) => self.changed(&key).await?,
+                },
+                Ok(()) = heard(alive.as_mut()) => {
+                    let before = lived.take().unwrap_or_default();
+                    lived = alive.as_mut().map(|alive| alive.borrow_and_update().clone());
+                    self.tell_alive(&before).await?;
+                }
+                Ok(name) = unfit.recv() => self.events.send(Event::Unfit(name)).await?,
+                Ok(()) = shutdown.changed() => {
+                    if *shutdown.borrow() {
+                        self.events.send(Event::Shutdown).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn read_all(&mut self) -> anyhow::Result<()> {
+        let mut gone = std::mem::take(&mut self.known);
+        for prefix in ["cluster", "node", "app", "instance"] {
+            for key in self.store.keys(&Prefix::from(prefix.parse::<Key>()?)).await? {
+                gone.remove(&key);
+                // One of an application's records speaks for all of them.
+                let typed = TypedKey::parse(&key);
+                if !matches!(typed, Some(TypedKey::Release(..) | TypedKey::Rollout(_))) {
+                    self.changed(&key).await?;
+                }
+                self.known.insert(key);
+            }
+        }
+        for key in gone {
+            self.changed(&key).await?;
+        }
+        Ok(())
+    }
+
+    async fn changed(&mut self, key: &Key) -> anyhow::Result<()> {
+        let Some(typed) = TypedKey::parse(key) else { return Ok(()) };
+        let event = match typed {
+            TypedKey::Member(node)
+            | TypedKey::Drained(node)
+            | TypedKey::NodeInfo(node)
+            | TypedKey::NodeLoad(node) => return self.member(node).await,
+            TypedKey::Spec(name)
+            | TypedKey::Release(name, _)
+            | TypedKey::Rollout(name)
+            | TypedKey::Holder(name) => {
+                let wanted = self.wanted(&name).await?;
+                Event::Wanted(name, wanted)
+            }
+            TypedKey::Claim(instance, node) => {
+                Event::Claim(instance, node, read::<Claim>(&*self.store, key.clone()).await?)
+            }
+            _ => return Ok(()),
+        };
+        if self.store.lookup(key).await?.is_some() {
+            self.known.insert(key.clone());
+        } else {
+            self.known.remove(key);
+        }
+        Ok(self.events.send(event).await?)
+    }
+
+    async fn member(&mut self, node: NodeId) -> anyhow::Result<()> {
+        let store = &*self.store;
+        let listed = store.lookup(&TypedKey::Member(node.clone()).key()).await?.is_some();
+        if !listed {
+            self.members.remove(&node);
+            return Ok(self.events.send(Event::Node(node, None)).await?);
+        }
+        let info = read::<NodeInfo>(store, TypedKey::NodeInfo(node.clone()).key()).await?;
+        let load = read::<NodeLoad>(store, TypedKey::NodeLoad(node.clone()).key()).await?;
+        let drained = store.lookup(&TypedKey::Drained(node.clone()).key()).await?.is_some();
+        let view = NodeView {
+            capacity: info.map(|info| capacity(info.cores, info.memory_bytes)),
+            load: load.map(|load| load.percent),
+            drained,
+        };
+        self.events.send(Event::Node(node.clone(), Some(view))).await?;
+        if self.members.insert(node.clone()) {
+            let lives = self.alive.as_ref().is_none_or(|alive| alive.borrow().contains(&node));
+            if lives {
+                self.events.send(Event::Alive(node, true)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A node that was never alive is not told of as dead: it may be about to be.
+    async fn tell_alive(&mut self, before: &BTreeSet<NodeId>) -> anyhow::Result<()> {
+        let Some(alive) = &self.alive else { return Ok(()) };
+        let now = alive.borrow().clone();
+        for node in before.difference(&now) {
+            self.events.send(Event::Alive(node.clone(), false)).await?;
+        }
+        for node in now.difference(before) {
+            self.events.send(Event::Alive(node.clone(), true)).await?;
+        }
+        Ok(())
+    }
+
+    async fn wanted(
+        &self,
+        name: &ApplicationName,
+    ) -> anyhow::Result<Option<agent::placement::Wanted>> {
+        let store = &*self.store;
+        let spec = TypedKey::Spec(name.clone()).key();
+        let Some(spec) = read::<ApplicationSpec>(store, spec).await? else { return Ok(None) };
+        let rollout = read::<Rollout>(store, TypedKey::Rollout(name.clone()).key()).await?;
+        let holder = read::<Holder>(store, TypedKey::Holder(name.clone()).key()).await?;
+        let mut releases: BTreeMap<ReleaseId, Release> = BTreeMap::new();
+        for key in store.keys(&key::application_prefix(name)).await? {
+            let Some(TypedKey::Release(_, id)) = TypedKey::parse(&key) else { continue };
+            let named = rollout.as_ref().is_some_and(|rollout| {
+                rollout.serving.as_ref() == Some(&id) || rollout.target.as_ref() == Some(&id)
+            });
+            if let Some(release) = if named { read(store, key).await? } else { None } {
+                releases.insert(id, release);
+            }
+        }
+        let holder = holder.map(|holder| holder.node);
+        Ok(Some(wanted(&spec, &releases, rollout.as_ref(), holder.as_ref())))
+    }
+}
+
+/// None when it is absent, and when it cannot be read: that is reported.
+async fn read<T: DeserializeOwned>(store: &dyn Store, key: Key) -> anyhow::Result<Option<T>> {
+    let entry = store.lookup(&key).await?;
+    Ok(readable(&key, entry.as_ref().map(|entry| &entry.value)))
+}
+
+/// Never without peers.
+async fn heard(alive: Option<&mut watch::Receiver<BTreeSet<NodeId>>>) -> Result<(), ()> {
+    match alive {
+        Some(alive) => alive.changed().await.map_err(drop),
+        None => std::future::pending().await,
+    }
+}
+
+struct PlacingShell {
+    decided: watch::Sender<Option<Arc<Assignments>>>,
+    assignments: Assignments,
+}
+
+impl Shell for PlacingShell {
+    type Effect = Effect;
+
+    async fn perform(&mut self, effect: Effect) -> anyhow::Result<()> {
+        match effect {
+            Effect::Hold { application, places } => {
+                tracing::info!(%application, ?places, "placement.holds");
+                if places.is_empty() {
+                    self.assignments.places.remove(&application);
+                } else {
+                    self.assignments.places.insert(application, places);
+                }
+                // The first decision is whole only with who is alive.
+                if self.assignments.live.is_empty() {
+                    return Ok(());
+                }
+            }
+            Effect::Live(live) => {
+                tracing::info!(?live, "placement.alive");
+                self.assignments.live = live;
+            }
+        }
+        self.decided.send_replace(Some(Arc::new(self.assignments.clone())));
+        Ok(())
+    }
+}

@@ -1,0 +1,10 @@
+//! Many nodes with their machines of placement and of applications over records that arrive late:
+//! nodes die, freeze, come back, are cut off; loads vary and users push. For tests only.
+
+mod happening;
+mod judge;
+pub mod life;
+mod node;
+mod replica;
+mod shell;
+pub mod world;

@@ -1,0 +1,367 @@
+//! One node: its machines while its process lives, its replica and its instances' processes longer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use agent::application::{Adopted, Application, Event, Exit, IncarnationId};
+use agent::placement::{self, Hold, Place, Placement, wanted};
+use model::instance::ProcessIdentity;
+use model::{ApplicationName, InstanceId, Machine, NodeId, ReleaseId, Timestamp};
+
+use super::happening::Happening;
+use super::replica::{Key, Record, Replica};
+use super::world::{LEASE_MS, World};
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub id: NodeId,
+    pub replica: Replica,
+    pub processes: BTreeMap<IncarnationId, Process>,
+    pub machines: Option<Machines>,
+    pub frozen: bool,
+    /// Other nodes that it takes for alive.
+    pub alive: BTreeSet<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Machines {
+    pub life: u64,
+    pub placement: Placement,
+    tick: Option<Timestamp>,
+    pub applications: BTreeMap<ApplicationName, App>,
+    /// From placement; none before its first decision.
+    pub live: BTreeSet<NodeId>,
+    pub places: BTreeMap<ApplicationName, BTreeMap<Place, Hold>>,
+}
+
+#[derive(Debug)]
+pub(super) struct App {
+    pub machine: Application,
+    tick: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub release: ReleaseId,
+    pub identity: ProcessIdentity,
+    pub ready: bool,
+    pub leaving: bool,
+    pub exit: Option<Exit>,
+}
+
+impl Node {
+    pub fn new(id: NodeId) -> Node {
+        Node {
+            id,
+            replica: Replica::default(),
+            processes: BTreeMap::new(),
+            machines: None,
+            frozen: false,
+            alive: BTreeSet::new(),
+        }
+    }
+}
+
+impl World {
+    // --- life and death
+
+    pub(super) fn up(&mut self, at: usize) {
+        if self.nodes[at].machines.is_some() {
+            return;
+        }
+        self.lives += 1;
+        let node = &mut self.nodes[at];
+        node.alive.clear();
+        node.machines = Some(Machines {
+            life: self.lives,
+            placement: Placement::new(node.id.clone()),
+            tick: None,
+            applications: BTreeMap::new(),
+            live: BTreeSet::new(),
+            places: BTreeMap::new(),
+        });
+        let keys: Vec<Key> = node.replica.records.keys().cloned().collect();
+        self.tell(|| format!("up {at}"));
+        for key in keys {
+            self.to_placement(at, &key);
+        }
+        self.placement(at, placement::Event::Read);
+        self.disturbed();
+    }
+
+    /// The machine is lost, or its node process alone.
+    pub fn down(&mut self, at: usize, machine: bool, back_after: Option<u64>) {
+        if self.nodes[at].machines.is_none() || self.nodes[at].frozen {
+            return;
+        }
+        self.count(if machine { "machine lost" } else { "node process killed" });
+        self.tell(|| format!("down {at}, machine {machine}, back {back_after:?}"));
+        let node = &mut self.nodes[at];
+        let life = node.machines.take().map_or(0, |machines| machines.life);
+        if machine {
+            node.processes.clear();
+        } else {
+            self.later(LEASE_MS, Happening::LeaseEnds { at, life });
+        }
+        if let Some(wait) = back_after {
+            self.later(wait, Happening::Up { at });
+        }
+        self.disturbed();
+    }
+
+    /// Nobody took hold of what the shims keep: they stop it.
+    pub(super) fn lease_ends(&mut self, at: usize, _life: u64) {
+        if self.nodes[at].machines.is_none() {
+            self.nodes[at].processes.clear();
+        }
+    }
+
+    pub fn freeze(&mut self, at: usize, milliseconds: u64) {
+        if self.nodes[at].machines.is_some() && !self.nodes[at].frozen {
+            self.count("machine frozen");
+            self.tell(|| format!("freeze {at} for {milliseconds}"));
+            self.nodes[at].frozen = true;
+            self.later(milliseconds, Happening::Thaw { at });
+            self.disturbed();
+        }
+    }
+
+    pub(super) fn thaw(&mut self, at: usize) {
+        self.tell(|| format!("thaw {at}"));
+        self.nodes[at].frozen = false;
+        self.disturbed();
+    }
+
+    pub(super) fn look(&mut self, at: usize, of: usize) {
+        let (connected, id) = (self.is_connected(at, of), self.nodes[of].id.clone());
+        let node = &mut self.nodes[at];
+        let changed =
+            if connected { node.alive.insert(of) } else { node.alive.remove(&of) };
+        if changed && node.machines.is_some() {
+            self.placement(at, placement::Event::Alive(id, connected));
+        }
+    }
+
+    // --- records
+
+    pub(super) fn noticed(&mut self, at: usize, key: &Key) {
+        self.to_placement(at, key);
+        let Some(name) = key.application().cloned() else { return };
+        let node = &self.nodes[at];
+        let Some(machines) = &node.machines else { return };
+        let life = machines.life;
+        if !machines.applications.contains_key(&name) {
+            return self.application_up(at, &name);
+        }
+        if let Some(event) = self.event(at, key) {
+            self.application(at, life, &name, event);
+        }
+    }
+
+    fn event(&self, at: usize, key: &Key) -> Option<Event> {
+        let node = &self.nodes[at];
+        let record = node.replica.get(key).cloned();
+        Some(match (key, record) {
+            (Key::Spec(_), Some(Record::Spec(spec))) => Event::Spec(Some(spec)),
+            (Key::Release(_, id), Some(Record::Release(release))) => {
+                Event::Release(id.clone(), Some(release))
+            }
+            (Key::Rollout(_), Some(Record::Rollout(rollout))) => Event::Rollout(Some(rollout)),
+            (Key::Holder(_), Some(Record::Holder(holder))) => Event::Holder(Some(holder)),
+            (Key::Claim(instance, owner), record) => {
+                let claim = match record {
+                    Some(Record::Claim(claim)) => Some(claim),
+                    _ => None,
+                };
+                if *owner == node.id {
+                    Event::Claim(instance.clone(), claim?)
+                } else {
+                    Event::Other(instance.clone(), owner.clone(), claim)
+                }
+            }
+            _ => return None,
+        })
+    }
+
+    fn to_placement(&mut self, at: usize, key: &Key) {
+        let replica = &self.nodes[at].replica;
+        let event = match (key, replica.get(key)) {
+            (Key::Node(id), Some(Record::Node(view))) => {
+                placement::Event::Node(id.clone(), Some(view.clone()))
+            }
+            (Key::Claim(instance, owner), record) => {
+                let claim = match record {
+                    Some(Record::Claim(claim)) => Some(claim.clone()),
+                    _ => None,
+                };
+                placement::Event::Claim(instance.clone(), owner.clone(), claim)
+            }
+            (Key::Spec(name) | Key::Release(name, _) | Key::Rollout(name) | Key::Holder(name), _) => {
+                let wanted = replica.spec(name).map(|spec| {
+                    let holder = replica.holder(name).map(|holder| &holder.node);
+                    wanted(spec, &replica.releases(name), replica.rollout(name), holder)
+                });
+                placement::Event::Wanted(name.clone(), wanted)
+            }
+            _ => return,
+        };
+        self.placement(at, event);
+    }
+
+    // --- machines
+
+    pub(super) fn placement(&mut self, at: usize, event: placement::Event) {
+        let now = Timestamp(self.now);
+        let Some(machines) = &mut self.nodes[at].machines else { return };
+        let mut effects = Vec::new();
+        machines.placement.handle(now, event, &mut effects);
+        self.placed(at, effects);
+    }
+
+    pub(super) fn placement_tick(&mut self, at: usize, life: u64) {
+        let now = Timestamp(self.now);
+        let machines = self.nodes[at].machines.as_mut().filter(|machines| machines.life == life);
+        let Some(machines) = machines else { return };
+        machines.tick = None;
+        let mut effects = Vec::new();
+        if machines.placement.deadline().is_some_and(|deadline| deadline <= now) {
+            machines.placement.tick(now, &mut effects);
+        }
+        self.placed(at, effects);
+    }
+
+    fn placed(&mut self, at: usize, effects: Vec<placement::Effect>) {
+        let now = Timestamp(self.now);
+        let Some(machines) = &mut self.nodes[at].machines else { return };
+        machines.placement.check_invariants();
+        let life = machines.life;
+        if let Some(deadline) = machines.placement.deadline()
+            && machines.tick.is_none_or(|tick| tick > deadline)
+        {
+            assert!(deadline > now, "placement would be asked again at once");
+            machines.tick = Some(deadline);
+            self.later(deadline.0 - now.0, Happening::PlacementTick { at, life });
+        }
+        for effect in effects {
+            let Some(machines) = &mut self.nodes[at].machines else { return };
+            match effect {
+                placement::Effect::Hold { application, places } => {
+                    machines.places.insert(application.clone(), places.clone());
+                    if !machines.live.is_empty() {
+                        self.application(at, life, &application, Event::Places(places));
+                    }
+                }
+                placement::Effect::Live(live) => {
+                    let first = machines.live.is_empty();
+                    machines.live.clone_from(&live);
+                    let mut names: Vec<_> = machines.applications.keys().cloned().collect();
+                    if first {
+                        let keys = self.nodes[at].replica.records.keys();
+                        names.extend(keys.filter_map(Key::application).cloned());
+                        names.sort();
+                        names.dedup();
+                        names.iter().for_each(|name| self.application_up(at, name));
+                    } else {
+                        for name in names {
+                            self.application(at, life, &name, Event::Live(live.clone()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn application_up(&mut self, at: usize, name: &ApplicationName) {
+        let node = &self.nodes[at];
+        let Some(machines) = node.machines.as_ref().filter(|m| !m.live.is_empty()) else { return };
+        if machines.applications.contains_key(name) || node.replica.spec(name).is_none() {
+            return;
+        }
+        let life = machines.life;
+        let mut events = vec![
+            Event::Live(machines.live.clone()),
+            Event::Places(machines.places.get(name).cloned().unwrap_or_default()),
+        ];
+        let keys = node.replica.records.keys().filter(|key| key.application() == Some(name));
+        events.extend(keys.filter_map(|key| self.event(at, key)));
+        let held = node.processes.iter().filter(|(id, _)| id.instance.application == *name);
+        let adopted = held.map(|(id, process)| Adopted {
+            id: id.clone(),
+            process: process.identity.clone(),
+            port: None,
+            exit: process.exit.clone(),
+        });
+        events.push(Event::Adopted(adopted.collect()));
+        let machine = Application::new(node.id.clone(), name.clone());
+        let Some(machines) = &mut self.nodes[at].machines else { return };
+        machines.applications.insert(name.clone(), App { machine, tick: None });
+        for event in events {
+            self.application(at, life, name, event);
+        }
+    }
+
+    pub(super) fn application(
+        &mut self,
+        at: usize,
+        life: u64,
+        name: &ApplicationName,
+        event: Event,
+    ) {
+        let now = Timestamp(self.now);
+        let machines = self.nodes[at].machines.as_mut().filter(|machines| machines.life == life);
+        let Some(app) = machines.and_then(|machines| machines.applications.get_mut(name)) else {
+            return;
+        };
+        let mut effects = Vec::new();
+        app.machine.handle(now, event, &mut effects);
+        self.acted(at, life, name, effects);
+    }
+
+    pub(super) fn application_tick(&mut self, at: usize, life: u64, name: &ApplicationName) {
+        let now = Timestamp(self.now);
+        let machines = self.nodes[at].machines.as_mut().filter(|machines| machines.life == life);
+        let Some(app) = machines.and_then(|machines| machines.applications.get_mut(name)) else {
+            return;
+        };
+        app.tick = None;
+        let mut effects = Vec::new();
+        if app.machine.deadline().is_some_and(|deadline| deadline <= now) {
+            app.machine.tick(now, &mut effects);
+        }
+        self.acted(at, life, name, effects);
+    }
+
+    fn acted(
+        &mut self,
+        at: usize,
+        life: u64,
+        name: &ApplicationName,
+        effects: Vec<agent::application::Effect>,
+    ) {
+        let now = Timestamp(self.now);
+        let Some(machines) = &mut self.nodes[at].machines else { return };
+        let Some(app) = machines.applications.get_mut(name) else { return };
+        app.machine.check_invariants();
+        let mut wait = None;
+        if let Some(deadline) = app.machine.deadline()
+            && app.tick.is_none_or(|tick| tick > deadline)
+        {
+            assert!(deadline > now, "{name} would be asked again at once");
+            app.tick = Some(deadline);
+            wait = Some(deadline.0 - now.0);
+        }
+        if let Some(wait) = wait {
+            self.later(wait, Happening::ApplicationTick { at, life, name: name.clone() });
+        }
+        for effect in effects {
+            self.perform(at, life, name, effect);
+        }
+    }
+
+    /// Some process of the slot that would answer a request.
+    pub(super) fn ready_at(&self, at: usize, instance: &InstanceId) -> bool {
+        let first = IncarnationId { instance: instance.clone(), generation: 0 };
+        let of = self.nodes[at].processes.range(first..);
+        let mut of = of.take_while(|(id, _)| id.instance == *instance);
+        of.any(|(_, process)| process.ready && !process.leaving && process.exit.is_none())
+    }
+}

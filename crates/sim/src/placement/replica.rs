@@ -1,0 +1,109 @@
+//! The store as one node has it: the last writer wins, and what cannot be sent waits.
+
+use std::collections::BTreeMap;
+
+use agent::placement::NodeView;
+use model::application::Holder;
+use model::{ApplicationName, ApplicationSpec, Claim, InstanceId, NodeId, Release, ReleaseId, Rollout};
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    Node(NodeId),
+    Spec(ApplicationName),
+    Release(ApplicationName, ReleaseId),
+    Rollout(ApplicationName),
+    Holder(ApplicationName),
+    Claim(InstanceId, NodeId),
+}
+
+impl Key {
+    pub fn application(&self) -> Option<&ApplicationName> {
+        match self {
+            Key::Node(_) => None,
+            Key::Spec(name) | Key::Release(name, _) | Key::Rollout(name) | Key::Holder(name) => {
+                Some(name)
+            }
+            Key::Claim(instance, _) => Some(&instance.application),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Record {
+    Node(NodeView),
+    Spec(ApplicationSpec),
+    Release(Release),
+    Rollout(Rollout),
+    Holder(Holder),
+    Claim(Claim),
+}
+
+/// Time and writer.
+pub(super) type Stamp = (u64, usize);
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Replica {
+    pub records: BTreeMap<Key, (Stamp, Option<Record>)>,
+    highest: u64,
+}
+
+impl Replica {
+    pub fn get(&self, key: &Key) -> Option<&Record> {
+        self.records.get(key).and_then(|(_, record)| record.as_ref())
+    }
+
+    pub fn stamp(&mut self, now: u64, writer: usize) -> Stamp {
+        self.highest = now.max(self.highest + 1);
+        (self.highest, writer)
+    }
+
+    /// False when what is there is newer.
+    pub fn accept(&mut self, key: &Key, stamp: Stamp, record: Option<Record>) -> bool {
+        self.highest = self.highest.max(stamp.0);
+        if self.records.get(key).is_some_and(|(held, _)| *held >= stamp) {
+            return false;
+        }
+        self.records.insert(key.clone(), (stamp, record));
+        true
+    }
+
+    pub fn spec(&self, name: &ApplicationName) -> Option<&ApplicationSpec> {
+        match self.get(&Key::Spec(name.clone())) {
+            Some(Record::Spec(spec)) => Some(spec),
+            _ => None,
+        }
+    }
+
+    pub fn rollout(&self, name: &ApplicationName) -> Option<&Rollout> {
+        match self.get(&Key::Rollout(name.clone())) {
+            Some(Record::Rollout(rollout)) => Some(rollout),
+            _ => None,
+        }
+    }
+
+    pub fn holder(&self, name: &ApplicationName) -> Option<&Holder> {
+        match self.get(&Key::Holder(name.clone())) {
+            Some(Record::Holder(holder)) => Some(holder),
+            _ => None,
+        }
+    }
+
+    pub fn releases(&self, name: &ApplicationName) -> BTreeMap<ReleaseId, Release> {
+        let of = |(key, (_, record)): (&Key, &(Stamp, Option<Record>))| match (key, record) {
+            (Key::Release(owner, id), Some(Record::Release(release))) if owner == name => {
+                Some((id.clone(), release.clone()))
+            }
+            _ => None,
+        };
+        self.records.iter().filter_map(of).collect()
+    }
+
+    pub fn claims(&self) -> impl Iterator<Item = (&InstanceId, &NodeId, &Claim)> {
+        self.records.iter().filter_map(|(key, (_, record))| match (key, record) {
+            (Key::Claim(instance, node), Some(Record::Claim(claim))) => {
+                Some((instance, node, claim))
+            }
+            _ => None,
+        })
+    }
+}

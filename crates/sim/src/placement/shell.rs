@@ -1,0 +1,116 @@
+//! Performs the application machines' effects on a node.
+
+use agent::application::{Effect, Event, IncarnationId, merge};
+use model::instance::ProcessIdentity;
+use model::{ApplicationName, InstanceState, ReleaseId};
+
+use super::happening::Happening;
+use super::node::Process;
+use super::replica::{Key, Record};
+use super::world::World;
+use crate::process::exit;
+
+impl World {
+    fn answer(&mut self, at: usize, life: u64, name: &ApplicationName, wait: u64, event: Event) {
+        let name = name.clone();
+        self.later(wait, Happening::ToApplication { at, life, name, event });
+    }
+
+    pub(super) fn perform(&mut self, at: usize, life: u64, name: &ApplicationName, effect: Effect) {
+        match effect {
+            Effect::Build { release } => {
+                let wait = self.random.between(100, 1_500);
+                let event = Event::Built { release: release.id, result: Ok(()) };
+                self.answer(at, life, name, wait, event);
+            }
+            Effect::RunReleaseSteps { release } => {
+                let event = Event::Released { release: release.id, result: Ok(()) };
+                self.answer(at, life, name, 200, event);
+            }
+            Effect::Start { id, release, .. } => {
+                let wait = self.random.between(5, 40);
+                self.tell(|| format!("start {} {} at {at}", id.instance, release.id.short()));
+                self.started(at, &id.instance);
+                self.later(wait, Happening::Launch { at, life, id, release: release.id });
+            }
+            Effect::AwaitHealthy { id, .. } => {
+                let process = self.nodes[at].processes.get(&id);
+                if process.is_some_and(|process| !self.broken.contains(&process.release)) {
+                    let wait = self.random.between(100, 1_200);
+                    let event = Event::Healthy { id: id.clone(), warning: None };
+                    self.answer(at, life, name, wait, event);
+                } else {
+                    self.later(60, Happening::Exit { at, id });
+                }
+            }
+            Effect::Stop { id, .. } => {
+                let wait = self.random.between(20, 300);
+                self.tell(|| format!("stop {} at {at}", id.instance));
+                if self.nodes[at].processes.get(&id).is_some_and(|p| p.exit.is_none()) {
+                    self.later(wait, Happening::Exit { at, id });
+                } else {
+                    let event = Event::Exited { id, exit: exit("not there", "") };
+                    self.answer(at, life, name, 1, event);
+                }
+            }
+            Effect::Forget { id } => drop(self.nodes[at].processes.remove(&id)),
+            Effect::WriteClaim { instance, claim } => {
+                for one in claim.iter().flat_map(|claim| &claim.incarnations) {
+                    let (instance, generation) = (instance.clone(), one.generation);
+                    let id = IncarnationId { instance, generation };
+                    let Some(process) = self.nodes[at].processes.get_mut(&id) else { continue };
+                    process.ready = one.state == InstanceState::Ready;
+                    if one.state == InstanceState::Draining && !process.leaving {
+                        process.leaving = true;
+                        self.answer(at, life, name, 150, Event::Drained { id });
+                    }
+                }
+                let shown = claim.as_ref().map(|claim| {
+                    let states: Vec<_> = claim.incarnations.iter().map(|one| one.state).collect();
+                    (states, claim.offer)
+                });
+                self.tell(|| format!("claim {instance} at {at}: {shown:?}"));
+                let key = Key::Claim(instance, self.nodes[at].id.clone());
+                self.write(at, key, claim.map(Record::Claim));
+            }
+            Effect::WriteRollout(rollout) => {
+                let stored = self.nodes[at].replica.rollout(name).cloned();
+                let rollout = merge(stored, rollout);
+                self.tell(|| {
+                    let (phase, message) = (rollout.phase, &rollout.message);
+                    format!("rollout {name} {:?} {phase:?} by {at}: {message:?}", rollout.target)
+                });
+                self.write(at, Key::Rollout(name.clone()), Some(Record::Rollout(rollout)));
+            }
+            Effect::WriteHolder(holder) => {
+                self.write(at, Key::Holder(name.clone()), Some(Record::Holder(holder)));
+            }
+            Effect::Unfit => self.placement(at, agent::placement::Event::Unfit(name.clone())),
+            Effect::Note(_) | Effect::PruneReleases { .. } | Effect::AllStopped => {}
+        }
+    }
+
+    pub(super) fn launch(&mut self, at: usize, life: u64, id: IncarnationId, release: ReleaseId) {
+        let node = &mut self.nodes[at];
+        if node.machines.as_ref().is_none_or(|machines| machines.life != life) {
+            return;
+        }
+        self.next_pid += 1;
+        let (pid, boot_id) = (self.next_pid, "boot".to_string());
+        let identity = ProcessIdentity { pid, start_ticks: self.now, boot_id };
+        let process = identity.clone();
+        let kept = Process { release, identity, ready: false, leaving: false, exit: None };
+        node.processes.insert(id.clone(), kept);
+        let name = id.instance.application.clone();
+        self.answer(at, life, &name, 2, Event::Started { id, process, port: None });
+    }
+
+    pub(super) fn exit(&mut self, at: usize, id: &IncarnationId) {
+        let Some(process) = self.nodes[at].processes.get_mut(id) else { return };
+        let how = exit("exit status 1", "");
+        process.exit = Some(how.clone());
+        let Some(machines) = &self.nodes[at].machines else { return };
+        let (life, name) = (machines.life, id.instance.application.clone());
+        self.answer(at, life, &name, 2, Event::Exited { id: id.clone(), exit: how });
+    }
+}

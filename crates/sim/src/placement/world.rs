@@ -1,0 +1,228 @@
+//! The world: time, what is to happen, the nodes and what lies between them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use agent::placement::NodeView;
+use model::{ApplicationName, InstanceId, NodeId, ReleaseId};
+
+use super::happening::Happening;
+use super::node::Node;
+use super::replica::{Key, Record, Stamp};
+use crate::random::Random;
+
+/// A node process that is away for so long has its instances stopped by their shims.
+pub const LEASE_MS: u64 = 30_000;
+/// So that a history that never rests ends.
+const HAPPENINGS_MAX: u64 = 5_000_000;
+const SAMPLE_MS: u64 = 500;
+
+pub struct World {
+    pub now: u64,
+    pub tracing: bool,
+    pub trace: Vec<String>,
+    /// Faults that happened, by name.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// Nothing fails: instances must never be missing.
+    pub calm: bool,
+    pub(super) random: Random,
+    pub(super) nodes: Vec<Node>,
+    /// Ordered pairs through which nothing passes.
+    pub(super) cut: BTreeSet<(usize, usize)>,
+    pub(super) waiting: BTreeMap<(usize, usize), BTreeMap<Key, (Stamp, Option<Record>)>>,
+    pub(super) broken: BTreeSet<ReleaseId>,
+    pub(super) lives: u64,
+    pub(super) next_pid: u32,
+    pub(super) moves: u64,
+    pub(super) homes: BTreeMap<InstanceId, usize>,
+    pub(super) twice_since: BTreeMap<InstanceId, u64>,
+    pub(super) disturbed_at: u64,
+    pub(super) served: BTreeSet<ApplicationName>,
+    queue: BTreeMap<(u64, u64), Happening>,
+    sequence: u64,
+}
+
+impl World {
+    pub fn new(seed: u64, nodes: usize) -> World {
+        let mut world = World {
+            now: 1_000_000,
+            tracing: false,
+            trace: Vec::new(),
+            counts: BTreeMap::new(),
+            calm: false,
+            random: Random::new(seed),
+            nodes: Vec::new(),
+            cut: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            broken: BTreeSet::new(),
+            lives: 0,
+            next_pid: 100,
+            moves: 0,
+            homes: BTreeMap::new(),
+            twice_since: BTreeMap::new(),
+            disturbed_at: 0,
+            served: BTreeSet::new(),
+            queue: BTreeMap::new(),
+            sequence: 0,
+        };
+        for at in 0..nodes {
+            let id: NodeId = format!("n{at:02}").parse().expect("a valid id");
+            world.nodes.push(Node::new(id));
+        }
+        for at in 0..nodes {
+            let capacity = Some(world.random.between(12, 40) as u32);
+            let load = Some(world.random.between(5, 30) as u32);
+            let view = NodeView { capacity, load, drained: false };
+            let key = Key::Node(world.nodes[at].id.clone());
+            for node in &mut world.nodes {
+                node.replica.accept(&key, (1, at), Some(Record::Node(view.clone())));
+            }
+        }
+        for at in 0..nodes {
+            world.up(at);
+        }
+        world.later(SAMPLE_MS, Happening::Sample);
+        world
+    }
+
+    pub(super) fn tell(&mut self, line: impl FnOnce() -> String) {
+        if self.tracing {
+            let line = line();
+            self.trace.push(format!("{:>9.3} {line}", (self.now - 1_000_000) as f64 / 1000.0));
+        }
+    }
+
+    pub(super) fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    pub(super) fn later(&mut self, wait: u64, happening: Happening) {
+        self.sequence += 1;
+        self.queue.insert((self.now + wait, self.sequence), happening);
+    }
+
+    pub fn run(&mut self, milliseconds: u64) {
+        let end = self.now + milliseconds;
+        let mut happenings = 0;
+        while let Some(((at, _), _)) = self.queue.first_key_value()
+            && *at <= end
+        {
+            let ((at, _), happening) = self.queue.pop_first().expect("it was there");
+            self.now = at;
+            self.happen(happening);
+            happenings += 1;
+            assert!(happenings < HAPPENINGS_MAX, "the world does not come to rest");
+        }
+        self.now = end;
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        // A frozen machine does nothing, and nothing is lost.
+        let frozen = |at: usize| self.nodes[at].frozen;
+        match &happening {
+            Happening::Arrives { at, .. }
+            | Happening::PlacementTick { at, .. }
+            | Happening::ApplicationTick { at, .. }
+            | Happening::ToApplication { at, .. }
+            | Happening::Launch { at, .. }
+            | Happening::Exit { at, .. }
+            | Happening::LeaseEnds { at, .. }
+            | Happening::Look { at, .. }
+                if frozen(*at) =>
+            {
+                return self.later(500, happening);
+            }
+            _ => {}
+        }
+        match happening {
+            Happening::Arrives { at, key, stamp, record } => self.arrives(at, key, stamp, record),
+            Happening::PlacementTick { at, life } => self.placement_tick(at, life),
+            Happening::ApplicationTick { at, life, name } => self.application_tick(at, life, &name),
+            Happening::ToApplication { at, life, name, event } => {
+                self.application(at, life, &name, event);
+            }
+            Happening::Launch { at, life, id, release } => self.launch(at, life, id, release),
+            Happening::Exit { at, id } => self.exit(at, &id),
+            Happening::Look { at, of } => self.look(at, of),
+            Happening::Up { at } => self.up(at),
+            Happening::Thaw { at } => self.thaw(at),
+            Happening::LeaseEnds { at, life } => self.lease_ends(at, life),
+            Happening::Sample => {
+                self.sample();
+                self.later(SAMPLE_MS, Happening::Sample);
+            }
+        }
+    }
+
+    // --- between the nodes
+
+    /// A stream needs both ways.
+    fn is_linked(&self, a: usize, b: usize) -> bool {
+        let up = |at: usize| self.nodes[at].machines.is_some() && !self.nodes[at].frozen;
+        up(a) && up(b) && !self.cut.contains(&(a, b)) && !self.cut.contains(&(b, a))
+    }
+
+    /// Records and probes also go through one other node.
+    pub(super) fn is_connected(&self, a: usize, b: usize) -> bool {
+        let through = |c: usize| c != a && c != b && self.is_linked(a, c) && self.is_linked(c, b);
+        self.is_linked(a, b) || (!self.cut.is_empty() && (0..self.nodes.len()).any(through))
+    }
+
+    /// Written at one node; the others hear of it sooner or later.
+    pub(super) fn write(&mut self, at: usize, key: Key, record: Option<Record>) {
+        let stamp = self.nodes[at].replica.stamp(self.now, at);
+        for to in 0..self.nodes.len() {
+            if to == at {
+                continue;
+            }
+            if self.is_connected(at, to) {
+                let wait = self.random.between(5, 120);
+                let wait = if self.random.chance(3) { wait * 8 } else { wait };
+                let (key, record) = (key.clone(), record.clone());
+                self.later(wait, Happening::Arrives { at: to, key, stamp, record });
+            } else {
+                let waiting = self.waiting.entry((at, to)).or_default();
+                waiting.insert(key.clone(), (stamp, record.clone()));
+            }
+        }
+        self.arrives(at, key, stamp, record);
+    }
+
+    fn arrives(&mut self, at: usize, key: Key, stamp: Stamp, record: Option<Record>) {
+        if self.nodes[at].machines.is_none() {
+            // It was on the way when the node died; it hears of it again.
+            let from = stamp.1;
+            if from != at {
+                let waiting = self.waiting.entry((from, at)).or_default();
+                waiting.insert(key, (stamp, record));
+            }
+            return;
+        }
+        if self.nodes[at].replica.accept(&key, stamp, record) {
+            self.noticed(at, &key);
+        }
+    }
+
+    /// After every change of who reaches whom.
+    pub(super) fn disturbed(&mut self) {
+        self.disturbed_at = self.now;
+        let pairs: Vec<(usize, usize)> = self.waiting.keys().copied().collect();
+        for (from, to) in pairs {
+            // What a dead node wrote others have, or nobody has yet.
+            if !self.is_connected(from, to) {
+                continue;
+            }
+            for (key, (stamp, record)) in self.waiting.remove(&(from, to)).unwrap_or_default() {
+                let wait = self.random.between(50, 1_000);
+                self.later(wait, Happening::Arrives { at: to, key, stamp, record });
+            }
+        }
+        for at in 0..self.nodes.len() {
+            for of in 0..self.nodes.len() {
+                if at != of && self.nodes[at].alive.contains(&of) != self.is_connected(at, of) {
+                    let wait = self.random.between(1_200, 3_500);
+                    self.later(wait, Happening::Look { at, of });
+                }
+            }
+        }
+    }
+}
