@@ -5,6 +5,7 @@
 pub mod cluster;
 pub mod fault;
 mod node;
+pub mod placement;
 pub mod process;
 pub mod random;
 pub mod records;

@@ -8,18 +8,53 @@ use super::replica::{Key, Record, Stamp};
 #[derive(Clone, Debug)]
 pub(super) enum Happening {
     /// A record arrives.
-    Arrives { at: usize, key: Key, stamp: Stamp, record: Option<Record> },
-    PlacementTick { at: usize, life: u64 },
-    ApplicationTick { at: usize, life: u64, name: ApplicationName },
-    ToApplication { at: usize, life: u64, name: ApplicationName, event: Event },
+    Arrives {
+        at: usize,
+        key: Key,
+        stamp: Stamp,
+        record: Option<Record>,
+    },
+    PlacementTick {
+        at: usize,
+        life: u64,
+    },
+    ApplicationTick {
+        at: usize,
+        life: u64,
+        name: ApplicationName,
+    },
+    ToApplication {
+        at: usize,
+        life: u64,
+        name: ApplicationName,
+        event: Event,
+    },
     /// A process comes into being.
-    Launch { at: usize, life: u64, id: IncarnationId, release: ReleaseId },
-    Exit { at: usize, id: IncarnationId },
+    Launch {
+        at: usize,
+        life: u64,
+        id: IncarnationId,
+        release: ReleaseId,
+    },
+    Exit {
+        at: usize,
+        id: IncarnationId,
+    },
     /// One node looks whether another one answers.
-    Look { at: usize, of: usize },
-    Up { at: usize },
-    Thaw { at: usize },
+    Look {
+        at: usize,
+        of: usize,
+    },
+    Up {
+        at: usize,
+    },
+    Thaw {
+        at: usize,
+    },
     /// Shims stop what runs, if the node is still away.
-    LeaseEnds { at: usize, life: u64 },
+    LeaseEnds {
+        at: usize,
+        life: u64,
+    },
     Sample,
 }

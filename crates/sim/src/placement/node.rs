@@ -134,8 +134,7 @@ impl World {
     pub(super) fn look(&mut self, at: usize, of: usize) {
         let (connected, id) = (self.is_connected(at, of), self.nodes[of].id.clone());
         let node = &mut self.nodes[at];
-        let changed =
-            if connected { node.alive.insert(of) } else { node.alive.remove(&of) };
+        let changed = if connected { node.alive.insert(of) } else { node.alive.remove(&of) };
         if changed && node.machines.is_some() {
             self.placement(at, placement::Event::Alive(id, connected));
         }
@@ -195,7 +194,10 @@ impl World {
                 };
                 placement::Event::Claim(instance.clone(), owner.clone(), claim)
             }
-            (Key::Spec(name) | Key::Release(name, _) | Key::Rollout(name) | Key::Holder(name), _) => {
+            (
+                Key::Spec(name) | Key::Release(name, _) | Key::Rollout(name) | Key::Holder(name),
+                _,
+            ) => {
                 let wanted = replica.spec(name).map(|spec| {
                     let holder = replica.holder(name).map(|holder| &holder.node);
                     wanted(spec, &replica.releases(name), replica.rollout(name), holder)

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use agent::placement::NodeView;
 use model::application::Holder;
-use model::{ApplicationName, ApplicationSpec, Claim, InstanceId, NodeId, Release, ReleaseId, Rollout};
+use model::{
+    ApplicationName, ApplicationSpec, Claim, InstanceId, NodeId, Release, ReleaseId, Rollout,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {

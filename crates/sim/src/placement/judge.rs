@@ -1,0 +1,145 @@
+//! What must be true: looks at processes and records alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{ApplicationName, InstanceId, ProcessType, RolloutPhase};
+
+use super::replica::{Key, Record};
+use super::world::{LEASE_MS, World};
+
+/// Moves of one slot in an hour without faults: a minute of rest and more between two.
+pub const MOVES_PER_SLOT_AND_HOUR: u64 = 12;
+
+impl World {
+    /// A slot that starts on another node than before has moved.
+    pub(super) fn started(&mut self, at: usize, instance: &InstanceId) {
+        if self.homes.insert(instance.clone(), at).is_some_and(|before| before != at) {
+            self.moves += 1;
+        }
+    }
+
+    pub fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// Which nodes run a slot for requests.
+    fn homes_now(&self) -> BTreeMap<InstanceId, Vec<usize>> {
+        let mut homes: BTreeMap<InstanceId, Vec<usize>> = BTreeMap::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            for (id, process) in &node.processes {
+                if process.exit.is_none() && !process.leaving {
+                    let nodes = homes.entry(id.instance.clone()).or_default();
+                    if nodes.last() != Some(&at) {
+                        nodes.push(at);
+                    }
+                }
+            }
+        }
+        homes
+    }
+
+    /// Now and then: nothing runs twice for long among those that see each other, and in a calm
+    /// world nothing is missing.
+    pub(super) fn sample(&mut self) {
+        let homes = self.homes_now();
+        let alive = |at: &usize| self.nodes[*at].machines.is_some() && !self.nodes[*at].frozen;
+        let mut twice = BTreeMap::new();
+        for (instance, nodes) in &homes {
+            let nodes: Vec<usize> = nodes.iter().copied().filter(|at| alive(at)).collect();
+            let together =
+                nodes.iter().any(|a| nodes.iter().any(|b| a < b && self.is_connected(*a, *b)));
+            // While it is handed over for balance, it runs twice until the new one is ready.
+            if together {
+                let since = self.twice_since.get(instance).copied().unwrap_or(self.now);
+                let since = since.max(self.disturbed_at);
+                let long = self.now - since > LEASE_MS;
+                assert!(!long, "{instance} runs on {nodes:?} since {}", since - 1_000_000);
+                twice.insert(instance.clone(), since);
+            }
+        }
+        self.twice_since = twice;
+        if self.calm {
+            self.judge_calm();
+        }
+    }
+
+    fn judge_calm(&mut self) {
+        for name in self.names() {
+            let ready = self.ready_slots(&name);
+            let wanted = self.wanted_slots(&name);
+            if self.served.contains(&name) {
+                let missing: Vec<_> = wanted.difference(&ready).collect();
+                assert!(missing.is_empty(), "{name} lacks {missing:?} although nothing failed");
+            } else if !wanted.is_empty() && wanted.is_subset(&ready) {
+                self.served.insert(name);
+            }
+        }
+    }
+
+    fn ready_slots(&self, name: &ApplicationName) -> BTreeSet<u32> {
+        let ready = self.nodes.iter().flat_map(|node| &node.processes).filter(|(id, process)| {
+            let up = process.ready && !process.leaving && process.exit.is_none();
+            id.instance.application == *name && up
+        });
+        ready.map(|(id, _)| id.instance.slot).collect()
+    }
+
+    fn wanted_slots(&self, name: &ApplicationName) -> BTreeSet<u32> {
+        let spec = self.nodes.iter().filter_map(|node| node.replica.spec(name)).next();
+        let count = spec.and_then(|spec| spec.processes.get(&ProcessType::web()));
+        (1..=count.map_or(0, |count| count.count)).collect()
+    }
+
+    pub(super) fn names(&self) -> Vec<ApplicationName> {
+        let keys = self.nodes[0].replica.records.keys();
+        let names = keys.filter_map(|key| match key {
+            Key::Spec(name) => Some(name.clone()),
+            _ => None,
+        });
+        names.collect()
+    }
+
+    /// When nothing has happened for long: every slot runs once, ready, and all agree.
+    pub fn judge_quiet(&self) {
+        let homes = self.homes_now();
+        let mut wanted = BTreeSet::new();
+        for name in self.names() {
+            let tied = self.nodes[0].replica.holder(&name).map(|holder| holder.node.clone());
+            let rollout = self.nodes[0].replica.rollout(&name).expect("it was rolled out");
+            let over = matches!(rollout.phase, RolloutPhase::Done | RolloutPhase::Failed);
+            assert!(over, "{name}: {rollout:?}");
+            for slot in self.wanted_slots(&name) {
+                let process = ProcessType::web();
+                let instance = InstanceId { application: name.clone(), process, slot };
+                let at = homes.get(&instance).cloned().unwrap_or_default();
+                assert_eq!(at.len(), 1, "{instance} runs on {at:?}");
+                assert!(self.ready_at(at[0], &instance), "{instance} is not ready");
+                let (_, serving) = self.running(at[0], &instance);
+                assert_eq!(Some(&serving), rollout.serving.as_ref(), "{instance}");
+                if let Some(tied) = &tied {
+                    assert_eq!(self.nodes[at[0]].id, *tied, "{instance} left its files");
+                }
+                let drained = self.is_drained(at[0]);
+                assert!(!drained || tied.is_some(), "{instance} is on a drained node");
+                wanted.insert(instance);
+            }
+        }
+        let more: Vec<_> = homes.keys().filter(|id| !wanted.contains(id)).collect();
+        assert!(more.is_empty(), "nobody wants {more:?}");
+        for node in &self.nodes {
+            let claims: Vec<_> = node.replica.claims().map(|(id, at, _)| (id, at)).collect();
+            assert_eq!(claims.len(), wanted.len(), "claims as {} knows them: {claims:?}", node.id);
+        }
+    }
+
+    fn running(&self, at: usize, instance: &InstanceId) -> (u64, model::ReleaseId) {
+        let of = self.nodes[at].processes.iter().filter(|(id, _)| id.instance == *instance);
+        let last = of.last().expect("it runs");
+        (last.0.generation, last.1.release.clone())
+    }
+
+    fn is_drained(&self, at: usize) -> bool {
+        let key = Key::Node(self.nodes[at].id.clone());
+        matches!(self.nodes[at].replica.get(&key), Some(Record::Node(view)) if view.drained)
+    }
+}
