@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use sim::placement::life::{history, live};
 use sim::placement::world::World;
 
-const SEEDS: u64 = 36;
+const SEEDS: u64 = 30;
 
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();

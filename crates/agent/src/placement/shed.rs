@@ -22,11 +22,13 @@ const SHED_INTERVAL: Duration = Duration::from_secs(60);
 const SPREAD_INTERVAL: Duration = Duration::from_secs(5);
 /// What has just come here stays for a while, so that nothing flaps.
 const SHED_AGE: Duration = Duration::from_secs(300);
-const SPREAD_AGE: Duration = Duration::from_secs(30);
+const SPREAD_AGE: Duration = Duration::from_secs(120);
 /// An offer that nobody takes up is taken back.
 const OFFER_MAX: Duration = Duration::from_secs(20);
 /// As is one whose taker does not become ready.
 const TAKING_MAX: Duration = Duration::from_secs(300);
+/// Whoever took it could not run it, and would take it again.
+const OFFER_AGAIN_AFTER_FAILURE: Duration = Duration::from_secs(3600);
 /// No second offer of a slot while the first could still be under way to somebody.
 const OFFER_AGAIN: Duration = Duration::from_secs(60);
 /// A drained node empties this many slots at a time.
@@ -134,7 +136,7 @@ impl Placement {
         }
         lost.iter().for_each(|name| self.let_go(name));
         offered.iter().for_each(|name| self.offer(now, name, Offer::Leave));
-        stays.iter().for_each(|name| self.withdraw(now, name));
+        stays.iter().for_each(|name| self.withdraw(now, name, OFFER_AGAIN));
     }
 
     /// Offers for balance that came to nothing.
@@ -147,13 +149,14 @@ impl Placement {
                 let taken = self.rivals(now, name, place).any(|(.., seen)| seen.offer.is_none());
                 let end = since.after(if taken { TAKING_MAX } else { OFFER_MAX });
                 if end <= now {
-                    over.push((name.clone(), place.clone()));
+                    let again = if taken { OFFER_AGAIN_AFTER_FAILURE } else { OFFER_AGAIN };
+                    over.push(((name.clone(), place.clone()), again));
                 } else {
                     wake = Some(wake.map_or(end, |wake| wake.min(end)));
                 }
             }
         }
-        over.iter().for_each(|name| self.withdraw(now, name));
+        over.iter().for_each(|(name, again)| self.withdraw(now, name, *again));
         if let Some(wake) = wake {
             self.wake_at(wake);
         }
@@ -169,10 +172,10 @@ impl Placement {
         }
     }
 
-    fn withdraw(&mut self, now: Timestamp, name: &Name) {
+    fn withdraw(&mut self, now: Timestamp, name: &Name, again: Duration) {
         if let Some(held) = self.held_mut(name) {
             held.offer = None;
-            held.offered_again = now.after(OFFER_AGAIN);
+            held.offered_again = now.after(again);
         }
     }
 

@@ -227,7 +227,7 @@ fn instances_of_one_application_are_spread_and_size_counts() {
     cluster.check_exact();
     assert_eq!([cluster.on("a"), cluster.on("b"), cluster.on("c")], [1, 1, 1]);
     cluster.want("shop", 12, None);
-    cluster.run(120);
+    cluster.run(300);
     cluster.check_exact();
     assert_eq!([cluster.on("a"), cluster.on("b"), cluster.on("c")], [3, 3, 6]);
 }
@@ -323,7 +323,7 @@ fn a_node_that_joins_gets_its_share() {
     cluster.views.insert(id("c"), view.clone());
     cluster.tell_all(&Event::Node(id("c"), Some(view)));
     cluster.up("c");
-    cluster.run(120);
+    cluster.run(300);
     cluster.check_exact();
     assert_eq!([cluster.on("a"), cluster.on("b"), cluster.on("c")], [2, 2, 2]);
     let moves = cluster.moves;

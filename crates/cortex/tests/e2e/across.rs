@@ -102,7 +102,10 @@ impl Two {
         nodes.one.cortex(&["apps", "create", NAME, "--port", &free_port().to_string()]);
         let project = nodes.one.path(NAME);
         let server = SERVER.replace("NOT_BELOW", nodes.two.data().to_str().expect("text"));
-        of_files(&project, &[("Procfile", "web: python3 server.py\n"), ("server.py", &server)]);
+        // Its files keep it on the node to which it was pushed.
+        let tied = "persist = [\"kept\"]\n";
+        let procfile = ("Procfile", "web: python3 server.py\n");
+        of_files(&project, &[procfile, ("server.py", &server), ("cortex.toml", tied)]);
         nodes.one.push_as_it_is(&project, NAME).succeeded();
         assert!(!nodes.one.ready(NAME, "web").is_empty());
         nodes.await_answer("across: request");

@@ -30,6 +30,7 @@ mod replication;
 mod restraint;
 mod revisions;
 mod rust;
+mod shared;
 mod static_site;
 mod storage;
 mod thesis;

@@ -7,8 +7,8 @@ use model::{ApplicationName, InstanceId, ProcessType, RolloutPhase};
 use super::replica::{Key, Record};
 use super::world::{LEASE_MS, World};
 
-/// Moves of one slot in an hour without faults: a minute of rest and more between two.
-pub const MOVES_PER_SLOT_AND_HOUR: u64 = 12;
+/// Moves of one slot in an hour without faults, on average, when loads jump every minute.
+pub const MOVES_PER_SLOT_AND_HOUR: u64 = 6;
 
 impl World {
     /// A slot that starts on another node than before has moved.
@@ -85,9 +85,18 @@ impl World {
     }
 
     fn wanted_slots(&self, name: &ApplicationName) -> BTreeSet<u32> {
-        let spec = self.nodes.iter().filter_map(|node| node.replica.spec(name)).next();
+        let key = Key::Spec(name.clone());
+        let known = self.nodes.iter().filter_map(|node| node.replica.records.get(&key));
+        let spec = match known.max_by_key(|(stamp, _)| *stamp) {
+            Some((_, Some(Record::Spec(spec)))) => Some(spec),
+            _ => None,
+        };
         let count = spec.and_then(|spec| spec.processes.get(&ProcessType::web()));
         (1..=count.map_or(0, |count| count.count)).collect()
+    }
+
+    pub(super) fn slots(&self) -> u64 {
+        self.names().iter().map(|name| self.wanted_slots(name).len() as u64).sum()
     }
 
     pub(super) fn names(&self) -> Vec<ApplicationName> {

@@ -64,7 +64,7 @@ pub fn history(world: &mut World, calm: bool, instances: Option<u64>) {
     world.heal();
     world.run(QUIET_MS);
     world.judge_quiet();
-    world.loads_vary(total);
+    world.loads_vary();
     world.run(QUIET_MS);
     world.judge_quiet();
     let moves = world.moves();
@@ -94,7 +94,7 @@ impl World {
         self.tell(|| format!("push {name} {id} broken {broken} files {files}"));
         if broken {
             self.count("broken release");
-            self.broken.insert(id.clone());
+            self.broken.insert((name.clone(), id.clone()));
         }
         let web = ProcessRecipe { default_count: 1, ..ProcessRecipe::default() };
         let release = Release {
@@ -251,7 +251,7 @@ impl World {
     }
 
     /// An hour of loads that come and go, on machines that all work.
-    fn loads_vary(&mut self, slots: u64) {
+    fn loads_vary(&mut self) {
         let before = self.moves();
         for _ in 0..60 {
             let at = self.random.between(0, self.nodes.len() as u64) as usize;
@@ -260,7 +260,8 @@ impl World {
             self.run(MINUTE);
         }
         let moved = self.moves() - before;
-        let most = slots.max(4) * MOVES_PER_SLOT_AND_HOUR / 2;
+        let slots = self.slots();
+        let most = slots * MOVES_PER_SLOT_AND_HOUR;
         assert!(moved <= most, "{moved} moves of {slots} slots in an hour");
     }
 }

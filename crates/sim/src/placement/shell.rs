@@ -35,7 +35,9 @@ impl World {
             }
             Effect::AwaitHealthy { id, .. } => {
                 let process = self.nodes[at].processes.get(&id);
-                if process.is_some_and(|process| !self.broken.contains(&process.release)) {
+                let broken =
+                    |release: &ReleaseId| self.broken.contains(&(name.clone(), release.clone()));
+                if process.is_some_and(|process| !broken(&process.release)) {
                     let wait = self.random.between(100, 1_200);
                     let event = Event::Healthy { id: id.clone(), warning: None };
                     self.answer(at, life, name, wait, event);

@@ -29,7 +29,7 @@ pub struct World {
     /// Ordered pairs through which nothing passes.
     pub(super) cut: BTreeSet<(usize, usize)>,
     pub(super) waiting: BTreeMap<(usize, usize), BTreeMap<Key, (Stamp, Option<Record>)>>,
-    pub(super) broken: BTreeSet<ReleaseId>,
+    pub(super) broken: BTreeSet<(ApplicationName, ReleaseId)>,
     pub(super) lives: u64,
     pub(super) next_pid: u32,
     pub(super) moves: u64,
