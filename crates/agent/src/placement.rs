@@ -167,7 +167,8 @@ impl Placement {
     fn decide(&mut self, now: Timestamp) {
         self.wake = None;
         if self.shutdown {
-            return;
+            // Whoever waits for a first decision has to hear of one.
+            return self.tell(now);
         }
         self.drop_unwanted();
         if self.is_alone() {

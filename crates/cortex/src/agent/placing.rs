@@ -71,8 +71,8 @@ pub async fn run(
     }
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
     let mut machine = Placement::new(context.node.clone());
-    let before = placing.decided.borrow().clone();
-    let assignments = before.map(|before| (*before).clone()).unwrap_or_default();
+    // What an earlier run of this part decided stands until the first decision is whole.
+    let assignments = Assignments::default();
     let mut shell = PlacingShell { decided: placing.decided.clone(), assignments };
     let feed = Feed {
         store: context.store.clone(),
