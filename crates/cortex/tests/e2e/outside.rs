@@ -14,6 +14,8 @@ use crate::wait::{STATE_DEADLINE, wait_for};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Half of the callers keep their connection, half make a new one for each request.
 pub const CALLERS: usize = 4;
+/// Of each gentle caller between two requests: some 40 requests a second from all of them.
+const GENTLE_PAUSE: Duration = Duration::from_millis(100);
 /// Enough to tell what went wrong.
 const FAILURES_SHOWN_MAX: usize = 20;
 
@@ -194,6 +196,15 @@ impl Failures {
 impl Callers {
     /// `GET path`, expecting status 200 and one of `needles` in the body.
     pub fn start(site: &Site, path: &str, needles: &[&str]) -> Callers {
+        Callers::start_pausing(site, path, needles, Duration::ZERO)
+    }
+
+    /// As `start`, but leaving the machine to compilers that run meanwhile.
+    pub fn start_gently(site: &Site, path: &str, needles: &[&str]) -> Callers {
+        Callers::start_pausing(site, path, needles, GENTLE_PAUSE)
+    }
+
+    fn start_pausing(site: &Site, path: &str, needles: &[&str], pause: Duration) -> Callers {
         let callers = Callers {
             stop: Arc::default(),
             sent: Arc::default(),
@@ -220,6 +231,7 @@ impl Callers {
                     if caller % 2 == 0 {
                         kept = None;
                     }
+                    std::thread::sleep(pause);
                 }
             })
         });

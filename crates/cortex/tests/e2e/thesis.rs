@@ -65,7 +65,7 @@ fn rails_django_pyramid_and_yesod_are_hosted_together() {
         site.get(path).assert_ok(needle);
         let by_name = Site { host: format!("{name}.localhost"), port: node.http_port };
         by_name.get(path).assert_ok(needle);
-        Callers::start(&by_name, path, &[needle, "Visit the temple of", "Hello again!"])
+        Callers::start_gently(&by_name, path, &[needle, "Visit the temple of", "Hello again!"])
     };
     let callers = [
         push(&rails, "rails-site", "/books", "<h1>Books</h1>"),

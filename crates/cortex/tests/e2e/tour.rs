@@ -27,7 +27,7 @@ impl Tour<'_> {
         let outcome = node.try_push(self.project, self.name).succeeded().saying(&[self.found]);
         let site = outcome.site();
         site.get("/").assert_ok(self.first);
-        let callers = Callers::start(&site, "/", &[self.first, self.second]);
+        let callers = Callers::start_gently(&site, "/", &[self.first, self.second]);
         callers.answered_more(ANSWERS_BETWEEN);
         node.cortex(&["scale", &format!("web={}", self.scale), "-a", self.name]);
         node.await_ready(self.name, "web", self.scale);
