@@ -20,7 +20,8 @@ const START: &str = "exec mix run --no-compile --no-start --no-halt -e '
 app = Mix.Project.config()[:app]
 {:ok, host} = System.fetch_env!(\"HOST\") |> to_charlist() |> :inet.parse_address()
 port = String.to_integer(System.fetch_env!(\"PORT\"))
-for {key, options} <- Application.get_all_env(app), Keyword.keyword?(options), is_list(options[:http]) do
+for {key, options} <- Application.get_all_env(app),
+    Keyword.keyword?(options), is_list(options[:http]) do
   http = Keyword.merge(options[:http], ip: host, port: port)
   Application.put_env(app, key, Keyword.merge(options, http: http, server: true))
 end

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::wait::{STATE_DEADLINE, wait_for};
+use crate::wait::{STATE_DEADLINE, space_out, wait_for};
 
 /// Longer than any answer of the applications under test takes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -231,7 +231,7 @@ impl Callers {
                     if caller % 2 == 0 {
                         kept = None;
                     }
-                    std::thread::sleep(pause);
+                    space_out(pause);
                 }
             })
         });

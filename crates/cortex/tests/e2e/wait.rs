@@ -28,3 +28,10 @@ pub fn wait_for<T>(
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     wait_for(what, STATE_DEADLINE, || if holds() { Ok(()) } else { Err("not so".into()) });
 }
+
+/// Between two requests of a load: sets its rate, and nothing relies on how long it takes.
+pub fn space_out(pause: Duration) {
+    if !pause.is_zero() {
+        std::thread::sleep(pause);
+    }
+}
