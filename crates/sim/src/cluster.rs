@@ -3,12 +3,13 @@
 //! seed; the same seed is the same history. Beside it, and apart, is the world of applications.
 
 mod chaos;
+pub mod course;
 mod disk;
 pub mod fault;
 mod host;
 mod judge;
 mod ledger;
 mod network;
-pub mod operator;
+mod operator;
 mod shell;
 pub mod world;

@@ -92,9 +92,11 @@ pub enum Event {
     Fetched(Vec<[u8; 32]>),
     /// Talk to everybody now.
     Sync,
-    /// This node is to become a member of another cluster than its own.
+    /// This node is to become a member of another cluster than its own. `listed` is the stamp of
+    /// the entry on the roster that was made for it.
     Join {
         cluster: ClusterId,
+        listed: Stamp,
     },
     /// Somebody looked at the clock and it is right.
     TrustClock,
@@ -163,6 +165,9 @@ pub struct Standing {
     pub incarnation: u64,
     /// Until it holds everything up to here, the node may take a peer for the authority.
     pub fresh_until: Stamp,
+    /// When this node was put on the roster last: who knows only of an earlier stay has not heard
+    /// that what it issued then counts no more.
+    pub listed: Stamp,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

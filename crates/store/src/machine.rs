@@ -218,7 +218,7 @@ impl Machine for StoreMachine {
             Event::Lost { peer } => self.lost(now, peer),
             Event::Fetched(hashes) => self.fetched(&hashes, effects),
             Event::Sync => self.sync_now(now),
-            Event::Join { cluster } => self.join(now, cluster, effects),
+            Event::Join { cluster, listed } => self.join(now, (cluster, listed), effects),
             Event::TrustClock => self.trust_clock(now, effects),
             Event::SetAside { writes } => self.issue_anew(now, writes, effects),
         }

@@ -11,6 +11,7 @@ pub const NO_RULE_B: u8 = 6;
 pub const PROMISE_AFTER_RESTART: u8 = 7;
 pub const EVICTION_UNSETTLED: u8 = 8;
 pub const V_BEFORE_KEPT: u8 = 9;
+pub const JOIN_UNLISTED: u8 = 10;
 
 #[cfg(feature = "mutants")]
 thread_local! {

@@ -11,7 +11,7 @@ use crate::sync::message::{ClusterId, Vector};
 use crate::sync::wire;
 
 /// Raised when older builds could not read what this one writes.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 const SEGMENT: u8 = 1;
 const COMMIT: u8 = 2;
@@ -111,6 +111,7 @@ impl Record<'_> {
                 out.extend_from_slice(&standing.cluster.0);
                 out.extend_from_slice(&standing.incarnation.to_le_bytes());
                 out.extend_from_slice(&standing.fresh_until.0.to_le_bytes());
+                out.extend_from_slice(&standing.listed.0.to_le_bytes());
             }
             Record::Forgotten { positions, clock } => {
                 out.push(FORGOTTEN);
@@ -164,6 +165,11 @@ impl Record<'_> {
                 cluster: ClusterId(reader.array()?),
                 incarnation: u64::from_le_bytes(reader.array()?),
                 fresh_until: Stamp(u64::from_le_bytes(reader.array()?)),
+                // Format 2 ended here.
+                listed: match reader.0 {
+                    [] => Stamp::default(),
+                    _ => Stamp(u64::from_le_bytes(reader.array()?)),
+                },
             }),
             FORGOTTEN => {
                 let clock = Stamp(u64::from_le_bytes(reader.array()?));

@@ -6,7 +6,7 @@ use model::{Machine, Timestamp};
 use store::event::{Alarm, Change, Effect, Entry, Event, Ticket, Write};
 use store::sync::message::{Body, Carried, ClusterId, Message};
 use store::sync::wire;
-use store::{Location, NodeTag, Past, StoreMachine};
+use store::{Location, NodeTag, Past, Stamp, StoreMachine};
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 
@@ -51,7 +51,7 @@ impl Cluster {
             cluster.write(names[0], &format!("cluster::nodes::{name}"), Some(1));
         }
         for name in &names[1..] {
-            cluster.event(tag(name), Event::Join { cluster: CLUSTER });
+            cluster.event(tag(name), Event::Join { cluster: CLUSTER, listed: Stamp(0) });
         }
         for name in names {
             cluster.event(tag(name), Event::Reachable(&all - &[tag(name)].into()));
@@ -247,7 +247,7 @@ fn a_node_that_missed_a_collected_delete_is_not_let_in_as_it_is() {
     assert!(cluster.alarms.contains(&Alarm::Evicted), "{:?}", cluster.alarms);
     assert!(!cluster.has("n1", "ghost"));
     cluster.write("n1", "cluster::nodes::n3", Some(1));
-    cluster.event(all[2], Event::Join { cluster: CLUSTER });
+    cluster.event(all[2], Event::Join { cluster: CLUSTER, listed: Stamp(0) });
     cluster.run(20_000);
     assert!(!cluster.has("n1", "ghost") && !cluster.has("n3", "ghost"));
     assert!(cluster.has("n1", "mine") && cluster.has("n3", "mine"));

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, bail, ensure};
 use model::NodeId;
+use store::Stamp;
 use tokio::sync::watch;
 
 use self::identity::{Authority, Membership};
@@ -118,7 +119,7 @@ impl Peers {
         let Some(replication) = store.replication() else { return Ok(None) };
         let mut membership = Membership::load_or_found(&layout.cluster())?;
         if membership.joining {
-            replication.join(membership.id()).await?;
+            replication.join(membership.id(), Stamp(membership.listed)).await?;
             membership.joining = false;
             membership.save(&layout.cluster())?;
         }

@@ -125,8 +125,8 @@ impl Replication {
     }
 
     /// Returns once it is in the log.
-    pub async fn join(&self, cluster: ClusterId) -> Result<(), StoreError> {
-        self.tell(Event::Join { cluster }).await?;
+    pub async fn join(&self, cluster: ClusterId, listed: Stamp) -> Result<(), StoreError> {
+        self.tell(Event::Join { cluster, listed }).await?;
         let machine = self.shared.machine();
         if machine.sync().standing().cluster == cluster && machine.sync().is_standing_kept() {
             return Ok(());
@@ -158,6 +158,11 @@ impl Replication {
     /// Everybody on the books, this node too if it is.
     pub fn roster(&self) -> BTreeSet<NodeTag> {
         self.shared.machine().sync().members().roster()
+    }
+
+    /// When a member was put on the books.
+    pub fn listed(&self, node: NodeTag) -> Option<Stamp> {
+        self.shared.machine().sync().members().since(node)
     }
 
     pub fn is_joining(&self) -> bool {

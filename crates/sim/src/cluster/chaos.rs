@@ -175,6 +175,13 @@ impl World {
         others.count() > 1 && self.hosts[host].cluster == CLUSTER
     }
 
+    /// Whoever is down finds another disk than it had.
+    pub(crate) fn put_back(&mut self, host: usize, disk: Disk) {
+        self.count(Fault::Rollback);
+        self.hosts[host].disk = disk;
+        self.forget_disk(host);
+    }
+
     fn lose_disk(&mut self, host: usize) {
         if !self.may_lose(host) || !self.random.chance(40) {
             return;
@@ -193,6 +200,7 @@ impl World {
         self.forget_disk(host);
         // Until somebody finds it and lets it join again, it is a stranger.
         self.hosts[host].connected = false;
+        self.hosts[host].joining = false;
         self.hosts[host].home = super::host::stranger(host);
     }
 

@@ -20,7 +20,7 @@ struct Content {
     files: BTreeSet<[u8; 32]>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Disk {
     content: Content,
     /// What is behind this is lost or torn by a crash.

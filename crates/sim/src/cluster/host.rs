@@ -49,6 +49,8 @@ pub(crate) struct Host {
     pub connected: bool,
     /// It was asked to join and its shell will repeat that until it did.
     pub joining: bool,
+    /// The stamp of the entry on the roster that was made for it.
+    pub invited: Option<Stamp>,
     /// The operators removed it.
     pub evicted: bool,
     /// Its disk was set back: what it had told before.
@@ -91,6 +93,7 @@ impl Host {
             home: if index == 0 { CLUSTER } else { stranger(index) },
             connected: false,
             joining: false,
+            invited: None,
             evicted: false,
             impaired: None,
             told: Stamp::default(),

@@ -7,7 +7,7 @@ use store::clock::CLOCK_AHEAD_MAX_MS;
 use store::event::{Alarm, Entry, Standing};
 use store::sync::members::is_roster_key;
 use store::sync::message::{Body, Message, Refusal, Vector};
-use store::{NodeTag, Position, Stamp};
+use store::{Commit, NodeTag, Position, Stamp};
 
 use super::chaos::SKEW_MS;
 use super::host::State;
@@ -60,6 +60,9 @@ impl World {
                     if let Some(gone) = removed.flatten().and_then(|tag| self.index_of(tag)) {
                         self.hosts[gone].was_evicted = true;
                     }
+                    if let Some(new) = self.entered(commit) {
+                        self.hosts[new].invited = Some(commit.at.stamp);
+                    }
                     self.ledger.accept(commit, outside);
                     if let Some(replaced) = self.hosts[host].anew.get(ticket) {
                         self.ledger.replaced(*replaced);
@@ -72,11 +75,15 @@ impl World {
                 Entry::Standing(standing) => {
                     if standing.cluster != self.hosts[host].cluster {
                         // Another cluster, another truth.
+                        let mut ledger = std::mem::take(&mut self.ledger);
+                        ledger.leave_behind(self.hosts[host].tag, self.hosts[host].replica());
+                        self.ledger = ledger;
                         self.hosts[host].cluster = standing.cluster;
                         self.hosts[host].shown.clear();
                     }
-                    let asked = standing.fresh_until == Stamp(u64::MAX);
-                    self.hosts[host].joining &= !(asked && standing.cluster == CLUSTER);
+                    let this = &mut self.hosts[host];
+                    let heard = this.invited.is_some_and(|invited| standing.listed >= invited);
+                    this.joining &= !(heard && standing.cluster == CLUSTER);
                 }
                 Entry::Forgotten { positions, .. } => {
                     let this = &mut self.hosts[host];
@@ -92,6 +99,13 @@ impl World {
         if roster {
             self.read_roster();
         }
+    }
+
+    /// Who was waiting for this entry on the roster.
+    fn entered(&self, commit: &Commit) -> Option<usize> {
+        let listed = super::operator::listed(&commit.key).filter(|_| !commit.is_delete());
+        let host = self.index_of(listed?)?;
+        self.hosts[host].joining.then_some(host)
     }
 
     /// Who was removed, by the newest word on it.
@@ -123,7 +137,8 @@ impl World {
         let held = |ledger: &super::ledger::Ledger, key: &str, at: Position| {
             hosts.iter().any(|host| {
                 let newest = host.replica().newest(key).map(|commit| commit.at.stamp.time().0);
-                let covers = newest.is_none_or(|newest| newest <= limit);
+                // What somebody wrote after it was removed covers nothing that members hold.
+                let covers = !host.evicted && newest.is_none_or(|newest| newest <= limit);
                 let there = host.replica().history().get(at).is_some();
                 there || covers && ledger.covers(host.replica(), key, at)
             })
@@ -357,7 +372,9 @@ impl World {
     pub(crate) fn contents(&self, host: usize) -> Vec<(Arc<str>, Position)> {
         let replica = self.hosts[host].replica();
         let winners = replica.winners(&model::Prefix::all());
-        let live = winners.into_iter().filter(|commit| !commit.is_delete());
+        // Whoever has to join again is put on the roster anew.
+        let users = winners.into_iter().filter(|commit| !is_roster_key(&commit.key));
+        let live = users.filter(|commit| !commit.is_delete());
         let lasting = live.filter(|commit| commit.expires().is_none());
         lasting.map(|commit| (commit.key.clone(), commit.at)).collect()
     }

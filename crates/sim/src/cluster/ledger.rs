@@ -116,6 +116,16 @@ impl Ledger {
         })
     }
 
+    /// A node goes elsewhere: deletes that it collected where it was are no news there.
+    pub fn leave_behind(&mut self, node: NodeTag, replica: &Replica) {
+        for (key, commits) in &mut self.keys {
+            if replica.newest(key).is_none() {
+                let own = commits.iter_mut().filter(|(at, known)| at.node == node && known.outside);
+                own.for_each(|(_, known)| known.replaced = true);
+            }
+        }
+    }
+
     /// After a disk or a member is gone: what no other holds counts no more.
     pub fn reassess(&mut self, held: &dyn Fn(&Ledger, &str, Position) -> bool, gone: Gone) {
         let mut fallen = Vec::new();

@@ -1,5 +1,5 @@
 //! What users and operators do: write and delete, squash, let nodes join, remove them, look after
-//! alarms; and the course of one history, from the founding to the quiet at its end.
+//! alarms.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,8 @@ use store::event::{Alarm, Event};
 use store::{Change, Expiry, NodeTag, Stamp, Write};
 
 use super::fault::Fault;
-use super::world::{CLUSTER, EPOCH, Happening, World};
-
-/// Quarantines of ten seconds, sessions that stall for ten, copies and vectors of thirty.
-const QUIET_MS_MAX: u64 = 300_000;
-/// Three rounds of vectors after the roster changed, and one more to collect.
-const COLLECT_MS_MAX: u64 = 400_000;
-const ROUND_MS: u64 = 1000;
-/// One of so many histories goes on until its garbage is collected.
-const COLLECTED_OF: u64 = 6;
+use super::host::Host;
+use super::world::{CLUSTER, Happening, World};
 
 pub(crate) fn roster_key(host: usize) -> Key {
     format!("cluster::nodes::n{host}").parse().expect("a valid key")
@@ -28,50 +21,12 @@ pub(crate) fn listed(key: &str) -> Option<NodeTag> {
     Some(NodeTag::from(&node))
 }
 
-/// One history.
-pub fn live(world: &mut World) {
-    world.found();
-    let end = EPOCH + world.climate.length_ms;
-    world.run_until(end);
-    world.calm_down();
-    let members = world.until_converged(QUIET_MS_MAX);
-    world.judge_end(&members);
-    if world.random.between(0, COLLECTED_OF) == 0 {
-        world.until_collected(&members);
-    }
-}
-
 impl World {
-    /// Nothing goes wrong before there is something.
-    fn found(&mut self) {
-        self.calm = true;
-        self.hosts[0].connected = true;
-        for host in 0..self.hosts.len() {
-            let skew = super::chaos::SKEW_MS as u64;
-            self.hosts[host].offset = self.random.between(0, 2 * skew + 1) as i64 - skew as i64;
-            self.start(host);
-        }
-        self.set(0, roster_key(0));
-        let later = if self.climate.members { self.hosts.len() / 2 } else { 0 };
-        for host in 1..self.hosts.len() - later {
-            self.run_until(self.now + 50);
-            self.invite(host);
-        }
-        self.run_until(self.now + 500);
-        self.calm = false;
-        let wait = self.random.between(0, 3000);
-        self.later(wait, Happening::Chaos);
-        let wait = self.random.between(0, 500);
-        self.later(wait, Happening::Operate);
-    }
-
-    // --- writes
-
     fn bytes(&mut self) -> Vec<u8> {
         self.random.draw().to_le_bytes().to_vec()
     }
 
-    fn set(&mut self, host: usize, key: Key) {
+    pub(crate) fn set(&mut self, host: usize, key: Key) {
         let value = self.bytes();
         let hash = *blake3::hash(&value).as_bytes();
         let size = value.len() as u64;
@@ -79,7 +34,7 @@ impl World {
         self.write(host, key, change, value);
     }
 
-    fn write(&mut self, host: usize, key: Key, change: Change, value: Vec<u8>) {
+    pub(crate) fn write(&mut self, host: usize, key: Key, change: Change, value: Vec<u8>) {
         if !self.hosts[host].is_up() {
             return;
         }
@@ -150,6 +105,7 @@ impl World {
         }
         self.hosts[host].connected = true;
         self.hosts[host].joining = true;
+        self.hosts[host].invited = None;
         // Whoever joins again is another member than before.
         self.write(member, roster_key(host), Change::Delete, Vec::new());
         self.set(member, roster_key(host));
@@ -158,11 +114,19 @@ impl World {
     }
 
     pub(crate) fn join(&mut self, host: usize) {
-        if self.hosts[host].is_up() && self.hosts[host].joining {
-            self.tell(|| format!("n{host} joins"));
-            self.hosts[host].alarms.clear();
-            self.act(host, Event::Join { cluster: CLUSTER });
+        if !self.hosts[host].is_up() || !self.hosts[host].joining {
+            return;
         }
+        let Some(listed) = self.hosts[host].invited else {
+            // Whoever let it in failed before the roster had it, so there was no answer.
+            self.tell(|| format!("n{host} is not let in"));
+            self.hosts[host].joining = false;
+            self.hosts[host].connected = self.hosts[host].cluster == CLUSTER;
+            return;
+        };
+        self.tell(|| format!("n{host} joins"));
+        self.hosts[host].alarms.clear();
+        self.act(host, Event::Join { cluster: CLUSTER, listed });
     }
 
     pub(crate) fn evict(&mut self, host: usize) {
@@ -193,52 +157,29 @@ impl World {
         self.act(host, Event::Squash { before });
     }
 
-    // --- the end
-
-    fn calm_down(&mut self) {
-        self.tell(|| "calm".into());
-        self.calm = true;
-        self.network.blocked.clear();
-        self.network.forget_remembered();
-        for host in 0..self.hosts.len() {
-            if !self.hosts[host].clock_right {
-                if self.hosts[host].is_up() {
-                    self.stop(host, true);
-                }
-                self.mend_clock(host);
-            }
-            self.start(host);
-        }
-    }
-
-    /// Operators look after alarms until everybody agrees.
-    fn until_converged(&mut self, at_most: u64) -> Vec<usize> {
-        let end = self.now + at_most;
-        loop {
-            self.run_until(self.now + ROUND_MS);
-            self.look_after_alarms();
-            match self.converged() {
-                Ok(members) => return members,
-                Err(problem) => {
-                    assert!(self.now < end, "no agreement: {problem}");
-                }
-            }
-        }
-    }
+    // --- alarms
 
     pub(crate) fn look_after_alarms(&mut self) {
+        let doubts = |host: &Host| host.machine().is_some_and(|machine| machine.doubt().is_some());
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].clock_right && doubts(&self.hosts[host]) {
+                self.trust_clock(host);
+            }
+        }
         let Some(member) = self.sound_member() else { return };
-        let roster = self.roster_of(member);
         for host in (0..self.hosts.len()).filter(|host| *host != member) {
             let Some(machine) = self.hosts[host].machine() else { continue };
             let joins = machine.sync().standing().fresh_until == Stamp(u64::MAX);
             let other = machine.sync().standing().cluster != CLUSTER;
-            let listed = roster.contains(&self.hosts[host].tag);
+            // A disk may have taken the newest entry with it, and what is left is of an earlier stay.
+            let since = self.hosts[member]
+                .machine()
+                .and_then(|machine| machine.sync().members().since(self.hosts[host].tag));
+            let listed = since.is_some_and(|since| {
+                !joins || self.hosts[host].invited.is_none_or(|invited| invited <= since)
+            });
             let alarms: &BTreeSet<Alarm> = &self.hosts[host].alarms;
             let stuck = alarms.contains(&Alarm::Behind) || alarms.contains(&Alarm::Evicted);
-            if self.hosts[host].clock_right && machine.doubt().is_some() {
-                self.trust_clock(host);
-            }
             if self.hosts[host].joining || !self.hosts[host].connected && !self.calm {
                 continue;
             }
@@ -254,33 +195,5 @@ impl World {
         self.tell(|| format!("n{host}: its clock is right"));
         self.count(Fault::TrustedClock);
         self.act(host, Event::TrustClock);
-    }
-
-    /// Deletes go everywhere once everybody has them, and nothing else does.
-    fn until_collected(&mut self, members: &[usize]) {
-        let Some(first) = members.first().copied() else { return };
-        let before = self.contents(first);
-        let newest = self.hosts[first].replica().history().last().map(|commit| commit.at.stamp);
-        let newest = newest.unwrap_or_default();
-        if newest.time().0 > self.now + ROUND_MS {
-            // A node that is alone goes on from where its clock was, until that time comes.
-            return;
-        }
-        let end = self.now + COLLECT_MS_MAX;
-        let behind = |world: &World| {
-            let of = |member: &usize| world.hosts[*member].replica().horizons().garbage;
-            members.iter().map(of).min().unwrap_or_default() < newest
-        };
-        while behind(self) {
-            assert!(self.now < end, "garbage is not collected");
-            self.run_until(self.now + 10 * ROUND_MS);
-            members.iter().for_each(|member| self.squash(*member));
-        }
-        let members = self.until_converged(QUIET_MS_MAX);
-        self.judge_end(&members);
-        assert_eq!(self.contents(first), before, "collecting garbage changed what is read");
-        let replica = self.hosts[first].replica();
-        let deletes = replica.history().iter().filter(|commit| commit.is_delete()).count();
-        assert_eq!(deletes, 0, "deletes stay for ever");
     }
 }

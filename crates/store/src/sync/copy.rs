@@ -13,6 +13,7 @@ use crate::event::{Alarm, Effect, Origin, Ticket};
 use crate::history::History;
 use crate::machine::StoreMachine;
 use crate::machine::queue::Waiting;
+use crate::mutants;
 use crate::replica::Horizons;
 use crate::sync::Aside;
 use crate::sync::give::{BATCH_BYTES_MAX, BATCHES_UNDURABLE_MAX, STALLED_AFTER, weight};
@@ -275,6 +276,13 @@ impl StoreMachine {
         }
         if let Err(refusal) = check_horizons(now, horizons) {
             return self.break_off(now, from, session, refusal, effects);
+        }
+        let since = self.sync.members.since(self.node).unwrap_or_default();
+        let listed = self.sync.standing.listed;
+        let listed = if mutants::active(mutants::JOIN_UNLISTED) { since } else { listed };
+        if self.is_joining() && since < listed {
+            // This peer takes the node for the one that it was before.
+            return self.break_off(now, from, session, Refusal::Unknown, effects);
         }
         let Some(copying) = self.copying(now, from, session) else { return };
         copying.ended = Some(Ended { vector, horizons });

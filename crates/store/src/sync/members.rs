@@ -224,6 +224,10 @@ impl Members {
 
     /// min(V) as the log has it: what peers may hear.
     pub fn told(&self) -> Stamp {
+        self.told_of(self.roster.keys().copied())
+    }
+
+    fn told_of(&self, members: impl Iterator<Item = NodeTag>) -> Stamp {
         let of = |member: NodeTag| {
             if member == self.node {
                 return self.promise_kept;
@@ -232,7 +236,7 @@ impl Members {
                 if mutants::active(mutants::V_BEFORE_KEPT) { &self.held } else { &self.kept };
             at(kept, member).max(self.roster[&member])
         };
-        self.roster.keys().copied().map(of).min().unwrap_or_default().min(self.promise_kept)
+        members.map(of).min().unwrap_or_default().min(self.promise_kept)
     }
 
     pub fn acks(&self) -> Vector {
@@ -264,24 +268,33 @@ impl Members {
 
     /// How far garbage may be collected: up to what every member on the books holds, dead or not.
     pub fn garbage(&mut self, now: Timestamp, reachable: &BTreeSet<NodeTag>) -> Option<Stamp> {
-        if !self.settle(now) {
+        let members: Vec<NodeTag> = self.counted(now, reachable).collect();
+        if !self.settle(now, &members) {
             return None;
         }
         if self.is_alone() {
             return Some(Stamp(u64::MAX));
         }
-        let counts = |member: &NodeTag| {
-            let dead = !reachable.contains(member) && *member != self.node;
-            let silent =
-                self.heard.get(member).is_none_or(|heard| now.since(*heard).as_secs() > 60);
-            !(mutants::active(mutants::G_IGNORES_DEAD) && dead
-                || mutants::active(mutants::G_BY_TIMEOUT) && dead && silent)
-        };
-        let members = self.roster.keys().copied().filter(counts);
-        Some(members.map(|m| self.ack_of(m)).min().unwrap_or(Stamp(u64::MAX)).min(self.told()))
+        let acks = members.iter().map(|member| self.ack_of(*member)).min();
+        Some(acks.unwrap_or(Stamp(u64::MAX)).min(self.told_of(members.into_iter())))
     }
 
-    fn settle(&mut self, now: Timestamp) -> bool {
+    /// Everybody on the books, unless a mistake is made on purpose.
+    fn counted(
+        &self,
+        now: Timestamp,
+        reachable: &BTreeSet<NodeTag>,
+    ) -> impl Iterator<Item = NodeTag> {
+        self.roster.keys().copied().filter(move |member| {
+            let dead = !reachable.contains(member) && *member != self.node;
+            let heard = self.heard.get(member);
+            let silent = heard.is_none_or(|heard| now.since(*heard).as_secs() > 60);
+            !(mutants::active(mutants::G_IGNORES_DEAD) && dead
+                || mutants::active(mutants::G_BY_TIMEOUT) && dead && silent)
+        })
+    }
+
+    fn settle(&mut self, now: Timestamp, members: &[NodeTag]) -> bool {
         let Some(settling) = self.settling else { return true };
         if mutants::active(mutants::EVICTION_UNSETTLED) {
             return true;
@@ -290,7 +303,7 @@ impl Members {
             self.settling = None;
             return true;
         }
-        if self.roster.keys().any(|member| self.ack_of(*member) < settling.barrier) {
+        if members.iter().any(|member| self.ack_of(*member) < settling.barrier) {
             return false;
         }
         let rounds = settling.rounds - 1;

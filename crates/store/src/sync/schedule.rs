@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use model::Timestamp;
 
+use crate::clock::Stamp;
 use crate::commit::NodeTag;
 use crate::event::{Alarm, Effect, Origin};
 use crate::machine::StoreMachine;
@@ -96,10 +97,16 @@ impl StoreMachine {
         self.sync.sync_at = now;
     }
 
-    pub(crate) fn join(&mut self, now: Timestamp, cluster: ClusterId, effects: &mut Vec<Effect>) {
+    pub(crate) fn join(
+        &mut self,
+        now: Timestamp,
+        (cluster, listed): (ClusterId, Stamp),
+        effects: &mut Vec<Effect>,
+    ) {
         self.sync.standing.cluster = cluster;
+        self.sync.standing.listed = listed;
         self.sync.standing.incarnation = self.clock.next(now).0;
-        self.sync.standing.fresh_until = crate::clock::Stamp(u64::MAX);
+        self.sync.standing.fresh_until = Stamp(u64::MAX);
         self.sync.giving = None;
         self.sync.taking.clear();
         self.sync.lending.clear();

@@ -90,7 +90,7 @@ impl Node {
     pub fn joined() -> Node {
         let mut node = Node::new("n1");
         let n2 = tag("n2");
-        node.event(Event::Join { cluster: CLUSTER });
+        node.event(Event::Join { cluster: CLUSTER, listed: Stamp(0) });
         node.event(Event::Reachable([n2].into()));
         node.pass(2000);
         let session = node.session_to(n2).expect("it asks for a copy");

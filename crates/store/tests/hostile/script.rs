@@ -124,7 +124,10 @@ impl Life<'_> {
         let event = match self.source.byte() % 8 {
             0 => Event::Lost { peer },
             1 => Event::Sync,
-            2 => Event::Join { cluster: self.source.pick(&[CLUSTER, ClusterId([9; 16])]) },
+            2 => Event::Join {
+                cluster: self.source.pick(&[CLUSTER, ClusterId([9; 16])]),
+                listed: self.source.pick(&[Stamp(0), stamp(1)]),
+            },
             3 => Event::TrustClock,
             4 => Event::Fetched(vec![[1; 32], [5; 32], [6; 32]]),
             5 => Event::Squash { before: self.node.now },

@@ -259,7 +259,7 @@ fn a_copy_whose_last_word_lies() {
     let mut node = Node::new("n1");
     let n2 = tag("n2");
     node.write("mine", true);
-    node.event(Event::Join { cluster: CLUSTER });
+    node.event(Event::Join { cluster: CLUSTER, listed: Stamp(0) });
     node.event(Event::Reachable([n2].into()));
     node.pass(2000);
     let session = node.session_to(n2).unwrap();

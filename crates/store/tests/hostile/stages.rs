@@ -3,7 +3,7 @@
 use store::event::Event;
 use store::sync::compare;
 use store::sync::message::{Answer, Body, Range, Refusal};
-use store::{Horizons, NodeTag, Position};
+use store::{Horizons, NodeTag, Position, Stamp};
 
 use crate::greetings::greet;
 use crate::node::{CLUSTER, Node, set, stamp, tag};
@@ -41,7 +41,7 @@ fn at_stage(stage: &str) -> (Node, NodeTag, u64) {
             node.say(n2, session, Body::CopyFrom { hello });
         }
         "asking" | "copying" => {
-            node.event(Event::Join { cluster: CLUSTER });
+            node.event(Event::Join { cluster: CLUSTER, listed: Stamp(0) });
             node.event(Event::Reachable([n2].into()));
             node.pass(2000);
             session = node.session_to(n2).expect("it asks for a copy");

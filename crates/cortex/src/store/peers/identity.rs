@@ -43,6 +43,9 @@ pub struct Membership {
     /// The store has yet to be told of it.
     #[serde(default)]
     pub joining: bool,
+    /// The stamp of the entry on the roster that was made for this node.
+    #[serde(default)]
+    pub listed: u64,
     /// Where this node listened last, so that a restart needs no option.
     #[serde(default)]
     pub listen: Option<SocketAddr>,
@@ -107,6 +110,7 @@ impl Membership {
             cluster: cluster.0,
             redeemed: None,
             joining: false,
+            listed: 0,
             listen: None,
             seeds: Vec::new(),
         }

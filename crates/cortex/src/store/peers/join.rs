@@ -41,7 +41,7 @@ struct Request {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
-    Welcome { cluster: String, certificate: String, key: String, seeds: Vec<Seed> },
+    Welcome { cluster: String, certificate: String, key: String, listed: u64, seeds: Vec<Seed> },
     Refused { reason: String },
 }
 
@@ -114,6 +114,7 @@ async fn enter(
     if net.store.lookup(&roster::address_key(node)).await?.is_some() || known {
         roster::tell_address(&*net.store, node, addresses).await?;
     }
+    let listed = net.replication.listed(tag).context("it was removed again meanwhile")?;
     let members = roster::read(&*net.store).await?;
     let found = members.into_iter().filter(|(id, addresses)| id != node && !addresses.is_empty());
     let mut seeds: Vec<Seed> = found.map(|(id, addresses)| Seed { id, addresses }).collect();
@@ -124,6 +125,7 @@ async fn enter(
         cluster: to_hex(&net.tls.cluster.0),
         certificate: net.authority.certificate_pem().into(),
         key: net.authority.key_pem(),
+        listed: listed.0,
         seeds,
     })
 }
@@ -145,11 +147,13 @@ pub async fn redeem(
     let answer = answer.and_then(|answer| answer).with_context(|| {
         format!("the invitation could not be redeemed at {} (node {})", token.address, token.issuer)
     })?;
-    let (certificate, key, cluster, seeds) = match answer {
+    let (certificate, key, cluster, listed, seeds) = match answer {
         Answer::Refused { reason } => {
             bail!("node {} does not let this one in: {reason}", token.issuer)
         }
-        Answer::Welcome { certificate, key, cluster, seeds } => (certificate, key, cluster, seeds),
+        Answer::Welcome { certificate, key, cluster, listed, seeds } => {
+            (certificate, key, cluster, listed, seeds)
+        }
     };
     let cluster = ClusterId(from_hex(&cluster).context("the cluster's id is malformed")?);
     let authority = Authority::from_pem(&certificate, &key).context("the cluster's authority")?;
@@ -162,6 +166,7 @@ pub async fn redeem(
     let membership = Membership {
         redeemed: Some(token.trace()),
         joining: true,
+        listed,
         listen: Some(listen),
         seeds,
         ..Membership::of(cluster)

@@ -1,0 +1,158 @@
+//! The course of one history, from the founding of a cluster to the quiet at its end.
+
+use store::{Change, Stamp};
+
+use super::chaos::SKEW_MS;
+use super::operator::roster_key;
+use super::world::{EPOCH, Happening, World};
+
+/// Quarantines of ten seconds, sessions that stall for ten, copies and vectors of thirty.
+const QUIET_MS_MAX: u64 = 300_000;
+/// Three rounds of vectors after the roster changed, and one more to collect.
+const COLLECT_MS_MAX: u64 = 400_000;
+const ROUND_MS: u64 = 1000;
+/// One of so many histories goes on until its garbage is collected.
+const COLLECTED_OF: u64 = 6;
+/// Long enough for whoever forgets a member that is away to collect what that one has not.
+const AWAY_ROUNDS: u64 = 20;
+
+/// One history.
+pub fn live(world: &mut World) {
+    world.found();
+    let end = EPOCH + world.climate.length_ms;
+    world.run_until(end);
+    world.calm_down();
+    let members = world.until_converged(QUIET_MS_MAX);
+    world.judge_end(&members);
+    if world.random.between(0, COLLECTED_OF) == 0 {
+        world.end_slowly(members);
+    }
+}
+
+impl World {
+    /// Nothing goes wrong before there is something.
+    fn found(&mut self) {
+        self.calm = true;
+        self.hosts[0].connected = true;
+        for host in 0..self.hosts.len() {
+            let skew = SKEW_MS as u64;
+            self.hosts[host].offset = self.random.between(0, 2 * skew + 1) as i64 - skew as i64;
+            self.start(host);
+        }
+        self.set(0, roster_key(0));
+        let later = if self.climate.members { self.hosts.len() / 2 } else { 0 };
+        for host in 1..self.hosts.len() - later {
+            self.run_until(self.now + 50);
+            self.invite(host);
+        }
+        self.run_until(self.now + 500);
+        self.calm = false;
+        let wait = self.random.between(0, 3000);
+        self.later(wait, Happening::Chaos);
+        let wait = self.random.between(0, 500);
+        self.later(wait, Happening::Operate);
+    }
+
+    fn calm_down(&mut self) {
+        self.tell(|| "calm".into());
+        self.calm = true;
+        self.network.blocked.clear();
+        self.network.forget_remembered();
+        for host in 0..self.hosts.len() {
+            if !self.hosts[host].clock_right {
+                if self.hosts[host].is_up() {
+                    self.stop(host, true);
+                }
+                self.mend_clock(host);
+            }
+            self.start(host);
+        }
+    }
+
+    /// Operators look after alarms until everybody agrees.
+    fn until_converged(&mut self, at_most: u64) -> Vec<usize> {
+        let end = self.now + at_most;
+        loop {
+            self.run_until(self.now + ROUND_MS);
+            self.look_after_alarms();
+            match self.converged() {
+                Ok(members) => return members,
+                Err(problem) => {
+                    assert!(self.now < end, "no agreement: {problem}");
+                }
+            }
+        }
+    }
+
+    /// A member is away while others write and squash; it comes back and all deletes go; then it
+    /// comes back once more, with the disk that it had before.
+    fn end_slowly(&mut self, members: Vec<usize>) {
+        let newest = self.newest_of(members[0]);
+        if newest.time().0 > self.now + ROUND_MS {
+            // A node that is alone goes on from where its clock was, until that time comes.
+            return;
+        }
+        let backup = members.last().map(|last| self.hosts[*last].disk.clone());
+        let members = self.while_one_is_away(members);
+        let members = self.until_collected(members);
+        let (Some(last), Some(backup)) = (members.last().copied(), backup) else { return };
+        if members.len() > 1 {
+            let before = self.contents(members[0]);
+            self.stop(last, false);
+            self.put_back(last, backup);
+            self.start(last);
+            let members_now = self.until_converged(QUIET_MS_MAX);
+            self.judge_end(&members_now);
+            // Whoever joins besides brings what it wrote by itself.
+            let same = members_now == members;
+            let now = self.contents(members_now[0]);
+            assert!(!same || now == before, "an old disk made {now:?} of {before:?}");
+        }
+    }
+
+    fn newest_of(&self, host: usize) -> Stamp {
+        let newest = self.hosts[host].replica().history().last().map(|commit| commit.at.stamp);
+        newest.unwrap_or_default()
+    }
+
+    fn while_one_is_away(&mut self, members: Vec<usize>) -> Vec<usize> {
+        let [first, others @ .., last] = members.as_slice() else { return members };
+        self.stop(*last, false);
+        let key = |index| format!("k::{index}").parse().expect("a valid key");
+        self.write(*first, key(0), Change::Delete, Vec::new());
+        self.set(*first, key(1));
+        for _ in 0..AWAY_ROUNDS {
+            self.run_until(self.now + 10 * ROUND_MS);
+            self.squash(*first);
+            others.iter().for_each(|other| self.squash(*other));
+        }
+        self.start(*last);
+        let members = self.until_converged(QUIET_MS_MAX);
+        self.judge_end(&members);
+        members
+    }
+
+    /// Deletes go everywhere once everybody has them, and nothing else does.
+    fn until_collected(&mut self, members: Vec<usize>) -> Vec<usize> {
+        let first = members[0];
+        let before = self.contents(first);
+        let newest = self.newest_of(first);
+        let end = self.now + COLLECT_MS_MAX;
+        let behind = |world: &World| {
+            let of = |member: &usize| world.hosts[*member].replica().horizons().garbage;
+            members.iter().map(of).min().unwrap_or_default() < newest
+        };
+        while behind(self) {
+            assert!(self.now < end, "garbage is not collected");
+            self.run_until(self.now + 10 * ROUND_MS);
+            members.iter().for_each(|member| self.squash(*member));
+        }
+        let members = self.until_converged(QUIET_MS_MAX);
+        self.judge_end(&members);
+        assert_eq!(self.contents(first), before, "collecting garbage changed what is read");
+        let replica = self.hosts[first].replica();
+        let deletes = replica.history().iter().filter(|commit| commit.is_delete()).count();
+        assert_eq!(deletes, 0, "deletes stay for ever");
+        members
+    }
+}
