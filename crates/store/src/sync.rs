@@ -115,6 +115,11 @@ impl Sync {
         &self.links
     }
 
+    /// A copy is on its way, or complete and not yet in the log.
+    pub fn is_copying(&self) -> bool {
+        self.copying.is_some() || self.concluding
+    }
+
     pub fn parked(&self) -> usize {
         self.parked.len()
     }

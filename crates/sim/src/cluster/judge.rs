@@ -210,7 +210,9 @@ impl World {
         // Whoever joins has told nothing yet.
         let standing = self.standing(host);
         let joins = standing.fresh_until == Stamp(u64::MAX);
-        if standing.cluster != CLUSTER || self.hosts[host].evicted || joins {
+        // A copy's vector comes before the horizons that it rests on; nobody is told meanwhile.
+        let copies = self.hosts[host].machine().is_some_and(|machine| machine.sync().is_copying());
+        if standing.cluster != CLUSTER || self.hosts[host].evicted || joins || copies {
             return;
         }
         let replica = self.hosts[host].replica();

@@ -18,6 +18,7 @@ use crate::replica::Horizons;
 use crate::sync::Aside;
 use crate::sync::give::{BATCH_BYTES_MAX, BATCHES_UNDURABLE_MAX, STALLED_AFTER, weight};
 use crate::sync::greet::check_horizons;
+use crate::sync::members::{is_roster_key, member_of};
 use crate::sync::message::{Body, Carried, Hello, Refusal, Vector};
 use crate::sync::park::newest_admitted;
 
@@ -32,6 +33,8 @@ pub(crate) struct Copying {
     asked: Timestamp,
     /// What this node held up to the peer's horizon and the peer has not named yet.
     doubtful: Option<BTreeSet<Position>>,
+    /// The newest entry on the roster that the peer has for this node.
+    listed: Stamp,
     /// Positions at which the peer has another commit.
     pub clashing: BTreeSet<Position>,
     pub undurable: BTreeMap<u32, usize>,
@@ -75,6 +78,7 @@ impl StoreMachine {
             deadline: now.after(STALLED_AFTER),
             asked: now,
             doubtful: None,
+            listed: Stamp::default(),
             clashing: BTreeSet::new(),
             undurable: BTreeMap::new(),
             ended: None,
@@ -236,6 +240,11 @@ impl StoreMachine {
         let origin = Origin { peer: from, session, batch };
         for carried in commits {
             let at = carried.commit.at;
+            if member_of(&carried.commit.key) == Some(self.node)
+                && let Some(copying) = &mut self.sync.copying
+            {
+                copying.listed = copying.listed.max(at.stamp);
+            }
             let known = self.replica.history().get(at);
             let same = known.is_some_and(|known| known.cid() == carried.commit.cid());
             if same
@@ -277,16 +286,20 @@ impl StoreMachine {
         if let Err(refusal) = check_horizons(now, horizons) {
             return self.break_off(now, from, session, refusal, effects);
         }
-        let since = self.sync.members.since(self.node).unwrap_or_default();
-        let listed = self.sync.standing.listed;
-        let listed = if mutants::active(mutants::JOIN_UNLISTED) { since } else { listed };
-        if self.is_joining() && since < listed {
+        if self.is_joining() && !self.is_listed_there() {
             // This peer takes the node for the one that it was before.
             return self.break_off(now, from, session, Refusal::Unknown, effects);
         }
         let Some(copying) = self.copying(now, from, session) else { return };
         copying.ended = Some(Ended { vector, horizons });
         self.copy_settle(effects);
+    }
+
+    /// Whether the peer that is copied from knows the entry on the roster that was made for this
+    /// node, or a newer one.
+    fn is_listed_there(&self) -> bool {
+        let there = self.sync.copying.as_ref().map(|copying| copying.listed).unwrap_or_default();
+        there >= self.sync.standing.listed || mutants::active(mutants::JOIN_UNLISTED)
     }
 
     /// Sorts what is left in doubt: issue anew what the peer never saw, drop the rest.
@@ -351,8 +364,12 @@ impl StoreMachine {
     }
 }
 
-/// Under which key a commit is issued anew: its own if it still wins it.
+/// Under which key a commit is issued anew: its own if it still wins it. Who is a member is for
+/// others to say: entries of another cluster, or of an earlier stay, must not come in.
 fn new_key(commit: &Commit, wins: bool) -> Option<Arc<str>> {
+    if is_roster_key(&commit.key) {
+        return None;
+    }
     if wins {
         return Some(commit.key.clone());
     }

@@ -23,7 +23,8 @@ pub fn is_roster_key(key: &str) -> bool {
     member_of(key).is_some()
 }
 
-fn member_of(key: &str) -> Option<NodeTag> {
+/// Whose entry on the roster this is.
+pub(crate) fn member_of(key: &str) -> Option<NodeTag> {
     let mut tokens = key.split(SEPARATOR);
     let node = match (tokens.next()?, tokens.next()?, tokens.next()?, tokens.next()) {
         (cluster, nodes, node, None) if [cluster, nodes] == ROSTER => node,
