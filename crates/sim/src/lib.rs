@@ -10,6 +10,7 @@ pub mod process;
 pub mod random;
 pub mod records;
 pub mod scenario;
+pub mod spread;
 pub mod users;
 pub mod world;
 

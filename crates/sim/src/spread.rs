@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use model::{Machine, NodeId, Timestamp};
 use store::event::{Change, Effect, Event, Ticket, Write};
 use store::record::Record;
-use store::sync::message::{Body, ClusterId, Vector};
+use store::sync::message::{Body, ClusterId};
 use store::sync::wire;
 use store::{Action, Commit, Location, NodeTag, Past, Position, Stamp, StoreMachine};
 
@@ -30,6 +30,8 @@ pub struct Fleet {
     tags: Vec<NodeTag>,
     machines: Vec<StoreMachine>,
     ticks: Vec<Option<u64>>,
+    /// When the last message between two nodes arrives: on one stream nothing overtakes.
+    streams: BTreeMap<(usize, usize), u64>,
     queue: BTreeMap<(u64, u64), (usize, Happening)>,
     sequence: u64,
     /// Everything that was sent, and the part of it that were commits.
@@ -55,7 +57,7 @@ impl Fleet {
     pub fn new(seed: u64, count: usize, shared: &[Commit], lacking: &[Commit]) -> Fleet {
         let mut past = Past::default();
         let nowhere = Location::Nowhere;
-        let mut keep = |past: &mut Past, commit: &Commit| {
+        let keep = |past: &mut Past, commit: &Commit| {
             past.replay(Record::Commit { commit: commit.clone(), value: &[] }, nowhere)
         };
         for node in 0..count {
@@ -81,6 +83,7 @@ impl Fleet {
             random: Random::new(seed),
             tags: (0..count).map(|node| NodeTag::from(&id(node))).collect(),
             ticks: vec![None; count],
+            streams: BTreeMap::new(),
             machines,
             queue: BTreeMap::new(),
             sequence: 0,
@@ -91,11 +94,8 @@ impl Fleet {
         for node in 0..count {
             let others = fleet.tags.iter().copied().filter(|tag| *tag != fleet.tags[node]);
             let others = others.collect();
-            // Nobody starts at the same instant.
-            fleet.now = EPOCH + fleet.random.between(0, 1000);
             fleet.act(node, Event::Reachable(others));
         }
-        fleet.now = EPOCH;
         fleet
     }
 
@@ -136,6 +136,9 @@ impl Fleet {
         let now = Timestamp(self.now);
         match happening {
             Happening::Tick => {
+                if self.ticks[node] != Some(self.now) {
+                    return;
+                }
                 self.ticks[node] = None;
                 let mut effects = Vec::new();
                 let machine = &mut self.machines[node];
@@ -177,8 +180,10 @@ impl Fleet {
                     if matches!(message.body, Body::Commits { .. }) {
                         self.bytes_of_commits += bytes.len() as u64;
                     }
-                    // Between two nodes nothing overtakes, as on one stream.
                     let wait = self.random.between(WIRE_MS.0, WIRE_MS.1 + 1);
+                    let last = self.streams.entry((node, to)).or_default();
+                    *last = (*last).max(self.now + wait);
+                    let wait = *last - self.now;
                     self.later(wait, to, Happening::Arrive { from: node, bytes });
                 }
                 Effect::Alarm(alarm) => panic!("n{node} alarms: {alarm}"),

@@ -168,6 +168,8 @@ pub struct Standing {
     /// When this node was put on the roster last: who knows only of an earlier stay has not heard
     /// that what it issued then counts no more.
     pub listed: Stamp,
+    /// What it holds is of another cluster, until it has copied what this one holds.
+    pub foreign: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -112,6 +112,7 @@ impl Record<'_> {
                 out.extend_from_slice(&standing.incarnation.to_le_bytes());
                 out.extend_from_slice(&standing.fresh_until.0.to_le_bytes());
                 out.extend_from_slice(&standing.listed.0.to_le_bytes());
+                out.push(u8::from(standing.foreign));
             }
             Record::Forgotten { positions, clock } => {
                 out.push(FORGOTTEN);
@@ -161,16 +162,7 @@ impl Record<'_> {
                 promise: Stamp(u64::from_le_bytes(reader.array()?)),
                 held: wire::take_vector(&mut reader)?,
             },
-            STANDING => Record::Standing(Standing {
-                cluster: ClusterId(reader.array()?),
-                incarnation: u64::from_le_bytes(reader.array()?),
-                fresh_until: Stamp(u64::from_le_bytes(reader.array()?)),
-                // Format 2 ended here.
-                listed: match reader.0 {
-                    [] => Stamp::default(),
-                    _ => Stamp(u64::from_le_bytes(reader.array()?)),
-                },
-            }),
+            STANDING => Record::Standing(decode_standing(&mut reader)?),
             FORGOTTEN => {
                 let clock = Stamp(u64::from_le_bytes(reader.array()?));
                 let count = u32::from_le_bytes(reader.array()?);
@@ -227,6 +219,21 @@ fn decode_horizons(reader: &mut Reader<'_>) -> Result<Horizons, CommitError> {
         squash: Stamp(u64::from_le_bytes(reader.array()?)),
         garbage: Stamp(u64::from_le_bytes(reader.array()?)),
     })
+}
+
+fn decode_standing(reader: &mut Reader<'_>) -> Result<Standing, CommitError> {
+    let mut standing = Standing {
+        cluster: ClusterId(reader.array()?),
+        incarnation: u64::from_le_bytes(reader.array()?),
+        fresh_until: Stamp(u64::from_le_bytes(reader.array()?)),
+        ..Standing::default()
+    };
+    // Format 2 ended here.
+    if !reader.0.is_empty() {
+        standing.listed = Stamp(u64::from_le_bytes(reader.array()?));
+        standing.foreign = reader.byte()? != 0;
+    }
+    Ok(standing)
 }
 
 /// A location inside the log is marked as such; the caller knows the segment and the offset.

@@ -63,6 +63,8 @@ pub struct Sync {
     pub(crate) concluding: bool,
     pub(crate) next_session: u64,
     pub(crate) push_at: Option<Timestamp>,
+    /// How many sessions in a row told nobody anything new.
+    pub(crate) futile: u8,
     pub(crate) sync_at: Timestamp,
     pub(crate) vector_at: Timestamp,
 }
@@ -93,6 +95,7 @@ impl Sync {
             // Sessions of an earlier life are not taken for those of this one.
             next_session: standing.incarnation.max(now.0 << 16),
             push_at: None,
+            futile: give::FUTILE_MAX,
             sync_at: now.after(SYNC_INTERVAL),
             vector_at: now.after(VECTOR_INTERVAL),
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use model::Timestamp;
 use store::event::{Effect, Entry, Event};
+use store::sync::members::is_roster_key;
 use store::sync::message::{Body, Hello, Message, Vector};
 use store::sync::wire;
 use store::{Action, Change, Commit, Location, NodeTag, Position, Stamp, Ticket, Write};
@@ -217,10 +218,12 @@ impl World {
         for commit in commits {
             let at = commit.at;
             let issued = anew.iter().any(|(anew, _)| *anew == at);
-            if issued || at.stamp.time() > limit {
+            // Older words on who is a member are of no use to anybody.
+            let dropped = at.stamp.time() > limit || is_roster_key(&commit.key);
+            if issued || dropped {
                 self.hosts[host].forgettable.insert(at);
             }
-            if !issued && at.stamp.time() > limit {
+            if !issued && dropped {
                 self.hosts[host].superseded.insert(at);
             }
         }

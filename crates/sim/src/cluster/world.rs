@@ -235,6 +235,10 @@ impl World {
     }
 
     fn tick(&mut self, host: usize) {
+        if self.hosts[host].tick_at != Some(self.now) {
+            // An earlier one was asked for meanwhile.
+            return;
+        }
         self.hosts[host].tick_at = None;
         let now = self.hosts[host].clock(self.now);
         let Some(machine) = self.hosts[host].machine_mut() else { return };

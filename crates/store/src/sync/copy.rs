@@ -18,7 +18,7 @@ use crate::replica::Horizons;
 use crate::sync::Aside;
 use crate::sync::give::{BATCH_BYTES_MAX, BATCHES_UNDURABLE_MAX, STALLED_AFTER, weight};
 use crate::sync::greet::check_horizons;
-use crate::sync::members::{is_roster_key, member_of};
+use crate::sync::members::member_of;
 use crate::sync::message::{Body, Carried, Hello, Refusal, Vector};
 use crate::sync::park::newest_admitted;
 
@@ -313,11 +313,15 @@ impl StoreMachine {
         let (mut commits, mut anew) = (Vec::new(), Vec::new());
         for at in doubtful {
             let Some(commit) = self.replica.history().get(*at) else { continue };
-            let seen = ended.vector.get(&at.node).is_some_and(|stamp| *stamp >= at.stamp);
+            let told = ended.vector.get(&at.node).is_some_and(|stamp| *stamp >= at.stamp);
+            // Of a former member, too, all members had what any of them had once garbage was
+            // collected beyond it; vectors may say nothing of it any more.
+            let here = !self.sync.standing.foreign && at.node != self.node;
+            let seen = told || here && at.stamp <= ended.horizons.garbage;
             if !seen || clashing.contains(at) {
                 let newest = self.replica.newest(&commit.key);
                 let wins = newest.is_some_and(|newest| newest.at == *at);
-                anew.extend(new_key(commit, wins).map(|key| (*at, key)));
+                anew.extend(new_key(self.node, commit, wins).map(|key| (*at, key)));
             }
             commits.push(commit.clone());
         }
@@ -354,6 +358,7 @@ impl StoreMachine {
                 Some(since) => {
                     self.clock.restore(since);
                     self.sync.standing.fresh_until = since;
+                    self.sync.standing.foreign = false;
                     self.keep_standing(effects);
                 }
                 None => self.alarm(Alarm::Evicted, effects),
@@ -364,14 +369,13 @@ impl StoreMachine {
     }
 }
 
-/// Under which key a commit is issued anew: its own if it still wins it. Who is a member is for
-/// others to say: entries of another cluster, or of an earlier stay, must not come in.
-fn new_key(commit: &Commit, wins: bool) -> Option<Arc<str>> {
-    if is_roster_key(&commit.key) {
-        return None;
-    }
-    if wins {
-        return Some(commit.key.clone());
+/// Under which key a commit is issued anew: its own if it still wins it. Whether this very node is
+/// a member is for others to say.
+fn new_key(node: NodeTag, commit: &Commit, wins: bool) -> Option<Arc<str>> {
+    match member_of(&commit.key) {
+        Some(member) => return (wins && member != node).then(|| commit.key.clone()),
+        None if wins => return Some(commit.key.clone()),
+        None => {}
     }
     let fits = commit.key.len() + LOST.len() <= KEY_BYTES_MAX;
     let has_value = !commit.is_delete() && commit.location != Location::Nowhere;

@@ -22,6 +22,8 @@ pub const BATCH_BYTES_MAX: u64 = 256 << 10;
 pub const BATCHES_UNDURABLE_MAX: usize = 4;
 /// Ranges that wait to be compared, some 64 bytes each. One message can add as many.
 const ASK_MAX: usize = 1 << 18;
+/// Sessions in a row that told nobody anything new before a node stops spreading.
+pub(crate) const FUTILE_MAX: u8 = 2;
 /// A session without a sign of life for so long is given up.
 pub const STALLED_AFTER: Duration = Duration::from_secs(10);
 
@@ -269,6 +271,7 @@ impl StoreMachine {
         let Some(giving) = self.giving(now, from, session) else { return };
         let has = giving.vector.get(&node).copied().unwrap_or_default();
         let more = giving.cut || !giving.ask.is_empty();
+        let was_news = giving.batch > 0;
         self.sync.giving = None;
         self.calm(now, from);
         let link = self.sync.links.of(from);
@@ -278,6 +281,17 @@ impl StoreMachine {
         }
         if more {
             self.changed(now);
+        }
+        self.spread_on(now, was_news);
+    }
+
+    /// Whoever has news tells one after the other, until that is news to nobody: rumor mongering
+    /// with feedback (Demers and others, "Epidemic algorithms for replicated database
+    /// maintenance", 1987). The rest hears of it in the sessions of every second.
+    fn spread_on(&mut self, now: Timestamp, was_news: bool) {
+        self.sync.futile = if was_news { 0 } else { self.sync.futile.saturating_add(1) };
+        if self.sync.futile < FUTILE_MAX {
+            self.push_soon(now);
         }
     }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 use model::Timestamp;
 
 use crate::clock::Stamp;
-use crate::commit::NodeTag;
+use crate::commit::{NodeTag, Position};
 use crate::event::{Alarm, Effect, Origin};
 use crate::machine::StoreMachine;
 use crate::machine::queue::Waiting;
 use crate::replica::Horizons;
+use crate::sync::members::is_roster_key;
 use crate::sync::message::{Body, ClusterId, Message, Refusal};
 
 /// Changes within this go in one session.
@@ -88,6 +89,11 @@ impl StoreMachine {
 
     /// Something is new here: others are to have it soon.
     pub(crate) fn changed(&mut self, now: Timestamp) {
+        self.sync.futile = 0;
+        self.push_soon(now);
+    }
+
+    pub(crate) fn push_soon(&mut self, now: Timestamp) {
         let soon = now.after(PUSH_DELAY);
         self.sync.push_at = Some(self.sync.push_at.map_or(soon, |at| at.min(soon)));
     }
@@ -103,6 +109,16 @@ impl StoreMachine {
         (cluster, listed): (ClusterId, Stamp),
         effects: &mut Vec<Effect>,
     ) {
+        let foreign = cluster != self.sync.standing.cluster;
+        // Until it has joined, another invitation changes nothing.
+        self.sync.standing.foreign = foreign || self.is_joining() && self.sync.standing.foreign;
+        if foreign {
+            // Who was a member elsewhere is nobody here.
+            let history = self.replica.history().iter();
+            let roster = history.filter(|commit| is_roster_key(&commit.key));
+            let roster: Vec<Position> = roster.map(|commit| commit.at).collect();
+            self.forget(&roster, effects);
+        }
         self.sync.standing.cluster = cluster;
         self.sync.standing.listed = listed;
         self.sync.standing.incarnation = self.clock.next(now).0;
