@@ -261,7 +261,16 @@ impl History {
 
     /// The block that holds `at` or would take it, and the index inside of it.
     fn find(&self, at: Position) -> (usize, usize) {
-        let after = self.blocks.partition_point(|block| block.first() <= at);
+        let Some(last) = self.blocks.last() else { return (0, 0) };
+        // What is new comes last, and what was written lately is asked for most.
+        if last.commits.last().is_some_and(|commit| commit.at < at) {
+            return (self.blocks.len() - 1, last.commits.len());
+        }
+        let older = self.blocks.len() - 1;
+        let after = match last.first() <= at {
+            true => older + 1,
+            false => self.blocks[..older].partition_point(|block| block.first() <= at),
+        };
         let at_block = after.saturating_sub(1);
         let index = self
             .blocks

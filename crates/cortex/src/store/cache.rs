@@ -2,6 +2,7 @@
 //! generations: when the young one is full the old one is dropped.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use bytes::Bytes;
 use store::Location;
@@ -11,10 +12,31 @@ const BYTES_MAX: usize = 4 << 20;
 /// What an entry costs beyond its value.
 const OVERHEAD: usize = 96;
 
+/// Places in the log are the store's own choice: nobody can make them collide.
+#[derive(Default)]
+struct PlaceHasher(u64);
+
+impl Hasher for PlaceHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, part: u32) {
+        // Fibonacci hashing: Knuth, The Art of Computer Programming, volume 3, 6.4.
+        self.0 = (self.0 ^ u64::from(part)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+}
+
+type Places = HashMap<(u32, u32), Bytes, BuildHasherDefault<PlaceHasher>>;
+
 #[derive(Default)]
 pub struct ValueCache {
-    young: HashMap<(u32, u32), Bytes>,
-    old: HashMap<(u32, u32), Bytes>,
+    young: Places,
+    old: Places,
     young_bytes: usize,
 }
 

@@ -21,7 +21,7 @@ use store::{Commit, Location, Position};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use self::sessions::Aside;
-use super::local::{Shared, key_of};
+use super::local::Shared;
 use super::log::{Batch, CommitLog, LogError};
 use super::open::Options;
 use super::replication::Incoming;
@@ -320,12 +320,11 @@ impl Committer {
                 Effect::Arrived { arrival, commit } => {
                     let cursor = Cursor { incarnation, arrival: *arrival };
                     let value = self.shared.value(commit, None);
-                    self.shared.announce(cursor, &key_of(&commit.key), value, false);
+                    self.shared.announce(cursor, &commit.key, value, false);
                 }
                 Effect::Expired { arrival, commit } => {
                     let cursor = Cursor { incarnation, arrival: *arrival };
-                    let key = key_of(&commit.key);
-                    self.shared.announce(cursor, &key, None, true);
+                    self.shared.announce(cursor, &commit.key, None, true);
                 }
                 _ => {}
             }
@@ -338,12 +337,11 @@ impl Committer {
         if let (Location::Log { .. }, Some(value)) = (commit.location, &inline) {
             self.shared.cache().put(commit.location, value.clone());
         }
-        let key = key_of(&commit.key);
         let value = self.shared.value(commit, inline);
         if let Some(Value::Away { desk, .. }) = &value {
             desk.look_again();
         }
-        self.shared.announce(cursor, &key, value, false);
+        self.shared.announce(cursor, &commit.key, value, false);
     }
 
     fn answer(&mut self, ticket: Ticket, answer: Written) {

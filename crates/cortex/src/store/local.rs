@@ -153,10 +153,10 @@ impl Shared {
         }
     }
 
-    pub fn announce(&self, cursor: Cursor, key: &Key, value: Option<Value>, expired: bool) {
+    pub fn announce(&self, cursor: Cursor, key: &str, value: Option<Value>, expired: bool) {
         self.watchers().notify(key, cursor, || WatchEvent::Changed {
             cursor,
-            key: key.clone(),
+            key: key_of(key),
             value: value.clone(),
             expired,
         });
@@ -299,7 +299,7 @@ impl LocalStore {
 
     fn announce(&self, machine: &StoreMachine, arrival: u64, key: &Key, value: Option<Value>) {
         let cursor = Cursor { incarnation: machine.arrivals().incarnation(), arrival };
-        self.shared.announce(cursor, key, value, false);
+        self.shared.announce(cursor, key.as_str(), value, false);
     }
 
     fn note(&self, key: &Key) -> Option<Entry> {

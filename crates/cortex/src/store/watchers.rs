@@ -1,7 +1,8 @@
 //! Who watches what. A watcher that does not keep up loses changes and is told so by `Resync`:
 //! the last place of its channel is kept for that.
 
-use model::{Key, Prefix};
+use model::Prefix;
+use store::watch::matches;
 use tokio::sync::mpsc;
 
 use super::{Cursor, Watch, WatchEvent};
@@ -51,10 +52,10 @@ impl Watchers {
 
     /// The change must be readable before this is called. `event` is made only if somebody
     /// watches the key.
-    pub fn notify(&mut self, key: &Key, cursor: Cursor, event: impl Fn() -> WatchEvent) {
+    pub fn notify(&mut self, key: &str, cursor: Cursor, event: impl Fn() -> WatchEvent) {
         let mut closed = false;
         for watcher in &mut self.list {
-            if watcher.after < cursor.arrival && watcher.prefix.matches(key) {
+            if watcher.after < cursor.arrival && matches(&watcher.prefix, key) {
                 watcher.send(event(), cursor);
             }
             closed |= watcher.events.is_closed();
@@ -110,8 +111,7 @@ mod tests {
     }
 
     fn change(watchers: &mut Watchers, arrival: u64) {
-        let key: Key = "k".parse().unwrap();
-        watchers.notify(&key, cursor(arrival), || WatchEvent::Changed {
+        watchers.notify("k", cursor(arrival), || WatchEvent::Changed {
             cursor: cursor(arrival),
             key: "k".parse().unwrap(),
             value: None,

@@ -113,16 +113,16 @@ impl StoreMachine {
                 self.sync.reissuing.remove(&ticket);
                 let commit = Commit { location, ..commit };
                 let position = commit.at;
-                let cid = Some(commit.cid());
-                if self.admit(now, ticket, commit, effects) == Admitted::Conflict {
+                let cid = commit.cid();
+                if self.admit(now, ticket, commit, &cid, effects) == Admitted::Conflict {
                     self.alarm(Alarm::Conflict { position }, effects);
                 }
-                effects.push(Effect::Acknowledge { ticket, cid });
+                effects.push(Effect::Acknowledge { ticket, cid: Some(cid) });
             }
             Entry::Foreign { ticket, commit, origin } => {
                 let commit = Commit { location, ..commit };
-                let position = commit.at;
-                if self.admit(now, ticket, commit, effects) == Admitted::Conflict {
+                let (position, cid) = (commit.at, commit.cid());
+                if self.admit(now, ticket, commit, &cid, effects) == Admitted::Conflict {
                     self.clash(now, position, origin, effects);
                 }
                 self.durable(origin, 1, effects);
@@ -163,10 +163,11 @@ impl StoreMachine {
         now: Timestamp,
         ticket: Ticket,
         commit: Commit,
+        cid: &[u8; 32],
         effects: &mut Vec<Effect>,
     ) -> Admitted {
         self.durable_stamp = self.durable_stamp.max(commit.at.stamp);
-        let admitted = self.replica.admit(commit.clone());
+        let admitted = self.replica.admit_as(commit.clone(), cid);
         if admitted == Admitted::Winner {
             if is_roster_key(&commit.key) {
                 self.read_roster(effects);

@@ -337,7 +337,7 @@ impl State {
 
     fn announce(&mut self, at: u64, key: &Key, value: Option<Value>, expired: bool) {
         let cursor = self.cursor(at);
-        self.watchers.notify(key, cursor, || WatchEvent::Changed {
+        self.watchers.notify(key.as_str(), cursor, || WatchEvent::Changed {
             cursor,
             key: key.clone(),
             value: value.clone(),
