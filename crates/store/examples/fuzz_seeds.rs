@@ -143,7 +143,12 @@ fn records() -> Vec<Vec<u8>> {
     let located = |commit: &Commit, location| Commit { location, ..commit.clone() };
     let horizons = hello().horizons;
     let (promise, clock) = (at(9, "n1").stamp, at(8, "n1").stamp);
-    let standing = Standing { cluster: ClusterId([7; 16]), incarnation: 9, fresh_until: clock };
+    let standing = Standing {
+        cluster: ClusterId([7; 16]),
+        incarnation: 9,
+        fresh_until: clock,
+        ..Standing::default()
+    };
     let block = vec![located(&commits[0], in_log), commits[3].clone()];
     let positions = vec![commits[0].at, commits[1].at];
     let records = [

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Machine, Timestamp};
 use store::event::{Alarm, Change, Effect, Entry, Event, Ticket, Write};
+use store::sync::members::is_roster_key;
 use store::sync::message::{Body, Carried, ClusterId, Hello, Message, Refusal, Vector};
 use store::{Action, Commit, Horizons, Location, NodeTag, Past, Position, Stamp, StoreMachine};
 
@@ -281,7 +282,7 @@ impl Node {
 
     fn notice(&mut self, commit: Commit) {
         let key = commit.key.to_string();
-        if let Some(earlier) = self.shown.get(&key) {
+        if let Some(earlier) = self.shown.get(&key).filter(|_| !is_roster_key(&key)) {
             let back = earlier.at > commit.at && !self.aside.contains(&earlier.at);
             let collected = self.was_collected(earlier);
             assert!(!back || collected, "{commit:?} follows the newer {earlier:?}");
@@ -298,7 +299,8 @@ impl Node {
         self.machine.check_invariants();
         let replica = self.machine.replica();
         replica.check_invariants();
-        for (key, shown) in &self.shown {
+        // Who was a member of another cluster is nobody here, and no user's value.
+        for (key, shown) in self.shown.iter().filter(|(key, _)| !is_roster_key(key)) {
             let kept = match replica.newest(key) {
                 Some(newest) => newest.at >= shown.at,
                 None => self.was_collected(shown),

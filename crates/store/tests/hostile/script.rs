@@ -126,7 +126,7 @@ impl Life<'_> {
             1 => Event::Sync,
             2 => Event::Join {
                 cluster: self.source.pick(&[CLUSTER, ClusterId([9; 16])]),
-                listed: self.source.pick(&[Stamp(0), stamp(1)]),
+                listed: self.source.pick(&[Stamp(0), stamp(self.node.now)]),
             },
             3 => Event::TrustClock,
             4 => Event::Fetched(vec![[1; 32], [5; 32], [6; 32]]),
