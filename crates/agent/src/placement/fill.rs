@@ -144,9 +144,7 @@ impl Placement {
         let seat = &field.seats[at];
         let own = seat.id == self.node;
         let unfit = own && self.is_unfit(now, name);
-        let drained = self.nodes.get(&seat.id).is_some_and(|node| node.view.drained);
-        let takes = seat.takes || (drained && own && mutants::active(mutants::DRAINED_TAKES));
-        if !takes || unfit || !self.may_hold(name, seat) {
+        if !seat.takes || unfit || !self.may_hold(name, seat) {
             return false;
         }
         self.rivals(now, name, place).all(|(id, _, seen)| {

@@ -87,7 +87,8 @@ impl Node {
     /// New slots may go there.
     pub fn takes(&self, now: Timestamp) -> bool {
         let lives = self.alive.unwrap_or_else(|| self.holds(now));
-        lives && !self.view.drained && self.view.capacity.is_some()
+        let drained = self.view.drained && !mutants::active(mutants::DRAINED_TAKES);
+        lives && !drained && self.view.capacity.is_some()
     }
 
     /// Since when it lives without a break; none when it does not.

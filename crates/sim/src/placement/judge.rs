@@ -10,11 +10,17 @@ use super::world::{LEASE_MS, World};
 /// Moves of one slot in an hour without faults, on average, when loads jump every minute.
 pub const MOVES_PER_SLOT_AND_HOUR: u64 = 6;
 
+/// What was claimed before the node was drained may still come.
+const PREPARING_MAX_MS: u64 = 5_000;
+
 impl World {
     /// A slot that starts on another node than before has moved.
     pub(super) fn started(&mut self, at: usize, instance: &InstanceId) {
         if self.homes.insert(instance.clone(), at).is_some_and(|before| before != at) {
             self.moves += 1;
+            let since = self.drained_since.get(&at).copied().unwrap_or(self.now);
+            let late = self.calm && self.now - since > PREPARING_MAX_MS;
+            assert!(!late, "{instance} came to node {at}, which is drained");
         }
     }
 
@@ -117,6 +123,9 @@ impl World {
             let rollout = self.nodes[0].replica.rollout(&name).expect("it was rolled out");
             let over = matches!(rollout.phase, RolloutPhase::Done | RolloutPhase::Failed);
             assert!(over, "{name}: {rollout:?}");
+            if tied.as_ref().is_some_and(|tied| !self.lives(tied)) {
+                continue;
+            }
             for slot in self.wanted_slots(&name) {
                 let process = ProcessType::web();
                 let instance = InstanceId { application: name.clone(), process, slot };
@@ -135,8 +144,9 @@ impl World {
         }
         let more: Vec<_> = homes.keys().filter(|id| !wanted.contains(id)).collect();
         assert!(more.is_empty(), "nobody wants {more:?}");
-        for node in &self.nodes {
-            let claims: Vec<_> = node.replica.claims().map(|(id, at, _)| (id, at)).collect();
+        for node in self.nodes.iter().filter(|node| self.lives(&node.id)) {
+            let claims = node.replica.claims().filter(|(_, at, _)| self.lives(at));
+            let claims: Vec<_> = claims.map(|(id, at, _)| (id, at)).collect();
             assert_eq!(claims.len(), wanted.len(), "claims as {} knows them: {claims:?}", node.id);
         }
     }
@@ -145,6 +155,10 @@ impl World {
         let of = self.nodes[at].processes.iter().filter(|(id, _)| id.instance == *instance);
         let last = of.last().expect("it runs");
         (last.0.generation, last.1.release.clone())
+    }
+
+    fn lives(&self, id: &model::NodeId) -> bool {
+        self.nodes.iter().any(|node| node.id == *id && node.machines.is_some())
     }
 
     fn is_drained(&self, at: usize) -> bool {

@@ -64,6 +64,15 @@ pub fn history(world: &mut World, calm: bool, instances: Option<u64>) {
     world.heal();
     world.run(QUIET_MS);
     world.judge_quiet();
+    if !calm {
+        // What a machine ran that does not come back, others run.
+        let last = world.nodes.len() - 1;
+        world.down(last, true, Some(2 * QUIET_MS));
+        world.run(QUIET_MS);
+        world.judge_quiet();
+        world.run(2 * QUIET_MS);
+        world.judge_quiet();
+    }
     world.loads_vary();
     world.run(QUIET_MS);
     world.judge_quiet();
@@ -159,6 +168,11 @@ impl World {
         view.load = load.or(view.load);
         view.drained = drained.unwrap_or(view.drained);
         if self.nodes[at].machines.is_some() {
+            if !view.drained {
+                self.drained_since.remove(&at);
+            } else if !self.drained_since.contains_key(&at) {
+                self.drained_since.insert(at, self.now);
+            }
             self.tell(|| format!("node {at} is now {view:?}"));
             self.write(at, key, Some(Record::Node(view)));
         }
