@@ -1,6 +1,6 @@
-//! The nodes side by side at one moment: how burdened each is, and who is to take a free slot first.
-//! Weighted rendezvous over what is left of each, so that nodes with the same picture agree. Owns
-//! no state; made anew for each decision.
+//! The nodes side by side at one moment: how burdened each is, and who is to take a free slot
+//! first. Weighted rendezvous over what is left of each, so that nodes with the same picture
+//! agree. Owns no state; made anew for each decision.
 
 use std::cmp::Ordering;
 
@@ -13,8 +13,8 @@ const FULL: Burden = 100 * POINT;
 
 /// A node starts an instance only while its burden exceeds the mean by less (the thesis's rule).
 pub const START_BELOW: Burden = 10 * POINT;
-/// It begins to shed when its burden exceeds the mean by more (the thesis's rule), and goes on until
-/// it could start one again.
+/// It begins to shed when its burden exceeds the mean by more (the thesis's rule), and goes on
+/// until it could start one again.
 pub const SHED_ABOVE: Burden = 20 * POINT;
 /// The rest of a machine is the platform's and the system's, as long as any node has room.
 pub const ROOM: Burden = 90 * POINT;
@@ -112,8 +112,8 @@ impl Field {
         self.seats[at].takes && burden < self.mean() + START_BELOW && burden < ROOM
     }
 
-    /// What decides who takes a slot first: room, then few of the same kind (none at all first, then
-    /// few for its size), then the draw. The least comes first.
+    /// What decides who takes a slot first: room, then few of the same kind (none at all first,
+    /// then few for its size), then the draw. The least comes first.
     pub fn claim_to(&self, at: usize, same: u32, slot: u64) -> ClaimTo {
         let seat = &self.seats[at];
         let level = match same {

@@ -1,5 +1,5 @@
-//! Free slots: who takes which, and when it is this node's turn. A node first assumes, slot by slot,
-//! what the others will do with the same picture; when they do not, it steps in.
+//! Free slots: who takes which, and when it is this node's turn. A node first assumes, slot by
+//! slot, what the others will do with the same picture; when they do not, it steps in.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

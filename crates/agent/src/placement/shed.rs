@@ -108,7 +108,8 @@ impl Placement {
         self.nodes.iter().any(|(id, node)| *id != self.node && node.takes(now))
     }
 
-    /// A drained node offers everything that may run elsewhere, and any node what it cannot prepare.
+    /// A drained node offers everything that may run elsewhere, and any node what it cannot
+    /// prepare.
     fn leave(&mut self, now: Timestamp) {
         let drained = self.nodes.get(&self.node).is_some_and(|node| node.view.drained);
         let others = self.others_take(now);

@@ -152,8 +152,8 @@ impl World {
     }
 
     fn running(&self, at: usize, instance: &InstanceId) -> (u64, model::ReleaseId) {
-        let of = self.nodes[at].processes.iter().filter(|(id, _)| id.instance == *instance);
-        let last = of.last().expect("it runs");
+        let mut of = self.nodes[at].processes.iter().filter(|(id, _)| id.instance == *instance);
+        let last = of.next_back().expect("it runs");
         (last.0.generation, last.1.release.clone())
     }
 

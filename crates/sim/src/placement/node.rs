@@ -82,7 +82,7 @@ impl World {
         let keys: Vec<Key> = node.replica.records.keys().cloned().collect();
         self.tell(|| format!("up {at}"));
         for key in keys {
-            self.to_placement(at, &key);
+            self.tell_placement(at, &key);
         }
         self.placement(at, placement::Event::Read);
         self.disturbed();
@@ -143,7 +143,7 @@ impl World {
     // --- records
 
     pub(super) fn noticed(&mut self, at: usize, key: &Key) {
-        self.to_placement(at, key);
+        self.tell_placement(at, key);
         let Some(name) = key.application().cloned() else { return };
         let node = &self.nodes[at];
         let Some(machines) = &node.machines else { return };
@@ -181,7 +181,7 @@ impl World {
         })
     }
 
-    fn to_placement(&mut self, at: usize, key: &Key) {
+    fn tell_placement(&mut self, at: usize, key: &Key) {
         let replica = &self.nodes[at].replica;
         let event = match (key, replica.get(key)) {
             (Key::Node(id), Some(Record::Node(view))) => {

@@ -16,6 +16,9 @@ pub const LEASE_MS: u64 = 30_000;
 const HAPPENINGS_MAX: u64 = 5_000_000;
 const SAMPLE_MS: u64 = 500;
 
+/// What could not be sent yet.
+type Unsent = BTreeMap<Key, (Stamp, Option<Record>)>;
+
 pub struct World {
     pub now: u64,
     pub tracing: bool,
@@ -28,7 +31,8 @@ pub struct World {
     pub(super) nodes: Vec<Node>,
     /// Ordered pairs through which nothing passes.
     pub(super) cut: BTreeSet<(usize, usize)>,
-    pub(super) waiting: BTreeMap<(usize, usize), BTreeMap<Key, (Stamp, Option<Record>)>>,
+    /// From one node to another.
+    pub(super) waiting: BTreeMap<(usize, usize), Unsent>,
     pub(super) broken: BTreeSet<(ApplicationName, ReleaseId)>,
     pub(super) lives: u64,
     pub(super) next_pid: u32,
