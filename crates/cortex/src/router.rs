@@ -31,11 +31,13 @@ use std::time::Duration;
 
 use ::router::book::IncarnationKey;
 use ::router::book::far::FarDescription;
+use ::router::far::{Outcome, Reply, Room};
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use model::key::Board;
 use model::{ApplicationName, NodeId, ReleaseId, TypedKey};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
 use self::endpoint::Endpoint;
@@ -257,13 +259,17 @@ impl RouterHandle {
     }
 }
 
-/// One thread after the other serves the routers of other nodes. A thread that has no room for one
-/// more drops it, and the other router goes elsewhere.
+/// One thread after the other serves the routers of other nodes. Where there is no room, or this
+/// router has stopped, the other one goes elsewhere.
 fn take_call(shared: &Shared, call: RouterCall) {
     let turn = shared.serials.fetch_add(1, Ordering::Relaxed);
     let count = shared.threads.len().max(1);
     let index = usize::try_from(turn).unwrap_or(0) % count;
-    if let Some(thread) = shared.threads.get(index) {
-        thread.try_send(Command::Far(Box::new(call))).ok();
+    let refused = shared.threads[index].try_send(Command::Far(Box::new(call)));
+    if let Err(TrySendError::Full(Command::Far(call)) | TrySendError::Closed(Command::Far(call))) =
+        refused
+    {
+        let absent = Reply { outcome: Outcome::Absent, keep: false, room: Room::default() };
+        call.refuse(&absent.to_bytes());
     }
 }

@@ -61,7 +61,14 @@ pub struct Connection {
 }
 
 /// Counts a request as under way for as long as it lives.
-struct Busy<'a>(&'a Thread);
+pub struct Busy<'a>(&'a Thread);
+
+impl Busy<'_> {
+    pub fn begin(thread: &Thread) -> Busy<'_> {
+        thread.busy.set(thread.busy.get() + 1);
+        Busy(thread)
+    }
+}
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
@@ -77,12 +84,12 @@ impl Connection {
                 Some(buffer) => buffer,
                 None => match self.first_bytes().await {
                     Some(buffer) => buffer,
+                    None if self.thread.is_stopping() => return Box::pin(host::leave(self)).await,
                     None => return,
                 },
             };
             let thread = self.thread.clone();
-            thread.busy.set(thread.busy.get() + 1);
-            let busy = Busy(&thread);
+            let busy = Busy::begin(&thread);
             let mut out = thread.pool.scratch();
             let after = self.one(&mut buffer, &mut out).await;
             thread.pool.give_back_scratch(out);
@@ -114,7 +121,10 @@ impl Connection {
     /// Waits for a request without holding a buffer. None when none came.
     async fn first_bytes(&self) -> Option<Buffer> {
         loop {
-            stream::within(IDLE_TIME_MAX, self.stream.readable()).await.ok()?;
+            match &self.caller {
+                None => stream::within(IDLE_TIME_MAX, self.stream.readable()).await.ok()?,
+                Some(_) => Box::pin(host::readable(self, IDLE_TIME_MAX)).await?,
+            }
             let mut buffer = self.thread.pool.buffer();
             match self.stream.read_now(&mut buffer) {
                 Ok(1..) => return Some(buffer),
@@ -131,7 +141,7 @@ impl Connection {
     /// None when the client is gone.
     async fn one(&self, buffer: &mut Buffer, out: &mut Vec<u8>) -> Option<After> {
         let ask = match &self.caller {
-            Some(_) => Some(host::read_ask(self, buffer).await?),
+            Some(_) => Some(Box::pin(host::read_ask(self, buffer)).await?),
             None => None,
         };
         let head = match self.head(buffer, out).await? {
@@ -143,7 +153,8 @@ impl Connection {
             }
         };
         if let Some(ask) = ask {
-            return host::serve(self, &ask, head, buffer, out).await;
+            // Apart, so that a client's connection needs no room for it.
+            return Box::pin(host::serve(self, &ask, head, buffer, out)).await;
         }
         let started = Instant::now();
         let application = self.thread.application(&self.scope, &buffer.filled()[head.host.clone()]);

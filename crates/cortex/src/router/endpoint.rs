@@ -1,5 +1,6 @@
 //! One instance that takes requests, or all that another node has, shared by all threads: one word
-//! counts what is in flight and says whether it drains. Draining set and a count of zero is final, because nothing can enter.
+//! counts what is in flight and says whether it drains. Draining set and a count of zero is final,
+//! because nothing can enter.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,14 +1,18 @@
 //! One request on its way to an instance and its answer back: chooses, connects, tries again where
 //! that is safe, and never lets a truncated answer look whole.
 
+mod relay;
+mod reply;
+
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use router::far::{Outcome, REPLY_BYTES, Reply};
+use router::far::Outcome;
 use router::retry::{Progress, may_retry};
 use tokio::net::TcpStream;
 
+use super::Shared;
 use super::connection::{After, Connection, WRITE_TIME_MAX, micros};
 use super::endpoint::{Endpoint, Permit, Reach};
 use super::far::{ask, dial, host};
@@ -17,12 +21,11 @@ use super::http::body::Body;
 use super::http::request::RequestHead;
 use super::http::response::{self, Asked, ResponseHead};
 use super::pages::{self, Page};
-use super::pool::{BUFFER_BYTES, Buffer};
+use super::pool::Buffer;
 use super::queue::{NoPermit, Queue, Reaches};
 use super::stream::{self, fill, write_all};
 use super::table::Application;
 use super::wire::Wire;
-use super::{Shared, tunnel};
 use crate::metrics::{ApplicationRef, Record};
 
 /// Loopback connects at once, or its backlog is full.
@@ -104,7 +107,7 @@ impl Exchange<'_> {
                 Err(_) if self.connection.caller.is_some() => {
                     let whole = body.is_done();
                     self.buffer.consume(early);
-                    return host::busy(self.connection, &self.application, whole).await;
+                    return Box::pin(host::busy(self.connection, &self.application, whole)).await;
                 }
                 Err(page) => return self.fail(page, None, counts).await,
             };
@@ -229,7 +232,7 @@ impl Exchange<'_> {
         let write_failed = write.is_err();
         let mut answer = None;
         if endpoint.site().is_some() {
-            let (reply, rest) = self.reply(&upstream).await?;
+            let (reply, rest) = Box::pin(self.reply(&upstream)).await?;
             endpoint.heard_from(reply, thread.shared.clock.now().0);
             if reply.outcome != Outcome::Taken {
                 thread.pool.give_back(rest);
@@ -290,48 +293,6 @@ impl Exchange<'_> {
         drop(permit);
         let keeps = response::client_keeps_alive(head.body, self.asked()) && finished;
         Ok(if keeps { After::KeepAlive } else { After::close(&self.head, self.buffer) })
-    }
-
-    /// What the router of another node makes of the request. And what came behind that.
-    async fn reply(&mut self, upstream: &Wire) -> Result<(Reply, Buffer), Failed> {
-        let thread = self.connection.thread.clone();
-        let mut answer = thread.pool.buffer();
-        let result = self.reply_into(upstream, &mut answer).await;
-        match result {
-            Ok(reply) => Ok((reply, answer)),
-            Err(failed) => {
-                thread.pool.give_back(answer);
-                Err(failed)
-            }
-        }
-    }
-
-    async fn reply_into(&mut self, upstream: &Wire, answer: &mut Buffer) -> Result<Reply, Failed> {
-        let none = |why| Failed::Instance(Progress::NoAnswer { body_consumed: false }, why);
-        let deadline = tokio::time::Instant::now() + ANSWER_TIME_MAX;
-        loop {
-            let parsed = Reply::parse(answer.filled()).map_err(|_| none("its router misspoke"))?;
-            if let Some(reply) = parsed {
-                answer.consume(REPLY_BYTES);
-                return Ok(reply);
-            }
-            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let filled = tokio::select! {
-                biased;
-                filled = fill(upstream, answer, left) => filled,
-                gone = client_gone(&self.connection.stream, self.buffer) => {
-                    if gone { return Err(Failed::ClientGone) }
-                    continue;
-                }
-            };
-            match filled {
-                Ok(1..) => {}
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    return Err(Failed::TimedOut);
-                }
-                Ok(0) | Err(_) => return Err(none("its router is gone")),
-            }
-        }
     }
 
     /// Tells the router that sent this request, if one did, that its answer follows.
@@ -438,141 +399,6 @@ impl Exchange<'_> {
         }
     }
 
-    /// True when the instance's connection can be used again.
-    async fn relay(
-        &self,
-        upstream: &Wire,
-        mut answer: Buffer,
-        head: ResponseHead,
-        out: &mut Vec<u8>,
-        counts: &mut Counts,
-    ) -> Result<bool, Failed> {
-        let thread = &self.connection.thread;
-        let result = self.relay_with(upstream, &mut answer, head, out, counts).await;
-        thread.pool.give_back(answer);
-        result
-    }
-
-    async fn relay_with(
-        &self,
-        upstream: &Wire,
-        answer: &mut Buffer,
-        head: ResponseHead,
-        out: &mut Vec<u8>,
-        counts: &mut Counts,
-    ) -> Result<bool, Failed> {
-        let client = &self.connection.stream;
-        let decode = matches!(head.body, Body::Chunked(_)) && !self.head.modern;
-        let mut body = head.body;
-        let mut first = true;
-        loop {
-            let was_full = answer.is_full();
-            if decode {
-                let taken = body.decode(answer.filled(), out).map_err(|_| Failed::Truncated)?;
-                answer.consume(taken);
-            } else {
-                let taken = body.accept(answer.filled()).map_err(|_| Failed::Truncated)?;
-                if first {
-                    out.extend_from_slice(&answer.filled()[..taken]);
-                } else {
-                    counts.bytes_out += taken as u64;
-                    let bytes = &answer.filled()[..taken];
-                    let written = write_all(client, bytes, WRITE_TIME_MAX).await;
-                    written.map_err(|_| Failed::ClientGone)?;
-                }
-                answer.consume(taken);
-            }
-            if !out.is_empty() {
-                counts.bytes_out += out.len() as u64;
-                let written = write_all(client, out, WRITE_TIME_MAX).await;
-                written.map_err(|_| Failed::ClientGone)?;
-                out.clear();
-            }
-            first = false;
-            if body.is_done() {
-                return Ok(answer.filled().is_empty());
-            }
-            let long = matches!(body, Body::Length(left) if left > BUFFER_BYTES as u64);
-            if (was_full || long) && !decode {
-                return self.relay_long(upstream, body, counts).await;
-            }
-            match fill(upstream, answer, BODY_IDLE_MAX).await {
-                Ok(0) if body == Body::UntilClose => return Ok(true),
-                Ok(0) | Err(_) => return Err(Failed::Truncated),
-                Ok(_) => {}
-            }
-        }
-    }
-
-    /// The rest of a long body, in large pieces. While nothing comes it holds no buffer.
-    async fn relay_long(
-        &self,
-        upstream: &Wire,
-        mut body: Body,
-        counts: &mut Counts,
-    ) -> Result<bool, Failed> {
-        let thread = &self.connection.thread;
-        loop {
-            let mut piece = thread.pool.large();
-            let read = upstream.read_now(&mut piece);
-            let (passed, was_full) =
-                (self.pass(piece.filled(), &mut body, counts).await, piece.is_full());
-            thread.pool.give_back(piece);
-            let clean = passed?;
-            match read {
-                Ok(_) if body.is_done() => return Ok(clean),
-                Ok(0) if body == Body::UntilClose => return Ok(true),
-                Ok(0) => return Err(Failed::Truncated),
-                // There is more at once: others have their turn first.
-                Ok(_) if was_full => tokio::task::yield_now().await,
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let waited = stream::within(BODY_IDLE_MAX, upstream.readable()).await;
-                    waited.map_err(|_| Failed::Truncated)?;
-                }
-                Err(_) => return Err(Failed::Truncated),
-            }
-        }
-    }
-
-    /// True where all of the piece was of the body.
-    async fn pass(
-        &self,
-        piece: &[u8],
-        body: &mut Body,
-        counts: &mut Counts,
-    ) -> Result<bool, Failed> {
-        let taken = body.accept(piece).map_err(|_| Failed::Truncated)?;
-        let written = write_all(&self.connection.stream, &piece[..taken], WRITE_TIME_MAX).await;
-        written.map_err(|_| Failed::ClientGone)?;
-        counts.bytes_out += taken as u64;
-        Ok(taken == piece.len())
-    }
-
-    async fn upgrade(
-        &mut self,
-        permit: Permit,
-        upstream: Wire,
-        mut answer: Buffer,
-        out: &mut Vec<u8>,
-        counts: &mut Counts,
-    ) -> Result<After, Failed> {
-        out.extend_from_slice(answer.filled());
-        answer.consume(answer.filled().len());
-        let client = &self.connection.stream;
-        let thread = &self.connection.thread;
-        thread.pool.give_back(answer);
-        let written = write_all(client, out, WRITE_TIME_MAX).await;
-        written.map_err(|_| Failed::ClientGone)?;
-        let early = write_all(&upstream, self.buffer.filled(), WRITE_TIME_MAX).await;
-        self.buffer.consume(self.buffer.filled().len());
-        self.record(Some(&permit.endpoint), counts);
-        if early.is_ok() {
-            tunnel::run(&thread.pool, client, &upstream, permit).await;
-        }
-        Ok(After::Close)
-    }
-
     fn asked(&self) -> Asked {
         Asked {
             head: self.head.is_head(),
@@ -631,7 +457,7 @@ fn is_vain(queue: &Queue) -> bool {
 async fn connect(shared: &Shared, endpoint: &Endpoint) -> io::Result<Wire> {
     let address = match &endpoint.reach {
         Reach::Near(address) => *address,
-        Reach::Far(site) => return dial::connect(shared, &site.peer).await,
+        Reach::Far(site) => return Box::pin(dial::connect(shared, &site.peer)).await,
     };
     let upstream = stream::within(CONNECT_TIME_MAX, TcpStream::connect(address)).await?;
     upstream.set_nodelay(true)?;

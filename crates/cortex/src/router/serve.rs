@@ -11,7 +11,7 @@ use std::time::Duration;
 use model::ApplicationName;
 use router::retry::Budget;
 use router::routes;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::Instant;
 
@@ -57,6 +57,8 @@ pub struct Thread {
     pub busy: Cell<usize>,
     connections: Cell<usize>,
     stopping: Cell<bool>,
+    /// Wakes those that wait for other routers' requests.
+    pub leaving: Notify,
     request_id: Cell<u64>,
 }
 
@@ -124,6 +126,7 @@ pub fn run(
         busy: Cell::new(0),
         connections: Cell::new(0),
         stopping: Cell::new(false),
+        leaving: Notify::new(),
         request_id: Cell::new(seed),
     });
     let local = LocalSet::new();
@@ -154,9 +157,19 @@ pub fn run(
         };
         thread.stopping.set(true);
         listeners.values().for_each(AbortHandle::abort);
+        thread.leaving.notify_waiters();
         let deadline = Instant::now() + limit;
-        while thread.busy.get() > 0 && Instant::now() < deadline {
+        loop {
+            // Those that were told to leave are busy with that at the next look.
             tokio::time::sleep(STOP_CHECK).await;
+            while let Ok(command) = commands.try_recv() {
+                if let Command::Far(call) = command {
+                    take_call(&thread, *call);
+                }
+            }
+            if thread.busy.get() == 0 || Instant::now() >= deadline {
+                break;
+            }
         }
     });
     Ok(())

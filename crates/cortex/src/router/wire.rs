@@ -45,14 +45,15 @@ impl Wire {
     pub async fn readable(&self) -> Result<()> {
         match self {
             Wire::Plain(stream) => stream.readable().await,
-            Wire::Sealed(sealed) => sealed.readable().await,
+            // Apart, so that a plain one needs no room for it.
+            Wire::Sealed(sealed) => Box::pin(sealed.readable()).await,
         }
     }
 
     pub async fn write_all(&self, bytes: &[u8], limit: Duration) -> Result<()> {
         match self {
             Wire::Plain(stream) => write_plain(stream, bytes, limit).await,
-            Wire::Sealed(sealed) => sealed.write_all(bytes, limit).await,
+            Wire::Sealed(sealed) => Box::pin(sealed.write_all(bytes, limit)).await,
         }
     }
 

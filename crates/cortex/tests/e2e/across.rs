@@ -7,6 +7,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::machine::free_port;
 use crate::node::Node;
 use crate::outside::{Callers, Connection, Site};
@@ -194,6 +196,24 @@ fn websocket(site: &Site) {
         stream.read_exact(&mut echo).expect("its echo");
         assert_eq!(&echo[2..], text.as_bytes());
     }
+}
+
+/// A machine that stands still refuses nothing and answers nothing.
+#[test]
+fn a_frozen_machine_holds_nobody_up() {
+    let nodes = Two::start();
+    let site = nodes.site();
+    let mut kept = Connection::open(&site).expect("a connection");
+    kept.request("GET", "/", &[], b"").expect("an answer").assert_ok("across: request");
+    nodes.one.signal(Signal::STOP);
+    let post = kept.request("POST", "/echo", &[], b"once").expect("an answer");
+    let error = post.headers.get("x-cortex-error").map(String::as_str);
+    assert!(post.status == 503 && error == Some("node-lost"), "{post:?}");
+    let get = site.get("/");
+    let error = get.headers.get("x-cortex-error").map(String::as_str);
+    assert!(get.status == 503 && error == Some("nodes-unreachable"), "{get:?}");
+    nodes.one.signal(Signal::CONT);
+    nodes.await_answer("across: request");
 }
 
 #[test]

@@ -182,6 +182,10 @@ impl Node {
         String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned()
     }
 
+    pub fn signal(&self, signal: Signal) {
+        kill(self.child.as_ref().expect("the node is up").id(), signal);
+    }
+
     pub fn kill_nine(&mut self) {
         let mut child = self.child.take().expect("the node is up");
         child.kill().expect("it can be killed");

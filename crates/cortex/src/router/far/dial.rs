@@ -1,7 +1,7 @@
 //! Calls the router of another node. The handshake proves to both that the other is a member; the
 //! connection is kept by the thread that called.
 
-use std::io::{Error, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,12 @@ pub async fn connect(shared: &Shared, peer: &Arc<FarPeer>) -> Result<Wire> {
         let called = peers.call_router(&peer.node).await;
         called.map_err(|error| Error::other(format!("{error:#}")))
     };
-    let (tcp, tls) = within(CALL_TIME_MAX, calling).await?.into_inner();
+    let called = tokio::select! {
+        biased;
+        called = within(CALL_TIME_MAX, calling) => called?,
+        () = peer.gone() => return Err(Error::from(ErrorKind::HostUnreachable)),
+    };
+    let (tcp, tls) = called.into_inner();
     let sealed = Sealed::new(tcp, Connection::Client(tls), Some(peer.clone()))?;
     Ok(Wire::Sealed(Box::new(sealed)))
 }

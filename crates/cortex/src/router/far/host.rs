@@ -14,12 +14,12 @@ use tokio::net::TcpStream;
 use tokio_rustls::rustls;
 
 use super::sealed::Sealed;
-use crate::router::connection::{After, Connection, WRITE_TIME_MAX};
+use crate::router::connection::{After, Busy, Connection, WRITE_TIME_MAX};
 use crate::router::forward::{self, Exchange};
 use crate::router::http::request::RequestHead;
 use crate::router::pool::Buffer;
 use crate::router::serve::{Scope, Thread};
-use crate::router::stream::{fill, write_all};
+use crate::router::stream::{close_gently, fill, within, write_all};
 use crate::router::table::Application;
 use crate::router::wire::Wire;
 use crate::store::peers::routers::RouterCall;
@@ -51,6 +51,34 @@ pub fn connection(thread: Rc<Thread>, call: RouterCall) -> io::Result<Connection
     let (wait, told) = (Cell::default(), Cell::default());
     let caller = Some(Caller { node: call.peer, wait, told });
     Ok(Connection { thread, stream, peer, scope: Scope::Host, caller })
+}
+
+/// None when nothing came for so long, or this router is about to stop.
+pub async fn readable(connection: &Connection, limit: Duration) -> Option<()> {
+    let thread = &connection.thread;
+    let leaving = thread.leaving.notified();
+    if thread.is_stopping() {
+        return None;
+    }
+    tokio::select! {
+        biased;
+        () = leaving => None,
+        readable = within(limit, connection.stream.readable()) => readable.ok(),
+    }
+}
+
+/// Whatever is still being sent here was passed on to nobody: the other router hears so before the
+/// connection ends, and goes elsewhere with it.
+pub async fn leave(connection: Connection) {
+    if connection.caller.is_none() {
+        return;
+    }
+    let thread = connection.thread.clone();
+    let _busy = Busy::begin(&thread);
+    if send_back(&connection, Outcome::Absent, Room::default(), false).await.is_ok() {
+        let buffer = close_gently(connection.stream, thread.pool.buffer()).await;
+        thread.pool.give_back(buffer);
+    }
 }
 
 /// What stands before each request. None when the caller is gone, or speaks otherwise.

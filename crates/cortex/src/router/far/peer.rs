@@ -30,6 +30,11 @@ impl FarPeer {
         *self.down.borrow()
     }
 
+    /// Resolves when it is down.
+    pub async fn gone(&self) {
+        self.down.subscribe().wait_for(|down| *down).await.ok();
+    }
+
     /// Resolves once it has been down for as long as anybody waits for it.
     pub async fn given_up(&self) {
         let mut down = self.down.subscribe();

@@ -47,14 +47,12 @@ async fn a_request_reaches_an_instance_that_only_the_other_node_has() {
 #[tokio::test]
 async fn near_instances_come_first_and_far_ones_when_those_are_busy() {
     let near = Backend::start(|mut client| async move {
-        while let Some(request) = client.request().await {
-            if request.contains("/slow") {
-                // Until the test ends.
-                std::future::pending::<()>().await;
-            }
-            client.0.write_all(ok("near").as_bytes()).await.ok();
-            return;
+        let Some(request) = client.request().await else { return };
+        if request.contains("/slow") {
+            // Until the test ends.
+            std::future::pending::<()>().await;
         }
+        client.0.write_all(ok("near").as_bytes()).await.ok();
     })
     .await;
     let far = Backend::named("far").await;
@@ -292,6 +290,36 @@ async fn a_node_that_is_lost_is_told_apart() {
     let reply = pair.near.get("/").await;
     assert_eq!(reply.status, 503);
     assert!(reply.head.contains("X-Cortex-Error: nodes-unreachable\r\n"), "{reply:?}");
+}
+
+#[tokio::test]
+async fn a_router_that_stops_fails_nobody() {
+    let (near, far) = (Backend::named("near").await, Backend::named("far").await);
+    let pair = Pair::new().await;
+    pair.far_claim(1, None, &[(1, Ready, far.port)]);
+    pair.routed().await;
+    let mut client = pair.near.connect().await;
+    client.send(&post("one")).await;
+    assert_eq!(client.reply().await.text(), "far");
+    // Its idle connection ends with the word that nothing was passed on.
+    let stopping = pair.far.router.shared.clone();
+    for thread in &stopping.threads {
+        thread.try_send(crate::router::serve::Command::Stop(DEADLINE)).unwrap();
+    }
+    wait(|| stopping.threads.iter().all(|thread| thread.is_closed())).await;
+    client.send(&post("two")).await;
+    pair.near_claim(2, None, &[(1, Ready, near.port)]);
+    assert_eq!(client.reply().await.text(), "near");
+}
+
+#[test]
+fn a_connection_that_waits_is_small() {
+    fn size<F>(_: impl Fn(crate::router::connection::Connection) -> F) -> usize {
+        size_of::<F>()
+    }
+    // There may be 20,000 of them on each thread.
+    let bytes = size(crate::router::connection::Connection::run);
+    assert!(bytes <= 4096, "{bytes}");
 }
 
 #[tokio::test]

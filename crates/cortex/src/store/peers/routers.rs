@@ -2,7 +2,8 @@
 //! which members do not answer. Must not know what routers say to each other.
 
 use std::collections::BTreeSet;
-use std::net::TcpStream;
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
@@ -31,6 +32,21 @@ impl RouterCall {
     ) -> anyhow::Result<RouterCall> {
         let (stream, tls) = stream.into_inner();
         Ok(RouterCall { peer, stream: stream.into_std()?, tls })
+    }
+}
+
+impl RouterCall {
+    /// Says one word, as far as the other side takes it in at once, and ends.
+    pub fn refuse(mut self, word: &[u8]) {
+        // Whoever does not hear it finds the connection closed.
+        self.tls.writer().write_all(word).ok();
+        self.tls.send_close_notify();
+        while self.tls.wants_write() {
+            if !self.tls.write_tls(&mut self.stream).is_ok_and(|written| written > 0) {
+                return;
+            }
+        }
+        self.stream.shutdown(Shutdown::Write).ok();
     }
 }
 

@@ -1,0 +1,150 @@
+//! The answer on its way to the client: piece by piece, or as a tunnel. Part of one request.
+
+use std::io;
+
+use super::{BODY_IDLE_MAX, Counts, Exchange, Failed};
+use crate::router::connection::{After, WRITE_TIME_MAX};
+use crate::router::endpoint::Permit;
+use crate::router::http::body::Body;
+use crate::router::http::response::ResponseHead;
+use crate::router::pool::{BUFFER_BYTES, Buffer};
+use crate::router::stream::{self, fill, write_all};
+use crate::router::tunnel;
+use crate::router::wire::Wire;
+
+impl Exchange<'_> {
+    /// True when the instance's connection can be used again.
+    pub(super) async fn relay(
+        &self,
+        upstream: &Wire,
+        mut answer: Buffer,
+        head: ResponseHead,
+        out: &mut Vec<u8>,
+        counts: &mut Counts,
+    ) -> Result<bool, Failed> {
+        let thread = &self.connection.thread;
+        let result = self.relay_with(upstream, &mut answer, head, out, counts).await;
+        thread.pool.give_back(answer);
+        result
+    }
+
+    async fn relay_with(
+        &self,
+        upstream: &Wire,
+        answer: &mut Buffer,
+        head: ResponseHead,
+        out: &mut Vec<u8>,
+        counts: &mut Counts,
+    ) -> Result<bool, Failed> {
+        let client = &self.connection.stream;
+        let decode = matches!(head.body, Body::Chunked(_)) && !self.head.modern;
+        let mut body = head.body;
+        let mut first = true;
+        loop {
+            let was_full = answer.is_full();
+            if decode {
+                let taken = body.decode(answer.filled(), out).map_err(|_| Failed::Truncated)?;
+                answer.consume(taken);
+            } else {
+                let taken = body.accept(answer.filled()).map_err(|_| Failed::Truncated)?;
+                if first {
+                    out.extend_from_slice(&answer.filled()[..taken]);
+                } else {
+                    counts.bytes_out += taken as u64;
+                    let bytes = &answer.filled()[..taken];
+                    let written = write_all(client, bytes, WRITE_TIME_MAX).await;
+                    written.map_err(|_| Failed::ClientGone)?;
+                }
+                answer.consume(taken);
+            }
+            if !out.is_empty() {
+                counts.bytes_out += out.len() as u64;
+                let written = write_all(client, out, WRITE_TIME_MAX).await;
+                written.map_err(|_| Failed::ClientGone)?;
+                out.clear();
+            }
+            first = false;
+            if body.is_done() {
+                return Ok(answer.filled().is_empty());
+            }
+            let long = matches!(body, Body::Length(left) if left > BUFFER_BYTES as u64);
+            if (was_full || long) && !decode {
+                return self.relay_long(upstream, body, counts).await;
+            }
+            match fill(upstream, answer, BODY_IDLE_MAX).await {
+                Ok(0) if body == Body::UntilClose => return Ok(true),
+                Ok(0) | Err(_) => return Err(Failed::Truncated),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// The rest of a long body, in large pieces. While nothing comes it holds no buffer.
+    async fn relay_long(
+        &self,
+        upstream: &Wire,
+        mut body: Body,
+        counts: &mut Counts,
+    ) -> Result<bool, Failed> {
+        let thread = &self.connection.thread;
+        loop {
+            let mut piece = thread.pool.large();
+            let read = upstream.read_now(&mut piece);
+            let (passed, was_full) =
+                (self.pass(piece.filled(), &mut body, counts).await, piece.is_full());
+            thread.pool.give_back(piece);
+            let clean = passed?;
+            match read {
+                Ok(_) if body.is_done() => return Ok(clean),
+                Ok(0) if body == Body::UntilClose => return Ok(true),
+                Ok(0) => return Err(Failed::Truncated),
+                // There is more at once: others have their turn first.
+                Ok(_) if was_full => tokio::task::yield_now().await,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let waited = stream::within(BODY_IDLE_MAX, upstream.readable()).await;
+                    waited.map_err(|_| Failed::Truncated)?;
+                }
+                Err(_) => return Err(Failed::Truncated),
+            }
+        }
+    }
+
+    /// True where all of the piece was of the body.
+    async fn pass(
+        &self,
+        piece: &[u8],
+        body: &mut Body,
+        counts: &mut Counts,
+    ) -> Result<bool, Failed> {
+        let taken = body.accept(piece).map_err(|_| Failed::Truncated)?;
+        let written = write_all(&self.connection.stream, &piece[..taken], WRITE_TIME_MAX).await;
+        written.map_err(|_| Failed::ClientGone)?;
+        counts.bytes_out += taken as u64;
+        Ok(taken == piece.len())
+    }
+
+    pub(super) async fn upgrade(
+        &mut self,
+        permit: Permit,
+        upstream: Wire,
+        mut answer: Buffer,
+        out: &mut Vec<u8>,
+        counts: &mut Counts,
+    ) -> Result<After, Failed> {
+        out.extend_from_slice(answer.filled());
+        answer.consume(answer.filled().len());
+        let client = &self.connection.stream;
+        let thread = &self.connection.thread;
+        thread.pool.give_back(answer);
+        let written = write_all(client, out, WRITE_TIME_MAX).await;
+        written.map_err(|_| Failed::ClientGone)?;
+        let early = write_all(&upstream, self.buffer.filled(), WRITE_TIME_MAX).await;
+        self.buffer.consume(self.buffer.filled().len());
+        self.record(Some(&permit.endpoint), counts);
+        if early.is_ok() {
+            tunnel::run(&thread.pool, client, &upstream, permit).await;
+        }
+        Ok(After::Close)
+    }
+}
