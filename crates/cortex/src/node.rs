@@ -53,6 +53,8 @@ pub struct NodeConfig {
     pub redis: Option<SocketAddr>,
     /// Router threads; none for one per core.
     pub threads: Option<usize>,
+    /// Reported as this node's load; none for what is measured.
+    pub load: Option<u32>,
     /// Tests may arm fail points through the API.
     pub fail_points: bool,
     /// Where applications find programs: this process's own `PATH`.
@@ -188,9 +190,9 @@ impl Node {
         }));
         let failing = faults.clone();
         parts.spawn(supervise("metrics", move || metrics.clone().run(failing.clone())));
-        let (loaded, of) = (store.clone(), id.clone());
+        let (loaded, of, fixed) = (store.clone(), id.clone(), config.load);
         parts.spawn(supervise("load", move || {
-            crate::agent::load::run(loaded.clone(), of.clone(), clock)
+            crate::agent::load::run(loaded.clone(), of.clone(), clock, fixed)
         }));
         Ok((parts, control))
     }

@@ -11,16 +11,24 @@ use model::{NodeId, TypedKey};
 use crate::driver::Clock;
 use crate::store::SharedStore;
 
-/// Runs until writing fails.
-pub async fn run(store: SharedStore, node: NodeId, clock: Clock) -> anyhow::Result<()> {
+/// Runs until writing fails. `fixed` is reported instead of what is measured.
+pub async fn run(
+    store: SharedStore,
+    node: NodeId,
+    clock: Clock,
+    fixed: Option<u32>,
+) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism()?.get();
     let mut written: Option<u32> = None;
     loop {
-        let percent = percent(
-            &std::fs::read_to_string("/proc/loadavg")?,
-            &std::fs::read_to_string("/proc/meminfo")?,
-            cores,
-        )?;
+        let percent = match fixed {
+            Some(percent) => percent,
+            None => percent(
+                &std::fs::read_to_string("/proc/loadavg")?,
+                &std::fs::read_to_string("/proc/meminfo")?,
+                cores,
+            )?,
+        };
         if written.is_none_or(|before| before.abs_diff(percent) >= LOAD_CHANGE_PERCENT) {
             let load = NodeLoad {
                 v: RECORD_VERSION,

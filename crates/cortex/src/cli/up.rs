@@ -47,6 +47,9 @@ pub struct Up {
     /// Router threads [default: one per core]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
+    /// Report this load in percent instead of what /proc says, where that is of a whole host
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    load: Option<u32>,
     /// Log more
     #[arg(short, long)]
     verbose: bool,
@@ -78,6 +81,7 @@ impl Up {
             store: self.store.clone(),
             redis: self.redis,
             threads: self.threads.map(usize::from),
+            load: self.load,
             fail_points: self.fail_points,
             search_path: std::env::var("PATH").unwrap_or_default(),
         };
@@ -134,6 +138,7 @@ impl Up {
             .args(["--store", &self.store.to_string(), "--data-dir"])
             .arg(layout.root())
             .args(self.threads.map(|threads| format!("--threads={threads}")))
+            .args(self.load.map(|load| format!("--load={load}")))
             .args(self.peers.arguments())
             .args(self.redis.map(|address| format!("--redis={address}")))
             .args(self.verbose.then_some("--verbose"))

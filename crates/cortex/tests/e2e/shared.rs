@@ -34,11 +34,21 @@ fn await_shares(node: &Node, what: &str, good: impl Fn(&BTreeMap<String, usize>)
 
 #[test]
 fn two_nodes_share_an_application_and_one_takes_over() {
-    let mut one = Node::start_with(&["--listen", &format!("127.0.0.1:{}", free_port())]);
+    // Both are on one machine, whose load has other causes.
+    let load = "--load=20";
+    let listen = format!("127.0.0.1:{}", free_port());
+    let mut one = Node::start_with(&["--listen", &listen, load]);
     let invitation = one.cortex(&["store", "invite"]);
     let listen = format!("127.0.0.1:{}", free_port());
-    let two = Node::start_with(&["--listen", &listen, "--join", invitation.trim()]);
+    let two = Node::start_with(&["--listen", &listen, "--join", invitation.trim(), load]);
     let (first, second) = (id_of(&one), id_of(&two));
+    // Whoever has just come is given something later, when what runs has run for a while.
+    for (node, other) in [(&one, &second), (&two, &first)] {
+        wait_for("the nodes to know each other", STATE_DEADLINE, || {
+            let known = node.cortex(&["store", "ls", &format!("node::{other}")]);
+            if known.contains("::load") { Ok(()) } else { Err(known) }
+        });
+    }
     let project = one.path(NAME);
     copy_of_example(NAME, &project);
     one.push(&project, NAME);
