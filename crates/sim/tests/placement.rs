@@ -1,4 +1,5 @@
-//! Many seeded histories of clusters. `SIM_SEEDS` says how many, `SIM_SEED` replays one and prints it.
+//! Many seeded histories of clusters. `SIM_SEEDS` says how many, `SIM_SEED` replays one and prints
+//! it.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

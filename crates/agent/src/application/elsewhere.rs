@@ -1,5 +1,5 @@
-//! What other nodes have of the application: their claims, who of them lives, who has its files, and
-//! this node's own places among all. Decides nothing; read by plan and rollout.
+//! What other nodes have of the application: their claims, who of them lives, who has its files,
+//! and this node's own places among all. Decides nothing; read by plan and rollout.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -171,7 +171,7 @@ impl World {
             let Some(machine) = self.hosts[host].machine() else { continue };
             let joins = machine.sync().standing().fresh_until == Stamp(u64::MAX);
             let other = machine.sync().standing().cluster != CLUSTER;
-            // A disk may have taken the newest entry with it, and what is left is of an earlier stay.
+            // A disk may have taken the newest entry with it; what is left is of an earlier stay.
             let since = self.hosts[member]
                 .machine()
                 .and_then(|machine| machine.sync().members().since(self.hosts[host].tag));
