@@ -95,7 +95,7 @@ impl StoreMachine {
             // Alone, nobody else's stamps can be in the way.
             doubt: if alone { None } else { doubt(now, past.clock) },
             alarmed: BTreeSet::new(),
-            sync: Sync::new(standing, standing_kept, members, Links::new(incarnation), now),
+            sync: Sync::new(standing, standing_kept, members, Links::new(node, incarnation), now),
         }
     }
 

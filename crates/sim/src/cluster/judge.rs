@@ -49,8 +49,9 @@ impl World {
         }
     }
 
-    /// These entries can be lost no more, unless the disk is.
-    pub(crate) fn durable(&mut self, host: usize, entries: &[Entry]) {
+    /// These entries can be lost no more, unless the disk is. True if the roster is to be read
+    /// again once the node holds them.
+    pub(crate) fn durable(&mut self, host: usize, entries: &[Entry]) -> bool {
         let outside = self.is_outside(host);
         let mut roster = false;
         for entry in entries {
@@ -96,9 +97,7 @@ impl World {
                 _ => {}
             }
         }
-        if roster {
-            self.read_roster();
-        }
+        roster
     }
 
     /// Who was waiting for this entry on the roster.
@@ -109,7 +108,7 @@ impl World {
     }
 
     /// Who was removed, by the newest word on it.
-    fn read_roster(&mut self) {
+    pub(crate) fn read_roster(&mut self) {
         let mut removed = false;
         for host in 0..self.hosts.len() {
             let key = super::operator::roster_key(host);

@@ -71,8 +71,11 @@ impl World {
         }
         self.tell(|| format!("n{host} keeps {batch}: {}", shown(&sent.entries)));
         let locations = self.hosts[host].disk.sync(batch);
-        self.durable(host, &sent.entries);
+        let roster = self.durable(host, &sent.entries);
         self.act(host, Event::Persisted { batch, locations });
+        if roster {
+            self.read_roster();
+        }
         self.judge_host(host);
     }
 

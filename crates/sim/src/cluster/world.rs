@@ -322,7 +322,9 @@ impl World {
         self.tell(|| format!("n{host} {}, {torn:?}", if closed { "stops" } else { "crashes" }));
         if let Some(batch) = batch.filter(|_| survived) {
             let entries: Vec<Entry> = batch.entries;
-            self.durable(host, &entries);
+            if self.durable(host, &entries) {
+                self.read_roster();
+            }
         }
         self.hosts[host].forget_process();
         self.judge_host(host);

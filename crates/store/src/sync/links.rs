@@ -35,7 +35,11 @@ pub struct Links {
 }
 
 impl Links {
-    pub fn new(seed: u64) -> Links {
+    /// Nodes that start at one instant must not all choose the same peer.
+    pub fn new(node: NodeTag, incarnation: u64) -> Links {
+        let seed = node.as_str().bytes().fold(incarnation, |seed, byte| {
+            (seed ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
         Links { links: BTreeMap::new(), chance: seed }
     }
 
