@@ -121,6 +121,9 @@ impl World {
             // Whoever let it in failed before the roster had it, so there was no answer.
             self.tell(|| format!("n{host} is not let in"));
             self.hosts[host].joining = false;
+            // It waits for what an invitation before has promised, if it does.
+            let standing = self.hosts[host].machine().map(|machine| machine.sync().standing());
+            self.hosts[host].invited = standing.map(|standing| standing.listed);
             self.hosts[host].connected = self.hosts[host].cluster == CLUSTER;
             return;
         };
