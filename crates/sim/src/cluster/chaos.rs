@@ -190,6 +190,10 @@ impl World {
             self.stop(host, false);
             self.start_later(host);
         }
+        self.lose_disk_of(host);
+    }
+
+    pub(crate) fn lose_disk_of(&mut self, host: usize) {
         self.count(Fault::LostDisk);
         self.tell(|| format!("n{host} has an empty disk"));
         self.hosts[host].disk = Disk::default();

@@ -95,6 +95,7 @@ impl World {
         // Whoever joined besides would bring what it wrote by itself.
         let outside = (0..self.hosts.len()).filter(|host| !members.contains(host));
         outside.collect::<Vec<_>>().into_iter().for_each(|host| self.leave_out(host));
+        let members = self.while_one_knows(members);
         let backup = members.last().map(|last| self.hosts[*last].disk.clone());
         let members = self.while_one_is_away(members);
         let members = self.until_collected(members);
@@ -108,6 +109,34 @@ impl World {
             self.judge_end(&members);
             assert_eq!(self.contents(members[0]), before, "an old disk changed what is read");
         }
+    }
+
+    /// A member writes what only one other hears of, loses its disk, and is let in again by that
+    /// other alone; whom it can reach at first knows nothing of all that.
+    fn while_one_knows(&mut self, members: Vec<usize>) -> Vec<usize> {
+        let [first, others @ .., last] = members.as_slice() else { return members };
+        if others.is_empty() {
+            return members;
+        }
+        let (first, last) = (*first, *last);
+        let apart = |from: &[usize], to: &[usize]| {
+            let pairs = from.iter().flat_map(|a| to.iter().map(move |b| (*a, *b)));
+            pairs.flat_map(|(a, b)| [(a, b), (b, a)]).collect::<Vec<_>>()
+        };
+        self.network.blocked.extend(apart(&[first, last], others));
+        self.set(last, "k::2".parse().expect("a valid key"));
+        self.run_until(self.now + 3 * ROUND_MS);
+        self.stop(last, false);
+        self.lose_disk_of(last);
+        self.network.blocked.clear();
+        self.network.blocked.extend(apart(&[first], &[others, &[last]].concat()));
+        self.start(last);
+        self.invite_by(first, last);
+        self.run_until(self.now + 20 * ROUND_MS);
+        self.network.blocked.clear();
+        let members = self.until_converged(QUIET_MS_MAX);
+        self.judge_end(&members);
+        members
     }
 
     fn leave_out(&mut self, host: usize) {

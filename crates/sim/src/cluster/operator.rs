@@ -97,7 +97,12 @@ impl World {
 
     /// Puts a node on the roster and tells it to join.
     pub(crate) fn invite(&mut self, host: usize) {
-        let Some(member) = self.sound_member().filter(|member| *member != host) else { return };
+        if let Some(member) = self.sound_member().filter(|member| *member != host) {
+            self.invite_by(member, host);
+        }
+    }
+
+    pub(crate) fn invite_by(&mut self, member: usize, host: usize) {
         self.tell(|| format!("n{member} lets n{host} join"));
         self.count(if self.hosts[host].was_evicted { Fault::Rejoin } else { Fault::Join });
         if !self.hosts[host].connected && !self.hosts[host].replica().history().is_empty() {
