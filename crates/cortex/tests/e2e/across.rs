@@ -209,9 +209,12 @@ fn a_frozen_machine_holds_nobody_up() {
     let post = kept.request("POST", "/echo", &[], b"once").expect("an answer");
     let error = post.headers.get("x-cortex-error").map(String::as_str);
     assert!(post.status == 503 && error == Some("node-lost"), "{post:?}");
-    let get = site.get("/");
-    let error = get.headers.get("x-cortex-error").map(String::as_str);
-    assert!(get.status == 503 && error == Some("nodes-unreachable"), "{get:?}");
+    wait_for("the loss to be told", STATE_DEADLINE, || {
+        let get = site.try_get("/")?;
+        assert_eq!(get.status, 503, "{get:?}");
+        let told = get.headers.get("x-cortex-error").is_some_and(|why| why == "nodes-unreachable");
+        if told { Ok(()) } else { Err(format!("{get:?}")) }
+    });
     nodes.one.signal(Signal::CONT);
     nodes.await_answer("across: request");
 }

@@ -275,6 +275,10 @@ impl Drop for Node {
         if std::thread::panicking() {
             eprintln!("--- the node's output:\n{}---", self.log());
         }
+        if self.child.is_some() {
+            // A test that failed while the node was stopped would wait for it here for ever.
+            self.signal(Signal::CONT);
+        }
         let orderly = self.child.is_some() && self.run(&["down"]).status.success();
         if let Some(mut child) = self.child.take() {
             if !orderly {
