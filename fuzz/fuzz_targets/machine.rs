@@ -4,8 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-// The tests look at more of it than the scripts do.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the tests look at more of it than the scripts do")]
 #[path = "../../crates/store/tests/hostile/node.rs"]
 mod node;
 #[path = "../../crates/store/tests/hostile/script.rs"]

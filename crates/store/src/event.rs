@@ -7,7 +7,7 @@ use model::{Key, Timestamp};
 use thiserror::Error;
 
 use crate::clock::Stamp;
-use crate::commit::{Commit, Location, NodeTag, Position};
+use crate::commit::{Action, Commit, Location, NodeTag, Position};
 use crate::expiry::Expiry;
 use crate::record::Record;
 use crate::replica::Horizons;
@@ -37,6 +37,19 @@ pub enum Change {
 }
 
 impl Change {
+    /// What makes such a commit once more.
+    pub fn again(commit: &Commit) -> Change {
+        match (commit.action, commit.location) {
+            (Action::Delete, _) => Change::Delete,
+            (Action::Set { hash, sha1, size, expires }, Location::Log { .. }) => {
+                Change::SetInline { hash, sha1, size, expires }
+            }
+            (Action::Set { hash, sha1, size, expires }, _) => {
+                Change::SetFile { hash, sha1, size, expires }
+            }
+        }
+    }
+
     /// Whether the key has a value at this time once the change is made.
     pub(crate) fn lives(&self, now: Timestamp) -> bool {
         match self {

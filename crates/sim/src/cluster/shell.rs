@@ -233,13 +233,7 @@ impl World {
         let mut writes = Vec::new();
         for (at, key) in anew {
             let commit = commits.iter().find(|commit| commit.at == *at).expect("it is aside");
-            let change = match commit.action {
-                Action::Delete => Change::Delete,
-                Action::Set { hash, sha1, size, expires } => match commit.location {
-                    Location::Log { .. } => Change::SetInline { hash, sha1, size, expires },
-                    _ => Change::SetFile { hash, sha1, size, expires },
-                },
-            };
+            let change = Change::again(commit);
             let value = self.value_of(host, commit).unwrap_or_default();
             let ticket = self.hosts[host].take_ticket(value);
             let key = key.parse().expect("a key that was one");

@@ -4,7 +4,7 @@ use model::{Key, Timestamp};
 
 use super::StoreMachine;
 use super::queue::{FULL_DISK_PAUSE, Waiting};
-use crate::commit::{Action, Commit, Location, Position};
+use crate::commit::{Commit, Location, Position};
 use crate::event::{Alarm, Change, Effect, Entry, Origin, Ticket, Unwritten, Write};
 use crate::replica::Admitted;
 use crate::sync::members::is_roster_key;
@@ -193,12 +193,5 @@ impl StoreMachine {
 /// The write that a commit came from; its value is still under its ticket.
 fn written_again(ticket: Ticket, commit: &Commit) -> Option<Write> {
     let key: Key = commit.key.parse().ok()?;
-    let change = match commit.action {
-        Action::Delete => Change::Delete,
-        Action::Set { hash, sha1, size, expires } => match commit.location {
-            Location::Log { .. } => Change::SetInline { hash, sha1, size, expires },
-            _ => Change::SetFile { hash, sha1, size, expires },
-        },
-    };
-    Some(Write { ticket, key, change, only_over: None })
+    Some(Write { ticket, key, change: Change::again(commit), only_over: None })
 }

@@ -196,19 +196,13 @@ impl Committer {
     }
 
     fn issue(&mut self, commit: &Commit, key: &Arc<str>, value: Bytes) -> Option<Write> {
-        let change = match (commit.action, commit.location) {
-            (Action::Delete, _) => Change::Delete,
-            (Action::Set { hash, sha1, size, expires }, Location::Log { .. }) => {
-                Change::SetInline { hash, sha1, size, expires }
-            }
-            (Action::Set { hash, sha1, size, expires }, Location::File) => {
-                self.shared.values.renew(&hash).ok()?;
-                Change::SetFile { hash, sha1, size, expires }
-            }
+        match (commit.action, commit.location) {
+            (Action::Set { hash, .. }, Location::File) => self.shared.values.renew(&hash).ok()?,
             (Action::Set { .. }, Location::Nowhere) => return None,
-        };
+            _ => {}
+        }
         let ticket = self.expect(value, None);
         let key = key.parse().ok()?;
-        Some(Write { ticket, key, change, only_over: None })
+        Some(Write { ticket, key, change: Change::again(commit), only_over: None })
     }
 }
