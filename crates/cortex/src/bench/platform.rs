@@ -170,19 +170,19 @@ fn print_table(figures: &Figures) {
     );
     println!("killed instance answers again (worst)         {:>10.2} s    1.00 s", worst(back));
     println!(
-        "idle node, resident                          {:>10.1} MB   20.0 MB",
+        "idle node, resident                          {:>10.1} MiB  20.0 MiB",
         mb(figures.idle_node_rss_kb)
     );
     println!(
-        "idle node, proportional share                {:>10.1} MB",
+        "idle node, proportional share                {:>10.1} MiB",
         mb(figures.idle_node_pss_kb)
     );
     println!(
-        "shim, private                                {:>10.2} MB    1.00 MB",
+        "shim, private                                {:>10.2} MiB   1.00 MiB",
         mb(figures.shim_private_kb)
     );
     println!(
-        "binary                                       {:>10.1} MB   15.0 MB",
+        "binary                                       {:>10.1} MiB  15.0 MiB",
         mb(figures.binary_bytes / 1024)
     );
 }
