@@ -171,22 +171,22 @@ fn print_table(figures: &Figures) {
     println!("killed instance answers again (worst)         {:>10.2} s    1.00 s", worst(back));
     println!(
         "idle node, resident                          {:>10.1} MiB  20.0 MiB",
-        mb(figures.idle_node_rss_kb)
+        mib(figures.idle_node_rss_kb)
     );
     println!(
         "idle node, proportional share                {:>10.1} MiB",
-        mb(figures.idle_node_pss_kb)
+        mib(figures.idle_node_pss_kb)
     );
     println!(
         "shim, private                                {:>10.2} MiB   1.00 MiB",
-        mb(figures.shim_private_kb)
+        mib(figures.shim_private_kb)
     );
     println!(
         "binary                                       {:>10.1} MiB  15.0 MiB",
-        mb(figures.binary_bytes / 1024)
+        mib(figures.binary_bytes / 1024)
     );
 }
 
-fn mb(kb: u64) -> f64 {
+fn mib(kb: u64) -> f64 {
     kb as f64 / 1024.0
 }
