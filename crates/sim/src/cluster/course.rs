@@ -1,5 +1,6 @@
 //! The course of one history, from the founding of a cluster to the quiet at its end.
 
+use model::Key;
 use store::{Change, Stamp};
 
 use super::chaos::SKEW_MS;
@@ -13,6 +14,8 @@ const COLLECT_MS_MAX: u64 = 400_000;
 const ROUND_MS: u64 = 1000;
 /// One of so many histories goes on until its garbage is collected.
 const COLLECTED_OF: u64 = 6;
+/// Promises and vectors are kept twice meanwhile.
+const KEPT_MS: u64 = 70_000;
 /// Long enough for whoever forgets a member that is away to collect what that one has not.
 const AWAY_ROUNDS: u64 = 20;
 
@@ -95,6 +98,7 @@ impl World {
         // Whoever joined besides would bring what it wrote by itself.
         let outside = (0..self.hosts.len()).filter(|host| !members.contains(host));
         outside.collect::<Vec<_>>().into_iter().for_each(|host| self.leave_out(host));
+        let members = self.while_one_hears_late(members);
         let members = self.while_one_knows(members);
         let backup = members.last().map(|last| self.hosts[*last].disk.clone());
         let members = self.while_one_is_away(members);
@@ -111,6 +115,49 @@ impl World {
         }
     }
 
+    fn part(&mut self, some: &[usize], others: &[usize]) {
+        let pairs = some.iter().flat_map(|a| others.iter().map(move |b| (*a, *b)));
+        self.network.blocked.extend(pairs.flat_map(|(a, b)| [(a, b), (b, a)]));
+    }
+
+    /// A member is removed, and the last to hear of it has taken a delete from it meanwhile that
+    /// nobody else knows; it squashes before it can tell.
+    fn while_one_hears_late(&mut self, members: Vec<usize>) -> Vec<usize> {
+        let [gone, others @ .., last] = members.as_slice() else { return members };
+        let [first, ..] = others else { return members };
+        let (gone, first, last) = (*gone, *first, *last);
+        if self.random.chance(50) {
+            return members;
+        }
+        let key: Key = "k::3".parse().expect("a valid key");
+        self.set(first, key.clone());
+        self.until_converged(QUIET_MS_MAX);
+        let rest = [others, &[last]].concat();
+        self.part(&[gone], &rest);
+        self.write(gone, key, Change::Delete, Vec::new());
+        self.run_until(self.now + KEPT_MS);
+        self.network.blocked.clear();
+        self.part(&[gone, last], others);
+        self.run_until(self.now + 3 * ROUND_MS);
+        self.evict_by(first, gone);
+        self.run_until(self.now + KEPT_MS);
+        self.network.blocked.clear();
+        self.part(&[gone], &rest);
+        let end = self.now + 20 * ROUND_MS;
+        while self.now < end && self.roster_of(last).contains(&self.hosts[gone].tag) {
+            self.run_until(self.now + 1);
+        }
+        self.run_until(self.now + 10);
+        self.part(&[last], others);
+        self.squash(last);
+        self.run_until(self.now + KEPT_MS);
+        self.leave_out(gone);
+        self.network.blocked.clear();
+        let members = self.until_converged(QUIET_MS_MAX);
+        self.judge_end(&members);
+        members
+    }
+
     /// A member writes what only one other hears of, loses its disk, and is let in again by that
     /// other alone; whom it can reach at first knows nothing of all that.
     fn while_one_knows(&mut self, members: Vec<usize>) -> Vec<usize> {
@@ -119,17 +166,13 @@ impl World {
             return members;
         }
         let (first, last) = (*first, *last);
-        let apart = |from: &[usize], to: &[usize]| {
-            let pairs = from.iter().flat_map(|a| to.iter().map(move |b| (*a, *b)));
-            pairs.flat_map(|(a, b)| [(a, b), (b, a)]).collect::<Vec<_>>()
-        };
-        self.network.blocked.extend(apart(&[first, last], others));
+        self.part(&[first, last], others);
         self.set(last, "k::2".parse().expect("a valid key"));
         self.run_until(self.now + 3 * ROUND_MS);
         self.stop(last, false);
         self.lose_disk_of(last);
         self.network.blocked.clear();
-        self.network.blocked.extend(apart(&[first], &[others, &[last]].concat()));
+        self.part(&[first], &[others, &[last]].concat());
         self.start(last);
         self.invite_by(first, last);
         self.run_until(self.now + 20 * ROUND_MS);

@@ -10,13 +10,18 @@ use store::sync::message::{Body, Message, Refusal, Vector};
 use store::{Commit, NodeTag, Position, Stamp};
 
 use super::chaos::SKEW_MS;
-use super::host::State;
+use super::host::{Host, State};
 use super::ledger::Gone;
 use super::shell::{named, placed};
 use super::world::{CLUSTER, World};
 
 /// Values that a node's machine has not released: the waiting, the parked and some batches.
 const VALUES_MAX: usize = 4096;
+
+fn lists(host: &Host, other: &Host) -> bool {
+    let entry = host.replica().newest(&format!("cluster::nodes::{}", other.tag.as_str()));
+    entry.is_some_and(|commit| !commit.is_delete())
+}
 
 impl World {
     fn standing(&self, host: usize) -> Standing {
@@ -128,7 +133,15 @@ impl World {
         let counted = |gone: Gone| {
             let hosts = self.hosts.iter();
             let inside = hosts.filter(|host| host.cluster == CLUSTER && !host.joining);
-            inside.filter(move |host| gone == Gone::Disk || !host.evicted).collect::<Vec<_>>()
+            let inside: Vec<_> =
+                inside.filter(move |host| gone == Gone::Disk || !host.evicted).collect();
+            // What is on nobody else's roster is heard by nobody.
+            let alone = inside.len() == 1;
+            let known = |host: &Host| {
+                let mut others = inside.iter().filter(|other| other.tag != host.tag);
+                alone || gone == Gone::Member || others.any(|other| lists(other, host))
+            };
+            inside.iter().copied().filter(|host| known(host)).collect::<Vec<_>>()
         };
         let hosts = counted(gone);
         // What a clock that is ahead has stamped will be stamped anew, and covers nothing.

@@ -148,10 +148,14 @@ impl World {
             && self.hosts[host].connected
             && !self.hosts[host].evicted
         {
-            self.tell(|| format!("n{member} removes n{host}"));
-            self.count(Fault::Eviction);
-            self.write(member, roster_key(host), Change::Delete, Vec::new());
+            self.evict_by(member, host);
         }
+    }
+
+    pub(crate) fn evict_by(&mut self, member: usize, host: usize) {
+        self.tell(|| format!("n{member} removes n{host}"));
+        self.count(Fault::Eviction);
+        self.write(member, roster_key(host), Change::Delete, Vec::new());
     }
 
     /// An operator squashes nearly everything that a node's clock has seen.

@@ -9,17 +9,18 @@ use crate::commit::Position;
 use crate::history::History;
 use crate::sync::message::{Answer, Held, Range, ShortId, Summary};
 
-/// Up to so many commits are named one by one: about what 16 fingerprints take.
+/// Up to so many commits are named one by one: about what two more rounds take.
 pub const IDS_MAX: usize = 24;
 /// The next older suffix is so many times as long as the one before.
 const SUFFIX_GROWTH: usize = 4;
-/// A range that differs is looked at in so many parts.
-const PARTS: usize = 16;
-/// Answered by at most 16 parts of some 35 bytes each: a message stays below 600 kB.
+/// A range that differs is looked at in so many parts: 16 would take half the rounds, and half as
+/// many bytes more.
+const PARTS: usize = 4;
+/// Answered by at most 24 ids of 16 bytes each: a message stays below 450 kB.
 pub const SUMMARIES_MAX: usize = 1024;
 /// A session pushes at most so many commits before the next begins: 6 MiB of positions.
 pub const LACKING_MAX: usize = 1 << 18;
-/// Each round cuts ranges to a sixteenth: far more than any history takes.
+/// Each round cuts ranges to a quarter: more than any history takes.
 pub const ROUNDS_MAX: u32 = 64;
 
 /// One message makes a node look through so many commits to find ids: a fifth of a second. Ranges
