@@ -126,7 +126,7 @@ pub struct Adopted {
     pub exit: Option<Exit>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exit {
     /// For people: "exit status 1", "killed by signal 9".
     pub how: String,
@@ -134,6 +134,8 @@ pub struct Exit {
     pub success: bool,
     /// The end of its output.
     pub last_words: String,
+    /// Its shim stopped it, as no node process spoke to it for longer than the lease.
+    pub lease_over: bool,
 }
 
 /// Why a build or release step failed.

@@ -9,6 +9,7 @@ pub mod record;
 mod child;
 mod connection;
 mod hold;
+pub mod lease;
 pub mod log;
 mod output;
 mod tree;

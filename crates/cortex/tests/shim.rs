@@ -377,6 +377,35 @@ async fn an_exit_that_nobody_heard_is_told_later() {
     assert!(place.launcher().adopt().await.unwrap().is_empty());
 }
 
+/// Both were given the same lease; only one is still spoken to.
+#[tokio::test]
+async fn what_no_node_speaks_to_is_stopped_when_its_lease_is_over() {
+    const LEASE: Duration = Duration::from_secs(8);
+    let place = Place::new();
+    let (kept, left) = (place.launcher(), place.launcher());
+    kept.lease(Some(LEASE));
+    left.lease(Some(LEASE));
+    let spec = place.shell("trap 'exit 0' TERM; while :; do sleep 0.1; done");
+    let held = kept.launch(spec.clone()).await.unwrap();
+    let other = left.launch(LaunchSpec { purpose: purpose(2), ..spec.clone() }).await.unwrap();
+    let unlimited = place.launcher();
+    let third = unlimited.launch(LaunchSpec { purpose: purpose(3), ..spec }).await.unwrap();
+    let (process, forever) = (other.process().clone(), third.process().clone());
+    drop((other, third));
+    let since = Instant::now();
+    until("the end of the lease", || !is_alive(&process)).await;
+    // Its last renewal was before that.
+    assert!(since.elapsed() >= LEASE / 2, "stopped long before the lease was over");
+    assert!(held.exit().borrow().is_none() && is_alive(held.process()), "this one was renewed");
+    assert!(is_alive(&forever), "this one has no limit");
+    let exit = place.root.path().join("data/run").join(purpose(2).id()).join("exit.json");
+    until("exit.json", || exit.exists()).await;
+    let next = place.launcher().adopt().await.unwrap();
+    let told = next.iter().find(|one| *one.purpose() == purpose(2)).expect("it is told later");
+    let exit = exit_of(&**told).await;
+    assert!(exit.lease_over && exit.how.contains("longer than the lease"), "{exit:?}");
+}
+
 #[tokio::test]
 async fn a_killed_shim_counts_as_an_exit_and_leaves_nothing_running() {
     let place = Place::new();

@@ -57,5 +57,5 @@ impl Process {
 }
 
 pub fn exit(how: &str, last_words: &str) -> Exit {
-    Exit { how: how.into(), success: false, last_words: last_words.into() }
+    Exit { how: how.into(), last_words: last_words.into(), ..Exit::default() }
 }

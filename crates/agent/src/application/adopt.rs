@@ -132,6 +132,10 @@ impl Application {
         let why = "was gone when the node came back";
         process.record.reason = Some(why.into());
         let place = place_of(id);
+        if let Some(slot) = self.slots.get_mut(&place) {
+            // Whoever took the place meanwhile keeps it.
+            slot.claimed_at = slot.claimed_at.max(now);
+        }
         self.count_failure(now, &place, &process, why, "");
         self.bury(&place, process, InstanceState::Crashed);
     }

@@ -236,7 +236,9 @@ impl Application {
         let place = place_of(&id);
         let slot = self.slots.get_mut(&place);
         let Some(mut process) = slot.and_then(|slot| slot.remove(id.generation)) else { return };
-        if process.is_current() {
+        if exit.lease_over {
+            self.lapse(now, &place);
+        } else if process.is_current() {
             process.record.reason = Some(exit.how.clone());
             let why = format!("ended: {}", exit.how);
             self.count_failure(now, &place, &process, &why, &exit.last_words);
@@ -250,6 +252,15 @@ impl Application {
             self.bury(&place, process, InstanceState::Stopped);
         }
         self.emit(Effect::Forget { id });
+    }
+
+    /// Nothing failed. Whoever took the place meanwhile has the older claim from now on.
+    pub(super) fn lapse(&mut self, now: Timestamp, place: &Place) {
+        if let Some(slot) = self.slots.get_mut(place) {
+            slot.claimed_at = slot.claimed_at.max(now);
+        }
+        let label = format!("{}.{}", place.0, place.1);
+        self.note(format!("{label} was stopped by its shim while this node was away"));
     }
 
     pub(super) fn start_failed(&mut self, now: Timestamp, id: &IncarnationId, why: &str) {

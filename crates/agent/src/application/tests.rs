@@ -43,7 +43,7 @@ fn identity(pid: u32) -> ProcessIdentity {
 }
 
 fn exit(how: &str) -> Exit {
-    Exit { how: how.into(), success: false, last_words: "Traceback\nKeyError".into() }
+    Exit { how: how.into(), last_words: "Traceback\nKeyError".into(), ..Exit::default() }
 }
 
 impl World {
@@ -135,7 +135,7 @@ impl World {
                 _ => vec![Event::Healthy { id, warning: None }],
             },
             Effect::Stop { id, .. } => {
-                let exit = Exit { how: "killed".into(), success: false, last_words: "".into() };
+                let exit = Exit { how: "killed".into(), ..Exit::default() };
                 vec![Event::Exited { id, exit }]
             }
             Effect::WriteClaim { instance, claim: Some(claim) } => {

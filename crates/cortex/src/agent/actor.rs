@@ -387,7 +387,7 @@ impl Shell for ActorShell {
                 Stopping::OnceLaunched => {}
                 Stopping::Unknown => self.spawn(async move {
                     let how = "its launch was lost".to_string();
-                    let exit = Exit { how, success: false, last_words: String::new() };
+                    let exit = Exit { how, ..Exit::default() };
                     Some(Event::Exited { id, exit })
                 }),
             },

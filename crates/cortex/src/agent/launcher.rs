@@ -79,6 +79,9 @@ pub trait Held: Send + Sync {
 pub trait Launcher: Send + Sync {
     /// Returns once the process exists (or could not be made: that is an error that says why).
     async fn launch(&self, spec: LaunchSpec) -> anyhow::Result<Box<dyn Held>>;
+    /// From now on processes are stopped once no node process was there for so long; never where
+    /// there is no limit. Until this was said they keep the limit that an earlier node gave them.
+    fn lease(&self, limit: Option<Duration>);
     /// All that earlier node processes left running, or ended and not yet forgotten.
     async fn adopt(&self) -> anyhow::Result<Vec<Box<dyn Held>>>;
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::placement::{Effect, Event, Hold, NodeView, Place, Placement, capacity, wanted};
+use agent::placement::{Effect, Event, Hold, LEASE, NodeView, Place, Placement, capacity, wanted};
 use model::application::Holder;
 use model::node::{NodeInfo, NodeLoad};
 use model::{
@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::AgentContext;
+use super::launcher::Launcher;
 use crate::driver::{Shell, drive};
 use crate::store::peers::Peers;
 use crate::store::{SharedStore, Store, WatchEvent, readable};
@@ -76,6 +77,7 @@ pub async fn run(
     let mut shell = PlacingShell { decided: placing.decided.clone(), assignments };
     let feed = Feed {
         store: context.store.clone(),
+        launcher: context.launcher.clone(),
         events,
         alive: peers.as_ref().map(|peers| peers.alive()),
         members: BTreeSet::new(),
@@ -89,6 +91,7 @@ pub async fn run(
 
 struct Feed {
     store: SharedStore,
+    launcher: Arc<dyn Launcher>,
     events: mpsc::Sender<Event>,
     alive: Option<watch::Receiver<BTreeSet<NodeId>>>,
     members: BTreeSet<NodeId>,
@@ -109,6 +112,7 @@ impl Feed {
         self.events.send(Event::Read).await?;
         let mut lived = alive.as_mut().map(|alive| alive.borrow_and_update().clone());
         loop {
+            self.tell_lease();
             tokio::select! {
                 change = watch.next() => match change {
                     None => return Ok(()),
@@ -199,6 +203,13 @@ impl Feed {
             }
         }
         Ok(())
+    }
+
+    /// Alone, or where nobody takes over, applications outlive this node process for as long as it
+    /// takes.
+    fn tell_lease(&self) {
+        let others_take_over = self.alive.is_some() && self.members.len() > 1;
+        self.launcher.lease(others_take_over.then_some(LEASE));
     }
 
     /// A node that was never alive is not told of as dead: it may be about to be.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 
 use super::launcher::{Held, LaunchSpec, Launcher};
 use crate::layout::DataDirectory;
@@ -43,9 +43,42 @@ pub struct PlainLauncher {
 /// Where shims are found.
 struct Place {
     layout: DataDirectory,
+    lease: watch::Sender<Renewal>,
+}
+
+/// What shims are told of their lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Renewal {
+    /// As an earlier node process said.
+    AsBefore,
+    Limit(Option<Duration>),
+}
+
+impl Renewal {
+    fn limit(self) -> Option<Duration> {
+        match self {
+            Renewal::AsBefore => None,
+            Renewal::Limit(limit) => limit,
+        }
+    }
+
+    fn limit_ms(self) -> Option<u64> {
+        self.limit().map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn ask(self) -> Ask {
+        match self {
+            Renewal::AsBefore => Ask::Greet,
+            Renewal::Limit(_) => Ask::Renew { lease_ms: self.limit_ms() },
+        }
+    }
 }
 
 impl Place {
+    fn new(layout: DataDirectory) -> Place {
+        Place { layout, lease: watch::channel(Renewal::AsBefore).0 }
+    }
+
     fn run(&self, id: &str) -> PathBuf {
         self.layout.run().join(id)
     }
@@ -59,7 +92,7 @@ impl PlainLauncher {
     /// Where the running program is not `cortex` itself: tests.
     pub fn with_binary(layout: DataDirectory, source: PathBuf) -> PlainLauncher {
         PlainLauncher {
-            place: Arc::new(Place { layout }),
+            place: Arc::new(Place::new(layout)),
             source,
             binary: OnceCell::new(),
             launching: Arc::default(),
@@ -154,7 +187,8 @@ impl Launcher for PlainLauncher {
         self.clear(&id).await?;
         let result = tokio::time::timeout(LAUNCH_TIMEOUT, async {
             let mut link = self.start_shim(&id).await?;
-            link.ask(Ask::Launch { spec }).await?;
+            let lease_ms = self.place.lease.borrow().limit_ms();
+            link.ask(Ask::Launch { spec, lease_ms }).await?;
             launched(&self.place, &id, link).await
         });
         let error = match result.await {
@@ -165,6 +199,11 @@ impl Launcher for PlainLauncher {
         // The shim goes by itself; its directory is of no more use.
         record::remove(&self.place.run(&id))?;
         Err(error)
+    }
+
+    fn lease(&self, limit: Option<Duration>) {
+        let renewal = Renewal::Limit(limit);
+        self.place.lease.send_if_modified(|before| std::mem::replace(before, renewal) != renewal);
     }
 
     async fn adopt(&self) -> anyhow::Result<Vec<Box<dyn Held>>> {
@@ -200,7 +239,9 @@ async fn launched(place: &Arc<Place>, id: &str, mut link: Link) -> anyhow::Resul
                 return Ok(PlainHeld::ended(place.clone(), Some(link), ended));
             }
             Some(Tell::Failed { why } | Tell::Refused { why }) => anyhow::bail!(why),
-            Some(Tell::Stopping | Tell::Forgotten) => anyhow::bail!("the shim was told to stop"),
+            Some(Tell::Stopping | Tell::Renewed | Tell::Forgotten) => {
+                anyhow::bail!("the shim was told to stop")
+            }
             None => anyhow::bail!("the shim failed: {}", complaint(&place.run(id))),
         }
     }
@@ -282,7 +323,7 @@ async fn adopt(place: &Arc<Place>) -> anyhow::Result<Vec<PlainHeld>> {
 /// `cortex down` where no node runs: stops everything that shims hold on this directory, and
 /// forgets it. Returns how many processes were running.
 pub async fn stop_all(layout: DataDirectory, grace: Duration) -> anyhow::Result<usize> {
-    let place = Arc::new(Place { layout });
+    let place = Arc::new(Place::new(layout));
     let held = adopt(&place).await?;
     let mut running = 0;
     for one in &held {

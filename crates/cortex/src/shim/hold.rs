@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitStatus};
 
 use super::child;
 use super::connection::Connection;
+use super::lease::{LEASE_GRACE, Lease};
 use super::log::{FILE_BYTES_MAX, LogFile};
 use super::message::{Ask, Request, Tell, VERSION};
 use super::output::{Output, Pipe, now_ms};
@@ -103,6 +104,8 @@ struct Running {
     status: Option<WaitStatus>,
     output: Output,
     output_open: bool,
+    lease: Lease,
+    lease_over: bool,
     stopping: Option<Stopping>,
 }
 
@@ -158,7 +161,7 @@ impl Shim {
             Phase::Running(running) => match &running.stopping {
                 // Nothing wakes the loop when the main process ends, or it has.
                 None if running.main_end.is_none() => now + STOP_CHECK_INTERVAL,
-                None => self.check_at,
+                None => running.lease.end().map_or(self.check_at, |end| end.min(self.check_at)),
                 Some(Stopping { kill_interval: Some(interval), .. }) => now + *interval,
                 Some(Stopping { kill_at, .. }) => (*kill_at).min(now + STOP_CHECK_INTERVAL),
             },
@@ -170,6 +173,7 @@ impl Shim {
         let Ok((stream, _)) = self.listener.accept() else { return };
         let Some(mut connection) = Connection::accept(stream) else { return };
         if connection.tell(self.state()).is_ok() {
+            self.heard();
             self.connections.push(connection);
         }
     }
@@ -206,21 +210,35 @@ impl Shim {
         self.connections = connections;
     }
 
+    fn heard(&mut self) {
+        if let Phase::Running(running) = &mut self.phase {
+            running.lease.heard(Instant::now());
+        }
+    }
+
     fn obey(&mut self, request: Request) -> Tell {
+        self.heard();
         match (request.ask, &mut self.phase) {
-            (Ask::Launch { spec }, Phase::Waiting { .. }) => match self.launch(spec) {
-                Ok(()) => self.state(),
-                Err(error) => {
-                    self.go();
-                    Tell::Failed { why: format!("{error:#}") }
+            (Ask::Launch { spec, lease_ms }, Phase::Waiting { .. }) => {
+                match self.launch(spec, lease_ms) {
+                    Ok(()) => self.state(),
+                    Err(error) => {
+                        self.go();
+                        Tell::Failed { why: format!("{error:#}") }
+                    }
                 }
-            },
+            }
             (Ask::Launch { .. }, _) => Tell::Refused { why: "this shim launched already".into() },
             (Ask::Stop { grace_ms }, Phase::Running(running)) => {
                 running.stop(Duration::from_millis(grace_ms));
                 Tell::Stopping
             }
             (Ask::Stop { .. }, _) => Tell::Stopping,
+            (Ask::Renew { lease_ms }, Phase::Running(running)) => {
+                running.lease.renew(lease_ms, Instant::now());
+                Tell::Renewed
+            }
+            (Ask::Renew { .. } | Ask::Greet, _) => Tell::Renewed,
             (Ask::Forget, Phase::Running(_)) => {
                 Tell::Refused { why: "the process is still running; stop it first".into() }
             }
@@ -231,7 +249,7 @@ impl Shim {
         }
     }
 
-    fn launch(&mut self, spec: LaunchSpec) -> anyhow::Result<()> {
+    fn launch(&mut self, spec: LaunchSpec, lease_ms: Option<u64>) -> anyhow::Result<()> {
         if let Some(directory) = spec.log.parent() {
             // A missing log is no reason not to serve; its lines are counted as lost.
             let _ = fs::create_dir_all(directory);
@@ -259,6 +277,8 @@ impl Shim {
             status: None,
             output: Output::new(started.output, log),
             output_open: true,
+            lease: Lease::new(lease_ms, Instant::now()),
+            lease_over: false,
             stopping: None,
         };
         if let Err(error) = written {
@@ -388,6 +408,10 @@ impl Running {
         if self.status.is_some() && self.stopping.is_none() {
             self.stop(LEFTOVER_GRACE);
         }
+        if self.stopping.is_none() && self.lease.end().is_some_and(|end| now >= end) {
+            self.lease_over = true;
+            self.stop(LEASE_GRACE);
+        }
         if let Some(stopping) = &mut self.stopping
             && now >= stopping.kill_at
         {
@@ -402,8 +426,13 @@ impl Running {
         // A stranger that was handed the pipe may hold it open for ever: only what is there now.
         while self.output_open && self.output.read() == Pipe::Open {}
         let killed_here = self.stopping.is_some_and(|stopping| stopping.kill_interval.is_some());
+        let lease_over = self.lease_over;
         let mut how = self.status.map_or_else(|| "ended".to_owned(), tree::describe);
-        if !killed_here && self.status.and_then(|status| status.terminating_signal()) == Some(9) {
+        if lease_over {
+            how.push_str(", stopped by its shim: the node was away for longer than the lease");
+        } else if !killed_here
+            && self.status.and_then(|status| status.terminating_signal()) == Some(9)
+        {
             how.push_str(", not by Cortex: out of memory, or by hand");
         }
         Ended {
@@ -411,6 +440,7 @@ impl Running {
             how,
             success: self.status.and_then(|status| status.exit_status()) == Some(0),
             last_words: self.output.finish(),
+            lease_over,
             ended_at: Timestamp(now_ms()),
             holding: self.holding,
         }

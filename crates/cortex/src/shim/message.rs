@@ -23,10 +23,24 @@ pub struct Request {
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Ask {
     /// Once per shim. Answered by `Running` or `Failed`.
-    Launch { spec: LaunchSpec },
+    Launch {
+        spec: LaunchSpec,
+        /// The first lease, as in `Renew`; a node of an earlier version gives none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lease_ms: Option<u64>,
+    },
     /// SIGTERM to the whole tree, SIGKILL after `grace_ms`. Answered by `Stopping`; `Ended`
     /// follows.
     Stop { grace_ms: u64 },
+    /// From now on, what is held is stopped when no node process is heard for so long; never where
+    /// there is no limit. Every request and every new connection counts as being heard. Answered by
+    /// `Renewed`.
+    Renew {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lease_ms: Option<u64>,
+    },
+    /// Nothing but to be heard: the lease that was given last starts anew. Answered by `Renewed`.
+    Greet,
     /// Go; only after the end. Answered by `Forgotten`. The run directory is the node's to remove.
     Forget,
 }
@@ -55,6 +69,7 @@ pub enum Tell {
         why: String,
     },
     Stopping,
+    Renewed,
     Forgotten,
     /// The request made no sense; the connection stays.
     Refused {

@@ -45,12 +45,20 @@ pub struct Ended {
     pub success: bool,
     /// The end of its output.
     pub last_words: String,
+    /// The shim stopped it by itself, as the node stayed away.
+    #[serde(default)]
+    pub lease_over: bool,
     pub ended_at: Timestamp,
 }
 
 impl Ended {
     pub fn exit(&self) -> Exit {
-        Exit { how: self.how.clone(), success: self.success, last_words: self.last_words.clone() }
+        Exit {
+            how: self.how.clone(),
+            success: self.success,
+            last_words: self.last_words.clone(),
+            lease_over: self.lease_over,
+        }
     }
 }
 

@@ -85,6 +85,9 @@ impl Launcher for FakeLauncher {
         Ok(Box::new(Shared(held)))
     }
 
+    /// Nothing outlives it anyway.
+    fn lease(&self, _limit: Option<Duration>) {}
+
     /// What was started by this very launcher and was not forgotten.
     async fn adopt(&self) -> anyhow::Result<Vec<Box<dyn Held>>> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +110,7 @@ fn exit_of(status: ExitStatus, output: &str) -> Exit {
     };
     let skipped = output.chars().count().saturating_sub(WORDS_MAX);
     let last_words = output.chars().skip(skipped).collect();
-    Exit { how, success: status.success(), last_words }
+    Exit { how, success: status.success(), last_words, lease_over: false }
 }
 
 struct Shared(Arc<FakeHeld>);

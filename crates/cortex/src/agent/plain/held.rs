@@ -10,13 +10,19 @@ use async_trait::async_trait;
 use model::instance::ProcessIdentity;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::link::Link;
-use super::{Found, Place, find};
+use super::{Found, Place, Renewal, find};
 use crate::agent::launcher::{Held, Purpose};
 use crate::shim::message::{Ask, Tell};
 use crate::shim::record::{self, Ended, Holding};
 
+/// Within one lease, and where the limit is not known: so many that a slow machine misses none.
+const RENEWALS_PER_LEASE: u32 = 6;
+const RENEWAL_PAUSE: Duration = Duration::from_secs(5);
+/// Where there is no limit, a shim that knows it needs nothing more.
+const UNLIMITED_PAUSE: Duration = Duration::from_secs(3600);
 /// Requests are rare: a stop, a shorter stop, a forget.
 const REQUESTS_MAX: usize = 8;
 /// A shim obeys at once, unless it hangs on a stalled disk.
@@ -172,37 +178,78 @@ impl Listener {
     /// Until the connection ends. Answers come in the order of the requests.
     async fn listen(&mut self, link: &mut Link) {
         let mut waiting = std::collections::VecDeque::new();
+        let mut lease = self.place.lease.subscribe();
+        lease.mark_changed();
+        let mut renew_at = Instant::now();
         loop {
-            let heard = tokio::select! {
-                heard = link.hear() => heard,
-                Some((ask, done)) = self.requests.recv(), if waiting.len() < REQUESTS_MAX => {
-                    waiting.push_back(done);
-                    match link.ask(ask).await {
-                        Ok(()) => continue,
-                        Err(_) => return,
+            let speaks = waiting.len() < REQUESTS_MAX;
+            let renews = speaks && self.exit.borrow().is_none();
+            let (ask, done) = tokio::select! {
+                heard = link.hear() => {
+                    match self.heard(heard) {
+                        Heard::Answer => drop(waiting.pop_front().map(finish)),
+                        Heard::News => {}
+                        Heard::End => return,
                     }
+                    continue;
+                }
+                Some((ask, done)) = self.requests.recv(), if speaks => (ask, Some(done)),
+                Ok(()) = lease.changed(), if renews => {
+                    renew_at = Instant::now() + pause(*lease.borrow());
+                    (lease.borrow_and_update().ask(), None)
+                }
+                () = tokio::time::sleep_until(renew_at), if renews => {
+                    renew_at = Instant::now() + pause(*lease.borrow());
+                    (lease.borrow().ask(), None)
                 }
             };
-            match heard {
-                Ok(Some(Tell::Stopping | Tell::Forgotten | Tell::Refused { .. })) => {
-                    if let Some(done) = waiting.pop_front() {
-                        let _ = done.send(());
-                    }
-                }
-                Ok(Some(Tell::Ended { ended })) => {
-                    self.exit.send_replace(Some(ended.exit()));
-                }
-                Ok(Some(Tell::Running { .. } | Tell::Waiting | Tell::Failed { .. })) => {}
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::warn!(id = self.id, %error, "shim.connection_failed");
-                    return;
-                }
+            waiting.push_back(done);
+            if link.ask(ask).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn heard(&mut self, heard: std::io::Result<Option<Tell>>) -> Heard {
+        match heard {
+            Ok(Some(Tell::Stopping | Tell::Renewed | Tell::Forgotten | Tell::Refused { .. })) => {
+                Heard::Answer
+            }
+            Ok(Some(Tell::Ended { ended })) => {
+                self.exit.send_replace(Some(ended.exit()));
+                Heard::News
+            }
+            Ok(Some(Tell::Running { .. } | Tell::Waiting | Tell::Failed { .. })) => Heard::News,
+            Ok(None) => Heard::End,
+            Err(error) => {
+                tracing::warn!(id = self.id, %error, "shim.connection_failed");
+                Heard::End
             }
         }
     }
 }
 
+enum Heard {
+    /// To the oldest request.
+    Answer,
+    News,
+    End,
+}
+
+fn finish(done: Option<oneshot::Sender<()>>) {
+    if let Some(done) = done {
+        done.send(()).ok();
+    }
+}
+
+fn pause(renewal: Renewal) -> Duration {
+    match renewal {
+        Renewal::AsBefore => RENEWAL_PAUSE,
+        Renewal::Limit(None) => UNLIMITED_PAUSE,
+        Renewal::Limit(Some(limit)) => limit / RENEWALS_PER_LEASE,
+    }
+}
+
 fn lost(how: &str) -> Exit {
-    Exit { how: how.to_owned(), success: false, last_words: String::new() }
+    Exit { how: how.to_owned(), ..Exit::default() }
 }
