@@ -15,6 +15,7 @@ mod hello;
 mod java;
 mod journey;
 mod large_values;
+mod leases;
 mod machine;
 mod measurements;
 mod nextjs;

@@ -1,0 +1,125 @@
+//! Two nodes, one of whose processes dies or hangs while its machine lives on: what its shims hold
+//! outlives a restart, and not a long absence; in the end no slot runs twice, counted by process.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+
+use crate::machine::{Identity, free_port, lives, processes_below};
+use crate::node::{Node, Row};
+use crate::project::copy_of_example;
+use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
+
+const NAME: &str = "hello";
+/// As the example wants it.
+const INSTANCES: usize = 4;
+
+struct Pair {
+    one: Node,
+    two: Node,
+}
+
+impl Pair {
+    /// Both run some of the application.
+    fn start() -> Pair {
+        let listen = || format!("127.0.0.1:{}", free_port());
+        let one = Node::start_with(&["--listen", &listen(), "--load", "20"]);
+        let invitation = one.cortex(&["store", "invite"]);
+        let join = ["--listen", &listen(), "--join", invitation.trim(), "--load", "20"];
+        let pair = Pair { two: Node::start_with(&join), one };
+        for (node, other) in [(&pair.one, &pair.two), (&pair.two, &pair.one)] {
+            let other = id_of(other);
+            wait_for("the nodes to know each other", STATE_DEADLINE, || {
+                let known = node.cortex(&["store", "ls", &format!("node::{other}")]);
+                if known.contains("::load") { Ok(()) } else { Err(known) }
+            });
+        }
+        let project = pair.one.path(NAME);
+        copy_of_example(NAME, &project);
+        pair.one.push(&project, NAME);
+        pair.await_one_of_each();
+        let rows = pair.rows_of(&pair.two);
+        assert!(!rows.is_empty() && rows.len() < INSTANCES, "{:#?}", pair.one.rows(NAME));
+        pair
+    }
+
+    fn rows_of(&self, node: &Node) -> Vec<Row> {
+        let id = id_of(node);
+        let rows = self.one.ready(NAME, "web").into_iter();
+        rows.filter(|row| row.node == id).collect()
+    }
+
+    /// Processes of the application that live on either node, whatever the records say.
+    fn living(&self) -> Vec<(u32, String)> {
+        let nodes = [&self.one, &self.two].into_iter();
+        nodes.flat_map(|node| processes_below(&node.data().join("apps"))).collect()
+    }
+
+    /// Each slot is ready once, and no other process of the application is left.
+    fn await_one_of_each(&self) -> Vec<Row> {
+        wait_for("each slot to run once", STATE_DEADLINE, || {
+            let (rows, living) = (self.one.rows(NAME), self.living());
+            let slots: BTreeSet<u32> = rows.iter().map(|row| row.slot).collect();
+            let once = rows.len() == INSTANCES && slots.len() == INSTANCES;
+            let good = once && rows.iter().all(Row::is_ready) && living.len() == INSTANCES;
+            if good { Ok(rows) } else { Err(format!("{rows:#?} {living:#?}")) }
+        })
+    }
+
+    /// `one` runs everything.
+    fn await_taken_over(&self) {
+        wait_for("the other node to run all", STATE_DEADLINE, || {
+            let rows = self.rows_of(&self.one);
+            if rows.len() == INSTANCES { Ok(()) } else { Err(format!("{rows:#?}")) }
+        });
+    }
+
+    fn exits(&self) -> Vec<PathBuf> {
+        let run = self.two.data().join("run").join(NAME);
+        let entries = std::fs::read_dir(run).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path().join("exit.json")).filter(|path| path.exists()).collect()
+    }
+}
+
+fn id_of(node: &Node) -> String {
+    let text = std::fs::read_to_string(node.data().join("node.id")).expect("its id");
+    text.trim().to_owned()
+}
+
+fn processes(rows: &[Row]) -> Vec<Identity> {
+    rows.iter().map(|row| row.identity().expect("it lives")).collect()
+}
+
+#[test]
+fn what_a_dead_node_process_left_is_adopted_or_stopped_when_its_lease_is_over() {
+    let mut pair = Pair::start();
+    let before = processes(&pair.rows_of(&pair.two));
+    pair.two.kill_nine();
+    pair.two.up();
+    pair.await_one_of_each();
+    assert_eq!(processes(&pair.rows_of(&pair.two)), before, "the same processes, adopted");
+
+    pair.two.kill_nine();
+    pair.await_taken_over();
+    wait_until("its shims to stop them", || !before.iter().copied().any(lives));
+    wait_until("their ends to be on disk", || pair.exits().len() == before.len());
+    for exit in pair.exits() {
+        let text = std::fs::read_to_string(&exit).expect("it is there");
+        let exit: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(exit["lease_over"], true, "nothing else ended it: {text}");
+    }
+    pair.two.up();
+    pair.await_one_of_each();
+}
+
+#[test]
+fn a_node_process_that_hung_for_longer_than_its_lease_leaves_no_duplicates() {
+    let pair = Pair::start();
+    let before = processes(&pair.rows_of(&pair.two));
+    pair.two.signal(Signal::STOP);
+    pair.await_taken_over();
+    wait_until("its shims to stop them", || !before.iter().copied().any(lives));
+    pair.two.signal(Signal::CONT);
+    pair.await_one_of_each();
+}
