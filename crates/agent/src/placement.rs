@@ -175,7 +175,10 @@ impl Placement {
             return self.tell(now);
         }
         self.drop_unwanted();
-        if self.is_alone() {
+        if !self.nodes.contains_key(&self.node) {
+            // It was removed: others run what it ran, and nobody hears what it says.
+            self.held.clear();
+        } else if self.is_alone() {
             self.hold_everything(now);
         } else {
             self.give_way(now);

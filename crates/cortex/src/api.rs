@@ -11,6 +11,7 @@ mod follow;
 mod keys;
 mod logs;
 mod machine;
+mod nodes;
 mod ports;
 mod problem;
 mod processes;
@@ -159,6 +160,11 @@ fn store_routes(shared: &Shared) -> Router<Shared> {
         .route("/v1/cluster/invitations", post(cluster::invite))
         .route("/v1/cluster/sync", post(cluster::sync))
         .route("/v1/cluster/clock/trust", post(cluster::trust_clock))
+        .route("/v1/nodes", get(nodes::list))
+        .route("/v1/nodes/{node}", get(nodes::show))
+        .route("/v1/nodes/{node}/drain", post(nodes::changes::drain))
+        .route("/v1/nodes/{node}/activate", post(nodes::changes::activate))
+        .route("/v1/nodes/{node}/remove", post(nodes::changes::remove))
 }
 
 fn router(context: ApiContext) -> Router {

@@ -10,6 +10,7 @@ mod down;
 mod info;
 mod logs;
 mod metrics;
+mod nodes;
 mod open;
 mod output;
 mod ps;
@@ -97,6 +98,9 @@ enum Command {
     Releases(releases::Releases),
     /// Go back to an earlier release
     Rollback(rollback::Rollback),
+    /// List the cluster's nodes, invite, drain or remove one
+    #[command(alias = "node")]
+    Nodes(nodes::Nodes),
     /// Read and write the store
     Store(store::Store),
     /// Print the node's metrics in the format of Prometheus
@@ -217,6 +221,7 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Config(command) => command.run(context).await,
         Command::Releases(command) => command.run(context).await,
         Command::Rollback(command) => command.run(context).await,
+        Command::Nodes(command) => command.run(context).await,
         Command::Store(command) => command.run(context).await,
         Command::Metrics(command) => command.run(context).await,
     }

@@ -38,7 +38,7 @@ use bytes::Bytes;
 use model::key::Board;
 use model::{ApplicationName, NodeId, ReleaseId, TypedKey};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use self::endpoint::Endpoint;
 use self::far::peer::FarPeer;
@@ -91,7 +91,7 @@ pub struct Shared {
     /// None until `RouterHandle::connect`; without, this node knows no others.
     peers: OnceLock<Arc<dyn RouterPeers>>,
     /// Who may call this router.
-    members: ArcSwap<BTreeSet<NodeId>>,
+    members: watch::Sender<Arc<BTreeSet<NodeId>>>,
 }
 
 type FarEndpoints = BTreeMap<NodeId, (FarDescription, Arc<Endpoint>)>;
@@ -158,7 +158,7 @@ pub fn start(
         serials: AtomicU64::new(1),
         live: Mutex::default(),
         peers: OnceLock::new(),
-        members: ArcSwap::default(),
+        members: watch::Sender::default(),
     });
     let mut joins = Vec::new();
     for (index, (commands, listener)) in receivers.into_iter().zip(listeners).enumerate() {

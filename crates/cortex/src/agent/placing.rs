@@ -79,7 +79,9 @@ pub async fn run(
         store: context.store.clone(),
         launcher: context.launcher.clone(),
         events,
+        node: context.node.clone(),
         alive: peers.as_ref().map(|peers| peers.alive()),
+        removed: peers.as_ref().map(|peers| peers.removed()),
         members: BTreeSet::new(),
         known: BTreeSet::new(),
     };
@@ -93,6 +95,9 @@ struct Feed {
     store: SharedStore,
     launcher: Arc<dyn Launcher>,
     events: mpsc::Sender<Event>,
+    node: NodeId,
+    /// Whether other members say that this one is none any more.
+    removed: Option<watch::Receiver<bool>>,
     alive: Option<watch::Receiver<BTreeSet<NodeId>>>,
     members: BTreeSet<NodeId>,
     /// Keys that the machine was told of, so that it hears of those that went unseen.
@@ -106,7 +111,7 @@ impl Feed {
         mut shutdown: watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
         let mut watch = self.store.watch(Prefix::all(), None).await?;
-        let mut alive = self.alive.clone();
+        let (mut alive, mut removed) = (self.alive.clone(), self.removed.clone());
         self.read_all().await?;
         self.tell_alive(&BTreeSet::new()).await?;
         self.events.send(Event::Read).await?;
@@ -124,6 +129,7 @@ impl Feed {
                     lived = alive.as_mut().map(|alive| alive.borrow_and_update().clone());
                     self.tell_alive(&before).await?;
                 }
+                Ok(()) = heard(removed.as_mut()) => self.member(self.node.clone()).await?,
                 Ok(name) = unfit.recv() => self.events.send(Event::Unfit(name)).await?,
                 Ok(()) = shutdown.changed() => {
                     if *shutdown.borrow() {
@@ -183,7 +189,8 @@ impl Feed {
     async fn member(&mut self, node: NodeId) -> anyhow::Result<()> {
         let store = &*self.store;
         let listed = store.lookup(&TypedKey::Member(node.clone()).key()).await?.is_some();
-        if !listed {
+        let removed = self.removed.as_ref().is_some_and(|removed| *removed.borrow());
+        if !listed || (removed && node == self.node) {
             self.members.remove(&node);
             return Ok(self.events.send(Event::Node(node, None)).await?);
         }
@@ -256,9 +263,9 @@ async fn read<T: DeserializeOwned>(store: &dyn Store, key: Key) -> anyhow::Resul
 }
 
 /// Never without peers.
-async fn heard(alive: Option<&mut watch::Receiver<BTreeSet<NodeId>>>) -> Result<(), ()> {
-    match alive {
-        Some(alive) => alive.changed().await.map_err(drop),
+async fn heard<T>(told: Option<&mut watch::Receiver<T>>) -> Result<(), ()> {
+    match told {
+        Some(told) => told.changed().await.map_err(drop),
         None => std::future::pending().await,
     }
 }

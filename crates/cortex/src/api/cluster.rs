@@ -8,9 +8,10 @@ use model::Timestamp;
 use serde::Deserialize;
 
 use super::problem::Problem;
-use super::wire::Answer;
-use super::{Api, Shared, parse};
+use super::wire::{Answer, Invitation};
+use super::{Api, Shared, parse, records};
 use crate::store::peers::Peers;
+use crate::store::peers::invitation::INVITATION_AGE_MAX;
 use crate::store::peers::status::ClusterStatus;
 
 fn peers(api: &Api) -> Result<&Peers, Problem> {
@@ -34,10 +35,14 @@ struct Invite {
     address: Option<String>,
 }
 
-pub async fn invite(State(api): State<Shared>, body: Bytes) -> Result<Json<Answer>, Problem> {
+pub async fn invite(State(api): State<Shared>, body: Bytes) -> Result<Json<Invitation>, Problem> {
     let Invite { address } = if body.is_empty() { Invite::default() } else { parse(&body)? };
     let token = peers(&api)?.invite(address).await.map_err(failed("not_invited"))?;
-    Ok(Json([("invitation".to_string(), token.to_string().into())].into()))
+    Ok(Json(Invitation {
+        invitation: token.to_string(),
+        address: token.address,
+        expires_at: records::rfc3339(api.now().after(INVITATION_AGE_MAX)),
+    }))
 }
 
 pub async fn sync(State(api): State<Shared>) -> Result<Json<Answer>, Problem> {

@@ -207,6 +207,61 @@ pub struct NodeStatus {
     pub problems: Vec<String>,
 }
 
+/// One node of the cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeRow {
+    pub id: String,
+    /// The machine's host name; several nodes may have the same.
+    pub name: Option<String>,
+    /// `alive`, `down`, `draining`, `drained`, `joining`, `catching up`, `removed`, or `unknown`
+    /// where something else replicates the store.
+    pub state: String,
+    /// It is the one that answers.
+    pub here: bool,
+    pub roles: Vec<String>,
+    pub addresses: Vec<String>,
+    pub http: Option<String>,
+    pub load_percent: Option<u32>,
+    pub cores: Option<u32>,
+    pub memory_bytes: Option<u64>,
+    pub instances: u32,
+    pub ready: u32,
+    pub version: Option<String>,
+    pub joined_at: Option<String>,
+    pub last_seen: Option<String>,
+    pub drained_since: Option<String>,
+    pub note: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeShown {
+    #[serde(flatten)]
+    pub row: NodeRow,
+    /// What runs there.
+    #[serde(rename = "running")]
+    pub instances: Vec<InstanceRow>,
+    /// Applications whose persistent files are there alone.
+    pub holds: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RemovedNode {
+    pub id: String,
+    /// Applications whose persistent files it had alone.
+    pub holds: Vec<String>,
+}
+
+/// What `cortex nodes invite` prints of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Invitation {
+    pub invitation: String,
+    /// Where the new node finds the one that issued it.
+    #[serde(default)]
+    pub address: String,
+    #[serde(default)]
+    pub expires_at: String,
+}
+
 /// One of the router's public ports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortRow {

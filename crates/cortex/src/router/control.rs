@@ -230,8 +230,8 @@ impl Control {
     /// Members that this node may call, and who may call it.
     fn know_peers(&self) {
         let members = self.book.members();
-        if **self.shared.members.load() != *members {
-            self.shared.members.store(Arc::new(members.clone()));
+        if **self.shared.members.borrow() != *members {
+            self.shared.members.send_replace(Arc::new(members.clone()));
         }
         let mut live = self.live();
         live.peers.retain(|node, peer| {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::ApplicationName;
+use model::{ApplicationName, NodeId};
 use router::retry::Budget;
 use router::routes;
 use tokio::sync::{Notify, mpsc};
@@ -188,10 +188,25 @@ fn serve(connection: Connection) {
     let thread = &connection.thread;
     thread.connections.set(thread.connections.get() + 1);
     let counted = Counted(thread.clone());
+    let caller = connection.caller.as_ref().map(|caller| caller.node().clone());
     tokio::task::spawn_local(async move {
-        connection.run().await;
+        match caller {
+            None => connection.run().await,
+            Some(caller) => Box::pin(serve_member(connection, caller)).await,
+        }
         drop(counted);
     });
+}
+
+/// For as long as it is one.
+async fn serve_member(connection: Connection, caller: NodeId) {
+    let thread = connection.thread.clone();
+    tokio::select! {
+        () = connection.run() => {}
+        () = host::revoked(&thread, &caller) => {
+            tracing::warn!(node = %caller, "router.caller_was_removed");
+        }
+    }
 }
 
 /// One for which there is no room is dropped, and the other router goes elsewhere.

@@ -13,17 +13,18 @@ mod listen;
 mod liveness;
 mod net;
 mod outbox;
+mod revocable;
 pub mod roster;
 pub mod routers;
 pub mod status;
 pub mod tls;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, bail, ensure};
-use model::NodeId;
+use model::{NodeId, Timestamp};
 use store::Stamp;
 use tokio::sync::watch;
 
@@ -99,6 +100,9 @@ pub struct Peers {
     router: routers::Door,
     alive: watch::Sender<BTreeSet<NodeId>>,
     activating: tokio::sync::Mutex<()>,
+    /// When members that are not alive now were alive last, since this node started.
+    seen: Mutex<BTreeMap<NodeId, Timestamp>>,
+    removed: watch::Sender<bool>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -138,6 +142,8 @@ impl Peers {
             router: routers::Door::default(),
             alive: watch::channel(BTreeSet::new()).0,
             activating: tokio::sync::Mutex::default(),
+            seen: Mutex::default(),
+            removed: watch::channel(false).0,
         })))
     }
 
@@ -149,6 +155,16 @@ impl Peers {
     /// The other nodes that are alive, directly or through others.
     pub fn alive(&self) -> watch::Receiver<BTreeSet<NodeId>> {
         self.alive.subscribe()
+    }
+
+    /// Whether this node was removed and has heard so from others; the store may not know it yet.
+    pub fn removed(&self) -> watch::Receiver<bool> {
+        self.removed.subscribe()
+    }
+
+    /// When those that are not alive now were so last, as far as this node has witnessed it.
+    pub fn seen(&self) -> BTreeMap<NodeId, Timestamp> {
+        locked(&self.seen).clone()
     }
 
     /// As long as the node runs. Dropping the future ends the streams.
@@ -168,6 +184,8 @@ impl Peers {
         if listens || membership.redeemed.is_some() {
             self.activate().await?;
         }
+        let mut alive = self.alive.subscribe();
+        let mut lived = alive.borrow_and_update().clone();
         loop {
             let addresses = roster::read(&*self.store).await?;
             if addresses.keys().any(|member| *member != self.node) {
@@ -178,11 +196,19 @@ impl Peers {
                 down.retain(|node| addresses.contains_key(node));
                 down.len() < before
             });
+            locked(&self.seen).retain(|node, _| addresses.contains_key(node));
             if let Some(net) = self.net.get() {
                 net.set_roster(addresses);
                 net.enter_self().await?;
             }
             tokio::select! {
+                Ok(()) = alive.changed() => {
+                    let now = alive.borrow_and_update().clone();
+                    let mut seen = locked(&self.seen);
+                    let lost = lived.difference(&now).cloned();
+                    seen.extend(lost.map(|node| (node, self.clock.now())));
+                    lived = now;
+                }
                 change = changes.next() => if change.is_none() {
                     return Ok(());
                 },
@@ -224,6 +250,7 @@ impl Peers {
             advertise: self.advertise,
             down: self.down.clone(),
             router: self.router.clone(),
+            removed: self.removed.clone(),
             alive: self.alive.clone(),
         })
         .await?;
@@ -258,7 +285,11 @@ impl Peers {
 
     pub async fn status(&self) -> anyhow::Result<ClusterStatus> {
         let addresses = roster::read(&*self.store).await?;
-        Ok(status::read(&self.replication, self.net.get(), &addresses))
+        let mut status = status::read(&self.replication, self.net.get(), &addresses);
+        if *self.removed.borrow() {
+            status.state = "removed".into();
+        }
+        Ok(status)
     }
 
     /// Talks to a peer now.

@@ -20,6 +20,7 @@ mod machine;
 mod measurements;
 mod nextjs;
 mod node;
+mod nodes;
 mod outside;
 mod php;
 mod procfile;

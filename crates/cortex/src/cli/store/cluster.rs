@@ -23,7 +23,7 @@ pub struct PeerArgs {
     /// Where other nodes find this one, if not where it listens: behind a forwarded port
     #[arg(long, value_name = "HOST:PORT", requires = "listen")]
     advertise: Option<SocketAddr>,
-    /// Join a cluster: what `cortex store invite` printed on one of its members
+    /// Join a cluster: what `cortex nodes invite` printed on one of its members
     #[arg(long, value_name = "INVITATION")]
     join: Option<Token>,
 }
@@ -72,7 +72,7 @@ pub async fn peers(session: &Session, json: Json) -> anyhow::Result<()> {
         output::say("  if the clock is right, say so with `cortex store clock trust`");
     }
     if status.peers.is_empty() {
-        output::say("It is alone; `cortex store invite` lets another node join.");
+        output::say("It is alone; `cortex nodes invite` lets another node join.");
         return Ok(());
     }
     let rows: Vec<Vec<String>> = status.peers.iter().map(row).collect();

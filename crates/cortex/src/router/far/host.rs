@@ -37,6 +37,10 @@ pub struct Caller {
 }
 
 impl Caller {
+    pub fn node(&self) -> &NodeId {
+        &self.node
+    }
+
     pub fn wait(&self) -> Duration {
         self.wait.get()
     }
@@ -81,6 +85,14 @@ pub async fn leave(connection: Connection) {
     }
 }
 
+/// Resolves when a caller that was a member is none any more.
+pub async fn revoked(thread: &Thread, caller: &NodeId) {
+    let mut members = thread.shared.members.subscribe();
+    // The store may have told the node port before this router; and the sender outlives the thread.
+    members.wait_for(|members| members.contains(caller)).await.ok();
+    members.wait_for(|members| !members.contains(caller)).await.ok();
+}
+
 /// What stands before each request. None when the caller is gone, or speaks otherwise.
 pub async fn read_ask(connection: &Connection, buffer: &mut Buffer) -> Option<Ask> {
     loop {
@@ -111,7 +123,7 @@ pub async fn serve(
     out: &mut Vec<u8>,
 ) -> Option<After> {
     let (caller, thread) = (connection.caller.as_ref()?, &connection.thread);
-    if !thread.shared.members.load().contains(&caller.node) {
+    if !thread.shared.members.borrow().contains(&caller.node) {
         tracing::warn!(node = %caller.node, "router.caller_is_no_member");
         return None;
     }

@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 
-use super::frame::Greeting;
+use super::frame::{Greeting, Refused};
 use super::identity::random;
 use super::roster::Addresses;
 use super::tls::agreed;
@@ -168,6 +168,17 @@ async fn connect_to(
         let greeting = link::greet(&mut stream, &Greeting::of(net.node.clone())).await?;
         if greeting.node != *node {
             bail!("it calls itself {}", greeting.node);
+        }
+        match greeting.refused {
+            None => {}
+            Some(Refused::Removed) => {
+                net.was_refused(NodeTag::from(node));
+                bail!(
+                    "it says that this node was removed from the cluster: only an invitation \
+                     brings it back (`cortex nodes invite` there)"
+                );
+            }
+            Some(Refused::Unknown) => bail!("this node is not on its roster yet"),
         }
         Ok(stream)
     };

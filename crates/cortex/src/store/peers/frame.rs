@@ -38,11 +38,23 @@ pub struct Greeting {
     /// Versions of the protocol, lowest and highest.
     pub lowest: u16,
     pub highest: u16,
+    /// Why the other side is not spoken to; then nothing follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refused>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refused {
+    /// It was a member once.
+    Removed,
+    /// Nothing is known of it.
+    Unknown,
 }
 
 impl Greeting {
     pub fn of(node: NodeId) -> Greeting {
-        Greeting { node, lowest: VERSION_LOWEST, highest: VERSION_HIGHEST }
+        Greeting { node, lowest: VERSION_LOWEST, highest: VERSION_HIGHEST, refused: None }
     }
 
     /// The version that both speak.
@@ -205,7 +217,8 @@ mod tests {
 
     #[test]
     fn versions_that_do_not_meet_are_refused() {
-        let greeting = |lowest, highest| Greeting { node: "n1".parse().unwrap(), lowest, highest };
+        let node: NodeId = "n1".parse().unwrap();
+        let greeting = |lowest, highest| Greeting { lowest, highest, ..Greeting::of(node.clone()) };
         assert_eq!(greeting(1, 9).agree().unwrap(), VERSION_HIGHEST);
         let error = greeting(VERSION_HIGHEST + 1, 9).agree().unwrap_err().to_string();
         assert!(error.contains("up to date"), "{error}");

@@ -30,7 +30,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What `cortex store invite` prints: `cortex1.NODE.CLUSTER.FINGERPRINT.SECRET.HOST:PORT`.
+/// What `cortex nodes invite` prints: `cortex1.NODE.CLUSTER.FINGERPRINT.SECRET.HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     pub issuer: NodeId,
@@ -43,7 +43,7 @@ pub struct Token {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error(
     "that is no invitation: it begins with '{PREFIX}.' and is one word; make one on a member with \
-     `cortex store invite`"
+     `cortex nodes invite`"
 )]
 pub struct TokenError;
 
@@ -101,7 +101,7 @@ pub struct InvitationBook {
 pub enum InvitationError {
     #[error(
         "the invitation is not known here: it was used, it is older than an hour, or the node that \
-         issued it was started again since; make a new one with `cortex store invite`"
+         issued it was started again since; make a new one with `cortex nodes invite`"
     )]
     Unknown,
     #[error("{INVITATIONS_MAX} invitations are open already; wait until some have expired")]

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::Net;
-use super::frame::{self, Frame, GREETING_BYTES_MAX, Greeting};
+use super::frame::{self, Frame, GREETING_BYTES_MAX, Greeting, Refused};
 use super::links::{Link, Outgoing};
 use super::liveness::Heard;
 use crate::store::replication::{Incoming, LieError, check_value};
@@ -48,6 +48,28 @@ pub async fn greet(
     };
     let theirs = timeout(GREETING_MAX, both).await.map_err(|_| anyhow!("it did not greet"))?;
     let theirs = theirs.context("its greeting")?;
+    theirs.agree()?;
+    Ok(theirs)
+}
+
+/// Hears who the other side is before it says anything; `answer` decides what that is.
+pub async fn greet_back<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    answer: impl AsyncFnOnce(&Greeting) -> anyhow::Result<Greeting>,
+) -> anyhow::Result<Greeting> {
+    let both = async {
+        let theirs = frame::read_json::<Greeting>(stream, GREETING_BYTES_MAX).await;
+        let theirs = theirs.context("its greeting")?;
+        let own = answer(&theirs).await?;
+        frame::write_json(stream, &own).await?;
+        match own.refused {
+            None => {}
+            Some(Refused::Removed) => bail!("node {} was removed", theirs.node),
+            Some(Refused::Unknown) => bail!("node {} is not on the roster", theirs.node),
+        }
+        anyhow::Ok(theirs)
+    };
+    let theirs = timeout(GREETING_MAX, both).await.map_err(|_| anyhow!("it did not greet"))??;
     theirs.agree()?;
     Ok(theirs)
 }

@@ -136,9 +136,13 @@ impl Links {
         present
     }
 
-    /// Cuts the streams of nobody: who was removed hears so from the store.
-    pub fn set_members(&self, members: BTreeSet<NodeTag>) {
-        locked(&self.table).members = members;
+    /// Cuts the streams of nobody at once: who was removed is first to hear so from the store.
+    /// Returns those that are linked and no members any more.
+    pub fn set_members(&self, members: BTreeSet<NodeTag>) -> Vec<NodeTag> {
+        let mut table = locked(&self.table);
+        let before = std::mem::replace(&mut table.members, members);
+        let gone = before.difference(&table.members).filter(|peer| table.links.contains_key(peer));
+        gone.copied().collect()
     }
 
     pub fn set_silent(&self, peer: NodeTag, silent: bool) {
@@ -168,6 +172,10 @@ impl Links {
         }
         self.changed.notify_waiters();
         self.changed.notify_one();
+    }
+
+    pub fn is_any_linked(&self) -> bool {
+        !locked(&self.table).links.is_empty()
     }
 
     pub fn is_linked(&self, peer: NodeTag) -> bool {

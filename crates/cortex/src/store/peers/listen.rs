@@ -14,9 +14,9 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, rustls};
 
-use super::frame::Greeting;
+use super::frame::{Greeting, Refused};
 use super::tls::{ALPN_BULK, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER};
-use super::{Net, join, link};
+use super::{Net, join, link, roster};
 
 /// Callers whose handshake is under way; the rest wait in the kernel's queue.
 const HANDSHAKES_MAX: usize = 64;
@@ -136,10 +136,30 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
         Some(ALPN_ROUTER) => Wants::Router,
         _ => bail!("it does not say what it wants to speak"),
     };
-    let greeting = link::greet(&mut stream, &Greeting::of(net.node.clone())).await?;
-    net.tls.is_of(stream.get_ref().1.peer_certificates(), &greeting.node)?;
+    let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
+    let answer = async |greeting: &Greeting| {
+        net.tls.is_of(chain.as_deref(), &greeting.node)?;
+        let refused = refusal(net, &greeting.node, wants).await?;
+        Ok(Greeting { refused, ..Greeting::of(net.node.clone()) })
+    };
+    let greeting = link::greet_back(&mut stream, answer).await?;
     ensure!(greeting.node != net.node, "it calls itself {}, as this node is called", net.node);
     Ok(Caller::Member { stream: Box::new(stream), peer: greeting.node, wants })
+}
+
+/// Members are spoken to, and by the store alone who may be one of whom this node has not heard.
+async fn refusal(net: &Net, node: &NodeId, wants: Wants) -> anyhow::Result<Option<Refused>> {
+    if net.links.is_member(NodeTag::from(node)) {
+        return Ok(None);
+    }
+    // Its own picture is old while it joins itself.
+    let known =
+        !net.replication.is_joining() && roster::was_ever_entered(&*net.store, node).await?;
+    Ok(match wants {
+        _ if known => Some(Refused::Removed),
+        Wants::Link => None,
+        Wants::Bulk | Wants::Router => Some(Refused::Unknown),
+    })
 }
 
 async fn serve(net: &Arc<Net>, caller: Caller) -> anyhow::Result<()> {
@@ -147,11 +167,6 @@ async fn serve(net: &Arc<Net>, caller: Caller) -> anyhow::Result<()> {
         Caller::Joins(stream) => {
             let node = join::serve(net, stream).await?;
             tracing::info!(%node, "peer.admitted");
-        }
-        Caller::Member { peer, wants: Wants::Bulk | Wants::Router, .. }
-            if !net.links.is_member(NodeTag::from(&peer)) =>
-        {
-            bail!("node {peer} is not on the roster");
         }
         Caller::Member { stream, peer, wants: Wants::Bulk } => net.take_bulk(peer, stream),
         Caller::Member { stream, peer, wants: Wants::Router } => net.take_router(peer, *stream)?,

@@ -22,6 +22,7 @@ use super::links::Links;
 use super::listen::{self, Reports};
 use super::liveness::{self, Heard, Liveness};
 use super::outbox::Outbox;
+use super::revocable::Revocable;
 use super::roster::{self, Addresses};
 use super::routers::{self, RouterCall};
 use super::tls::{ALPN_BULK, ClusterTls};
@@ -34,6 +35,8 @@ use crate::store::replication::Replication;
 
 /// A peer that was caught lying is left alone for so long.
 const SHUNNED: Duration = Duration::from_secs(10);
+/// Who was removed is told so before its stream is cut.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Streams of large values that are served at a time.
 const BULK_STREAMS_MAX: usize = 256;
 /// How soon it is seen that a peer holds what a client waits for.
@@ -49,6 +52,8 @@ pub struct Parts {
     pub membership: Membership,
     pub listener: TcpListener,
     pub advertise: Option<SocketAddr>,
+    /// Whether others say that this node was removed.
+    pub removed: watch::Sender<bool>,
     pub down: watch::Sender<BTreeSet<NodeId>>,
     pub router: routers::Door,
     /// Told of every change.
@@ -78,6 +83,8 @@ pub struct Net {
     bulk_streams: Arc<Semaphore>,
     router: routers::Door,
     outbox: Arc<Outbox>,
+    members: watch::Sender<BTreeSet<NodeTag>>,
+    removed: watch::Sender<bool>,
     closing: watch::Sender<bool>,
 }
 
@@ -116,6 +123,8 @@ impl Net {
             bulk_streams: Arc::new(Semaphore::new(BULK_STREAMS_MAX)),
             router: parts.router,
             outbox: outbox.clone(),
+            members: watch::Sender::default(),
+            removed: parts.removed,
             closing: watch::channel(false).0,
         });
         net.set_roster(addresses);
@@ -174,12 +183,42 @@ impl Net {
         addresses
     }
 
-    pub fn set_roster(&self, addresses: Addresses) {
+    pub fn set_roster(self: &Arc<Self>, addresses: Addresses) {
         let mut members: BTreeSet<NodeTag> = addresses.keys().map(NodeTag::from).collect();
-        members.extend(self.seeds.iter().map(|seed| NodeTag::from(&seed.id)));
+        if self.replication.is_joining() {
+            members.extend(self.seeds.iter().map(|seed| NodeTag::from(&seed.id)));
+        }
         *locked(&self.addresses) = addresses;
-        self.links.set_members(members);
+        let gone = self.links.set_members(members.clone());
+        self.members.send_replace(members);
         self.roster_changed.notify_one();
+        for peer in gone {
+            self.clone().spawn(self.clone().part_from(peer));
+        }
+    }
+
+    async fn part_from(self: Arc<Self>, peer: NodeTag) {
+        tokio::time::sleep(LAST_WORDS).await;
+        if !self.links.is_member(peer) {
+            self.links.cut(peer, "it was removed from the cluster");
+        }
+    }
+
+    /// Resolves when the node is no member any more.
+    fn removed(&self, peer: &NodeId) -> impl Future<Output = ()> + Send + 'static {
+        let (mut members, peer) = (self.members.subscribe(), NodeTag::from(peer));
+        async move {
+            // Without its sender the transport is gone, and with it everybody.
+            members.wait_for(|members| !members.contains(&peer)).await.ok();
+        }
+    }
+
+    /// A member says that this node is none any more. It may not have heard of the last invitation.
+    pub fn was_refused(&self, by: NodeTag) {
+        if !self.replication.is_joining() && !self.links.is_any_linked() {
+            tracing::warn!(?by, "peer.this_node_was_removed");
+            self.removed.send_replace(true);
+        }
     }
 
     /// Where others find this node.
@@ -218,6 +257,9 @@ impl Net {
     {
         let Some((link, outgoing)) = self.links.add(peer, dialed_by) else { return };
         tracing::info!(?peer, "peer.linked");
+        if self.links.is_member(peer) {
+            self.removed.send_if_modified(std::mem::take);
+        }
         self.liveness.tell(Heard::Linked(peer));
         self.replication.desk().look_again();
         let ended = link::run(self.clone(), link.clone(), outgoing, stream).await;
@@ -264,6 +306,7 @@ impl Net {
             return;
         };
         let desk = self.replication.desk();
+        let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
         self.clone().spawn(async move {
             let served = desk.serve(stream).await;
             drop(permit);
@@ -279,14 +322,15 @@ impl BulkPeers for Net {
     fn reachable(&self) -> Vec<NodeId> {
         let silent = self.links.silent();
         let linked = self.links.linked().into_iter();
-        linked.filter(|peer| !silent.contains(peer)).map(|peer| peer.node()).collect()
+        let members = linked.filter(|peer| self.links.is_member(*peer));
+        members.filter(|peer| !silent.contains(peer)).map(|peer| peer.node()).collect()
     }
 
     async fn connect(&self, peer: &NodeId) -> io::Result<BoxedStream> {
         let (addresses, config) = (self.addresses(), self.tls.bulk_client());
         let stream = dial::connect(self, peer, &addresses, config, ALPN_BULK).await;
         match stream {
-            Ok(stream) => Ok(Box::new(stream)),
+            Ok(stream) => Ok(Box::new(Revocable::new(stream, self.removed(peer)))),
             Err(error) => Err(io::Error::other(format!("{error:#}"))),
         }
     }

@@ -137,7 +137,7 @@ impl Pair {
         let own = || {
             let table = far.table.load();
             let known = table.by_host(b"shop.localhost");
-            known.is_some_and(|one| !one.endpoints.is_empty()) && far.members.load().len() == 2
+            known.is_some_and(|one| !one.endpoints.is_empty()) && far.members.borrow().len() == 2
         };
         wait(|| self.application().is_some_and(|one| !one.far.is_empty()) && own()).await;
     }
@@ -175,7 +175,7 @@ impl Pair {
     pub async fn remove_near_from_roster_of_far(&self) {
         self.far.store.delete(TypedKey::Member(node()).key()).await.unwrap();
         let shared = self.far.router.shared.clone();
-        wait(|| !shared.members.load().contains(&node())).await;
+        wait(|| !shared.members.borrow().contains(&node())).await;
         assert!(shared.table.load().by_host(format!("{}.localhost", app()).as_bytes()).is_some());
     }
 }

@@ -1,0 +1,144 @@
+//! What people do to nodes: drain, activate, remove. Each is a few writes of the store; the nodes
+//! themselves act on them.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use model::node::Drained;
+use model::record::{RECORD_VERSION, Unknown};
+use model::{NodeId, TypedKey};
+use serde::Deserialize;
+
+use super::super::problem::Problem;
+use super::super::wire::{NodeShown, RemovedNode};
+use super::super::{Api, Shared, parse, records};
+use super::{Cluster, prefix, shown};
+
+/// Takes nothing new from now on and gives away what it runs.
+pub async fn drain(
+    State(api): State<Shared>,
+    Path(who): Path<String>,
+) -> Result<Json<NodeShown>, Problem> {
+    let _changing = api.changes.lock().await;
+    let cluster = Cluster::read(&api).await?;
+    let id = cluster.find(&who)?;
+    if !cluster.is_drained(&id) {
+        if !cluster.others(&id).any(|other| cluster.takes(other)) {
+            return Err(nobody_else(&cluster, &id));
+        }
+        let drained = Drained { v: RECORD_VERSION, since: api.now(), unknown: Unknown::new() };
+        records::write(&*api.store, TypedKey::Drained(id.clone()), &drained).await?;
+    }
+    after(&api, &id).await
+}
+
+fn nobody_else(cluster: &Cluster, id: &NodeId) -> Problem {
+    let called = cluster.called(id);
+    if cluster.others(id).next().is_none() {
+        return Problem::conflict("last_node", format!("{called} is the only node"))
+            .hint("let another one join first (`cortex nodes invite`), or stop it: `cortex down`");
+    }
+    let what = format!("no other node could take what {called} runs: all are down or drained");
+    Problem::conflict("no_node_takes", what)
+        .hint("start one, or use one again with `cortex nodes activate NODE`; see `cortex nodes`")
+}
+
+/// The way back.
+pub async fn activate(
+    State(api): State<Shared>,
+    Path(who): Path<String>,
+) -> Result<Json<NodeShown>, Problem> {
+    let _changing = api.changes.lock().await;
+    let cluster = Cluster::read(&api).await?;
+    let id = cluster.find(&who)?;
+    if cluster.is_drained(&id) {
+        api.store.delete(TypedKey::Drained(id.clone()).key()).await?;
+    }
+    after(&api, &id).await
+}
+
+async fn after(api: &Api, id: &NodeId) -> Result<Json<NodeShown>, Problem> {
+    let cluster = Cluster::read(api).await?;
+    Ok(Json(shown(api, &cluster, id).await?))
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Remove {
+    #[serde(default)]
+    force: bool,
+}
+
+pub async fn remove(
+    State(api): State<Shared>,
+    Path(who): Path<String>,
+    body: Bytes,
+) -> Result<Json<RemovedNode>, Problem> {
+    let Remove { force } = if body.is_empty() { Remove::default() } else { parse(&body)? };
+    let _changing = api.changes.lock().await;
+    let cluster = Cluster::read(&api).await?;
+    let id = cluster.find(&who)?;
+    if cluster.is_here(&id) {
+        return Err(itself(&cluster, &id));
+    }
+    if !force {
+        check_idle(&cluster, &id)?;
+    }
+    // From here on nobody listens to it; then what it said of itself means nothing any more.
+    api.store.delete(TypedKey::Member(id.clone()).key()).await?;
+    api.store.delete(TypedKey::Drained(id.clone()).key()).await?;
+    for word in [format!("node::{id}"), format!("probe::{id}")] {
+        for key in api.store.keys(&prefix(&word)?).await? {
+            api.store.delete(key).await?;
+        }
+    }
+    for key in api.store.keys(&prefix("instance")?).await? {
+        if matches!(TypedKey::parse(&key), Some(TypedKey::Claim(_, node)) if node == id) {
+            api.store.delete(key).await?;
+        }
+    }
+    let holds = cluster.held_by(&id).map(ToString::to_string).collect();
+    Ok(Json(RemovedNode { id: id.to_string(), holds }))
+}
+
+fn itself(cluster: &Cluster, id: &NodeId) -> Problem {
+    let what = format!("{} is this node itself", cluster.called(id));
+    let Some(other) = cluster.others(id).find(|other| cluster.is_alive(other) != Some(false))
+    else {
+        return Problem::conflict("last_node", format!("{what}, and no other one is alive"))
+            .hint("`cortex down` stops it");
+    };
+    let hint = format!(
+        "`cortex nodes drain {id}` empties it; then say `cortex nodes remove {id}` on another \
+         node, for example {}",
+        cluster.called(other)
+    );
+    Problem::conflict("this_node", what).hint(hint)
+}
+
+fn check_idle(cluster: &Cluster, id: &NodeId) -> Result<(), Problem> {
+    let called = cluster.called(id);
+    let alive = cluster.is_alive(id) != Some(false);
+    let running = cluster.running(id);
+    if alive && running > 0 {
+        let what = format!("{called} is alive and runs {running} instances");
+        return Err(Problem::conflict("node_busy", what).hint(format!(
+            "empty it first with `cortex nodes drain {id}`; --force removes it as it is"
+        )));
+    }
+    let holds: Vec<&str> = cluster.held_by(id).map(|name| name.as_str()).collect();
+    if !holds.is_empty() {
+        let what = format!("{called} holds the only files of {}", holds.join(", "));
+        return Err(Problem::conflict("node_holds_data", what).hint(format!(
+            "move them first with `cortex pin {} NODE`; --force leaves them behind",
+            holds[0]
+        )));
+    }
+    if alive {
+        let what = format!("{called} is alive");
+        return Err(Problem::conflict("node_alive", what).hint(format!(
+            "stop it there with `cortex down` first, or remove it while it runs: `cortex nodes \
+             remove {id} --force`"
+        )));
+    }
+    Ok(())
+}

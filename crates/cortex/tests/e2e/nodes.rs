@@ -1,0 +1,205 @@
+//! Several nodes, as somebody operates them: listed, invited, drained, used again, removed.
+
+use serde_json::Value;
+
+use crate::machine::free_port;
+use crate::node::Node;
+use crate::outside::Site;
+use crate::project::copy_of_example;
+use crate::wait::{STATE_DEADLINE, wait_for};
+
+const NAME: &str = "hello";
+const COUNT: usize = 4;
+/// All are on one machine, whose load has other causes.
+const LOAD: &str = "--load=20";
+
+pub fn id_of(node: &Node) -> String {
+    let id = std::fs::read_to_string(node.data().join("node.id")).expect("its id");
+    id.trim().to_string()
+}
+
+/// The options of the line that `nodes invite` prints.
+fn invitation(node: &Node) -> String {
+    let line = node.cortex(&["nodes", "invite"]);
+    let word = line.trim().strip_prefix("cortex up --join ").expect("a line to paste");
+    assert!(!word.contains(char::is_whitespace), "{line}");
+    word.to_string()
+}
+
+pub fn first(options: &[&str]) -> Node {
+    let listen = format!("127.0.0.1:{}", free_port());
+    Node::start_with(&[&["--listen", &listen, LOAD], options].concat())
+}
+
+pub fn join(member: &Node, options: &[&str]) -> Node {
+    let listen = format!("127.0.0.1:{}", free_port());
+    await_state(member, &id_of(member), "alive");
+    let invitation = invitation(member);
+    Node::start_with(&[&["--listen", &listen, "--join", &invitation, LOAD], options].concat())
+}
+
+fn rows(node: &Node) -> Vec<Value> {
+    let text = node.cortex(&["nodes", "--json"]);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("'{text}': {error}"))
+}
+
+fn row(node: &Node, id: &str) -> Option<Value> {
+    rows(node).into_iter().find(|row| row["id"] == id)
+}
+
+pub fn await_state(node: &Node, id: &str, state: &str) -> Value {
+    wait_for(&format!("node {id} to be {state}"), STATE_DEADLINE, || {
+        let row = row(node, id).unwrap_or_default();
+        if row["state"] == state { Ok(row) } else { Err(row.to_string()) }
+    })
+}
+
+/// All know what the others are, and so may give them something.
+pub fn await_acquaintance(nodes: &[&Node]) {
+    for node in nodes {
+        for other in nodes {
+            let row = await_state(node, &id_of(other), "alive");
+            wait_for("what it is", STATE_DEADLINE, || {
+                if row["cores"].is_u64() { Ok(()) } else { Err(row.to_string()) }
+            });
+        }
+    }
+}
+
+fn there(node: &Node, id: &str) -> usize {
+    node.ready(NAME, "web").iter().filter(|row| row.node == id).count()
+}
+
+fn await_spread(node: &Node, what: &str, good: impl Fn(&[usize]) -> bool, ids: &[&str]) {
+    wait_for(what, STATE_DEADLINE, || {
+        let counts: Vec<usize> = ids.iter().map(|id| there(node, id)).collect();
+        if good(&counts) { Ok(()) } else { Err(format!("{counts:?}")) }
+    });
+}
+
+#[test]
+fn nodes_are_listed_drained_and_used_again() {
+    let one = first(&[]);
+    let id = id_of(&one);
+    let alone = rows(&one);
+    assert!(alone.len() == 1 && alone[0]["here"] == true, "{alone:?}");
+    one.run(&["nodes", "drain", &id]).refused().saying(&["only node", "nodes invite"]);
+    one.run(&["nodes", "remove", &id]).refused().saying(&["this node itself", "cortex down"]);
+    one.run(&["nodes", "invite"]).succeeded().saying(&["once", "an hour", "127.0.0.1"]);
+    let two = join(&one, &[]);
+    let other = id_of(&two);
+    await_acquaintance(&[&one, &two]);
+    let table = one.cortex(&["nodes"]);
+    for needle in [&id, &other, "alive", "INSTANCES", "all", env!("CARGO_PKG_VERSION")] {
+        assert!(table.contains(needle), "{table}");
+    }
+    let project = one.path(NAME);
+    copy_of_example(NAME, &project);
+    one.push(&project, NAME);
+    let both = [id.as_str(), other.as_str()];
+    let shared =
+        |counts: &[usize]| counts.iter().all(|n| *n > 0) && counts.iter().sum::<usize>() == COUNT;
+    await_spread(&one, "both to run a part", shared, &both);
+
+    let name = row(&one, &id).expect("a row")["name"].as_str().expect("a name").to_string();
+    one.run(&["nodes", "drain", &name]).refused().saying(&["several nodes", &id, &other]);
+    one.run(&["nodes", "drain", "nobody"]).refused().saying(&["no node 'nobody'", "cortex nodes"]);
+    let drained = one.run(&["nodes", "drain", &other[..6]]).succeeded();
+    drained.saying(&["takes nothing new", "runs nothing"]);
+    await_spread(&two, "all to be elsewhere", |counts| counts == [COUNT, 0], &both);
+    let row = await_state(&one, &other, "drained");
+    assert!(row["instances"] == 0 && row["drained_since"].is_string(), "{row}");
+    one.run(&["nodes", "drain", &id]).refused().saying(&["no other node", "nodes activate"]);
+    one.cortex(&["scale", "-a", NAME, "web=6"]);
+    await_spread(&two, "a drained node to get nothing", |counts| counts == [6, 0], &both);
+
+    one.run(&["nodes", "activate", &other]).succeeded().saying(&["takes instances again"]);
+    two.cortex(&["scale", "-a", NAME, "web=12"]);
+    let again = |counts: &[usize]| counts[1] > 0 && counts.iter().sum::<usize>() == 12;
+    await_spread(&one, "it to be used again", again, &both);
+}
+
+/// Asked through the router of another node than runs it.
+fn answers(site: &Site) -> Result<(), String> {
+    let answer = site.try_get("/")?;
+    if answer.status == 200 { Ok(()) } else { Err(format!("{answer:?}")) }
+}
+
+#[test]
+fn a_removed_node_speaks_to_nobody() {
+    let one = first(&[]);
+    let two = join(&one, &[]);
+    let mut three = join(&two, &[]);
+    await_acquaintance(&[&one, &two, &three]);
+    let (second, third) = (id_of(&two), id_of(&three));
+    let project = one.path(NAME);
+    copy_of_example(NAME, &project);
+    one.push(&project, NAME);
+    one.cortex(&["nodes", "drain", &second]);
+    let through_two =
+        Site { host: format!("{NAME}.localhost:{}", two.http_port), port: two.http_port };
+    wait_for("an answer through it", STATE_DEADLINE, || answers(&through_two));
+
+    one.run(&["nodes", "remove", &second]).refused().saying(&["alive", "cortex down", "--force"]);
+    one.run(&["nodes", "remove", &second, "--force"]).succeeded().saying(&["is removed"]);
+    assert!(row(&one, &second).is_none());
+    wait_for("the others to hear of it", STATE_DEADLINE, || match row(&three, &second) {
+        None => Ok(()),
+        Some(row) => Err(row.to_string()),
+    });
+    await_state(&two, &second, "removed");
+    wait_for("its requests to be refused", STATE_DEADLINE, || match answers(&through_two) {
+        Ok(()) => Err("it is answered".into()),
+        Err(_) => Ok(()),
+    });
+    two.cortex(&["store", "set", "while::removed", "unheard"]);
+    one.cortex(&["store", "set", "among::members", "unheard"]);
+    wait_for("the members to hear of each other", STATE_DEADLINE, || {
+        let got = three.run(&["store", "get", "among::members"]);
+        if got.status.success() { Ok(()) } else { Err(got.stderr) }
+    });
+    two.run(&["store", "get", "among::members"]).refused();
+    one.run(&["store", "get", "while::removed"]).refused();
+    let peers: Value = serde_json::from_str(&one.cortex(&["store", "peers", "--json"])).unwrap();
+    let linked = peers["peers"].as_array().expect("rows").iter();
+    let strangers: Vec<&Value> =
+        linked.filter(|row| row["node"] == second && row["reachable"] == true).collect();
+    assert!(strangers.is_empty(), "{peers}");
+
+    // One that is gone for good needs no force.
+    three.kill_nine();
+    let down = await_state(&one, &third, "down");
+    assert!(down["last_seen"].is_string(), "{down}");
+    one.run(&["nodes", "remove", &third]).succeeded().saying(&["invitation alone"]);
+    wait_for("the last one to run everything", STATE_DEADLINE, || {
+        let rows = one.rows(NAME);
+        let own = rows.iter().all(|row| row.node == id_of(&one) && row.is_ready());
+        if own && rows.len() == COUNT { Ok(()) } else { Err(format!("{rows:#?}")) }
+    });
+}
+
+/// What runs on a node that is removed as it is, runs on the others instead and not there.
+#[test]
+fn what_a_removed_node_ran_is_run_by_others() {
+    let one = first(&[]);
+    let two = join(&one, &[]);
+    await_acquaintance(&[&one, &two]);
+    let (first, second) = (id_of(&one), id_of(&two));
+    let project = one.path(NAME);
+    copy_of_example(NAME, &project);
+    one.push(&project, NAME);
+    await_spread(
+        &one,
+        "both to run a part",
+        |counts| counts.iter().all(|n| *n > 0),
+        &[&first, &second],
+    );
+    one.run(&["nodes", "remove", &second]).refused().saying(&["runs", "nodes drain"]);
+    one.cortex(&["nodes", "remove", &second, "--force"]);
+    await_spread(&one, "the other one to run all", |counts| counts == [COUNT], &[&first]);
+    assert!(one.rows(NAME).iter().all(|row| row.node == first));
+    wait_for("it to run nothing", STATE_DEADLINE, || {
+        let left: Vec<_> = two.rows(NAME).into_iter().filter(|row| row.node == second).collect();
+        if left.iter().any(|row| row.is_ready()) { Err(format!("{left:?}")) } else { Ok(()) }
+    });
+}
