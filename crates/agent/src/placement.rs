@@ -174,6 +174,7 @@ impl Placement {
             // Whoever waits for a first decision has to hear of one.
             return self.tell(now);
         }
+        self.nodes.values_mut().for_each(|node| node.note_arrival(now));
         self.drop_unwanted();
         if !self.nodes.contains_key(&self.node) {
             // It was removed: others run what it ran, and nobody hears what it says.

@@ -55,13 +55,16 @@ pub(super) struct Node {
     /// None: never heard of.
     alive: Option<bool>,
     changed_at: Timestamp,
+    /// When slots could go there first.
+    took_first: Option<Timestamp>,
     deaths: VecDeque<Timestamp>,
 }
 
 impl Node {
     pub fn new(view: NodeView, now: Timestamp) -> Node {
         let (first_seen, changed_at) = (now, now);
-        Node { view, first_seen, alive: None, changed_at, deaths: VecDeque::new() }
+        let (alive, took_first, deaths) = (None, None, VecDeque::new());
+        Node { view, first_seen, alive, changed_at, took_first, deaths }
     }
 
     pub fn set_alive(&mut self, now: Timestamp, alive: bool) {
@@ -89,6 +92,19 @@ impl Node {
         let lives = self.alive.unwrap_or_else(|| self.holds(now));
         let drained = self.view.drained && !mutants::active(mutants::DRAINED_TAKES);
         lives && !drained && self.view.capacity.is_some()
+    }
+
+    /// To be told before each decision.
+    pub fn note_arrival(&mut self, now: Timestamp) {
+        if self.took_first.is_none() && self.takes(now) {
+            self.took_first = Some(now);
+        }
+    }
+
+    /// Whether a slot that was claimed then could not have gone there: it was no choice between
+    /// nodes. A node that is back after a death is no newcomer.
+    pub fn came_after(&self, claimed: Timestamp) -> bool {
+        self.took_first.is_some_and(|first| first > claimed)
     }
 
     /// Since when it lives without a break; none when it does not.

@@ -20,7 +20,8 @@ const OVER_PATIENCE: Duration = Duration::from_secs(10);
 const SHED_INTERVAL: Duration = Duration::from_secs(60);
 /// Numbers of instances show it at once.
 const SPREAD_INTERVAL: Duration = Duration::from_secs(5);
-/// What has just come here stays for a while, so that nothing flaps.
+/// What has just come here stays for a while, so that nothing flaps; but not what came before the
+/// node that is to have it, which comes for the first time only once.
 const SHED_AGE: Duration = Duration::from_secs(300);
 const SPREAD_AGE: Duration = Duration::from_secs(120);
 /// An offer that nobody takes up is taken back.
@@ -214,7 +215,15 @@ impl Placement {
                 if takers.is_empty() || !(spread || sheds) {
                     continue;
                 }
-                let age = if spread { SPREAD_AGE } else { SHED_AGE };
+                let newcomer = |to: &usize| {
+                    let node = self.nodes.get(&field.seats[*to].id);
+                    sparser(to) && node.is_some_and(|node| node.came_after(held.since))
+                };
+                let age = match spread {
+                    true if takers.iter().any(newcomer) => Duration::ZERO,
+                    true => SPREAD_AGE,
+                    false => SHED_AGE,
+                };
                 let from = held.since.after(age).max(held.offered_again);
                 let ready = self.own(name, place, held).standing == Standing::Ready;
                 if from > now && !hasty {

@@ -331,6 +331,37 @@ fn a_node_that_joins_gets_its_share() {
     assert_eq!(cluster.moves, moves, "it has come to rest");
 }
 
+/// What was placed before a node could take anything was no choice between the two.
+#[test]
+fn what_came_just_before_a_node_is_shared_with_it_at_once() {
+    let mut cluster = Cluster::new(&[("a", 16, 20)]);
+    cluster.views.insert(id("b"), NodeView { capacity: None, load: None, drained: false });
+    cluster.set_view("b", cluster.views[&id("b")].clone());
+    cluster.want("shop", 4, None);
+    cluster.run(3);
+    assert_eq!(cluster.on("a"), 4);
+    cluster.up("b");
+    cluster.set_view("b", view(16, 20));
+    cluster.run(25);
+    cluster.check_exact();
+    assert_eq!((cluster.on("a"), cluster.on("b")), (2, 2));
+    let moves = cluster.moves;
+    cluster.run(3_600);
+    assert_eq!(cluster.moves, moves, "it has come to rest");
+}
+
+#[test]
+fn a_node_that_was_removed_holds_nothing() {
+    let mut cluster = Cluster::new(&[("a", 16, 20), ("b", 16, 20)]);
+    cluster.want("shop", 4, None);
+    cluster.run(10);
+    assert_eq!((cluster.on("a"), cluster.on("b")), (2, 2));
+    cluster.views.remove(&id("b"));
+    cluster.tell_all(&Event::Node(id("b"), None));
+    cluster.run(10);
+    assert_eq!((cluster.on("a"), cluster.on("b")), (4, 0));
+}
+
 #[test]
 fn a_foreign_load_makes_a_node_lighter_and_nothing_flaps() {
     let mut cluster = Cluster::new(&[("a", 16, 20), ("b", 16, 20), ("c", 16, 20)]);

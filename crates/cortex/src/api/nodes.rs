@@ -117,7 +117,7 @@ impl Cluster {
         self.seen = peers.seen();
         let status = peers.status().await;
         let status = status.map_err(|error| Problem::internal(format!("{error:#}")))?;
-        if !matches!(status.state.as_str(), "member" | "alone") {
+        if matches!(status.state.as_str(), "joining" | "removed") {
             self.standing = Some(status.state);
         }
         for peer in status.peers {

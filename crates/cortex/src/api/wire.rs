@@ -213,8 +213,8 @@ pub struct NodeRow {
     pub id: String,
     /// The machine's host name; several nodes may have the same.
     pub name: Option<String>,
-    /// `alive`, `down`, `draining`, `drained`, `joining`, `catching up`, `removed`, or `unknown`
-    /// where something else replicates the store.
+    /// `alive`, `down`, `draining`, `drained`, `joining`, `removed`, or `unknown` where something
+    /// else replicates the store.
     pub state: String,
     /// It is the one that answers.
     pub here: bool,

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use rustix::fs::FlockOperation;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{Session, output};
 use crate::api::wire::{ApplicationRow, InstanceRow};
@@ -16,6 +16,8 @@ use crate::client::ClientError;
 /// The grace of 30 s between SIGTERM and SIGKILL, what draining takes before, and the store's end.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(100);
+/// A node on a loaded machine says in much less that it has begun.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// What processes get that no node watches any more.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(10);
 
@@ -24,7 +26,8 @@ pub struct Down {}
 
 impl Down {
     pub async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let asked = session.client.post::<_, Vec<ApplicationRow>>("/v1/shutdown", &()).await;
+        let asking = session.client.post::<_, Vec<ApplicationRow>>("/v1/shutdown", &());
+        let Ok(asked) = timeout(ANSWER_MAX, asking).await else { return Err(silent(session)) };
         match asked {
             Ok(applications) => wait(session, &applications).await,
             Err(error) if matches!(error.downcast_ref(), Some(ClientError::NoNode(_))) => {
@@ -33,6 +36,29 @@ impl Down {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Its process is there, and the kernel takes connections in for it.
+fn silent(session: &Session) -> anyhow::Error {
+    let (root, seconds) = (session.layout.root().display(), ANSWER_MAX.as_secs());
+    let pid = std::fs::read_to_string(session.layout.lock()).unwrap_or_default();
+    let Ok(pid) = pid.trim().parse::<u32>() else {
+        return anyhow!("the node on {root} does not answer within {seconds} s: try again");
+    };
+    let why = match is_stopped(pid) {
+        true => format!("it is stopped: `kill -CONT {pid}` lets it go on"),
+        false => "see its log".into(),
+    };
+    anyhow!(
+        "the node on {root} (pid {pid}) does not answer within {seconds} s; {why}, and `kill -9 \
+         {pid}` ends it; then `cortex down` stops what is left"
+    )
+}
+
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before it may contain anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
 async fn wait(session: &Session, applications: &[ApplicationRow]) -> anyhow::Result<()> {
@@ -50,7 +76,8 @@ async fn wait(session: &Session, applications: &[ApplicationRow]) -> anyhow::Res
                 STOP_WAIT_MAX.as_secs()
             );
         }
-        if let Ok(rows) = session.client.get::<Vec<InstanceRow>>("/v1/ps").await {
+        let listing = session.client.get::<Vec<InstanceRow>>("/v1/ps");
+        if let Ok(Ok(rows)) = timeout(ANSWER_MAX, listing).await {
             let alive = rows.iter().filter(|row| !is_ended(&row.state)).count() as u64;
             if alive > 0 && shown != Some(alive) {
                 output::say(&format!("{} left", output::count(alive, "instance")));

@@ -1,5 +1,6 @@
 //! Several nodes, as somebody operates them: listed, invited, drained, used again, removed.
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::machine::free_port;
@@ -183,7 +184,7 @@ fn a_removed_node_speaks_to_nobody() {
 fn what_a_removed_node_ran_is_run_by_others() {
     let one = first(&[]);
     let two = join(&one, &[]);
-    await_acquaintance(&[&one, &two]);
+    // Pushed before anything is known of the other one, and shared with it all the same.
     let (first, second) = (id_of(&one), id_of(&two));
     let project = one.path(NAME);
     copy_of_example(NAME, &project);
@@ -202,4 +203,12 @@ fn what_a_removed_node_ran_is_run_by_others() {
         let left: Vec<_> = two.rows(NAME).into_iter().filter(|row| row.node == second).collect();
         if left.iter().any(|row| row.is_ready()) { Err(format!("{left:?}")) } else { Ok(()) }
     });
+}
+
+#[test]
+fn stopping_a_node_that_stands_still_ends_with_advice() {
+    let node = Node::start();
+    node.signal(Signal::STOP);
+    node.run(&["down"]).refused().saying(&["does not answer", "it is stopped", "kill -CONT"]);
+    node.signal(Signal::CONT);
 }
