@@ -4,6 +4,7 @@
 pub mod application;
 pub mod detect;
 pub mod frameworks;
+pub mod lease;
 pub mod manifest;
 pub mod mutants;
 pub mod placement;

@@ -14,6 +14,7 @@ pub const IGNORE_DEATHS: u8 = 9;
 pub const NO_HYSTERESIS: u8 = 10;
 pub const DRAINED_TAKES: u8 = 11;
 pub const DATA_STAYS_BEHIND: u8 = 12;
+pub const NO_LEASE: u8 = 13;
 
 #[cfg(feature = "mutants")]
 thread_local! {

@@ -24,10 +24,6 @@ pub use node::{NodeView, UNHEARD_MAX, capacity};
 use shed::Shedding;
 pub use wanted::{SLOTS_MAX, Wanted, count, wanted};
 
-/// Shims stop what they hold when no node process was there for so long, in a cluster where others
-/// take it over: long enough to restart or upgrade a node process under load, and short, as until
-/// then two copies run. Others do not wait for it: liveness takes a few seconds.
-pub const LEASE: Duration = Duration::from_secs(30);
 /// Changes come in swarms: one decision for all of them.
 const GATHER: Duration = Duration::from_millis(20);
 

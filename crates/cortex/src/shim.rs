@@ -9,7 +9,6 @@ pub mod record;
 mod child;
 mod connection;
 mod hold;
-pub mod lease;
 pub mod log;
 mod output;
 mod tree;

@@ -1,6 +1,7 @@
 //! Many nodes with their machines of placement and of applications over records that arrive late:
 //! nodes die, freeze, come back, are cut off; loads vary and users push. For tests only.
 
+pub mod fault;
 mod happening;
 mod judge;
 pub mod life;

@@ -4,10 +4,14 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use sim::placement::fault::FAULTS;
 use sim::placement::life::{history, live};
-use sim::placement::world::World;
 
-const SEEDS: u64 = 30;
+const SEEDS: u64 = 60;
+/// A thousand take minutes.
+const SEEDS_MAX: u64 = 2_000;
+/// One with faults.
+const LARGE_SEED: u64 = 1;
 
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
@@ -27,7 +31,7 @@ fn variable(name: &str) -> Option<u64> {
 #[test]
 fn every_cluster_ends_well() {
     if let Some(seed) = variable("SIM_SEED") {
-        let mut world = World::new(seed, sim::placement::life::size(seed));
+        let mut world = sim::placement::life::world(seed, None);
         world.tracing = true;
         let lived = catch_unwind(AssertUnwindSafe(|| {
             history(&mut world, sim::placement::life::is_calm(seed), None);
@@ -36,9 +40,10 @@ fn every_cluster_ends_well() {
         lived.unwrap_or_else(|panic| panic!("seed {seed}: {}", said(&*panic)));
         return;
     }
-    let seeds = variable("SIM_SEEDS").map_or(SEEDS, |seeds| seeds.min(2_000));
+    let seeds = variable("SIM_SEEDS").map_or(SEEDS, |seeds| seeds.min(SEEDS_MAX));
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut failed = Vec::new();
     std::thread::scope(|scope| {
         let part = |first: u64| {
             (first..seeds)
@@ -49,30 +54,28 @@ fn every_cluster_ends_well() {
         let parts: Vec<_> = (0..threads).map(|first| scope.spawn(move || part(first))).collect();
         for part in parts {
             for (seed, outcome) in part.join().expect("a part returns") {
-                let counted = outcome.unwrap_or_else(|error| {
-                    panic!("SIM_SEED={seed}: {error}\nreplay: cargo test -p sim --test placement")
-                });
-                for (fault, count) in counted {
-                    *counts.entry(fault).or_default() += count;
+                match outcome {
+                    Ok(counted) => counted.iter().for_each(|(fault, count)| {
+                        *counts.entry(fault).or_default() += count;
+                    }),
+                    Err(error) => failed.push(format!("SIM_SEED={seed}: {error}")),
                 }
             }
         }
     });
     println!("{counts:?}");
-    for fault in [
-        "machine lost",
-        "node process killed",
-        "machine frozen",
-        "cut one way",
-        "cut both ways",
-        "drained",
-        "load",
-        "push",
-        "broken release",
-        "scale",
-    ] {
+    let replay = "replay one: SIM_SEED=N cargo test -p sim --test placement";
+    assert!(failed.is_empty(), "{}\n{replay}", failed.join("\n"));
+    for fault in FAULTS {
         assert!(counts.contains_key(fault), "{fault}: it never happened");
     }
+}
+
+/// Once, as large as a cluster is meant to be.
+#[test]
+fn a_large_cluster_ends_well() {
+    let counts = live(LARGE_SEED, Some(50), Some(500)).counts;
+    println!("{counts:?}");
 }
 
 /// The machines of one thread make one mistake; some history must not end well.
@@ -117,5 +120,20 @@ mod mutants {
     #[test]
     fn leaving_files_behind_is_noticed() {
         check_mutant(agent::mutants::DATA_STAYS_BEHIND);
+    }
+
+    #[test]
+    fn shims_without_a_lease_are_noticed() {
+        check_mutant(agent::mutants::NO_LEASE);
+    }
+
+    #[test]
+    fn draining_before_the_successor_is_ready_is_noticed() {
+        check_mutant(agent::mutants::DRAIN_BEFORE_READY);
+    }
+
+    #[test]
+    fn switching_before_all_are_healthy_is_noticed() {
+        check_mutant(agent::mutants::SWITCH_BEFORE_ALL_HEALTHY);
     }
 }

@@ -198,7 +198,9 @@ impl Slot {
         if incarnations.is_empty() && self.held.is_none() {
             return None;
         }
-        let offer = offer_of(self.held);
+        // What was given away stays so until it is gone, or whoever took it would think again.
+        let given = self.written.as_ref().and_then(|claim| claim.offer);
+        let offer = self.held.map_or(given, |hold| offer_of(Some(hold)));
         let unknown = self.written.as_ref().map(|claim| claim.unknown.clone()).unwrap_or_default();
         Some(Claim { incarnations, offer, unknown, ..Claim::new(self.claimed_at) })
     }

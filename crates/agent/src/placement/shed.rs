@@ -100,9 +100,22 @@ impl Placement {
         self.take_back(now);
         let outstanding = self.held.values().flat_map(|places| places.values());
         let mut offers = outstanding.filter_map(|held| held.offer);
-        if !offers.any(|(offer, _)| offer == Offer::Balance) {
+        let gives = offers.any(|(offer, _)| offer == Offer::Balance);
+        if !gives && !self.is_taking(now) {
             self.balance(now);
         }
+    }
+
+    /// Something comes here from a node that offers it: until it has come, what each has is in
+    /// between, and to give something back for it would go on for ever.
+    fn is_taking(&self, now: Timestamp) -> bool {
+        self.held.iter().any(|(name, places)| {
+            places.iter().any(|(place, held)| {
+                held.offer.is_none()
+                    && self.own(name, place, held).standing != Standing::Ready
+                    && self.rivals(now, name, place).any(|(.., seen)| seen.offer.is_some())
+            })
+        })
     }
 
     fn others_take(&self, now: Timestamp) -> bool {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::placement::{Effect, Event, Hold, LEASE, NodeView, Place, Placement, capacity, wanted};
+use agent::lease::LEASE;
+use agent::placement::{Effect, Event, Hold, NodeView, Place, Placement, capacity, wanted};
 use model::application::Holder;
 use model::node::{NodeInfo, NodeLoad};
 use model::{

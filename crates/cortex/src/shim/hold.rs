@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
+use agent::lease::{LEASE_GRACE, Lease};
 use anyhow::Context;
 use model::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -15,7 +16,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitStatus};
 
 use super::child;
 use super::connection::Connection;
-use super::lease::{LEASE_GRACE, Lease};
 use super::log::{FILE_BYTES_MAX, LogFile};
 use super::message::{Ask, Request, Tell, VERSION};
 use super::output::{Output, Pipe, now_ms};
@@ -104,6 +104,8 @@ struct Running {
     status: Option<WaitStatus>,
     output: Output,
     output_open: bool,
+    /// By the time since this.
+    started: Instant,
     lease: Lease,
     lease_over: bool,
     stopping: Option<Stopping>,
@@ -161,7 +163,7 @@ impl Shim {
             Phase::Running(running) => match &running.stopping {
                 // Nothing wakes the loop when the main process ends, or it has.
                 None if running.main_end.is_none() => now + STOP_CHECK_INTERVAL,
-                None => running.lease.end().map_or(self.check_at, |end| end.min(self.check_at)),
+                None => running.lease_end().map_or(self.check_at, |end| end.min(self.check_at)),
                 Some(Stopping { kill_interval: Some(interval), .. }) => now + *interval,
                 Some(Stopping { kill_at, .. }) => (*kill_at).min(now + STOP_CHECK_INTERVAL),
             },
@@ -212,7 +214,7 @@ impl Shim {
 
     fn heard(&mut self) {
         if let Phase::Running(running) = &mut self.phase {
-            running.lease.heard(Instant::now());
+            running.lease.heard(running.monotonic());
         }
     }
 
@@ -235,7 +237,8 @@ impl Shim {
             }
             (Ask::Stop { .. }, _) => Tell::Stopping,
             (Ask::Renew { lease_ms }, Phase::Running(running)) => {
-                running.lease.renew(lease_ms, Instant::now());
+                let limit = lease_ms.map(Duration::from_millis);
+                running.lease.renew(limit, running.monotonic());
                 Tell::Renewed
             }
             (Ask::Renew { .. } | Ask::Greet, _) => Tell::Renewed,
@@ -277,7 +280,8 @@ impl Shim {
             status: None,
             output: Output::new(started.output, log),
             output_open: true,
-            lease: Lease::new(lease_ms, Instant::now()),
+            started: Instant::now(),
+            lease: Lease::new(lease_ms.map(Duration::from_millis), Timestamp(0)),
             lease_over: false,
             stopping: None,
         };
@@ -378,6 +382,16 @@ impl Shim {
 }
 
 impl Running {
+    /// Stands still while the machine is asleep, as the node process does.
+    fn monotonic(&self) -> Timestamp {
+        Timestamp(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn lease_end(&self) -> Option<Instant> {
+        let end = self.lease.end()?;
+        self.started.checked_add(Duration::from_millis(end.0))
+    }
+
     /// A shorter grace than before counts; a longer one does not.
     fn stop(&mut self, grace: Duration) {
         let kill_at = Instant::now() + grace;
@@ -408,7 +422,7 @@ impl Running {
         if self.status.is_some() && self.stopping.is_none() {
             self.stop(LEFTOVER_GRACE);
         }
-        if self.stopping.is_none() && self.lease.end().is_some_and(|end| now >= end) {
+        if self.stopping.is_none() && self.lease.is_over(self.monotonic()) {
             self.lease_over = true;
             self.stop(LEASE_GRACE);
         }

@@ -26,6 +26,7 @@ pub(super) enum Happening {
     ToApplication {
         at: usize,
         life: u64,
+        actor: u64,
         name: ApplicationName,
         event: Event,
     },
@@ -39,6 +40,13 @@ pub(super) enum Happening {
     Exit {
         at: usize,
         id: IncarnationId,
+        lease_over: bool,
+    },
+    /// An actor that faulted starts again.
+    ActorUp {
+        at: usize,
+        life: u64,
+        name: ApplicationName,
     },
     /// One node looks whether another one answers.
     Look {
@@ -51,10 +59,16 @@ pub(super) enum Happening {
     Thaw {
         at: usize,
     },
+    /// A node process that hung goes on.
+    Wake {
+        at: usize,
+    },
+    DiskFree {
+        at: usize,
+    },
     /// Shims stop what runs, if the node is still away.
     LeaseEnds {
         at: usize,
-        life: u64,
     },
     Sample,
 }

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{ApplicationName, InstanceId, ProcessType, RolloutPhase};
+use model::{ApplicationName, InstanceId, ProcessType, Rollout, RolloutPhase};
 
 use super::replica::{Key, Record};
-use super::world::{LEASE_MS, World};
+use super::world::{LEASE_MS, START_MS, World};
 
 /// Moves of one slot in an hour without faults, on average, when loads jump every minute.
 pub const MOVES_PER_SLOT_AND_HOUR: u64 = 6;
@@ -16,6 +16,10 @@ const PREPARING_MAX_MS: u64 = 5_000;
 impl World {
     /// A slot that starts on another node than before has moved.
     pub(super) fn started(&mut self, at: usize, instance: &InstanceId) {
+        let mut here = self.nodes[at].processes.iter().filter(|(id, _)| id.instance == *instance);
+        if here.any(|(_, process)| process.exit.is_none()) {
+            return;
+        }
         if self.homes.insert(instance.clone(), at).is_some_and(|before| before != at) {
             self.moves += 1;
             let since = self.drained_since.get(&at).copied().unwrap_or(self.now);
@@ -44,11 +48,21 @@ impl World {
         homes
     }
 
+    /// A coordinator writes what serves.
+    pub(super) fn judge_rollout(&mut self, name: &ApplicationName, rollout: &Rollout) {
+        let Some(serving) = &rollout.serving else { return };
+        let broken = self.broken.contains(&(name.clone(), serving.clone()));
+        assert!(!broken, "{name}: {serving} serves and is broken");
+        let newest = self.newest.entry(name.clone()).or_insert_with(|| serving.clone());
+        *newest = serving.clone().max(newest.clone());
+    }
+
     /// Now and then: nothing runs twice for long among those that see each other, and in a calm
     /// world nothing is missing.
     pub(super) fn sample(&mut self) {
         let homes = self.homes_now();
-        let alive = |at: &usize| self.nodes[*at].machines.is_some() && !self.nodes[*at].frozen;
+        // What a full disk cannot take in, its node does not know.
+        let alive = |at: &usize| self.nodes[*at].runs() && !self.nodes[*at].disk_full;
         let mut twice = BTreeMap::new();
         for (instance, nodes) in &homes {
             let nodes: Vec<usize> = nodes.iter().copied().filter(|at| alive(at)).collect();
@@ -59,11 +73,12 @@ impl World {
                 let since = self.twice_since.get(instance).copied().unwrap_or(self.now);
                 let since = since.max(self.disturbed_at);
                 let long = self.now - since > LEASE_MS;
-                assert!(!long, "{instance} runs on {nodes:?} since {}", since - 1_000_000);
+                assert!(!long, "{instance} runs on {nodes:?} since {}", since - START_MS);
                 twice.insert(instance.clone(), since);
             }
         }
         self.twice_since = twice;
+        self.judge_leases();
         if self.calm {
             self.judge_calm();
         }
@@ -120,16 +135,29 @@ impl World {
         let mut wanted = BTreeSet::new();
         for name in self.names() {
             let tied = self.nodes[0].replica.holder(&name).map(|holder| holder.node.clone());
-            let rollout = self.nodes[0].replica.rollout(&name).expect("it was rolled out");
-            let over = matches!(rollout.phase, RolloutPhase::Done | RolloutPhase::Failed);
-            assert!(over, "{name}: {rollout:?}");
             if tied.as_ref().is_some_and(|tied| !self.lives(tied)) {
                 continue;
             }
+            let rollout = self.nodes[0].replica.rollout(&name).expect("it was rolled out");
+            let over = matches!(rollout.phase, RolloutPhase::Done | RolloutPhase::Failed);
+            assert!(over, "{name}: {rollout:?}");
+            // What served and was replaced never comes back, whoever comes back.
+            let newest = self.newest.get(&name);
+            assert_eq!(rollout.serving.as_ref(), newest, "{name}: {rollout:?}");
+            // What came to be wanted since waits: it takes nothing new, and nobody else may.
+            let waits = tied.as_ref().is_some_and(|tied| {
+                self.nodes
+                    .iter()
+                    .position(|node| node.id == *tied)
+                    .is_some_and(|at| self.is_drained(at))
+            });
             for slot in self.wanted_slots(&name) {
                 let process = ProcessType::web();
                 let instance = InstanceId { application: name.clone(), process, slot };
                 let at = homes.get(&instance).cloned().unwrap_or_default();
+                if waits && at.is_empty() {
+                    continue;
+                }
                 assert_eq!(at.len(), 1, "{instance} runs on {at:?}");
                 assert!(self.ready_at(at[0], &instance), "{instance} is not ready");
                 let (_, serving) = self.running(at[0], &instance);

@@ -6,7 +6,6 @@ use model::release::{ProcessRecipe, Recipe};
 use model::value::ContentHash;
 use model::{
     ApplicationName, ApplicationSpec, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
-    Timestamp,
 };
 
 use super::judge::MOVES_PER_SLOT_AND_HOUR;
@@ -17,17 +16,28 @@ const MINUTE: u64 = 60_000;
 /// Back-offs, patience with nodes that died often, offers that came to nothing.
 const QUIET_MS: u64 = 12 * MINUTE;
 
+/// What users and faults do in one history.
+const ACTS: usize = 12;
+/// Larger clusters live shorter: no new kinds of trouble, and much more to compute.
+const LARGE: usize = 20;
+/// Machines that may join.
+const SPARES: usize = 2;
+
 /// Sizes of clusters; most are small, as small ones have all the troubles and run fast.
 const SIZES: [usize; 12] = [2, 3, 2, 4, 3, 5, 2, 8, 3, 4, 12, 3];
 
 /// One history of a seed. Every third is calm: loads vary, users push and drain, nothing fails.
 pub fn live(seed: u64, nodes: Option<usize>, instances: Option<u64>) -> World {
-    let mut world = World::new(seed, nodes.unwrap_or(size(seed)));
+    let mut world = world(seed, nodes);
     history(&mut world, is_calm(seed), instances);
     world
 }
 
-pub fn size(seed: u64) -> usize {
+pub fn world(seed: u64, nodes: Option<usize>) -> World {
+    World::with_spares(seed, nodes.unwrap_or(size(seed)), SPARES)
+}
+
+fn size(seed: u64) -> usize {
     SIZES[(seed % 12) as usize]
 }
 
@@ -38,7 +48,7 @@ pub fn is_calm(seed: u64) -> bool {
 pub fn history(world: &mut World, calm: bool, instances: Option<u64>) {
     world.calm = calm;
     world.run(3_000);
-    let nodes = world.nodes.len() as u64;
+    let nodes = world.nodes.iter().filter(|node| node.member).count() as u64;
     let total = instances.unwrap_or(world.random.between(nodes, nodes * 6));
     let mut left = total;
     let mut applications = 0;
@@ -52,7 +62,7 @@ pub fn history(world: &mut World, calm: bool, instances: Option<u64>) {
         world.run(200);
     }
     world.run(2 * MINUTE);
-    for _ in 0..8 {
+    for _ in 0..ACTS {
         if calm {
             world.calm_act()
         } else {
@@ -64,9 +74,13 @@ pub fn history(world: &mut World, calm: bool, instances: Option<u64>) {
     world.heal();
     world.run(QUIET_MS);
     world.judge_quiet();
+    if world.nodes.len() > LARGE {
+        return;
+    }
     if !calm {
         // What a machine ran that does not come back, others run.
-        let last = world.nodes.len() - 1;
+        let members = (0..world.nodes.len()).filter(|at| world.nodes[*at].member);
+        let last = members.max().expect("a member");
         world.down(last, true, Some(2 * QUIET_MS));
         world.run(QUIET_MS);
         world.judge_quiet();
@@ -83,15 +97,18 @@ pub fn history(world: &mut World, calm: bool, instances: Option<u64>) {
 }
 
 impl World {
+    pub(super) fn can_write(&self, at: usize) -> bool {
+        self.nodes[at].runs() && !self.nodes[at].disk_full
+    }
+
     fn any_up(&mut self) -> Option<usize> {
-        let is_up = |at: &usize| self.nodes[*at].machines.is_some() && !self.nodes[*at].frozen;
-        let up: Vec<usize> = (0..self.nodes.len()).filter(is_up).collect();
+        let up: Vec<usize> = (0..self.nodes.len()).filter(|at| self.can_write(*at)).collect();
         (!up.is_empty()).then(|| up[self.random.between(0, up.len() as u64) as usize])
     }
 
     fn create(&mut self, name: &ApplicationName, count: u32, files: bool) {
         let Some(at) = self.any_up() else { return };
-        let mut spec = ApplicationSpec::new(Timestamp(self.now));
+        let mut spec = ApplicationSpec::new(self.clock(at));
         let web = ProcessSpec { count, unknown: Unknown::new() };
         spec.processes.insert(ProcessType::web(), web);
         self.write(at, Key::Spec(name.clone()), Some(Record::Spec(spec)));
@@ -117,7 +134,7 @@ impl World {
                 ..Recipe::default()
             },
             settings: Default::default(),
-            created_at: Timestamp(self.now),
+            created_at: self.clock(at),
             author: "ann".into(),
             note: String::new(),
             replaces: None,
@@ -126,11 +143,11 @@ impl World {
         self.write(at, Key::Release(name.clone(), id.clone()), Some(Record::Release(release)));
         let node = self.nodes[at].id.clone();
         let before = self.nodes[at].replica.rollout(name).cloned();
-        let mut rollout = before.unwrap_or_else(|| Rollout::new(node.clone(), Timestamp(self.now)));
+        let mut rollout = before.unwrap_or_else(|| Rollout::new(node.clone(), self.clock(at)));
         rollout.target = Some(id);
         rollout.phase = RolloutPhase::Requested;
         rollout.coordinator = node;
-        rollout.changed_at = Timestamp(self.now);
+        rollout.changed_at = self.clock(at);
         self.write(at, Key::Rollout(name.clone()), Some(Record::Rollout(rollout)));
     }
 
@@ -138,11 +155,19 @@ impl World {
         let Some(at) = self.any_up() else { return };
         let names = self.names();
         let name = &names[self.random.between(0, names.len() as u64) as usize];
+        // A rollout under way is not waited for.
+        let broken = self.random.chance(35);
+        self.push_next(at, name, broken);
+    }
+
+    fn push_good(&mut self, at: usize, name: &ApplicationName) {
+        self.push_next(at, name, false);
+    }
+
+    fn push_next(&mut self, at: usize, name: &ApplicationName, broken: bool) {
         let releases = self.nodes[at].replica.releases(name);
         let Some((last, release)) = releases.last_key_value() else { return };
         let (number, files) = (last.number + 1, !release.recipe.persist.is_empty());
-        // A rollout under way is not waited for.
-        let broken = self.random.chance(35);
         self.count("push");
         self.push(at, name, number, broken, files);
     }
@@ -156,18 +181,18 @@ impl World {
         let mut spec = spec;
         spec.processes.insert(ProcessType::web(), ProcessSpec { count, unknown: Unknown::new() });
         self.count("scale");
-        self.tell(|| format!("scale {name} to {count}"));
+        self.tell(|| format!("scale {name} to {count} at {at}"));
         self.served.remove(&name);
         self.write(at, Key::Spec(name), Some(Record::Spec(spec)));
     }
 
-    fn change_node(&mut self, at: usize, load: Option<u32>, drained: Option<bool>) {
+    pub(super) fn change_node(&mut self, at: usize, load: Option<u32>, drained: Option<bool>) {
         let key = Key::Node(self.nodes[at].id.clone());
         let Some(Record::Node(view)) = self.nodes[at].replica.get(&key) else { return };
         let mut view = view.clone();
         view.load = load.or(view.load);
         view.drained = drained.unwrap_or(view.drained);
-        if self.nodes[at].machines.is_some() {
+        if self.can_write(at) {
             if !view.drained {
                 self.drained_since.remove(&at);
             } else if !self.drained_since.contains_key(&at) {
@@ -202,66 +227,69 @@ impl World {
 
     fn act(&mut self) {
         let at = self.random.between(0, self.nodes.len() as u64) as usize;
-        match self.random.between(0, 7) {
+        match self.random.between(0, 14) {
             0 | 1 => {
                 let back = self.random.between(1_000, 90_000);
                 self.down(at, true, Some(back));
             }
             2 => {
-                let back = self.random.between(500, 60_000);
+                let back = self.random.between(500, 90_000);
                 self.down(at, false, Some(back));
             }
             3 => {
                 let long = self.random.between(3_000, 60_000);
                 self.freeze(at, long);
             }
-            4 => self.cut_off(),
-            5 => self.reconnect(),
+            4 => {
+                let long = self.random.between(2_000, 90_000);
+                self.hang(at, long);
+            }
+            5 => self.cut_off(),
+            6 => self.reconnect(),
+            7 => {
+                let long = self.random.between(2_000, 60_000);
+                self.fill_disk(at, long);
+            }
+            8 => {
+                for _ in 0..self.random.between(1, 4) {
+                    self.crash_instance(at);
+                }
+            }
+            9 => self.come_or_go(at),
+            10 => self.overtake(),
             _ => self.calm_act(),
         }
     }
 
-    /// Some on one side, the rest on the other; one way or both.
-    fn cut_off(&mut self) {
-        let one_way = self.random.chance(50);
-        self.count(if one_way { "cut one way" } else { "cut both ways" });
-        let sides: Vec<bool> = (0..self.nodes.len()).map(|_| self.random.chance(50)).collect();
-        let first = self.random.between(0, self.nodes.len() as u64) as usize;
-        for a in 0..self.nodes.len() {
-            for b in 0..self.nodes.len() {
-                if (sides[a] || a == first) && !(sides[b] || b == first) {
-                    self.cut.insert((a, b));
-                    if !one_way {
-                        self.cut.insert((b, a));
-                    }
-                }
-            }
+    fn come_or_go(&mut self, at: usize) {
+        match self.nodes.iter().position(|node| node.is_spare) {
+            Some(spare) if self.random.chance(60) => self.join(spare),
+            _ => self.remove(at),
         }
-        self.tell(|| "cut".into());
-        self.disturbed();
     }
 
-    fn reconnect(&mut self) {
-        self.cut.clear();
-        self.tell(|| "reconnected".into());
-        self.disturbed();
-    }
-
-    /// All faults end.
-    fn heal(&mut self) {
+    /// A coordinator stands still in the middle of its rollout; another one goes on, a newer
+    /// release comes, and then the first one is back.
+    fn overtake(&mut self) {
+        let Some(at) = self.any_up() else { return };
+        let names = self.names();
+        let name = names[self.random.between(0, names.len() as u64) as usize].clone();
+        self.push_good(at, &name);
+        let wait = self.random.between(100, 4_000);
+        self.run(wait);
+        match self.random.between(0, 3) {
+            0 => self.freeze(at, 25_000),
+            1 => self.hang(at, 25_000),
+            _ => self.cut_off_one(at),
+        }
+        let wait = self.random.between(3_000, 10_000);
+        self.run(wait);
+        if let Some(other) = self.any_up().filter(|other| *other != at) {
+            self.count("overtaken");
+            self.push_good(other, &name);
+        }
+        self.run(16_000);
         self.reconnect();
-        for at in 0..self.nodes.len() {
-            self.thaw(at);
-            self.up(at);
-        }
-        self.run(2_000);
-        for at in 0..self.nodes.len() {
-            self.change_node(at, Some(20), Some(false));
-        }
-        // One of them is left out of it.
-        if self.nodes.len() > 2 {
-            self.change_node(0, None, Some(true));
-        }
     }
 
     /// An hour of loads that come and go, on machines that all work.

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use agent::application::{Adopted, Application, Event, Exit, IncarnationId};
+use agent::lease::Lease;
 use agent::placement::{self, Hold, Place, Placement, wanted};
 use model::instance::ProcessIdentity;
 use model::{ApplicationName, InstanceId, Machine, NodeId, ReleaseId, Timestamp};
 
 use super::happening::Happening;
 use super::replica::{Key, Record, Replica};
-use super::world::{LEASE_MS, World};
+use super::world::World;
 
 #[derive(Debug)]
 pub(super) struct Node {
@@ -17,7 +18,21 @@ pub(super) struct Node {
     pub replica: Replica,
     pub processes: BTreeMap<IncarnationId, Process>,
     pub machines: Option<Machines>,
+    /// The whole machine stands still.
     pub frozen: bool,
+    /// The node process alone does.
+    pub hung: bool,
+    pub disk_full: bool,
+    /// Of the wall clock as its node process read it when it started.
+    pub clock_off: i64,
+    /// On the roster.
+    pub member: bool,
+    /// Has not joined yet.
+    pub is_spare: bool,
+    /// As its shims have it.
+    pub lease: Lease,
+    /// Since when shims hear of no node process, where that ends something.
+    pub away_since: Option<u64>,
     /// Other nodes that it takes for alive.
     pub alive: BTreeSet<usize>,
 }
@@ -28,6 +43,8 @@ pub(super) struct Machines {
     pub placement: Placement,
     tick: Option<Timestamp>,
     pub applications: BTreeMap<ApplicationName, App>,
+    /// Actors that faulted, until they start again.
+    pub resting: BTreeSet<ApplicationName>,
     /// From placement; none before its first decision.
     pub live: BTreeSet<NodeId>,
     pub places: BTreeMap<ApplicationName, BTreeMap<Place, Hold>>,
@@ -35,6 +52,8 @@ pub(super) struct Machines {
 
 #[derive(Debug)]
 pub(super) struct App {
+    /// Whoever waits for an answer gets none when its actor faulted meanwhile.
+    pub number: u64,
     pub machine: Application,
     tick: Option<Timestamp>,
 }
@@ -56,8 +75,21 @@ impl Node {
             processes: BTreeMap::new(),
             machines: None,
             frozen: false,
+            hung: false,
+            disk_full: false,
+            clock_off: 0,
+            member: true,
+            is_spare: false,
+            lease: Lease::new(None, Timestamp(0)),
+            away_since: None,
             alive: BTreeSet::new(),
         }
+    }
+}
+
+impl Node {
+    pub fn runs(&self) -> bool {
+        self.machines.is_some() && !self.frozen && !self.hung
     }
 }
 
@@ -65,10 +97,11 @@ impl World {
     // --- life and death
 
     pub(super) fn up(&mut self, at: usize) {
-        if self.nodes[at].machines.is_some() {
+        if self.nodes[at].machines.is_some() || !self.nodes[at].member {
             return;
         }
         self.lives += 1;
+        self.speaks(at);
         let node = &mut self.nodes[at];
         node.alive.clear();
         node.machines = Some(Machines {
@@ -76,6 +109,7 @@ impl World {
             placement: Placement::new(node.id.clone()),
             tick: None,
             applications: BTreeMap::new(),
+            resting: BTreeSet::new(),
             live: BTreeSet::new(),
             places: BTreeMap::new(),
         });
@@ -85,49 +119,6 @@ impl World {
             self.tell_placement(at, &key);
         }
         self.placement(at, placement::Event::Read);
-        self.disturbed();
-    }
-
-    /// The machine is lost, or its node process alone.
-    pub fn down(&mut self, at: usize, machine: bool, back_after: Option<u64>) {
-        if self.nodes[at].machines.is_none() || self.nodes[at].frozen {
-            return;
-        }
-        self.count(if machine { "machine lost" } else { "node process killed" });
-        self.tell(|| format!("down {at}, machine {machine}, back {back_after:?}"));
-        let node = &mut self.nodes[at];
-        let life = node.machines.take().map_or(0, |machines| machines.life);
-        if machine {
-            node.processes.clear();
-        } else {
-            self.later(LEASE_MS, Happening::LeaseEnds { at, life });
-        }
-        if let Some(wait) = back_after {
-            self.later(wait, Happening::Up { at });
-        }
-        self.disturbed();
-    }
-
-    /// Nobody took hold of what the shims keep: they stop it.
-    pub(super) fn lease_ends(&mut self, at: usize, _life: u64) {
-        if self.nodes[at].machines.is_none() {
-            self.nodes[at].processes.clear();
-        }
-    }
-
-    pub fn freeze(&mut self, at: usize, milliseconds: u64) {
-        if self.nodes[at].machines.is_some() && !self.nodes[at].frozen {
-            self.count("machine frozen");
-            self.tell(|| format!("freeze {at} for {milliseconds}"));
-            self.nodes[at].frozen = true;
-            self.later(milliseconds, Happening::Thaw { at });
-            self.disturbed();
-        }
-    }
-
-    pub(super) fn thaw(&mut self, at: usize) {
-        self.tell(|| format!("thaw {at}"));
-        self.nodes[at].frozen = false;
         self.disturbed();
     }
 
@@ -206,13 +197,23 @@ impl World {
             }
             _ => return,
         };
+        let known = match &event {
+            placement::Event::Node(id, Some(_)) => Some(id.clone()),
+            _ => None,
+        };
         self.placement(at, event);
+        // It may have been heard before it was known.
+        if let Some(id) = known
+            && self.nodes[at].alive.iter().any(|of| self.nodes[*of].id == id)
+        {
+            self.placement(at, placement::Event::Alive(id, true));
+        }
     }
 
     // --- machines
 
     pub(super) fn placement(&mut self, at: usize, event: placement::Event) {
-        let now = Timestamp(self.now);
+        let now = self.clock(at);
         let Some(machines) = &mut self.nodes[at].machines else { return };
         let mut effects = Vec::new();
         machines.placement.handle(now, event, &mut effects);
@@ -220,7 +221,7 @@ impl World {
     }
 
     pub(super) fn placement_tick(&mut self, at: usize, life: u64) {
-        let now = Timestamp(self.now);
+        let now = self.clock(at);
         let machines = self.nodes[at].machines.as_mut().filter(|machines| machines.life == life);
         let Some(machines) = machines else { return };
         machines.tick = None;
@@ -232,7 +233,7 @@ impl World {
     }
 
     fn placed(&mut self, at: usize, effects: Vec<placement::Effect>) {
-        let now = Timestamp(self.now);
+        let now = self.clock(at);
         let Some(machines) = &mut self.nodes[at].machines else { return };
         machines.placement.check_invariants();
         let life = machines.life;
@@ -275,7 +276,8 @@ impl World {
     fn application_up(&mut self, at: usize, name: &ApplicationName) {
         let node = &self.nodes[at];
         let Some(machines) = node.machines.as_ref().filter(|m| !m.live.is_empty()) else { return };
-        if machines.applications.contains_key(name) || node.replica.spec(name).is_none() {
+        let there = machines.applications.contains_key(name) || machines.resting.contains(name);
+        if there || node.replica.spec(name).is_none() {
             return;
         }
         let life = machines.life;
@@ -294,8 +296,10 @@ impl World {
         });
         events.push(Event::Adopted(adopted.collect()));
         let machine = Application::new(node.id.clone(), name.clone());
+        self.lives += 1;
+        let number = self.lives;
         let Some(machines) = &mut self.nodes[at].machines else { return };
-        machines.applications.insert(name.clone(), App { machine, tick: None });
+        machines.applications.insert(name.clone(), App { number, machine, tick: None });
         for event in events {
             self.application(at, life, name, event);
         }
@@ -308,7 +312,7 @@ impl World {
         name: &ApplicationName,
         event: Event,
     ) {
-        let now = Timestamp(self.now);
+        let now = self.clock(at);
         let machines = self.nodes[at].machines.as_mut().filter(|machines| machines.life == life);
         let Some(app) = machines.and_then(|machines| machines.applications.get_mut(name)) else {
             return;
@@ -319,7 +323,7 @@ impl World {
     }
 
     pub(super) fn application_tick(&mut self, at: usize, life: u64, name: &ApplicationName) {
-        let now = Timestamp(self.now);
+        let now = self.clock(at);
         let machines = self.nodes[at].machines.as_mut().filter(|machines| machines.life == life);
         let Some(app) = machines.and_then(|machines| machines.applications.get_mut(name)) else {
             return;
@@ -339,7 +343,7 @@ impl World {
         name: &ApplicationName,
         effects: Vec<agent::application::Effect>,
     ) {
-        let now = Timestamp(self.now);
+        let now = self.clock(at);
         let Some(machines) = &mut self.nodes[at].machines else { return };
         let Some(app) = machines.applications.get_mut(name) else { return };
         app.machine.check_invariants();
@@ -355,8 +359,32 @@ impl World {
             self.later(wait, Happening::ApplicationTick { at, life, name: name.clone() });
         }
         for effect in effects {
-            self.perform(at, life, name, effect);
+            if !self.perform(at, life, name, effect) {
+                return self.actor_fails(at, life, name);
+            }
         }
+    }
+
+    /// It starts again from the records.
+    fn actor_fails(&mut self, at: usize, life: u64, name: &ApplicationName) {
+        let Some(machines) = &mut self.nodes[at].machines else { return };
+        machines.applications.remove(name);
+        machines.resting.insert(name.clone());
+        let wait = self.random.between(500, 5_000);
+        self.later(wait, Happening::ActorUp { at, life, name: name.clone() });
+    }
+
+    pub(super) fn is_actor(&self, at: usize, name: &ApplicationName, actor: u64) -> bool {
+        let machines = self.nodes[at].machines.as_ref();
+        let app = machines.and_then(|machines| machines.applications.get(name));
+        app.is_some_and(|app| app.number == actor)
+    }
+
+    pub(super) fn actor_up(&mut self, at: usize, life: u64, name: &ApplicationName) {
+        let machines = self.nodes[at].machines.as_mut().filter(|machines| machines.life == life);
+        let Some(machines) = machines else { return };
+        machines.resting.remove(name);
+        self.application_up(at, name);
     }
 
     /// Some process of the slot that would answer a request.

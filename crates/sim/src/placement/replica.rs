@@ -100,6 +100,13 @@ impl Replica {
         self.records.iter().filter_map(of).collect()
     }
 
+    pub fn members(&self) -> usize {
+        let is_member = |(key, (_, record)): &(&Key, &(Stamp, Option<Record>))| {
+            matches!(key, Key::Node(_)) && record.is_some()
+        };
+        self.records.iter().filter(is_member).count()
+    }
+
     pub fn claims(&self) -> impl Iterator<Item = (&InstanceId, &NodeId, &Claim)> {
         self.records.iter().filter_map(|(key, (_, record))| match (key, record) {
             (Key::Claim(instance, node), Some(Record::Claim(claim))) => {

@@ -1,6 +1,6 @@
 //! Performs the application machines' effects on a node.
 
-use agent::application::{Effect, Event, IncarnationId, merge};
+use agent::application::{Effect, Event, Exit, IncarnationId, merge};
 use model::instance::ProcessIdentity;
 use model::{ApplicationName, InstanceState, ReleaseId};
 
@@ -12,11 +12,30 @@ use crate::process::exit;
 
 impl World {
     fn answer(&mut self, at: usize, life: u64, name: &ApplicationName, wait: u64, event: Event) {
-        let name = name.clone();
-        self.later(wait, Happening::ToApplication { at, life, name, event });
+        let machines = self.nodes[at].machines.as_ref().filter(|machines| machines.life == life);
+        let Some(app) = machines.and_then(|machines| machines.applications.get(name)) else {
+            return;
+        };
+        let (name, actor) = (name.clone(), app.number);
+        self.later(wait, Happening::ToApplication { at, life, actor, name, event });
     }
 
-    pub(super) fn perform(&mut self, at: usize, life: u64, name: &ApplicationName, effect: Effect) {
+    /// False when its actor faults by it.
+    pub(super) fn perform(
+        &mut self,
+        at: usize,
+        life: u64,
+        name: &ApplicationName,
+        effect: Effect,
+    ) -> bool {
+        let writes = matches!(
+            effect,
+            Effect::WriteClaim { .. } | Effect::WriteRollout(_) | Effect::WriteHolder(_)
+        );
+        if writes && self.nodes[at].disk_full {
+            self.count("write refused");
+            return false;
+        }
         match effect {
             Effect::Build { release } => {
                 let wait = self.random.between(100, 1_500);
@@ -42,14 +61,14 @@ impl World {
                     let event = Event::Healthy { id: id.clone(), warning: None };
                     self.answer(at, life, name, wait, event);
                 } else {
-                    self.later(60, Happening::Exit { at, id });
+                    self.later(60, Happening::Exit { at, id, lease_over: false });
                 }
             }
             Effect::Stop { id, .. } => {
                 let wait = self.random.between(20, 300);
                 self.tell(|| format!("stop {} at {at}", id.instance));
                 if self.nodes[at].processes.get(&id).is_some_and(|p| p.exit.is_none()) {
-                    self.later(wait, Happening::Exit { at, id });
+                    self.later(wait, Happening::Exit { at, id, lease_over: false });
                 } else {
                     let event = Event::Exited { id, exit: exit("not there", "") };
                     self.answer(at, life, name, 1, event);
@@ -82,6 +101,7 @@ impl World {
                     let (phase, message) = (rollout.phase, &rollout.message);
                     format!("rollout {name} {:?} {phase:?} by {at}: {message:?}", rollout.target)
                 });
+                self.judge_rollout(name, &rollout);
                 self.write(at, Key::Rollout(name.clone()), Some(Record::Rollout(rollout)));
             }
             Effect::WriteHolder(holder) => {
@@ -90,6 +110,7 @@ impl World {
             Effect::Unfit => self.placement(at, agent::placement::Event::Unfit(name.clone())),
             Effect::Note(_) | Effect::PruneReleases { .. } | Effect::AllStopped => {}
         }
+        true
     }
 
     pub(super) fn launch(&mut self, at: usize, life: u64, id: IncarnationId, release: ReleaseId) {
@@ -107,9 +128,12 @@ impl World {
         self.answer(at, life, &name, 2, Event::Started { id, process, port: None });
     }
 
-    pub(super) fn exit(&mut self, at: usize, id: &IncarnationId) {
+    pub(super) fn exit(&mut self, at: usize, id: &IncarnationId, lease_over: bool) {
         let Some(process) = self.nodes[at].processes.get_mut(id) else { return };
-        let how = exit("exit status 1", "");
+        if process.exit.is_some() {
+            return;
+        }
+        let how = Exit { lease_over, ..exit("exit status 1", "") };
         process.exit = Some(how.clone());
         let Some(machines) = &self.nodes[at].machines else { return };
         let (life, name) = (machines.life, id.instance.application.clone());

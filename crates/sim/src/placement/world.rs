@@ -2,16 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use agent::lease::LEASE;
 use agent::placement::NodeView;
-use model::{ApplicationName, InstanceId, NodeId, ReleaseId};
+use model::{ApplicationName, InstanceId, NodeId, ReleaseId, Timestamp};
 
 use super::happening::Happening;
 use super::node::Node;
 use super::replica::{Key, Record, Stamp};
 use crate::random::Random;
 
-/// A node process that is away for so long has its instances stopped by their shims.
-pub const LEASE_MS: u64 = 30_000;
+/// Two that see each other settle who runs a slot within this.
+pub const LEASE_MS: u64 = LEASE.as_millis() as u64;
+/// Far enough from zero for clocks that are behind.
+pub const START_MS: u64 = 1_000_000_000_000;
 /// So that a history that never rests ends.
 const HAPPENINGS_MAX: u64 = 5_000_000;
 const SAMPLE_MS: u64 = 500;
@@ -34,6 +37,8 @@ pub struct World {
     /// From one node to another.
     pub(super) waiting: BTreeMap<(usize, usize), Unsent>,
     pub(super) broken: BTreeSet<(ApplicationName, ReleaseId)>,
+    /// The newest release of each application that ever served.
+    pub(super) newest: BTreeMap<ApplicationName, ReleaseId>,
     pub(super) lives: u64,
     pub(super) next_pid: u32,
     pub(super) moves: u64,
@@ -48,8 +53,13 @@ pub struct World {
 
 impl World {
     pub fn new(seed: u64, nodes: usize) -> World {
+        World::with_spares(seed, nodes, 0)
+    }
+
+    /// Some nodes join later.
+    pub fn with_spares(seed: u64, nodes: usize, spares: usize) -> World {
         let mut world = World {
-            now: 1_000_000,
+            now: START_MS,
             tracing: false,
             trace: Vec::new(),
             counts: BTreeMap::new(),
@@ -59,6 +69,7 @@ impl World {
             cut: BTreeSet::new(),
             waiting: BTreeMap::new(),
             broken: BTreeSet::new(),
+            newest: BTreeMap::new(),
             lives: 0,
             next_pid: 100,
             moves: 0,
@@ -70,16 +81,15 @@ impl World {
             queue: BTreeMap::new(),
             sequence: 0,
         };
-        for at in 0..nodes {
+        for at in 0..nodes + spares {
             let id: NodeId = format!("n{at:02}").parse().expect("a valid id");
             world.nodes.push(Node::new(id));
+            (world.nodes[at].member, world.nodes[at].is_spare) = (at < nodes, at >= nodes);
         }
         for at in 0..nodes {
-            let capacity = Some(world.random.between(12, 40) as u32);
-            let load = Some(world.random.between(5, 30) as u32);
-            let view = NodeView { capacity, load, drained: false };
+            let view = world.view();
             let key = Key::Node(world.nodes[at].id.clone());
-            for node in &mut world.nodes {
+            for node in &mut world.nodes[..nodes] {
                 node.replica.accept(&key, (1, at), Some(Record::Node(view.clone())));
             }
         }
@@ -93,7 +103,7 @@ impl World {
     pub(super) fn tell(&mut self, line: impl FnOnce() -> String) {
         if self.tracing {
             let line = line();
-            self.trace.push(format!("{:>9.3} {line}", (self.now - 1_000_000) as f64 / 1000.0));
+            self.trace.push(format!("{:>9.3} {line}", (self.now - START_MS) as f64 / 1000.0));
         }
     }
 
@@ -122,36 +132,32 @@ impl World {
     }
 
     fn happen(&mut self, happening: Happening) {
-        // A frozen machine does nothing, and nothing is lost.
-        let frozen = |at: usize| self.nodes[at].frozen;
-        match &happening {
-            Happening::Arrives { at, .. }
-            | Happening::PlacementTick { at, .. }
-            | Happening::ApplicationTick { at, .. }
-            | Happening::ToApplication { at, .. }
-            | Happening::Launch { at, .. }
-            | Happening::Exit { at, .. }
-            | Happening::LeaseEnds { at, .. }
-            | Happening::Look { at, .. }
-                if frozen(*at) =>
-            {
-                return self.later(500, happening);
-            }
-            _ => {}
+        if self.is_held_up(&happening) {
+            return self.later(500, happening);
         }
         match happening {
             Happening::Arrives { at, key, stamp, record } => self.arrives(at, key, stamp, record),
             Happening::PlacementTick { at, life } => self.placement_tick(at, life),
             Happening::ApplicationTick { at, life, name } => self.application_tick(at, life, &name),
-            Happening::ToApplication { at, life, name, event } => {
-                self.application(at, life, &name, event);
+            Happening::ToApplication { at, life, actor, name, event } => {
+                if self.is_actor(at, &name, actor) {
+                    self.application(at, life, &name, event);
+                }
             }
             Happening::Launch { at, life, id, release } => self.launch(at, life, id, release),
-            Happening::Exit { at, id } => self.exit(at, &id),
+            Happening::Exit { at, id, lease_over } => self.exit(at, &id, lease_over),
+            Happening::ActorUp { at, life, name } => self.actor_up(at, life, &name),
             Happening::Look { at, of } => self.look(at, of),
-            Happening::Up { at } => self.up(at),
+            Happening::Up { at } => {
+                if self.nodes[at].machines.is_none() && self.random.chance(30) {
+                    self.turn_clock(at);
+                }
+                self.up(at);
+            }
             Happening::Thaw { at } => self.thaw(at),
-            Happening::LeaseEnds { at, life } => self.lease_ends(at, life),
+            Happening::Wake { at } => self.wake(at),
+            Happening::DiskFree { at } => self.disk_free(at),
+            Happening::LeaseEnds { at } => self.lease_ends(at),
             Happening::Sample => {
                 self.sample();
                 self.later(SAMPLE_MS, Happening::Sample);
@@ -159,12 +165,49 @@ impl World {
         }
     }
 
+    /// A frozen machine does nothing, a hung node process neither, and nothing is lost; a full disk
+    /// takes no news.
+    fn is_held_up(&self, happening: &Happening) -> bool {
+        match happening {
+            Happening::Arrives { at, .. } => {
+                let node = &self.nodes[*at];
+                node.frozen || node.hung || node.disk_full
+            }
+            Happening::PlacementTick { at, .. }
+            | Happening::ApplicationTick { at, .. }
+            | Happening::ToApplication { at, .. }
+            | Happening::Launch { at, .. }
+            | Happening::ActorUp { at, .. }
+            | Happening::Look { at, .. } => self.nodes[*at].frozen || self.nodes[*at].hung,
+            Happening::Exit { at, .. } | Happening::LeaseEnds { at, .. } => self.nodes[*at].frozen,
+            _ => false,
+        }
+    }
+
+    /// What time it is as a node process has it.
+    pub(super) fn clock(&self, at: usize) -> Timestamp {
+        Timestamp(self.now.saturating_add_signed(self.nodes[at].clock_off))
+    }
+
+    pub(super) fn members(&self, at: usize) -> usize {
+        self.nodes[at].replica.members()
+    }
+
+    /// A machine as it may come.
+    pub(super) fn view(&mut self) -> NodeView {
+        let capacity = Some(self.random.between(12, 40) as u32);
+        let load = Some(self.random.between(5, 30) as u32);
+        NodeView { capacity, load, drained: false }
+    }
+
     // --- between the nodes
 
     /// A stream needs both ways.
     fn is_linked(&self, a: usize, b: usize) -> bool {
-        let up = |at: usize| self.nodes[at].machines.is_some() && !self.nodes[at].frozen;
-        up(a) && up(b) && !self.cut.contains(&(a, b)) && !self.cut.contains(&(b, a))
+        self.nodes[a].runs()
+            && self.nodes[b].runs()
+            && !self.cut.contains(&(a, b))
+            && !self.cut.contains(&(b, a))
     }
 
     /// Records and probes also go through one other node.
@@ -175,7 +218,8 @@ impl World {
 
     /// Written at one node; the others hear of it sooner or later.
     pub(super) fn write(&mut self, at: usize, key: Key, record: Option<Record>) {
-        let stamp = self.nodes[at].replica.stamp(self.now, at);
+        let clock = self.clock(at).0;
+        let stamp = self.nodes[at].replica.stamp(clock, at);
         for to in 0..self.nodes.len() {
             if to == at {
                 continue;
@@ -186,11 +230,17 @@ impl World {
                 let (key, record) = (key.clone(), record.clone());
                 self.later(wait, Happening::Arrives { at: to, key, stamp, record });
             } else {
-                let waiting = self.waiting.entry((at, to)).or_default();
-                waiting.insert(key.clone(), (stamp, record.clone()));
+                self.waits((at, to), key.clone(), (stamp, record.clone()));
             }
         }
         self.arrives(at, key, stamp, record);
+    }
+
+    fn waits(&mut self, between: (usize, usize), key: Key, record: (Stamp, Option<Record>)) {
+        let waiting = self.waiting.entry(between).or_default();
+        if waiting.get(&key).is_none_or(|(stamp, _)| *stamp < record.0) {
+            waiting.insert(key, record);
+        }
     }
 
     fn arrives(&mut self, at: usize, key: Key, stamp: Stamp, record: Option<Record>) {
@@ -198,8 +248,7 @@ impl World {
             // It was on the way when the node died; it hears of it again.
             let from = stamp.1;
             if from != at {
-                let waiting = self.waiting.entry((from, at)).or_default();
-                waiting.insert(key, (stamp, record));
+                self.waits((from, at), key, (stamp, record));
             }
             return;
         }
@@ -208,18 +257,31 @@ impl World {
         }
     }
 
+    fn is_had_near(&self, to: usize, key: &Key, stamp: Stamp) -> bool {
+        (0..self.nodes.len()).any(|of| {
+            let has = self.nodes[of].replica.records.get(key).is_some_and(|(had, _)| *had == stamp);
+            has && self.is_connected(of, to)
+        })
+    }
+
     /// After every change of who reaches whom.
     pub(super) fn disturbed(&mut self) {
         self.disturbed_at = self.now;
         let pairs: Vec<(usize, usize)> = self.waiting.keys().copied().collect();
         for (from, to) in pairs {
-            // What a dead node wrote others have, or nobody has yet.
-            if !self.is_connected(from, to) {
-                continue;
-            }
+            let connected = self.is_connected(from, to);
+            let mut still = Unsent::new();
             for (key, (stamp, record)) in self.waiting.remove(&(from, to)).unwrap_or_default() {
-                let wait = self.random.between(50, 1_000);
-                self.later(wait, Happening::Arrives { at: to, key, stamp, record });
+                // What a dead node wrote others may have.
+                if connected || self.is_had_near(to, &key, stamp) {
+                    let wait = self.random.between(50, 1_000);
+                    self.later(wait, Happening::Arrives { at: to, key, stamp, record });
+                } else {
+                    still.insert(key, (stamp, record));
+                }
+            }
+            if !still.is_empty() {
+                self.waiting.insert((from, to), still);
             }
         }
         for at in 0..self.nodes.len() {

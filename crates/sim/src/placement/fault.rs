@@ -1,0 +1,275 @@
+//! What goes wrong: every kind by name, what each does to the world, and how all of it ends.
+
+use agent::application::IncarnationId;
+use agent::lease::{LEASE, LEASE_GRACE};
+use model::Timestamp;
+
+use super::happening::Happening;
+use super::replica::{Key, Record};
+use super::world::World;
+
+/// Each has to happen in a sweep: a fault that never happens tests nothing.
+pub const FAULTS: [&str; 19] = [
+    "machine lost",
+    "node process killed",
+    "node process hung",
+    "lease over",
+    "machine frozen",
+    "cut one way",
+    "cut both ways",
+    "clock off",
+    "disk full",
+    "write refused",
+    "instance crashed",
+    "node removed",
+    "node joined",
+    "drained",
+    "load",
+    "push",
+    "broken release",
+    "scale",
+    "overtaken",
+];
+
+/// Wall clocks are off by hours.
+const CLOCK_OFF_MS: u64 = 5 * 3_600_000;
+/// A shim was heard so long ago at most when its node process ends.
+const RENEWED_MS: u64 = 5_000;
+/// Between SIGTERM and the end of a process.
+const END_MS: (u64, u64) = (20, 300);
+
+impl World {
+    /// The machine is lost, or its node process alone.
+    pub fn down(&mut self, at: usize, machine: bool, back_after: Option<u64>) {
+        if !self.nodes[at].runs() {
+            return;
+        }
+        self.count(if machine { "machine lost" } else { "node process killed" });
+        self.tell(|| format!("down {at}, machine {machine}, back {back_after:?}"));
+        self.nodes[at].machines = None;
+        if machine {
+            self.nodes[at].processes.clear();
+        } else {
+            self.away(at);
+        }
+        if let Some(wait) = back_after {
+            self.later(wait, Happening::Up { at });
+        }
+        self.disturbed();
+    }
+
+    /// The node process alone stands still: its machine and its shims do not.
+    pub(super) fn hang(&mut self, at: usize, milliseconds: u64) {
+        if !self.nodes[at].runs() {
+            return;
+        }
+        self.count("node process hung");
+        self.tell(|| format!("hang {at} for {milliseconds}"));
+        self.nodes[at].hung = true;
+        self.away(at);
+        self.later(milliseconds, Happening::Wake { at });
+        self.disturbed();
+    }
+
+    pub(super) fn wake(&mut self, at: usize) {
+        if !self.nodes[at].hung {
+            return;
+        }
+        self.tell(|| format!("wake {at}"));
+        self.nodes[at].hung = false;
+        self.speaks(at);
+        self.disturbed();
+    }
+
+    /// From now on shims hear nothing.
+    fn away(&mut self, at: usize) {
+        let heard = Timestamp(self.now - self.random.between(0, RENEWED_MS));
+        let limit = (self.members(at) > 1).then_some(LEASE);
+        let now = self.now;
+        let node = &mut self.nodes[at];
+        node.lease.renew(limit, heard);
+        node.away_since = limit.map(|_| now);
+        if limit.is_some() {
+            let wait = (heard.after(LEASE).0).saturating_sub(now);
+            self.later(wait, Happening::LeaseEnds { at });
+        }
+    }
+
+    pub(super) fn speaks(&mut self, at: usize) {
+        let now = Timestamp(self.now);
+        self.nodes[at].lease.heard(now);
+        self.nodes[at].away_since = None;
+    }
+
+    /// Shims stop what they hold, if the node is still away.
+    pub(super) fn lease_ends(&mut self, at: usize) {
+        let now = Timestamp(self.now);
+        let node = &self.nodes[at];
+        if node.machines.is_some() && !node.hung || !node.lease.is_over(now) {
+            return;
+        }
+        let running = node.processes.iter().filter(|(_, process)| process.exit.is_none());
+        let running: Vec<IncarnationId> = running.map(|(id, _)| id.clone()).collect();
+        if !running.is_empty() {
+            self.count("lease over");
+        }
+        for id in running {
+            let wait = self.random.between(END_MS.0, END_MS.1);
+            self.later(wait, Happening::Exit { at, id, lease_over: true });
+        }
+    }
+
+    /// Nobody was there for so long: nothing may run any more.
+    pub(super) fn judge_leases(&self) {
+        let limit = (LEASE + LEASE_GRACE).as_millis() as u64;
+        for node in &self.nodes {
+            let Some(since) = node.away_since.filter(|_| !node.frozen) else { continue };
+            let mut running = node.processes.iter().filter(|(_, process)| process.exit.is_none());
+            let over = self.now - since > limit;
+            let first = running.next();
+            assert!(!over || first.is_none(), "{} runs {first:?} without a node", node.id);
+        }
+    }
+
+    pub fn freeze(&mut self, at: usize, milliseconds: u64) {
+        if self.nodes[at].runs() {
+            self.count("machine frozen");
+            self.tell(|| format!("freeze {at} for {milliseconds}"));
+            self.nodes[at].frozen = true;
+            self.later(milliseconds, Happening::Thaw { at });
+            self.disturbed();
+        }
+    }
+
+    pub(super) fn thaw(&mut self, at: usize) {
+        self.tell(|| format!("thaw {at}"));
+        self.nodes[at].frozen = false;
+        self.disturbed();
+    }
+
+    pub(super) fn fill_disk(&mut self, at: usize, milliseconds: u64) {
+        if self.nodes[at].runs() && !self.nodes[at].disk_full {
+            self.count("disk full");
+            self.tell(|| format!("disk full at {at} for {milliseconds}"));
+            self.nodes[at].disk_full = true;
+            self.later(milliseconds, Happening::DiskFree { at });
+        }
+    }
+
+    pub(super) fn disk_free(&mut self, at: usize) {
+        self.tell(|| format!("disk free at {at}"));
+        self.nodes[at].disk_full = false;
+        // It hears again what it missed.
+        self.disturbed_at = self.now;
+    }
+
+    pub(super) fn crash_instance(&mut self, at: usize) {
+        let running = self.nodes[at].processes.iter().filter(|(_, process)| process.ready);
+        let running: Vec<IncarnationId> = running.map(|(id, _)| id.clone()).collect();
+        if running.is_empty() || self.nodes[at].frozen {
+            return;
+        }
+        let id = running[self.random.between(0, running.len() as u64) as usize].clone();
+        self.count("instance crashed");
+        self.tell(|| format!("crash {} at {at}", id.instance));
+        self.exit(at, &id, false);
+    }
+
+    /// For good, although it may still run: nobody speaks to it any more, and whoever has it
+    /// switches it off.
+    pub(super) fn remove(&mut self, at: usize) {
+        let members = self.nodes.iter().filter(|node| node.member).count();
+        let by = (0..self.nodes.len()).find(|by| *by != at && self.can_write(*by));
+        // The first is who the judge asks.
+        let (Some(by), true) = (by, at > 0 && members > 2 && self.nodes[at].member) else { return };
+        self.count("node removed");
+        self.tell(|| format!("remove {at} at {by}"));
+        self.nodes[at].member = false;
+        let key = Key::Node(self.nodes[at].id.clone());
+        self.write(by, key, None);
+        self.nodes[at].machines = None;
+        self.nodes[at].processes.clear();
+        self.nodes[at].away_since = None;
+        self.disturbed();
+    }
+
+    /// A machine that was not there before copies what another one has, then says what it is.
+    pub fn join(&mut self, at: usize) {
+        let from = (0..self.nodes.len()).find(|from| self.nodes[*from].runs());
+        let (Some(from), true) = (from, self.nodes[at].is_spare) else { return };
+        self.count("node joined");
+        self.tell(|| format!("join {at} at {from}"));
+        let replica = self.nodes[from].replica.clone();
+        let node = &mut self.nodes[at];
+        node.replica = replica;
+        (node.is_spare, node.member) = (false, true);
+        let view = self.view();
+        self.up(at);
+        let key = Key::Node(self.nodes[at].id.clone());
+        self.write(at, key, Some(Record::Node(view)));
+    }
+
+    /// Some on one side, the rest on the other; one way or both.
+    pub(super) fn cut_off(&mut self) {
+        let one_way = self.random.chance(50);
+        self.count(if one_way { "cut one way" } else { "cut both ways" });
+        let sides: Vec<bool> = (0..self.nodes.len()).map(|_| self.random.chance(50)).collect();
+        let first = self.random.between(0, self.nodes.len() as u64) as usize;
+        for a in 0..self.nodes.len() {
+            for b in 0..self.nodes.len() {
+                if (sides[a] || a == first) && !(sides[b] || b == first) {
+                    self.cut.insert((a, b));
+                    if !one_way {
+                        self.cut.insert((b, a));
+                    }
+                }
+            }
+        }
+        self.tell(|| "cut".into());
+        self.disturbed();
+    }
+
+    pub(super) fn cut_off_one(&mut self, at: usize) {
+        self.count("cut both ways");
+        let others = (0..self.nodes.len()).filter(|other| *other != at);
+        self.cut.extend(others.flat_map(|other| [(at, other), (other, at)]));
+        self.tell(|| format!("cut off {at}"));
+        self.disturbed();
+    }
+
+    pub(super) fn reconnect(&mut self) {
+        self.cut.clear();
+        self.tell(|| "reconnected".into());
+        self.disturbed();
+    }
+
+    /// All faults end; clocks stay wrong.
+    pub(super) fn heal(&mut self) {
+        self.reconnect();
+        for at in 0..self.nodes.len() {
+            self.nodes[at].disk_full = false;
+            if self.nodes[at].frozen {
+                self.thaw(at);
+            }
+            if self.nodes[at].hung {
+                self.wake(at);
+            }
+            self.up(at);
+        }
+        self.run(2_000);
+        for at in 0..self.nodes.len() {
+            self.change_node(at, Some(20), Some(false));
+        }
+        // One of them is left out of it.
+        if self.nodes.iter().filter(|node| node.member).count() > 2 {
+            self.change_node(0, None, Some(true));
+        }
+    }
+
+    pub(super) fn turn_clock(&mut self, at: usize) {
+        let off = self.random.between(0, 2 * CLOCK_OFF_MS);
+        self.count("clock off");
+        self.tell(|| format!("clock of {at} is off by {} ms", off as i64 - CLOCK_OFF_MS as i64));
+        self.nodes[at].clock_off = off as i64 - CLOCK_OFF_MS as i64;
+    }
+}
