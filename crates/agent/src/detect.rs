@@ -259,6 +259,7 @@ fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
     recipe.persist.extend(manifest.persist.iter().cloned());
     recipe.persist.sort();
     recipe.persist.dedup();
+    recipe.persist_shared = manifest.persist_shared;
     recipe.statics.splice(0..0, manifest.statics.iter().cloned());
     recipe.notes.extend(manifest.notes.iter().cloned());
     for (names, why) in [

@@ -51,6 +51,8 @@ pub struct Manifest {
     pub postdeploy: Option<String>,
     /// Added to the framework's own.
     pub persist: Vec<String>,
+    /// Any node may run it, whatever it persists.
+    pub persist_shared: bool,
     /// Added before the framework's own.
     pub statics: Vec<StaticMount>,
     pub health: ManifestHealth,

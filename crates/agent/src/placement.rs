@@ -39,6 +39,8 @@ pub enum Event {
     Read,
     /// This node cannot prepare the application.
     Unfit(ApplicationName),
+    /// Applications whose files are about to leave this node: what runs of them is stopped here.
+    Paused(BTreeSet<ApplicationName>),
     /// Nothing is claimed any more; what runs is stopped by others.
     Shutdown,
 }
@@ -86,6 +88,7 @@ pub struct Placement {
     /// Slots that nobody runs, or that are offered, and since when.
     free: BTreeMap<(ApplicationName, Place), Timestamp>,
     unfit: BTreeMap<ApplicationName, Timestamp>,
+    paused: BTreeSet<ApplicationName>,
     shedding: Shedding,
     read: bool,
     shutdown: bool,
@@ -106,6 +109,7 @@ impl Placement {
             told: BTreeMap::new(),
             free: BTreeMap::new(),
             unfit: BTreeMap::new(),
+            paused: BTreeSet::new(),
             shedding: Shedding::default(),
             read: false,
             shutdown: false,
@@ -149,6 +153,9 @@ impl Placement {
                 self.resume(now);
             }
             Event::Unfit(name) => drop(self.unfit.insert(name, now)),
+            Event::Paused(names) => {
+                return std::mem::replace(&mut self.paused, names) != self.paused;
+            }
             Event::Shutdown => self.shutdown = true,
         }
         true
@@ -197,7 +204,8 @@ impl Placement {
     fn drop_unwanted(&mut self) {
         let mut held = std::mem::take(&mut self.held);
         for (name, places) in &mut held {
-            places.retain(|place, _| self.is_wanted(name, place));
+            let runs = !self.paused.contains(name);
+            places.retain(|place, _| runs && self.is_wanted(name, place));
         }
         held.retain(|_, places| !places.is_empty());
         self.held = held;
@@ -216,7 +224,7 @@ impl Placement {
             let elsewhere = wanted.holder.as_ref().is_some_and(|holder| *holder != self.node);
             let held = self.held.entry(name.clone()).or_default();
             held.values_mut().for_each(|held| held.offer = None);
-            if elsewhere || drained {
+            if elsewhere || drained || self.paused.contains(name) {
                 continue;
             }
             for (process, count) in &wanted.counts {

@@ -5,6 +5,7 @@
 pub mod actor;
 pub mod launcher;
 pub mod load;
+pub mod moving;
 pub mod placing;
 pub mod plain;
 pub mod platform_log;

@@ -12,6 +12,7 @@ mod keys;
 mod logs;
 mod machine;
 mod nodes;
+mod pin;
 mod ports;
 mod problem;
 mod processes;
@@ -104,6 +105,12 @@ impl Api {
         }
     }
 
+    /// Whether that node was here and is not any more, or is none of the cluster's.
+    fn is_lost(&self, node: &NodeId) -> bool {
+        let alive = self.peers.as_ref().map(|peers| peers.alive().borrow().contains(node));
+        *node != self.node && alive == Some(false)
+    }
+
     fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -174,6 +181,7 @@ fn router(context: ApiContext) -> Router {
         .route("/v1/apps/{app}", get(applications::show).delete(applications::destroy))
         .route("/v1/apps/{app}/ps", get(processes::list))
         .route("/v1/apps/{app}/scale", get(processes::scale_now).post(processes::scale))
+        .route("/v1/apps/{app}/pin", get(pin::show).post(pin::pin))
         .route("/v1/apps/{app}/restart", post(processes::restart))
         .route("/v1/apps/{app}/releases", get(releases::list).post(upload::push))
         .route("/v1/apps/{app}/releases/{id}/progress", get(progress::stream))

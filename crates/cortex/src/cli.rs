@@ -13,6 +13,7 @@ mod metrics;
 mod nodes;
 mod open;
 mod output;
+mod pin;
 mod ps;
 mod push;
 mod releases;
@@ -101,6 +102,8 @@ enum Command {
     /// List the cluster's nodes, invite, drain or remove one
     #[command(alias = "node")]
     Nodes(nodes::Nodes),
+    /// Move an application that keeps files to another node, with its files
+    Pin(pin::Pin),
     /// Read and write the store
     Store(store::Store),
     /// Print the node's metrics in the format of Prometheus
@@ -222,6 +225,7 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Releases(command) => command.run(context).await,
         Command::Rollback(command) => command.run(context).await,
         Command::Nodes(command) => command.run(context).await,
+        Command::Pin(command) => command.run(context).await,
         Command::Store(command) => command.run(context).await,
         Command::Metrics(command) => command.run(context).await,
     }

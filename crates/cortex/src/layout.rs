@@ -98,6 +98,16 @@ impl DataDirectory {
         self.application(name).join("persist")
     }
 
+    /// What is being fetched from the node that has it.
+    pub fn incoming(&self, name: &ApplicationName) -> PathBuf {
+        self.application(name).join("persist.incoming")
+    }
+
+    /// What was here before another node got it.
+    pub fn given_away(&self, name: &ApplicationName) -> PathBuf {
+        self.application(name).join("persist.given")
+    }
+
     pub fn cache(&self, name: &ApplicationName) -> PathBuf {
         self.application(name).join("cache")
     }

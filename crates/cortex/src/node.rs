@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 
 use self::parts::supervise;
 use crate::agent::AgentContext;
+use crate::agent::moving::Moving;
 use crate::agent::placing::Placing;
 use crate::agent::plain::PlainLauncher;
 use crate::agent::ports::Ports;
@@ -173,6 +174,10 @@ impl Node {
         };
         let agent = agent_context(config, id, clock, store, faults);
         let mut parts = JoinSet::new();
+        if let Some(peers) = peers.clone() {
+            let moving = Moving::new(agent.clone(), config.layout.clone(), peers);
+            parts.spawn(supervise("moving", move || moving.clone().run()));
+        }
         if let Some(peers) = peers.clone() {
             parts.spawn(supervise("peers", move || peers.clone().run()));
         }

@@ -71,6 +71,34 @@ pub struct Holder {
     pub unknown: Unknown,
 }
 
+/// `app::NAME::move`: its files are to go to another node. Written by the command that asks for
+/// it, then by that node, which deletes it when the files are its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Move {
+    pub v: u32,
+    pub to: NodeId,
+    /// Tells one request from the next.
+    pub asked_at: Timestamp,
+    pub phase: MovePhase,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MovePhase {
+    Asked,
+    /// While it runs.
+    Copying,
+    /// It is stopped, and what changed meanwhile is copied.
+    Stopped,
+    /// It is where it was.
+    Failed,
+}
+
 /// How a release wants to be run: from its `cortex.toml` or the like, frozen with the release.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {

@@ -149,6 +149,8 @@ pub enum TypedKey {
     Rollout(ApplicationName),
     /// Who has the files of its persistent paths.
     Holder(ApplicationName),
+    /// Those files are to go to another node.
+    Move(ApplicationName),
     Claim(InstanceId, NodeId),
     Probe(NodeId, InstanceId),
     Member(NodeId),
@@ -183,6 +185,7 @@ impl TypedKey {
             TypedKey::Source(app, hash) => format!("app::{app}::source::{hash}"),
             TypedKey::Rollout(app) => format!("app::{app}::rollout"),
             TypedKey::Holder(app) => format!("app::{app}::holder"),
+            TypedKey::Move(app) => format!("app::{app}::move"),
             TypedKey::Claim(id, node) => {
                 format!("instance::{}::{}::{}::{node}", id.application, id.process, id.slot)
             }
@@ -229,6 +232,7 @@ impl TypedKey {
             ["app", app, "source", hash] => TypedKey::Source(app.parse().ok()?, hash.parse().ok()?),
             ["app", app, "rollout"] => TypedKey::Rollout(app.parse().ok()?),
             ["app", app, "holder"] => TypedKey::Holder(app.parse().ok()?),
+            ["app", app, "move"] => TypedKey::Move(app.parse().ok()?),
             ["instance", app, process, slot, node] => {
                 TypedKey::Claim(instance(app, process, slot)?, node.parse().ok()?)
             }
@@ -262,7 +266,8 @@ impl TypedKey {
             | TypedKey::Release(app, _)
             | TypedKey::Source(app, _)
             | TypedKey::Rollout(app)
-            | TypedKey::Holder(app) => Some(app),
+            | TypedKey::Holder(app)
+            | TypedKey::Move(app) => Some(app),
             TypedKey::Claim(id, _) | TypedKey::Probe(_, id) => Some(&id.application),
             TypedKey::Board(
                 Board::Drained(id, _) | Board::Memory(id, _) | Board::Suspect(id, _),
@@ -328,7 +333,8 @@ mod tests {
             TypedKey::Release(app.clone(), release),
             TypedKey::Source(app.clone(), ContentHash([7; 32])),
             TypedKey::Rollout(app.clone()),
-            TypedKey::Holder(app),
+            TypedKey::Holder(app.clone()),
+            TypedKey::Move(app),
             TypedKey::Drained(node.clone()),
             TypedKey::Claim(id.clone(), node.clone()),
             TypedKey::Probe(node.clone(), id.clone()),

@@ -59,6 +59,9 @@ pub struct Recipe {
     /// Paths relative to the source that outlive a release.
     #[serde(default)]
     pub persist: Vec<String>,
+    /// They are the same everywhere, or need not be: any node may run it, each with its own.
+    #[serde(default)]
+    pub persist_shared: bool,
     /// Directories that the router serves itself.
     #[serde(default)]
     pub statics: Vec<StaticMount>,
@@ -67,6 +70,13 @@ pub struct Recipe {
     pub notes: Vec<String>,
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+impl Recipe {
+    /// Whether its files keep it on the node that has them.
+    pub fn is_tied(&self) -> bool {
+        !self.persist.is_empty() && !self.persist_shared
+    }
 }
 
 /// One command, run by `/bin/sh -c` in the release's directory.

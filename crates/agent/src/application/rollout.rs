@@ -102,9 +102,9 @@ impl Application {
             under_way && gone && other && self.is_placed() && !self.elsewhere.live.is_empty()
         });
         let target = orphan.and_then(|rollout| rollout.target.as_ref());
-        let tied = target.and_then(|id| self.releases.get(id)).is_some_and(|release| {
-            !release.recipe.persist.is_empty() && self.held_by_other().is_some()
-        });
+        let tied = target
+            .and_then(|id| self.releases.get(id))
+            .is_some_and(|release| release.recipe.is_tied() && self.held_by_other().is_some());
         if target.is_none() || tied || !self.is_first_alive() {
             self.orphaned = None;
             return false;
@@ -190,7 +190,7 @@ impl Application {
                 "its record did not arrive in the store; push again".into()
             });
         };
-        if !release.recipe.persist.is_empty() {
+        if release.recipe.is_tied() {
             if self.is_placed() && self.hand_over(now) {
                 return true;
             }

@@ -31,6 +31,8 @@ struct File {
     release: Option<Vec<String>>,
     #[serde(default)]
     persist: Vec<String>,
+    #[serde(default)]
+    persist_shared: bool,
     rollout: Option<RolloutMode>,
     balance: Option<String>,
     stop_grace: Option<String>,
@@ -130,6 +132,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         build: commands("build", file.build)?,
         release: commands("release", file.release)?,
         persist: file.persist.iter().map(|path| relative_path(path)).collect::<Result<_, _>>()?,
+        persist_shared: file.persist_shared,
         statics: file.statics.into_iter().map(static_mount).collect::<Result<_, _>>()?,
         health: health(file.health)?,
         memory_bytes: file.limits.memory.map(|text| memory(&text)).transpose()?,

@@ -143,7 +143,7 @@ impl Placement {
     ) -> bool {
         let seat = &field.seats[at];
         let own = seat.id == self.node;
-        let unfit = own && self.is_unfit(now, name);
+        let unfit = own && (self.is_unfit(now, name) || self.paused.contains(name));
         if !seat.takes || unfit || !self.may_hold(name, seat) {
             return false;
         }

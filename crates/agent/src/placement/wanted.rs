@@ -29,7 +29,7 @@ pub fn wanted(
     let mut wanted = Wanted::default();
     for release in [rollout.serving.as_ref(), target].into_iter().flatten() {
         let Some(release) = releases.get(release) else { continue };
-        if !release.recipe.persist.is_empty() {
+        if release.recipe.is_tied() {
             // Until somebody holds its files, whoever coordinates the rollout is about to.
             wanted.holder = Some(holder.unwrap_or(&rollout.coordinator).clone());
         }

@@ -41,17 +41,36 @@ pub struct Placing {
     /// None until the first decision.
     decided: watch::Sender<Option<Arc<Assignments>>>,
     unfit: broadcast::Sender<ApplicationName>,
+    paused: watch::Sender<BTreeSet<ApplicationName>>,
+}
+
+/// Nothing of the application runs on this node, or soon nothing, until this is dropped.
+pub struct Pause {
+    name: ApplicationName,
+    paused: watch::Sender<BTreeSet<ApplicationName>>,
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        self.paused.send_if_modified(|paused| paused.remove(&self.name));
+    }
 }
 
 impl Default for Placing {
     fn default() -> Placing {
-        Placing { decided: watch::channel(None).0, unfit: broadcast::channel(UNFIT_MAX).0 }
+        let unfit = broadcast::channel(UNFIT_MAX).0;
+        Placing { decided: watch::channel(None).0, unfit, paused: watch::Sender::default() }
     }
 }
 
 impl Placing {
     pub fn decided(&self) -> watch::Receiver<Option<Arc<Assignments>>> {
         self.decided.subscribe()
+    }
+
+    pub fn pause(&self, name: &ApplicationName) -> Pause {
+        self.paused.send_if_modified(|paused| paused.insert(name.clone()));
+        Pause { name: name.clone(), paused: self.paused.clone() }
     }
 
     /// This node cannot prepare the application.
@@ -87,7 +106,7 @@ pub async fn run(
         known: BTreeSet::new(),
     };
     tokio::select! {
-        result = feed.run(placing.unfit.subscribe(), shutdown) => result,
+        result = feed.run(placing, shutdown) => result,
         result = drive(&mut machine, &mut shell, &mut inbox, context.clock) => result,
     }
 }
@@ -108,13 +127,16 @@ struct Feed {
 impl Feed {
     async fn run(
         mut self,
-        mut unfit: broadcast::Receiver<ApplicationName>,
+        placing: &Placing,
         mut shutdown: watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
+        let (mut unfit, mut paused) = (placing.unfit.subscribe(), placing.paused.subscribe());
         let mut watch = self.store.watch(Prefix::all(), None).await?;
         let (mut alive, mut removed) = (self.alive.clone(), self.removed.clone());
         self.read_all().await?;
         self.tell_alive(&BTreeSet::new()).await?;
+        let names = paused.borrow_and_update().clone();
+        self.events.send(Event::Paused(names)).await?;
         self.events.send(Event::Read).await?;
         let mut lived = alive.as_mut().map(|alive| alive.borrow_and_update().clone());
         loop {
@@ -129,6 +151,10 @@ impl Feed {
                     let before = lived.take().unwrap_or_default();
                     lived = alive.as_mut().map(|alive| alive.borrow_and_update().clone());
                     self.tell_alive(&before).await?;
+                }
+                Ok(()) = paused.changed() => {
+                    let names = paused.borrow_and_update().clone();
+                    self.events.send(Event::Paused(names)).await?;
                 }
                 Ok(()) = heard(removed.as_mut()) => self.member(self.node.clone()).await?,
                 Ok(name) = unfit.recv() => self.events.send(Event::Unfit(name)).await?,

@@ -25,11 +25,10 @@ pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<ApplicationRow>>
 }
 
 pub async fn rows(api: &Api) -> Result<Vec<ApplicationRow>, Problem> {
-    let host = api.url_host();
     let mut rows = Vec::new();
     for name in records::names(&*api.store).await? {
         match records::find(&*api.store, &name).await {
-            Ok(app) => rows.extend(app.map(|app| app.row(&host))),
+            Ok(app) => rows.extend(app.map(|app| app.without_lost(api).row(api))),
             Err(problem) => tracing::warn!(%name, ?problem, "application.unreadable"),
         }
     }
@@ -58,7 +57,7 @@ pub async fn create(
     app.spec.port = ports::allot(&api, &name, asked.port).await?;
     app.spec.port_chosen = asked.port.is_some();
     records::write(&*api.store, TypedKey::Spec(name), &app.spec).await?;
-    Ok((StatusCode::CREATED, Json(app.row(&api.url_host()))))
+    Ok((StatusCode::CREATED, Json(app.row(&api))))
 }
 
 /// Detection over an empty tree tells which types there are.
@@ -76,7 +75,7 @@ pub async fn show(
     State(api): State<Shared>,
     Path(app): Path<String>,
 ) -> Result<Json<ApplicationShown>, Problem> {
-    let app = records::require(&*api.store, &app).await?;
+    let app = records::require(&*api.store, &app).await?.without_lost(&api);
     let release = app.serving().or(app.current());
     let processes = release.map_or_else(Vec::new, |release| {
         app.wanted(release)
@@ -85,12 +84,13 @@ pub async fn show(
                 command: release.recipe.processes[&process].command.clone(),
                 wanted,
                 ready: app.ready(&release.id, Some(&process)),
+                nodes: app.ready_by_node(&release.id, &process),
                 process: process.to_string(),
             })
             .collect()
     });
     Ok(Json(ApplicationShown {
-        row: app.row(&api.url_host()),
+        row: app.row(&api),
         domains: app.spec.domains.clone(),
         decided_by: release.map(|release| release.recipe.decided_by.clone()),
         processes,
@@ -102,6 +102,7 @@ pub async fn show(
         }),
         releases: app.releases.len(),
         persist: release.map(|release| release.recipe.persist.clone()).unwrap_or_default(),
+        holder: app.tied_to().map(ToString::to_string),
         notes: release.map(|release| release.recipe.notes.clone()).unwrap_or_default(),
     }))
 }

@@ -43,7 +43,7 @@ pub(super) async fn shown(api: &Api, cluster: &Cluster, id: &NodeId) -> Result<N
 }
 
 fn is_running(state: &str) -> bool {
-    !matches!(state, "stopped" | "crashed")
+    !matches!(state, "stopped" | "crashed" | "lost")
 }
 
 #[derive(Default)]
@@ -221,6 +221,7 @@ impl Cluster {
         let none = Records::default();
         let records = self.nodes.get(id).unwrap_or(&none);
         let info = records.info.as_ref();
+        let up = u32::from(self.is_alive(id) != Some(false));
         NodeRow {
             id: id.to_string(),
             name: info.map(|info| info.hostname.clone()),
@@ -235,8 +236,9 @@ impl Cluster {
             load_percent: records.load.as_ref().map(|load| load.percent),
             cores: info.map(|info| info.cores),
             memory_bytes: info.map(|info| info.memory_bytes),
-            instances: records.running,
-            ready: records.ready,
+            // What it said last means nothing once it is gone.
+            instances: records.running * up,
+            ready: records.ready * up,
             version: info.map(|info| info.version.clone()),
             joined_at: records.member.as_ref().map(|member| records::rfc3339(member.joined_at)),
             last_seen: self.last_seen(id, records).map(records::rfc3339),

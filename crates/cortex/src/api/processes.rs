@@ -40,7 +40,10 @@ pub async fn rows(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Prob
             pid: one.process.as_ref().map(|process| process.pid),
             port: one.port,
             release: app.label(&one.release),
-            state: records::state_word(one.state).into(),
+            state: match api.is_lost(node) && records::is_alive(one.state) {
+                true => "lost".into(),
+                false => records::state_word(one.state).into(),
+            },
             started_at: one.started_at.map(records::rfc3339),
             memory_bytes: memory(api, id, one.generation).await?,
             restarts: one.restarts,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
+use model::application::Holder;
 use model::key::{application_prefix, instances_prefix};
 use model::record;
 use model::{
@@ -13,6 +14,7 @@ use model::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::Api;
 use super::problem::Problem;
 use super::wire::ApplicationRow;
 use crate::store::{Store, readable};
@@ -27,6 +29,8 @@ pub struct Application {
     /// Oldest first.
     pub releases: Vec<Release>,
     pub claims: Vec<(InstanceId, NodeId, Claim)>,
+    /// Who has its persistent files.
+    pub holder: Option<Holder>,
 }
 
 pub async fn read<T: DeserializeOwned>(
@@ -81,10 +85,12 @@ pub async fn find(
         rollout: None,
         releases: Vec::new(),
         claims: Vec::new(),
+        holder: None,
     };
     for entry in store.prefix(&application_prefix(name)).await? {
         match TypedKey::parse(&entry.key) {
             Some(TypedKey::Rollout(_)) => app.rollout = readable(&entry.key, Some(&entry.value)),
+            Some(TypedKey::Holder(_)) => app.holder = readable(&entry.key, Some(&entry.value)),
             Some(TypedKey::Release(..)) => {
                 app.releases.extend(readable(&entry.key, Some(&entry.value)))
             }
@@ -165,7 +171,14 @@ impl Application {
             rollout: None,
             releases: Vec::new(),
             claims: Vec::new(),
+            holder: None,
         }
+    }
+
+    /// What nodes that are not there said last of their instances means nothing now.
+    pub fn without_lost(mut self, api: &Api) -> Application {
+        self.claims.retain(|(_, node, _)| !api.is_lost(node));
+        self
     }
 
     pub fn release(&self, id: &ReleaseId) -> Option<&Release> {
@@ -216,6 +229,22 @@ impl Application {
         u32::try_from(slots).unwrap_or(u32::MAX)
     }
 
+    /// Where ready processes of this release are.
+    pub fn ready_by_node(
+        &self,
+        release: &ReleaseId,
+        process: &ProcessType,
+    ) -> BTreeMap<String, u32> {
+        let mut nodes = BTreeMap::new();
+        for (id, node, one) in self.incarnations() {
+            let counts = one.release == *release && one.state == InstanceState::Ready;
+            if counts && id.process == *process {
+                *nodes.entry(node.to_string()).or_default() += 1;
+            }
+        }
+        nodes
+    }
+
     /// Those that exist, and the last one of a slot where none does.
     pub fn incarnations(&self) -> impl Iterator<Item = (&InstanceId, &NodeId, &Incarnation)> {
         self.claims.iter().flat_map(|(id, node, claim)| {
@@ -240,7 +269,18 @@ impl Application {
         self.spec.port.filter(|_| answers).map(|port| format!("http://{host}:{port}"))
     }
 
-    pub fn state(&self) -> String {
+    /// The node whose files it needs, as long as it needs them.
+    pub fn tied_to(&self) -> Option<&NodeId> {
+        let tied = |release: &Release| release.recipe.is_tied();
+        let tied = self.serving().is_some_and(tied) || self.current().is_some_and(tied);
+        self.holder.as_ref().map(|holder| &holder.node).filter(|_| tied)
+    }
+
+    /// `lost`: nodes that are not there.
+    pub fn state(&self, lost: impl Fn(&NodeId) -> bool) -> String {
+        if let Some(holder) = self.tied_to().filter(|holder| lost(holder)) {
+            return format!("waiting: {holder} holds its data");
+        }
         let Some(rollout) = &self.rollout else {
             return "no release".into();
         };
@@ -262,7 +302,7 @@ impl Application {
         word.into()
     }
 
-    pub fn row(&self, host: &str) -> ApplicationRow {
+    pub fn row(&self, api: &Api) -> ApplicationRow {
         let release = self.serving().or(self.current());
         ApplicationRow {
             name: self.name.to_string(),
@@ -270,11 +310,11 @@ impl Application {
                 .map(|release| release.recipe.framework.clone())
                 .or(self.spec.framework.clone()),
             release: self.serving().map(|release| self.label(&release.id)),
-            state: self.state(),
+            state: self.state(|node| api.is_lost(node)),
             ready: self.serving().map_or(0, |release| self.ready(&release.id, None)),
             wanted: release.map_or(0, |release| self.wanted(release).values().sum()),
             port: self.spec.port,
-            url: self.url(host),
+            url: self.url(&api.url_host()),
             created_at: rfc3339(self.spec.created_at),
         }
     }

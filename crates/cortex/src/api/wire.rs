@@ -30,8 +30,8 @@ pub struct ApplicationRow {
     #[serde(rename = "type")]
     pub framework: Option<String>,
     pub release: Option<String>,
-    /// `running`, `degraded`, `down`, `failed`, `scaled to zero`, `no release`, or a rollout's
-    /// phase.
+    /// `running`, `degraded`, `down`, `failed`, `scaled to zero`, `no release`, a rollout's phase,
+    /// or `waiting: NODE holds its data`.
     pub state: String,
     pub ready: u32,
     pub wanted: u32,
@@ -51,6 +51,9 @@ pub struct ApplicationShown {
     pub rollout: Option<RolloutShown>,
     pub releases: usize,
     pub persist: Vec<String>,
+    /// The node that has its persistent files.
+    #[serde(default)]
+    pub holder: Option<String>,
     pub notes: Vec<String>,
 }
 
@@ -60,6 +63,9 @@ pub struct ProcessRow {
     pub command: String,
     pub wanted: u32,
     pub ready: u32,
+    /// Ready ones by node.
+    #[serde(default)]
+    pub nodes: BTreeMap<String, u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -249,6 +255,23 @@ pub struct RemovedNode {
     pub id: String,
     /// Applications whose persistent files it had alone.
     pub holds: Vec<String>,
+}
+
+/// Which node has an application's files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PinShown {
+    pub application: String,
+    /// None for one that is not tied to a node.
+    pub holder: Option<String>,
+    pub moving: Option<MoveShown>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MoveShown {
+    pub to: String,
+    /// `asked`, `copying`, `stopped` or `failed`.
+    pub phase: String,
+    pub message: Option<String>,
 }
 
 /// What `cortex nodes invite` prints of it.

@@ -91,7 +91,7 @@ async fn wait(session: &Session, applications: &[ApplicationRow]) -> anyhow::Res
 }
 
 fn is_ended(state: &str) -> bool {
-    matches!(state, "stopped" | "crashed")
+    matches!(state, "stopped" | "crashed" | "lost")
 }
 
 /// The kernel lets go of a node's lock when its process ends, however that happens.

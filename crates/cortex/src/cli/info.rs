@@ -44,10 +44,17 @@ fn facts(shown: &ApplicationShown) -> Vec<(&'static str, String)> {
     facts.push(("Releases", shown.releases.to_string()));
     for process in &shown.processes {
         let instances = format!("{} of {} ready", process.ready, process.wanted);
-        facts.push(("Process", format!("{}: {instances}: {}", process.process, process.command)));
+        let nodes = process.nodes.iter().map(|(node, count)| format!("{count} on {node}"));
+        let nodes: Vec<String> = nodes.collect();
+        let nodes =
+            if nodes.is_empty() { nodes.concat() } else { format!(" ({})", nodes.join(", ")) };
+        let command = &process.command;
+        facts.push(("Process", format!("{}: {instances}{nodes}: {command}", process.process)));
     }
     if !shown.persist.is_empty() {
-        facts.push(("Persistent", shown.persist.join(", ")));
+        let holder = shown.holder.as_ref().map(|holder| format!(" (on node {holder})"));
+        let paths = shown.persist.join(", ");
+        facts.push(("Persistent", format!("{paths}{}", holder.unwrap_or_default())));
     }
     if let Some(rollout) = shown.rollout.as_ref().filter(|rollout| rollout.phase != "done") {
         let target = rollout.target.as_deref().unwrap_or("none");

@@ -39,11 +39,14 @@ impl Ps {
         if self.json.json {
             return output::json(&rows);
         }
+        let shown: ApplicationShown = session.client.get(&path).await?;
+        if shown.row.state.starts_with("waiting") {
+            output::complain(&format!("{name} is {}", shown.row.state));
+        }
         if rows.is_empty() {
             output::say(&format!("{name} has no running instances."));
             return Ok(());
         }
-        let shown: ApplicationShown = session.client.get(&path).await?;
         let commands: BTreeMap<&str, &str> = shown
             .processes
             .iter()
@@ -69,6 +72,7 @@ fn line(row: &InstanceRow) -> String {
     let since = row.started_at.as_deref().map(output::since).unwrap_or_default();
     let mut parts = vec![format!("{}.{}: {state} {since}", row.process, row.slot)];
     parts.push(row.release.clone());
+    parts.push(format!("on {}", row.node));
     parts.extend(row.pid.map(|pid| format!("pid {pid}")));
     parts.extend(row.memory_bytes.map(output::bytes));
     if row.restarts > 0 {

@@ -3,6 +3,7 @@
 //! of it. Owns the life of the transport; the store's machine decides what is said over it.
 
 pub mod dial;
+pub mod files;
 pub mod frame;
 pub mod identity;
 pub mod invitation;
@@ -98,6 +99,7 @@ pub struct Peers {
     net: OnceLock<Arc<Net>>,
     down: watch::Sender<BTreeSet<NodeId>>,
     router: routers::Door,
+    files: files::Door,
     alive: watch::Sender<BTreeSet<NodeId>>,
     activating: tokio::sync::Mutex<()>,
     /// When members that are not alive now were alive last, since this node started.
@@ -140,6 +142,7 @@ impl Peers {
             net: OnceLock::new(),
             down: watch::Sender::default(),
             router: routers::Door::default(),
+            files: files::Door::default(),
             alive: watch::channel(BTreeSet::new()).0,
             activating: tokio::sync::Mutex::default(),
             seen: Mutex::default(),
@@ -250,6 +253,7 @@ impl Peers {
             advertise: self.advertise,
             down: self.down.clone(),
             router: self.router.clone(),
+            files: self.files.clone(),
             removed: self.removed.clone(),
             alive: self.alive.clone(),
         })

@@ -23,6 +23,7 @@ mod node;
 mod nodes;
 mod outside;
 mod php;
+mod pins;
 mod procfile;
 mod project;
 mod pyramid;

@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, rustls};
 
 use super::frame::{Greeting, Refused};
-use super::tls::{ALPN_BULK, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER};
+use super::tls::{ALPN_BULK, ALPN_FILES, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER};
 use super::{Net, join, link, roster};
 
 /// Callers whose handshake is under way; the rest wait in the kernel's queue.
@@ -111,6 +111,7 @@ enum Wants {
     Link,
     Bulk,
     Router,
+    Files,
 }
 
 async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
@@ -134,6 +135,7 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
         Some(ALPN_NODE) => Wants::Link,
         Some(ALPN_BULK) => Wants::Bulk,
         Some(ALPN_ROUTER) => Wants::Router,
+        Some(ALPN_FILES) => Wants::Files,
         _ => bail!("it does not say what it wants to speak"),
     };
     let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
@@ -158,7 +160,7 @@ async fn refusal(net: &Net, node: &NodeId, wants: Wants) -> anyhow::Result<Optio
     Ok(match wants {
         _ if known => Some(Refused::Removed),
         Wants::Link => None,
-        Wants::Bulk | Wants::Router => Some(Refused::Unknown),
+        Wants::Bulk | Wants::Router | Wants::Files => Some(Refused::Unknown),
     })
 }
 
@@ -169,6 +171,7 @@ async fn serve(net: &Arc<Net>, caller: Caller) -> anyhow::Result<()> {
             tracing::info!(%node, "peer.admitted");
         }
         Caller::Member { stream, peer, wants: Wants::Bulk } => net.take_bulk(peer, stream),
+        Caller::Member { stream, peer, wants: Wants::Files } => net.take_files(peer, stream)?,
         Caller::Member { stream, peer, wants: Wants::Router } => net.take_router(peer, *stream)?,
         Caller::Member { stream, peer, wants: Wants::Link } => {
             let tag = NodeTag::from(&peer);

@@ -25,8 +25,8 @@ use super::outbox::Outbox;
 use super::revocable::Revocable;
 use super::roster::{self, Addresses};
 use super::routers::{self, RouterCall};
-use super::tls::{ALPN_BULK, ClusterTls};
-use super::{dial, frame};
+use super::tls::{ALPN_BULK, ALPN_FILES, ClusterTls};
+use super::{dial, files, frame};
 use crate::driver::Clock;
 use crate::store::SharedStore;
 use crate::store::bulk::{BoxedStream, BulkPeers};
@@ -56,6 +56,7 @@ pub struct Parts {
     pub removed: watch::Sender<bool>,
     pub down: watch::Sender<BTreeSet<NodeId>>,
     pub router: routers::Door,
+    pub files: files::Door,
     /// Told of every change.
     pub alive: watch::Sender<BTreeSet<NodeId>>,
 }
@@ -82,6 +83,7 @@ pub struct Net {
     shunned: Mutex<BTreeMap<NodeTag, (Instant, String)>>,
     bulk_streams: Arc<Semaphore>,
     router: routers::Door,
+    files: files::Door,
     outbox: Arc<Outbox>,
     members: watch::Sender<BTreeSet<NodeTag>>,
     removed: watch::Sender<bool>,
@@ -122,6 +124,7 @@ impl Net {
             shunned: Mutex::default(),
             bulk_streams: Arc::new(Semaphore::new(BULK_STREAMS_MAX)),
             router: parts.router,
+            files: parts.files,
             outbox: outbox.clone(),
             members: watch::Sender::default(),
             removed: parts.removed,
@@ -297,6 +300,18 @@ impl Net {
     /// The router of a peer has requests for this one.
     pub fn take_router(&self, peer: NodeId, stream: TlsStream<TcpStream>) -> anyhow::Result<()> {
         self.router.hand_over(RouterCall::of(peer, stream)?)
+    }
+
+    /// A peer wants the files of an application.
+    pub fn take_files(&self, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
+        let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
+        self.files.hand_over(peer, stream)
+    }
+
+    pub async fn call_files(&self, peer: &NodeId) -> anyhow::Result<BoxedStream> {
+        let (addresses, config) = (self.addresses(), self.tls.files_client());
+        let stream = dial::connect(self, peer, &addresses, config, ALPN_FILES).await?;
+        Ok(Box::new(Revocable::new(stream, self.removed(peer))))
     }
 
     /// A peer wants large values.

@@ -26,6 +26,8 @@ pub const ALPN_NODE: &[u8] = b"cortex-node/1";
 pub const ALPN_BULK: &[u8] = b"cortex-bulk/1";
 /// Requests for instances, from router to router.
 pub const ALPN_ROUTER: &[u8] = b"cortex-router/1";
+/// Files of an application that is to run on the node that calls.
+pub const ALPN_FILES: &[u8] = b"cortex-files/1";
 /// Redeeming an invitation; the only one that wants no certificate of the caller.
 pub const ALPN_JOIN: &[u8] = b"cortex-join/1";
 
@@ -35,6 +37,7 @@ pub struct ClusterTls {
     node_client: Arc<ClientConfig>,
     bulk_client: Arc<ClientConfig>,
     router_client: Arc<ClientConfig>,
+    files_client: Arc<ClientConfig>,
     pub member_server: Arc<ServerConfig>,
     pub join_server: Arc<ServerConfig>,
 }
@@ -68,7 +71,7 @@ impl ClusterTls {
             .with_client_cert_verifier(verifier)
             .with_single_cert(own.chain.clone(), own.key.clone_key())?;
         member_server.alpn_protocols =
-            [ALPN_NODE, ALPN_BULK, ALPN_ROUTER].map(<[u8]>::to_vec).into();
+            [ALPN_NODE, ALPN_BULK, ALPN_ROUTER, ALPN_FILES].map(<[u8]>::to_vec).into();
         let mut join_server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_no_client_auth()
@@ -79,6 +82,7 @@ impl ClusterTls {
             node_client: client(ALPN_NODE)?,
             bulk_client: client(ALPN_BULK)?,
             router_client: client(ALPN_ROUTER)?,
+            files_client: client(ALPN_FILES)?,
             member_server: Arc::new(member_server),
             join_server: Arc::new(join_server),
         })
@@ -94,6 +98,10 @@ impl ClusterTls {
 
     pub fn router_client(&self) -> Arc<ClientConfig> {
         self.router_client.clone()
+    }
+
+    pub fn files_client(&self) -> Arc<ClientConfig> {
+        self.files_client.clone()
     }
 
     pub fn server_name(&self, node: &NodeId) -> anyhow::Result<ServerName<'static>> {

@@ -1,0 +1,133 @@
+//! What the two nodes say while files move: frames of a length, a kind and a payload. Must not know
+//! what becomes of the files.
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, ensure};
+use model::{ApplicationName, Timestamp};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+/// Bytes of a file in one frame.
+pub const DATA_BYTES_MAX: usize = 64 << 10;
+/// A path of 4096 bytes, each a number in JSON, twice.
+const FRAME_BYTES_MAX: usize = DATA_BYTES_MAX + 1;
+/// A disk that is busy, or a slow line; a peer that waits for something says so.
+const STALL_MAX: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ask {
+    pub v: u32,
+    pub application: ApplicationName,
+    /// Of the request, so that no other one is meant.
+    pub asked_at: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Below the persistent directory, as bytes: names need not be text.
+    pub path: Vec<u8>,
+    pub mode: u32,
+    pub kind: EntryKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryKind {
+    Directory,
+    Link(Vec<u8>),
+    /// Its bytes follow, then their hash.
+    File,
+    /// A file as it was sent before.
+    Same,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame {
+    Ask(Ask),
+    Entry(Entry),
+    Data(Vec<u8>),
+    /// BLAKE3 of the file that ends.
+    FileEnd([u8; 32]),
+    PassEnd,
+    /// Stop it and send what changed.
+    Last,
+    /// All is here and durable.
+    Taken,
+    /// They are the caller's now.
+    Yours,
+    /// It takes a while.
+    Wait,
+    Fault(String),
+}
+
+pub struct Wire<S> {
+    stream: S,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+    pub fn new(stream: S) -> Wire<S> {
+        Wire { stream }
+    }
+
+    pub async fn send(&mut self, frame: &Frame) -> anyhow::Result<()> {
+        let (kind, payload) = encode(frame)?;
+        let mut out = Vec::with_capacity(payload.len() + 5);
+        out.extend_from_slice(&(payload.len() as u32 + 1).to_le_bytes());
+        out.push(kind);
+        out.extend_from_slice(&payload);
+        let sending = async {
+            self.stream.write_all(&out).await?;
+            self.stream.flush().await
+        };
+        let sent = timeout(STALL_MAX, sending).await;
+        sent.map_err(|_| silent())?.context("the connection broke")
+    }
+
+    pub async fn receive(&mut self) -> anyhow::Result<Frame> {
+        let receiving = async {
+            let length = self.stream.read_u32_le().await.context("the connection broke")? as usize;
+            ensure!((1..=FRAME_BYTES_MAX).contains(&length), "a frame of {length} bytes");
+            let mut frame = vec![0; length];
+            self.stream.read_exact(&mut frame).await.context("the connection broke")?;
+            decode(frame[0], &frame[1..])
+        };
+        timeout(STALL_MAX, receiving).await.map_err(|_| silent())?
+    }
+}
+
+fn silent() -> anyhow::Error {
+    anyhow!("the other node said nothing for {} s", STALL_MAX.as_secs())
+}
+
+fn encode(frame: &Frame) -> anyhow::Result<(u8, Vec<u8>)> {
+    Ok(match frame {
+        Frame::Ask(ask) => (1, serde_json::to_vec(ask)?),
+        Frame::Entry(entry) => (2, serde_json::to_vec(entry)?),
+        Frame::Data(bytes) => (3, bytes.clone()),
+        Frame::FileEnd(hash) => (4, hash.to_vec()),
+        Frame::PassEnd => (5, Vec::new()),
+        Frame::Last => (6, Vec::new()),
+        Frame::Taken => (7, Vec::new()),
+        Frame::Yours => (8, Vec::new()),
+        Frame::Wait => (9, Vec::new()),
+        Frame::Fault(why) => (10, why.as_bytes()[..why.len().min(DATA_BYTES_MAX)].to_vec()),
+    })
+}
+
+fn decode(kind: u8, payload: &[u8]) -> anyhow::Result<Frame> {
+    Ok(match kind {
+        1 => Frame::Ask(serde_json::from_slice(payload)?),
+        2 => Frame::Entry(serde_json::from_slice(payload)?),
+        3 => Frame::Data(payload.to_vec()),
+        4 => Frame::FileEnd(payload.try_into().context("a hash of another length")?),
+        5 => Frame::PassEnd,
+        6 => Frame::Last,
+        7 => Frame::Taken,
+        8 => Frame::Yours,
+        9 => Frame::Wait,
+        10 => Frame::Fault(String::from_utf8_lossy(payload).into_owned()),
+        _ => anyhow::bail!("a frame of unknown kind {kind}: bring the older node up to date"),
+    })
+}

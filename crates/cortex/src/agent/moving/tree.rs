@@ -1,0 +1,290 @@
+//! Directories as a stream of entries, and back. Blocking; must not know nodes or applications.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail, ensure};
+use tokio::sync::mpsc::Sender;
+
+use super::frame::{DATA_BYTES_MAX, Entry, EntryKind, Frame};
+
+/// More files than any application here keeps; each costs memory on both sides.
+const ENTRIES_MAX: usize = 500_000;
+/// Deeper trees are no uploads; and recursion has an end.
+const DEPTH_MAX: usize = 100;
+/// A file that was written later than this before it was read may have changed again without
+/// another time of change.
+const SETTLED_AFTER: Duration = Duration::from_secs(2);
+const MODE_MASK: u32 = 0o777;
+
+/// How a file was when it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Version {
+    fn of(file: &Metadata) -> Version {
+        Version {
+            inode: file.ino(),
+            size: file.size(),
+            modified: (file.mtime(), file.mtime_nsec()),
+            changed: (file.ctime(), file.ctime_nsec()),
+        }
+    }
+}
+
+/// Files that the other side has.
+#[derive(Debug, Default)]
+pub struct Known {
+    files: BTreeMap<PathBuf, Version>,
+}
+
+/// Everything below `root`, parents first; files that are known as they are by name alone.
+pub fn walk(root: &Path, known: Known, out: &Sender<Frame>) -> anyhow::Result<Known> {
+    let mut walk = Walk { root, known, next: Known::default(), count: 0, out };
+    match fs::symlink_metadata(root) {
+        Ok(_) => walk.directory(Path::new(""), 0)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(walk.next)
+}
+
+struct Walk<'a> {
+    root: &'a Path,
+    known: Known,
+    next: Known,
+    count: usize,
+    out: &'a Sender<Frame>,
+}
+
+impl Walk<'_> {
+    fn say(&self, frame: Frame) -> anyhow::Result<()> {
+        self.out.blocking_send(frame).ok().context("the other side is gone")
+    }
+
+    fn directory(&mut self, below: &Path, depth: usize) -> anyhow::Result<()> {
+        ensure!(depth < DEPTH_MAX, "directories are nested deeper than {DEPTH_MAX}");
+        let mut names: Vec<_> = Vec::new();
+        for entry in fs::read_dir(self.root.join(below))? {
+            names.push(entry?.file_name());
+        }
+        names.sort();
+        for name in names {
+            let path = below.join(name);
+            self.entry(&path, depth).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, path: &Path, depth: usize) -> anyhow::Result<()> {
+        self.count += 1;
+        ensure!(self.count <= ENTRIES_MAX, "there are more than {ENTRIES_MAX} files");
+        let at = self.root.join(path);
+        let metadata = match fs::symlink_metadata(&at) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            metadata => metadata?,
+        };
+        let bytes = path.as_os_str().as_bytes().to_vec();
+        let mode = metadata.permissions().mode() & MODE_MASK;
+        let entry = |kind| Frame::Entry(Entry { path: bytes.clone(), mode, kind });
+        if metadata.is_dir() {
+            self.say(entry(EntryKind::Directory))?;
+            return self.directory(path, depth + 1);
+        }
+        if metadata.is_symlink() {
+            let target = fs::read_link(&at)?.into_os_string();
+            return self.say(entry(EntryKind::Link(target.as_bytes().to_vec())));
+        }
+        // Sockets and pipes are nothing without the process that made them.
+        if !metadata.is_file() {
+            return Ok(());
+        }
+        if self.known.files.get(path) == Some(&Version::of(&metadata)) {
+            return self.say(entry(EntryKind::Same));
+        }
+        self.file(path, &at, entry(EntryKind::File))
+    }
+
+    fn file(&mut self, path: &Path, at: &Path, entry: Frame) -> anyhow::Result<()> {
+        let mut file = match File::open(at) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            file => file?,
+        };
+        // Before the first byte is read: what is written after this is noticed.
+        let (before, began) = (file.metadata()?, SystemTime::now());
+        self.say(entry)?;
+        let mut hash = blake3::Hasher::new();
+        loop {
+            let mut chunk = vec![0; DATA_BYTES_MAX];
+            let count = file.read(&mut chunk)?;
+            if count == 0 {
+                break;
+            }
+            chunk.truncate(count);
+            hash.update(&chunk);
+            self.say(Frame::Data(chunk))?;
+        }
+        let settled = before.modified()? + SETTLED_AFTER < began;
+        if settled {
+            self.next.files.insert(path.to_path_buf(), Version::of(&before));
+        }
+        self.say(Frame::FileEnd(*hash.finalize().as_bytes()))
+    }
+}
+
+/// A directory that becomes the same as the other side's.
+#[derive(Debug)]
+pub struct Staging {
+    root: PathBuf,
+    /// Of this pass.
+    listed: BTreeSet<PathBuf>,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    path: PathBuf,
+    mode: u32,
+    file: File,
+    hash: blake3::Hasher,
+}
+
+impl Staging {
+    /// What an earlier attempt left is thrown away.
+    pub fn create(root: PathBuf) -> anyhow::Result<Staging> {
+        remove(&root)?;
+        fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
+        Ok(Staging { root, listed: BTreeSet::new(), open: None })
+    }
+
+    pub fn begin(&mut self) {
+        self.listed.clear();
+        self.open = None;
+    }
+
+    pub fn take(&mut self, frame: Frame) -> anyhow::Result<()> {
+        match (frame, self.open.take()) {
+            (Frame::Entry(entry), None) => self.entry(&entry),
+            (Frame::Data(bytes), Some(mut open)) => {
+                open.hash.update(&bytes);
+                open.file.write_all(&bytes)?;
+                self.open = Some(open);
+                Ok(())
+            }
+            (Frame::FileEnd(hash), Some(open)) => self.file_end(open, hash),
+            _ => bail!("the other side sent something out of turn"),
+        }
+    }
+
+    fn entry(&mut self, entry: &Entry) -> anyhow::Result<()> {
+        let path = self.inside(&entry.path)?;
+        ensure!(self.listed.len() < ENTRIES_MAX, "there are more than {ENTRIES_MAX} files");
+        self.listed.insert(path.clone());
+        let at = self.root.join(&path);
+        let there = fs::symlink_metadata(&at).ok();
+        match &entry.kind {
+            EntryKind::Directory => {
+                if there.is_none_or(|there| !there.is_dir()) {
+                    remove(&at)?;
+                    fs::create_dir(&at)?;
+                }
+                set_mode(&at, entry.mode | 0o700)
+            }
+            EntryKind::Link(target) => {
+                remove(&at)?;
+                Ok(symlink(OsStr::from_bytes(target), &at)?)
+            }
+            EntryKind::Same => {
+                let is_file = there.is_some_and(|there| there.is_file());
+                ensure!(is_file, "{} was never sent", path.display());
+                set_mode(&at, entry.mode)
+            }
+            EntryKind::File => {
+                remove(&at)?;
+                let file = File::create_new(&at)?;
+                let (mode, hash) = (entry.mode, blake3::Hasher::new());
+                self.open = Some(Open { path, mode, file, hash });
+                Ok(())
+            }
+        }
+    }
+
+    fn file_end(&mut self, open: Open, hash: [u8; 32]) -> anyhow::Result<()> {
+        let Open { path, mode, file, hash: written } = open;
+        drop(file);
+        let same = *written.finalize().as_bytes() == hash;
+        ensure!(same, "{} came damaged", path.display());
+        set_mode(&self.root.join(path), mode)
+    }
+
+    /// Nothing outside is ever written, also not through a link that came before.
+    fn inside(&self, path: &[u8]) -> anyhow::Result<PathBuf> {
+        let path = Path::new(OsStr::from_bytes(path));
+        let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+        let short = path.components().count() <= DEPTH_MAX;
+        let empty = path.as_os_str().is_empty();
+        ensure!(plain && short && !empty, "'{}' is no path in a directory", path.display());
+        for above in path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+            let there = fs::symlink_metadata(self.root.join(above));
+            let directory = there.is_ok_and(|there| there.is_dir());
+            ensure!(directory, "'{}' is not in a directory that was sent", path.display());
+        }
+        Ok(path.to_path_buf())
+    }
+
+    /// Durable under its final name when this returns; what was there before is kept beside it.
+    pub fn put_in_place(self, target: &Path) -> anyhow::Result<()> {
+        ensure!(self.open.is_none(), "a file was not sent to its end");
+        self.remove_unlisted(Path::new(""))?;
+        rustix::fs::syncfs(File::open(&self.root)?)?;
+        if target.symlink_metadata().is_ok() {
+            let before = target.with_extension("before");
+            remove(&before)?;
+            fs::rename(target, &before)?;
+        }
+        fs::rename(&self.root, target)?;
+        if let Some(parent) = target.parent() {
+            File::open(parent)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    fn remove_unlisted(&self, below: &Path) -> anyhow::Result<()> {
+        for entry in fs::read_dir(self.root.join(below))? {
+            let path = below.join(entry?.file_name());
+            let at = self.root.join(&path);
+            if !self.listed.contains(&path) {
+                remove(&at)?;
+            } else if fs::symlink_metadata(&at)?.is_dir() {
+                self.remove_unlisted(&path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn set_mode(at: &Path, mode: u32) -> anyhow::Result<()> {
+    Ok(fs::set_permissions(at, fs::Permissions::from_mode(mode & MODE_MASK))?)
+}
+
+/// Whatever it is, if it is there.
+fn remove(at: &Path) -> anyhow::Result<()> {
+    let removed = match fs::symlink_metadata(at) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => Err(error),
+        Ok(there) if there.is_dir() => fs::remove_dir_all(at),
+        Ok(_) => fs::remove_file(at),
+    };
+    removed.with_context(|| at.display().to_string())
+}
