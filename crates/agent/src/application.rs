@@ -213,6 +213,8 @@ pub struct Application {
     /// A release that nobody asked to roll out yet, and since when.
     unrequested: Option<(ReleaseId, Timestamp)>,
     attempt: Option<Attempt>,
+    /// Since when the record says that something serves which is older than what does.
+    outdated: Option<Timestamp>,
     /// Since when the rollout's coordinator is gone.
     orphaned: Option<Timestamp>,
     builds: BTreeMap<ReleaseId, Build>,
@@ -261,6 +263,7 @@ impl Application {
             accepted: None,
             unrequested: None,
             attempt: None,
+            outdated: None,
             orphaned: None,
             builds: BTreeMap::new(),
             slots: BTreeMap::new(),
@@ -277,6 +280,11 @@ impl Application {
             queue: Vec::new(),
             wake: None,
         }
+    }
+
+    /// The release that takes traffic, as far as this node knows.
+    pub fn serving(&self) -> Option<&ReleaseId> {
+        self.serving.as_ref()
     }
 
     fn is_ending(&self) -> bool {

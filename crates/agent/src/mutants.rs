@@ -15,6 +15,7 @@ pub const NO_HYSTERESIS: u8 = 10;
 pub const DRAINED_TAKES: u8 = 11;
 pub const DATA_STAYS_BEHIND: u8 = 12;
 pub const NO_LEASE: u8 = 13;
+pub const UNFENCED_RELEASES: u8 = 14;
 
 #[cfg(feature = "mutants")]
 thread_local! {

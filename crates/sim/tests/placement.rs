@@ -136,4 +136,9 @@ mod mutants {
     fn switching_before_all_are_healthy_is_noticed() {
         check_mutant(agent::mutants::SWITCH_BEFORE_ALL_HEALTHY);
     }
+
+    #[test]
+    fn letting_an_old_coordinator_switch_back_is_noticed() {
+        check_mutant(agent::mutants::UNFENCED_RELEASES);
+    }
 }

@@ -23,6 +23,8 @@ pub const RELEASE_WAIT_MAX: Duration = Duration::from_secs(60);
 pub const REQUEST_WAIT_MAX: Duration = Duration::from_secs(2);
 /// A coordinator whose node process is only restarted is back by then, and goes on itself.
 pub const TAKE_OVER_AFTER: Duration = Duration::from_secs(5);
+/// A write takes less than this to reach everybody, as a rule.
+const RESTORE_STEP: Duration = Duration::from_millis(500);
 /// People read the end of an output; a record in the store must stay small.
 pub const LAST_WORDS_BYTES_MAX: usize = 4096;
 
@@ -55,6 +57,13 @@ impl Attempt {
 /// has not seen yet is never lost, and `serving` is the coordinator's alone.
 pub fn merge(stored: Option<Rollout>, ours: Rollout) -> Rollout {
     match stored {
+        // It was replaced as coordinator, and a newer release serves meanwhile.
+        Some(newer) if newer.serving > ours.serving && fenced() => {
+            if ours.target > newer.serving {
+                return Rollout { serving: newer.serving, ..ours };
+            }
+            newer
+        }
         Some(request)
             if request.phase == RolloutPhase::Requested && request.target != ours.target =>
         {
@@ -62,6 +71,11 @@ pub fn merge(stored: Option<Rollout>, ours: Rollout) -> Rollout {
         }
         _ => ours,
     }
+}
+
+/// Releases are numbered upwards, a rollback too: what serves is never replaced by an older one.
+fn fenced() -> bool {
+    !mutants::active(mutants::UNFENCED_RELEASES)
 }
 
 impl Application {
@@ -72,6 +86,7 @@ impl Application {
             self.rollout = None;
             return;
         };
+        let record = self.fence(now, record);
         let request = (record.target.clone(), record.changed_at);
         let mine = record.coordinator == self.node || !self.is_placed();
         if record.phase == RolloutPhase::Requested && mine {
@@ -91,6 +106,51 @@ impl Application {
             self.attempt = None;
             self.rollout = Some(Rollout { serving: self.serving.clone(), ..record });
         }
+    }
+
+    /// A coordinator that was replaced and came back may say that its release serves.
+    fn fence(&mut self, now: Timestamp, record: Rollout) -> Rollout {
+        let since = self.outdated.take();
+        if !self.is_placed() || record.phase == RolloutPhase::Requested || !fenced() {
+            return record;
+        }
+        let known = |id: &&ReleaseId| self.releases.contains_key(id);
+        let older = |id: &&ReleaseId| record.serving.as_ref() < Some(*id);
+        let newer = self.serving.as_ref().filter(known).filter(older).cloned();
+        let Some(newer) = newer else {
+            self.serving = record.serving.clone();
+            return record;
+        };
+        if record.coordinator == self.node {
+            return record;
+        }
+        self.outdated = Some(since.unwrap_or(now));
+        Rollout { serving: Some(newer), ..record }
+    }
+
+    /// Puts right what an outdated coordinator wrote. One after the other, as any of those that
+    /// live may be the only one to know.
+    fn restore_serving(&mut self, now: Timestamp) -> bool {
+        let Some(since) = self.outdated else { return false };
+        let before = self.elsewhere.live.iter().filter(|node| **node < self.node).count();
+        let at = since.after(RESTORE_STEP * u32::try_from(before).unwrap_or(u32::MAX));
+        if at > now {
+            self.wake_at(at);
+            return false;
+        }
+        self.outdated = None;
+        let Some(rollout) = &mut self.rollout else { return false };
+        if rollout.target <= rollout.serving {
+            rollout.target = rollout.serving.clone();
+            rollout.phase = RolloutPhase::Done;
+            rollout.coordinator = self.node.clone();
+            rollout.message = None;
+            self.attempt = None;
+        }
+        rollout.changed_at = now;
+        let record = rollout.clone();
+        self.emit(Effect::WriteRollout(record));
+        true
     }
 
     /// The coordinator is gone in the middle of it: the first of those that live goes on.
@@ -181,10 +241,15 @@ impl Application {
         if self.request_was_lost(now) {
             return true;
         }
-        if self.replace_coordinator(now) {
+        if self.restore_serving(now) || self.replace_coordinator(now) {
             return true;
         }
         let Some(attempt) = self.attempt.clone() else { return false };
+        if self.is_placed() && fenced() && Some(&attempt.target) < self.serving.as_ref() {
+            let why = "a newer release serves already; push again to replace it";
+            self.fail_rollout(now, why.into(), "");
+            return true;
+        }
         let Some(release) = self.releases.get(&attempt.target).cloned() else {
             return self.give_up_after(now, &attempt, RELEASE_WAIT_MAX, || {
                 "its record did not arrive in the store; push again".into()

@@ -9,7 +9,7 @@ use super::replica::{Key, Record};
 use super::world::World;
 
 /// Each has to happen in a sweep: a fault that never happens tests nothing.
-pub const FAULTS: [&str; 19] = [
+pub const FAULTS: [&str; 20] = [
     "machine lost",
     "node process killed",
     "node process hung",
@@ -28,6 +28,7 @@ pub const FAULTS: [&str; 19] = [
     "push",
     "broken release",
     "scale",
+    "restart",
     "overtaken",
 ];
 

@@ -10,6 +10,9 @@ use super::world::{LEASE_MS, START_MS, World};
 /// Moves of one slot in an hour without faults, on average, when loads jump every minute.
 pub const MOVES_PER_SLOT_AND_HOUR: u64 = 6;
 
+/// An older release that is said to serve again is put right within this.
+const RESTORE_MAX_MS: u64 = 15_000;
+
 /// What was claimed before the node was drained may still come.
 const PREPARING_MAX_MS: u64 = 5_000;
 
@@ -78,9 +81,42 @@ impl World {
             }
         }
         self.twice_since = twice;
+        self.judge_serving();
         self.judge_leases();
         if self.calm {
             self.judge_calm();
+        }
+    }
+
+    /// What serves according to a node never goes back to an older release for long, whatever a
+    /// coordinator that was replaced writes when it returns.
+    fn judge_serving(&mut self) {
+        for at in 0..self.nodes.len() {
+            let node = &self.nodes[at];
+            if !node.runs() || node.disk_full {
+                continue;
+            }
+            let machines = node.machines.iter().flat_map(|machines| &machines.applications);
+            for (name, app) in machines {
+                let known = self.known_by_actor.entry(app.number).or_default();
+                let serving = app.machine.serving();
+                let back = serving < known.as_ref();
+                assert!(!back, "{name}: {serving:?} again at node {at}, after {known:?}");
+                *known = serving.cloned();
+            }
+            for (name, serving) in node.replica.serving() {
+                let (known, since) = self
+                    .known_serving
+                    .entry((at, name.clone()))
+                    .or_insert_with(|| (serving.clone(), self.now));
+                if serving >= known {
+                    (*known, *since) = (serving.clone(), self.now);
+                    continue;
+                }
+                let since = (*since).max(self.disturbed_at);
+                let long = self.now - since > RESTORE_MAX_MS;
+                assert!(!long, "{name}: {serving} serves again at node {at}, after {known}");
+            }
         }
     }
 

@@ -172,6 +172,17 @@ impl World {
         self.push(at, name, number, broken, files);
     }
 
+    fn restart(&mut self) {
+        let Some(at) = self.any_up() else { return };
+        let names = self.names();
+        let name = names[self.random.between(0, names.len() as u64) as usize].clone();
+        let Some(spec) = self.nodes[at].replica.spec(&name).cloned() else { return };
+        self.count("restart");
+        self.tell(|| format!("restart {name} at {at}"));
+        let spec = ApplicationSpec { restart: spec.restart + 1, ..spec };
+        self.write(at, Key::Spec(name), Some(Record::Spec(spec)));
+    }
+
     fn scale(&mut self) {
         let Some(at) = self.any_up() else { return };
         let names = self.names();
@@ -205,7 +216,7 @@ impl World {
 
     fn calm_act(&mut self) {
         let at = self.random.between(0, self.nodes.len() as u64) as usize;
-        match self.random.between(0, 5) {
+        match self.random.between(0, 6) {
             0 => {
                 self.count("drained");
                 self.change_node(at, None, Some(true));
@@ -217,6 +228,7 @@ impl World {
             }
             2 => self.push_again(),
             3 => self.scale(),
+            4 => self.restart(),
             _ => {
                 self.count("load");
                 let load = self.random.between(5, 99) as u32;
@@ -277,10 +289,16 @@ impl World {
         self.push_good(at, &name);
         let wait = self.random.between(100, 4_000);
         self.run(wait);
-        match self.random.between(0, 3) {
+        match self.random.between(0, 4) {
             0 => self.freeze(at, 25_000),
             1 => self.hang(at, 25_000),
-            _ => self.cut_off_one(at),
+            way => {
+                self.cut_off_one(at);
+                // It goes on alone, and is the last to write.
+                if way == 2 {
+                    self.freeze(at, 15_000);
+                }
+            }
         }
         let wait = self.random.between(3_000, 10_000);
         self.run(wait);
@@ -288,7 +306,7 @@ impl World {
             self.count("overtaken");
             self.push_good(other, &name);
         }
-        self.run(16_000);
+        self.run(30_000);
         self.reconnect();
     }
 

@@ -100,6 +100,15 @@ impl Replica {
         self.records.iter().filter_map(of).collect()
     }
 
+    pub fn serving(&self) -> impl Iterator<Item = (&ApplicationName, &ReleaseId)> {
+        self.records.iter().filter_map(|(key, (_, record))| match (key, record) {
+            (Key::Rollout(name), Some(Record::Rollout(rollout))) => {
+                Some((name, rollout.serving.as_ref()?))
+            }
+            _ => None,
+        })
+    }
+
     pub fn members(&self) -> usize {
         let is_member = |(key, (_, record)): &(&Key, &(Stamp, Option<Record>))| {
             matches!(key, Key::Node(_)) && record.is_some()

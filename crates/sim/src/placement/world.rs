@@ -39,6 +39,9 @@ pub struct World {
     pub(super) broken: BTreeSet<(ApplicationName, ReleaseId)>,
     /// The newest release of each application that ever served.
     pub(super) newest: BTreeMap<ApplicationName, ReleaseId>,
+    /// As each node knew it, and when it was last so.
+    pub(super) known_serving: BTreeMap<(usize, ApplicationName), (ReleaseId, u64)>,
+    pub(super) known_by_actor: BTreeMap<u64, Option<ReleaseId>>,
     pub(super) lives: u64,
     pub(super) next_pid: u32,
     pub(super) moves: u64,
@@ -70,6 +73,8 @@ impl World {
             waiting: BTreeMap::new(),
             broken: BTreeSet::new(),
             newest: BTreeMap::new(),
+            known_serving: BTreeMap::new(),
+            known_by_actor: BTreeMap::new(),
             lives: 0,
             next_pid: 100,
             moves: 0,
