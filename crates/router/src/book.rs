@@ -228,7 +228,10 @@ impl Records {
         }
         match key {
             TypedKey::Spec(_) => self.spec = read(value)?,
-            TypedKey::Rollout(_) => self.rollout = read(value)?,
+            TypedKey::Rollout(_) => {
+                let rollout: Option<Rollout> = read(value)?;
+                self.rollout = rollout.map(|rollout| self.fenced(rollout));
+            }
             TypedKey::Release(_, id) => put(&mut self.releases, id, read(value)?),
             TypedKey::Claim(id, node) if node != *here => self.far.put(node, id, read(value)?),
             TypedKey::Claim(id, _) => put(&mut self.claims, id, read(value)?),
@@ -236,6 +239,16 @@ impl Records {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Releases are numbered upwards, a rollback too. A coordinator that was replaced may come back
+    /// and say that its own one serves, until the agents put that right.
+    fn fenced(&self, rollout: Rollout) -> Rollout {
+        let known = self.rollout.as_ref().and_then(|rollout| rollout.serving.as_ref());
+        let newer = known
+            .filter(|id| self.releases.contains_key(id) && rollout.serving.as_ref() < Some(*id));
+        let serving = newer.cloned().or(rollout.serving);
+        Rollout { serving, ..rollout }
     }
 }
 
@@ -449,6 +462,21 @@ mod tests {
         verdict.generation = 1;
         world.put(key, &verdict);
         assert_eq!(world.generations(), [2]);
+        // Another node's checker, cut off perhaps, takes nothing from this one.
+        verdict.generation = 2;
+        let others = TypedKey::Probe("n2".parse().unwrap(), instance(1)).key();
+        world.0.apply(&others, Some(&record::encode(&verdict)));
+        assert_eq!(world.generations(), [2]);
+    }
+
+    #[test]
+    fn an_older_release_never_serves_again() {
+        let mut world = World::new();
+        world.put(TypedKey::Spec(name()), &ApplicationSpec::new(Timestamp(0)));
+        world.serve(1, true).serve(2, true).serve(1, true);
+        assert_eq!(world.0.describe(&name()).unwrap().serving, Some(id(2)));
+        world.serve(3, true);
+        assert_eq!(world.0.describe(&name()).unwrap().serving, Some(id(3)));
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod fault;
 mod happening;
 mod judge;
 pub mod life;
+mod measure;
 mod node;
 mod replica;
 mod shell;

@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    fn ready_slots(&self, name: &ApplicationName) -> BTreeSet<u32> {
+    pub(super) fn ready_slots(&self, name: &ApplicationName) -> BTreeSet<u32> {
         let ready = self.nodes.iter().flat_map(|node| &node.processes).filter(|(id, process)| {
             let up = process.ready && !process.leaving && process.exit.is_none();
             id.instance.application == *name && up
@@ -141,7 +141,7 @@ impl World {
         ready.map(|(id, _)| id.instance.slot).collect()
     }
 
-    fn wanted_slots(&self, name: &ApplicationName) -> BTreeSet<u32> {
+    pub(super) fn wanted_slots(&self, name: &ApplicationName) -> BTreeSet<u32> {
         let key = Key::Spec(name.clone());
         let known = self.nodes.iter().filter_map(|node| node.replica.records.get(&key));
         let spec = match known.max_by_key(|(stamp, _)| *stamp) {

@@ -106,7 +106,7 @@ impl World {
         (!up.is_empty()).then(|| up[self.random.between(0, up.len() as u64) as usize])
     }
 
-    fn create(&mut self, name: &ApplicationName, count: u32, files: bool) {
+    pub(super) fn create(&mut self, name: &ApplicationName, count: u32, files: bool) {
         let Some(at) = self.any_up() else { return };
         let mut spec = ApplicationSpec::new(self.clock(at));
         let web = ProcessSpec { count, unknown: Unknown::new() };
