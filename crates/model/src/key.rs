@@ -151,6 +151,8 @@ pub enum TypedKey {
     Holder(ApplicationName),
     /// Those files are to go to another node.
     Move(ApplicationName),
+    /// The last run of a scheduled command.
+    Cron(ApplicationName, String),
     Claim(InstanceId, NodeId),
     Probe(NodeId, InstanceId),
     Member(NodeId),
@@ -186,6 +188,7 @@ impl TypedKey {
             TypedKey::Rollout(app) => format!("app::{app}::rollout"),
             TypedKey::Holder(app) => format!("app::{app}::holder"),
             TypedKey::Move(app) => format!("app::{app}::move"),
+            TypedKey::Cron(app, entry) => format!("app::{app}::cron::{entry}"),
             TypedKey::Claim(id, node) => {
                 format!("instance::{}::{}::{}::{node}", id.application, id.process, id.slot)
             }
@@ -233,6 +236,7 @@ impl TypedKey {
             ["app", app, "rollout"] => TypedKey::Rollout(app.parse().ok()?),
             ["app", app, "holder"] => TypedKey::Holder(app.parse().ok()?),
             ["app", app, "move"] => TypedKey::Move(app.parse().ok()?),
+            ["app", app, "cron", entry] => TypedKey::Cron(app.parse().ok()?, entry.into()),
             ["instance", app, process, slot, node] => {
                 TypedKey::Claim(instance(app, process, slot)?, node.parse().ok()?)
             }
@@ -267,7 +271,8 @@ impl TypedKey {
             | TypedKey::Source(app, _)
             | TypedKey::Rollout(app)
             | TypedKey::Holder(app)
-            | TypedKey::Move(app) => Some(app),
+            | TypedKey::Move(app)
+            | TypedKey::Cron(app, _) => Some(app),
             TypedKey::Claim(id, _) | TypedKey::Probe(_, id) => Some(&id.application),
             TypedKey::Board(
                 Board::Drained(id, _) | Board::Memory(id, _) | Board::Suspect(id, _),
@@ -334,7 +339,8 @@ mod tests {
             TypedKey::Source(app.clone(), ContentHash([7; 32])),
             TypedKey::Rollout(app.clone()),
             TypedKey::Holder(app.clone()),
-            TypedKey::Move(app),
+            TypedKey::Move(app.clone()),
+            TypedKey::Cron(app, "clean".into()),
             TypedKey::Drained(node.clone()),
             TypedKey::Claim(id.clone(), node.clone()),
             TypedKey::Probe(node.clone(), id.clone()),

@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod application;
+pub mod cron;
 pub mod id;
 pub mod instance;
 pub mod key;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::application::Settings;
+use crate::cron::CronRecipe;
 use crate::id::{ProcessType, ReleaseId};
 use crate::record::Unknown;
 use crate::time::Timestamp;
@@ -65,6 +66,9 @@ pub struct Recipe {
     /// Directories that the router serves itself.
     #[serde(default)]
     pub statics: Vec<StaticMount>,
+    /// Commands that run at times, once in the cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cron: Vec<CronRecipe>,
     /// For people: files and keys that were ignored, and why.
     #[serde(default)]
     pub notes: Vec<String>,

@@ -1,0 +1,94 @@
+//! Scheduled commands: when one is due, and which node runs it. Standard five fields, in a time
+//! zone of the system's own data. Pure; driven by the node's cron task, which brings the records,
+//! the time and the zones. Must not know how a command is run.
+
+mod calendar;
+mod due;
+mod schedule;
+
+use model::cron::CronRun;
+use model::{ApplicationName, NodeId, Timestamp};
+
+pub use due::{LOOK_BACK_MAX, latest_due};
+pub use schedule::{Schedule, ScheduleError};
+pub use tz::TimeZone;
+
+/// A run that its node did not survive is tried again once: one that takes its node with it would
+/// go on for ever.
+pub const ATTEMPTS_MAX: u32 = 2;
+/// More entries of one application are a mistake.
+pub const ENTRIES_MAX: usize = 100;
+
+/// What is to be done about one entry now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It is not due, runs, or is another node's.
+    Nothing,
+    /// For this due time; how many times that was tried, with this one.
+    Run { due: Timestamp, attempt: u32 },
+}
+
+/// What is known of one entry.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    pub application: &'a ApplicationName,
+    pub name: &'a str,
+    pub schedule: &'a Schedule,
+    pub zone: &'a TimeZone,
+    /// Nothing is due before: when the release was made.
+    pub since: Timestamp,
+    /// The last run on record, on whatever node.
+    pub last: Option<&'a CronRun>,
+    /// The node of the last run lives.
+    pub alive: bool,
+    /// It goes on here.
+    pub running: bool,
+}
+
+/// Among nodes that see each other one alone runs it; times that passed meanwhile come to one run.
+pub fn decide(now: Timestamp, node: &NodeId, able: &[NodeId], entry: &Entry<'_>) -> Decision {
+    let owner = owner(entry.application, entry.name, able);
+    if entry.running || owner != Some(node) {
+        return Decision::Nothing;
+    }
+    let since = match entry.last {
+        None => entry.since,
+        Some(last) if last.ended_at.is_some() => last.due.max(entry.since),
+        Some(last) => {
+            if last.node != *node && entry.alive {
+                return Decision::Nothing;
+            }
+            // Its node is gone, or was started anew.
+            if last.attempt < ATTEMPTS_MAX {
+                return Decision::Run { due: last.due, attempt: last.attempt + 1 };
+            }
+            last.due.max(entry.since)
+        }
+    };
+    match latest_due(entry.schedule, entry.zone, since, now) {
+        Some(due) => Decision::Run { due, attempt: 1 },
+        None => Decision::Nothing,
+    }
+}
+
+/// Rendezvous: all that agree on who is able agree on the owner, and few owners change with that.
+pub fn owner<'a>(
+    application: &ApplicationName,
+    name: &str,
+    able: &'a [NodeId],
+) -> Option<&'a NodeId> {
+    able.iter().max_by_key(|node| (hash(&format!("{application}/{name}/{node}")), *node))
+}
+
+/// FNV-1a, then the last step of splitmix64: near inputs come far apart.
+fn hash(text: &str) -> u64 {
+    let fnv = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let z = (fnv ^ (fnv >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests;
