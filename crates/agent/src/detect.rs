@@ -261,6 +261,7 @@ fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
     recipe.persist.dedup();
     recipe.persist_shared = manifest.persist_shared;
     recipe.statics.splice(0..0, manifest.statics.iter().cloned());
+    recipe.cron.clone_from(&manifest.cron);
     recipe.notes.extend(manifest.notes.iter().cloned());
     for (names, why) in [
         (&manifest.required, "requires it; set it with 'cortex config set'"),

@@ -4,11 +4,13 @@
 
 mod app_json;
 mod cortex_toml;
+mod cron;
 mod veraconfig;
 
 use std::collections::BTreeMap;
 
 use model::application::RolloutMode;
+use model::cron::CronRecipe;
 use model::release::StaticMount;
 use model::{ApplicationName, ProcessType};
 use thiserror::Error;
@@ -61,6 +63,8 @@ pub struct Manifest {
     pub rollout: Option<RolloutMode>,
     pub balance: Option<String>,
     pub stop_grace_ms: Option<u64>,
+    /// Commands that run at times.
+    pub cron: Vec<CronRecipe>,
     /// Keys that were ignored, and why.
     pub notes: Vec<String>,
 }

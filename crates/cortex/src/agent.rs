@@ -13,6 +13,7 @@ pub mod ports;
 pub mod prepare;
 pub mod ready;
 pub mod registry;
+pub mod scheduled;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -64,6 +65,8 @@ pub struct AgentContext {
     pub preparer: Preparer,
     pub ports: Ports,
     pub registry: Registry,
+    /// Scheduled commands that run here.
+    pub scheduled: scheduled::Running,
     /// None where this node runs everything.
     pub placing: Option<Placing>,
     /// Set before actors are told, so that one which starts again meanwhile knows it too.
@@ -93,6 +96,7 @@ pub async fn run(
             actors.shut_down();
         }
         if *shutdown.borrow() && actors.are_gone() {
+            context.scheduled.stop_all().await;
             return Ok(());
         }
         tokio::select! {

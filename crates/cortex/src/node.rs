@@ -187,6 +187,10 @@ impl Node {
         parts.spawn(supervise("placement", move || {
             crate::agent::placing::run(placed.clone(), near.clone(), ending.clone())
         }));
+        let (scheduled, ending) = (agent.clone(), stopping.clone());
+        parts.spawn(supervise("cron", move || {
+            crate::agent::scheduled::run(scheduled.clone(), ending.clone())
+        }));
         parts.spawn(supervise("agent", move || crate::agent::run(agent.clone(), stopping.clone())));
         parts.spawn(supervise("api", move || crate::api::serve(api.clone())));
         let (checked, of, failing) = (store.clone(), id.clone(), faults.clone());
@@ -229,6 +233,7 @@ fn agent_context(
         ports: Ports::default(),
         registry: Registry::default(),
         placing: Some(Placing::default()),
+        scheduled: Default::default(),
         shutting_down: AtomicBool::new(false),
     })
 }

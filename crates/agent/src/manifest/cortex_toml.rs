@@ -46,6 +46,8 @@ struct File {
     limits: Limits,
     #[serde(default)]
     statics: Vec<Static>,
+    #[serde(default)]
+    cron: Vec<super::cron::Entry>,
 }
 
 #[derive(Deserialize)]
@@ -134,6 +136,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         persist: file.persist.iter().map(|path| relative_path(path)).collect::<Result<_, _>>()?,
         persist_shared: file.persist_shared,
         statics: file.statics.into_iter().map(static_mount).collect::<Result<_, _>>()?,
+        cron: super::cron::validate(file.cron)?,
         health: health(file.health)?,
         memory_bytes: file.limits.memory.map(|text| memory(&text)).transpose()?,
         concurrency: concurrency("limits.concurrency", file.limits.concurrency)?,

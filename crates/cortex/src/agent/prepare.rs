@@ -140,6 +140,24 @@ impl Preparer {
         })
     }
 
+    /// A command beside the instances, in the same surroundings.
+    pub async fn command_spec(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+        task: &str,
+        command: &str,
+    ) -> anyhow::Result<LaunchSpec> {
+        Ok(LaunchSpec {
+            purpose: Purpose::Task { application: application.clone(), name: task.into() },
+            argv: shell_command(command),
+            directory: self.layout.release(application, &release.id),
+            environment: self.environment(application, release).await?,
+            log: self.layout.logs(application).join(format!("{task}.log")),
+            port: None,
+        })
+    }
+
     async fn unpack(
         &self,
         application: &ApplicationName,

@@ -55,6 +55,7 @@ fn context_with(directory: &Path, launcher: Arc<FakeLauncher>) -> Arc<AgentConte
         ports: PORTS.clone(),
         registry: Registry::default(),
         placing: None,
+        scheduled: Default::default(),
         shutting_down: AtomicBool::new(false),
     })
 }

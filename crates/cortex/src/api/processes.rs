@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
+use model::cron::CronRun;
 use model::key::Board;
 use model::{InstanceId, ProcessSpec, ProcessType, TypedKey};
 
@@ -48,6 +49,39 @@ pub async fn rows(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Prob
             memory_bytes: memory(api, id, one.generation).await?,
             restarts: one.restarts,
             reason: one.reason.clone(),
+        });
+    }
+    rows.extend(scheduled(api, app).await?);
+    Ok(rows)
+}
+
+/// The last run of each scheduled command.
+async fn scheduled(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Problem> {
+    let Some(release) = app.serving() else { return Ok(Vec::new()) };
+    let mut rows = Vec::new();
+    for recipe in &release.recipe.cron {
+        let key = TypedKey::Cron(app.name.clone(), recipe.name.clone());
+        let run: Option<CronRun> = records::read(&*api.store, key).await?;
+        let Some(run) = run else { continue };
+        let state = match (run.ended_at, run.success) {
+            (None, _) if api.is_lost(&run.node) => "lost",
+            (None, _) => "ready",
+            (Some(_), true) => "stopped",
+            (Some(_), false) => "crashed",
+        };
+        rows.push(InstanceRow {
+            application: app.name.to_string(),
+            process: format!("cron.{}", recipe.name),
+            slot: 1,
+            node: run.node.to_string(),
+            pid: run.pid,
+            port: None,
+            release: app.label(&release.id),
+            state: state.into(),
+            started_at: Some(records::rfc3339(run.started_at)),
+            memory_bytes: None,
+            restarts: run.attempt.saturating_sub(1),
+            reason: run.how,
         });
     }
     Ok(rows)

@@ -57,7 +57,11 @@ impl Ps {
             processes.entry(&row.process).or_default().push(row);
         }
         for (process, rows) in processes {
-            let command = commands.get(process).copied().unwrap_or("no longer in the release");
+            let unknown = match process.starts_with("cron.") {
+                true => "scheduled, its last run",
+                false => "no longer in the release",
+            };
+            let command = commands.get(process).copied().unwrap_or(unknown);
             output::print(&format!("=== {process}: {command} ({})", rows.len()))?;
             for row in rows {
                 output::print(&line(row))?;

@@ -33,6 +33,7 @@ mod replication;
 mod restraint;
 mod revisions;
 mod rust;
+mod scheduled;
 mod shared;
 mod static_site;
 mod storage;
