@@ -9,6 +9,7 @@ mod plan;
 mod rollout;
 mod slot;
 mod supervise;
+mod unfit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -186,8 +187,10 @@ pub enum Effect {
     },
     WriteRollout(Rollout),
     WriteHolder(Holder),
-    /// What was to run here cannot be prepared here.
+    /// What was to run here cannot be prepared or started here.
     Unfit,
+    /// That was said of a release that is not wanted any more.
+    Fit,
     /// One line for people, into the application's own log.
     Note(String),
     /// Directories of all other releases may be removed.
@@ -218,6 +221,8 @@ pub struct Application {
     /// Since when the rollout's coordinator is gone.
     orphaned: Option<Timestamp>,
     builds: BTreeMap<ReleaseId, Build>,
+    /// A release that is being rolled out and could not be started here: others try.
+    unfit_for: Option<ReleaseId>,
     slots: BTreeMap<Place, Slot>,
     /// None: all places are this node's.
     held: Option<BTreeMap<Place, Hold>>,
@@ -266,6 +271,7 @@ impl Application {
             outdated: None,
             orphaned: None,
             builds: BTreeMap::new(),
+            unfit_for: None,
             slots: BTreeMap::new(),
             held: None,
             elsewhere: Elsewhere::default(),
@@ -411,6 +417,10 @@ impl Application {
         let roles = if self.is_ending() { Vec::new() } else { plan::roles(self) };
         for (place, slot) in &mut self.slots {
             let wanted = |release: &ReleaseId| {
+                // Whoever coordinates has to see it.
+                if self.unfit_for.as_ref() == Some(release) && slot.held.is_some() {
+                    return true;
+                }
                 roles.iter().any(|role| role.release == *release && role.places.contains(place))
             };
             slot.crashed = slot.crashed.take().filter(|crashed| wanted(&crashed.release));

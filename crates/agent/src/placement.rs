@@ -39,6 +39,8 @@ pub enum Event {
     Read,
     /// This node cannot prepare the application.
     Unfit(ApplicationName),
+    /// That is over.
+    Fit(ApplicationName),
     /// Applications whose files are about to leave this node: what runs of them is stopped here.
     Paused(BTreeSet<ApplicationName>),
     /// Nothing is claimed any more; what runs is stopped by others.
@@ -153,6 +155,7 @@ impl Placement {
                 self.resume(now);
             }
             Event::Unfit(name) => drop(self.unfit.insert(name, now)),
+            Event::Fit(name) => return self.unfit.remove(&name).is_some(),
             Event::Paused(names) => {
                 return std::mem::replace(&mut self.paused, names) != self.paused;
             }

@@ -94,7 +94,9 @@ impl World {
                 self.judge_change(name, before);
                 self.notify(Notice::Rollout(name.clone()));
             }
-            Effect::WriteHolder(_) | Effect::Unfit => unreachable!("a node alone places nothing"),
+            Effect::WriteHolder(_) | Effect::Unfit | Effect::Fit => {
+                unreachable!("a node alone places nothing")
+            }
             Effect::Note(note) => self.tell(|| format!("note {note}")),
             Effect::PruneReleases { keep } => self.judge_prune(name, &keep),
             Effect::AllStopped => {

@@ -49,14 +49,20 @@ impl Elsewhere {
             .map(|(.., one)| &one.release)
     }
 
-    /// What another node failed at, for people.
-    pub fn failure(&self, release: &ReleaseId) -> Option<String> {
-        self.incarnations().find_map(|((process, slot), node, one)| {
+    /// What other nodes failed at, for people.
+    pub fn failures(&self, release: &ReleaseId) -> BTreeMap<NodeId, String> {
+        let failures = self.incarnations().filter_map(|((process, slot), node, one)| {
             let ended = u32::from(one.state == InstanceState::Crashed);
             let failed = one.release == *release && one.restarts + ended >= EXITS_MAX;
             let reason = one.reason.as_deref().unwrap_or("did not become ready");
-            failed.then(|| format!("{process}.{slot} on node {node}: {reason}"))
-        })
+            failed.then(|| (node.clone(), format!("{process}.{slot} on node {node}: {reason}")))
+        });
+        failures.collect()
+    }
+
+    /// Nodes that live and have a claim on any of its slots.
+    pub fn claimants(&self) -> impl Iterator<Item = &NodeId> {
+        self.claims.keys().map(|(_, node)| node).filter(|node| self.live.contains(*node))
     }
 }
 

@@ -127,7 +127,8 @@ pub(super) fn roles(app: &Application) -> Vec<Role> {
     let alone = target.is_some_and(|target| mode(app, target) == RolloutMode::StopFirst);
     let mut add = |id: &ReleaseId, target: bool| {
         if let Some(release) = app.releases.get(id) {
-            let places = places(app, release);
+            let unfit = app.unfit_for.as_ref() == Some(id);
+            let places = if unfit { BTreeSet::new() } else { places(app, release) };
             roles.push(Role { release: id.clone(), restart: spec.restart, target, places });
         }
     };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::application::RolloutMode;
-use model::{ReleaseId, Rollout, RolloutPhase, Timestamp};
+use model::{NodeId, ReleaseId, Rollout, RolloutPhase, Timestamp};
 
 use super::plan::{DRAIN_MAX, LAUNCH_MAX, STOP_REPEAT, all_places, mode, stop_grace};
 use super::slot::{Place, Process};
@@ -45,11 +45,16 @@ pub(super) struct Attempt {
     pub exits: BTreeMap<Place, u32>,
     /// For whoever pushed; the first is enough, as all instances are alike.
     pub warning: Option<String>,
+    /// Nodes that cannot start it: why, and the last words of what ended there.
+    pub failed: BTreeMap<NodeId, (String, String)>,
+    /// When the last of them was heard of.
+    pub failed_at: Timestamp,
 }
 
 impl Attempt {
     fn new(target: ReleaseId, stage: Stage, now: Timestamp) -> Attempt {
-        Attempt { target, stage, since: now, exits: BTreeMap::new(), warning: None }
+        let (exits, failed) = (BTreeMap::new(), BTreeMap::new());
+        Attempt { target, stage, since: now, exits, warning: None, failed, failed_at: now }
     }
 }
 
@@ -238,6 +243,9 @@ impl Application {
         if self.is_ending() {
             return false;
         }
+        if self.look_at_fitness() {
+            return true;
+        }
         if self.request_was_lost(now) {
             return true;
         }
@@ -275,8 +283,7 @@ impl Application {
             },
             Stage::Releasing => return false,
             Stage::Starting => {
-                if let Some(why) = self.elsewhere.failure(&attempt.target) {
-                    self.fail_rollout(now, why, "");
+                if self.no_node_can(now, &release) {
                     return true;
                 }
                 let wanted = all_places(self, &release);
@@ -385,6 +392,9 @@ impl Application {
             self.fail_rollout(now, failure.why, &failure.last_words);
         } else {
             if self.is_placed() {
+                if self.followed() == Some(release) {
+                    self.unfit_for = Some(release.clone());
+                }
                 self.emit(Effect::Unfit);
             }
             self.note(format!("Preparing {} failed: {}", release.short(), failure.why));
@@ -422,7 +432,10 @@ impl Application {
         *exits += 1;
         if *exits >= EXITS_MAX || process.failed {
             let (process, slot) = place;
-            self.fail_rollout(now, format!("{process}.{slot} {why}"), last_words);
+            let why = format!("{process}.{slot} {why}");
+            if !self.leave_to_others(now, &why, last_words) {
+                self.fail_rollout(now, why, last_words);
+            }
         }
     }
 

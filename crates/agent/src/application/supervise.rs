@@ -321,6 +321,7 @@ impl Application {
         if self.serving.as_ref() != Some(release) && self.followed() != Some(release) {
             return;
         }
+        self.note_unfit(process, why);
         let Some(slot) = self.slots.get_mut(place) else { return };
         let (restart, lived) = (process.record.restart, process.lived(now));
         let history = slot.count_failure(now, release, restart, lived);

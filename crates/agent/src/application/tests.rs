@@ -155,7 +155,7 @@ impl World {
                 Vec::new()
             }
             Effect::Note(_) | Effect::Forget { .. } | Effect::PruneReleases { .. } => Vec::new(),
-            Effect::WriteHolder(_) | Effect::Unfit => Vec::new(),
+            Effect::WriteHolder(_) | Effect::Unfit | Effect::Fit => Vec::new(),
         }
     }
 

@@ -409,7 +409,12 @@ impl Shell for ActorShell {
             }
             Effect::Unfit => {
                 if let Some(placing) = &context.placing {
-                    placing.unfit(name);
+                    placing.set_fit(name, false);
+                }
+            }
+            Effect::Fit => {
+                if let Some(placing) = &context.placing {
+                    placing.set_fit(name, true);
                 }
             }
             Effect::Note(text) => {

@@ -40,7 +40,8 @@ pub struct Assignments {
 pub struct Placing {
     /// None until the first decision.
     decided: watch::Sender<Option<Arc<Assignments>>>,
-    unfit: broadcast::Sender<ApplicationName>,
+    /// Whether this node can run what is to be run of an application.
+    fit: broadcast::Sender<(ApplicationName, bool)>,
     paused: watch::Sender<BTreeSet<ApplicationName>>,
 }
 
@@ -58,8 +59,8 @@ impl Drop for Pause {
 
 impl Default for Placing {
     fn default() -> Placing {
-        let unfit = broadcast::channel(UNFIT_MAX).0;
-        Placing { decided: watch::channel(None).0, unfit, paused: watch::Sender::default() }
+        let fit = broadcast::channel(UNFIT_MAX).0;
+        Placing { decided: watch::channel(None).0, fit, paused: watch::Sender::default() }
     }
 }
 
@@ -73,10 +74,9 @@ impl Placing {
         Pause { name: name.clone(), paused: self.paused.clone() }
     }
 
-    /// This node cannot prepare the application.
-    pub fn unfit(&self, name: ApplicationName) {
+    pub fn set_fit(&self, name: ApplicationName, fit: bool) {
         // Nobody listens while placement starts again; the next failure is told to it.
-        self.unfit.send(name).ok();
+        self.fit.send((name, fit)).ok();
     }
 }
 
@@ -130,7 +130,7 @@ impl Feed {
         placing: &Placing,
         mut shutdown: watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
-        let (mut unfit, mut paused) = (placing.unfit.subscribe(), placing.paused.subscribe());
+        let (mut fit, mut paused) = (placing.fit.subscribe(), placing.paused.subscribe());
         let mut watch = self.store.watch(Prefix::all(), None).await?;
         let (mut alive, mut removed) = (self.alive.clone(), self.removed.clone());
         self.read_all().await?;
@@ -157,7 +157,10 @@ impl Feed {
                     self.events.send(Event::Paused(names)).await?;
                 }
                 Ok(()) = heard(removed.as_mut()) => self.member(self.node.clone()).await?,
-                Ok(name) = unfit.recv() => self.events.send(Event::Unfit(name)).await?,
+                Ok((name, fit)) = fit.recv() => {
+                    let event = if fit { Event::Fit(name) } else { Event::Unfit(name) };
+                    self.events.send(event).await?;
+                }
                 Ok(()) = shutdown.changed() => {
                     if *shutdown.borrow() {
                         self.events.send(Event::Shutdown).await?;

@@ -108,6 +108,7 @@ impl World {
                 self.write(at, Key::Holder(name.clone()), Some(Record::Holder(holder)));
             }
             Effect::Unfit => self.placement(at, agent::placement::Event::Unfit(name.clone())),
+            Effect::Fit => self.placement(at, agent::placement::Event::Fit(name.clone())),
             Effect::Note(_) | Effect::PruneReleases { .. } | Effect::AllStopped => {}
         }
         true
