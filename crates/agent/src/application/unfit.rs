@@ -2,6 +2,7 @@
 //! that can; its rollout fails when none can. Reads what other nodes' claims say; asked by rollout
 //! and supervision.
 
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use model::{Release, Timestamp};
@@ -63,8 +64,8 @@ impl Application {
         let failures = self.elsewhere.failures(&release.id);
         let Some(attempt) = &mut self.attempt else { return false };
         for (node, why) in failures {
-            if !attempt.failed.contains_key(&node) {
-                attempt.failed.insert(node, (why, String::new()));
+            if let Entry::Vacant(entry) = attempt.failed.entry(node) {
+                entry.insert((why, String::new()));
                 attempt.failed_at = now;
             }
         }
@@ -238,11 +239,11 @@ mod tests {
         }
 
         fn phase(&self) -> RolloutPhase {
-            let phases = self.said.iter().filter_map(|effect| match effect {
+            let mut phases = self.said.iter().filter_map(|effect| match effect {
                 Effect::WriteRollout(rollout) => Some(rollout.phase),
                 _ => None,
             });
-            phases.last().unwrap()
+            phases.next_back().unwrap()
         }
     }
 

@@ -78,7 +78,7 @@ pub async fn prepare(
         None => asked,
     };
     if let Some(token) = &options.join {
-        join::redeem(&dir, token, node, listen).await?;
+        join::redeem(&dir, token, node, listen, options.advertise).await?;
     } else if options.listen.is_some() && before != Some(listen) {
         let held = held.map_or_else(|| Membership::load_or_found(&dir), Ok)?;
         Membership { listen: Some(listen), ..held }.save(&dir)?;

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use model::NodeId;
+use model::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use store::NodeTag;
+use store::clock::CLOCK_AHEAD_MAX_MS;
 use store::sync::message::ClusterId;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -21,10 +22,15 @@ use super::identity::{Authority, Membership, Seed, fingerprint, from_hex, to_hex
 use super::invitation::{Redeemed, Secret, Token};
 use super::roster::{self, ADDRESSES_MAX};
 use super::tls;
+use crate::driver::Clock;
 
 const FORMAT: u32 = 1;
 /// The whole exchange, a write of the roster included.
 const JOIN_MAX: Duration = Duration::from_secs(30);
+/// A request may be that old on loaded machines; smaller differences show when changes travel.
+const ON_THE_WAY_MAX_MS: u64 = 10_000;
+/// A machine that is there answers at once; the whole exchange has to go on after this.
+const CALL_BACK_MAX: Duration = Duration::from_secs(5);
 /// Members named to a new node: it needs one that answers.
 const SEEDS_MAX: usize = 16;
 /// Certificate, key and the seeds' addresses.
@@ -36,6 +42,9 @@ struct Request {
     secret: String,
     node: NodeId,
     addresses: Vec<String>,
+    /// The new node's clock; none from one that does not say.
+    #[serde(default)]
+    now_ms: Option<u64>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -80,6 +89,8 @@ async fn admit(net: &Net, request: Request) -> anyhow::Result<Answer> {
             && request.addresses.iter().all(well_formed),
         "the new node does not say where it listens; start it with --listen HOST:PORT"
     );
+    check_clock(net.now(), request.now_ms)?;
+    check_reachable(net, &request.addresses).await?;
     let secret = Secret(from_hex(&request.secret).context("the secret is malformed")?);
     let Request { node, addresses, .. } = request;
     let redeemed = net.book().redeem(net.now(), &secret, &node)?;
@@ -88,6 +99,38 @@ async fn admit(net: &Net, request: Request) -> anyhow::Result<Answer> {
         net.book().restore(&secret);
     }
     entered
+}
+
+/// Later its changes would be refused, one by one.
+fn check_clock(now: Timestamp, theirs: Option<u64>) -> anyhow::Result<()> {
+    let Some(theirs) = theirs else { return Ok(()) };
+    let (ahead, behind) = (theirs.saturating_sub(now.0), now.0.saturating_sub(theirs));
+    let word = if ahead > 0 { "ahead of" } else { "behind" };
+    ensure!(
+        ahead <= CLOCK_AHEAD_MAX_MS && behind <= CLOCK_AHEAD_MAX_MS + ON_THE_WAY_MAX_MS,
+        "the new node's clock is {:.1} s {word} this one's: set it right (`timedatectl set-ntp true`), \
+         then use the invitation again",
+        ahead.max(behind) as f64 / 1000.0
+    );
+    Ok(())
+}
+
+/// Others call it there, for replication and for requests to its instances.
+async fn check_reachable(net: &Net, addresses: &[String]) -> anyhow::Result<()> {
+    let mut failed = String::new();
+    for address in addresses {
+        match timeout(CALL_BACK_MAX, TcpStream::connect(address)).await {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(error)) => failed = format!("{address}: {error}"),
+            Err(_) => failed = format!("{address}: no answer within {} s", CALL_BACK_MAX.as_secs()),
+        }
+    }
+    bail!(
+        "node {} cannot reach the new one at {failed}; let a firewall there pass that port, or \
+         start it with --listen HOST:PORT and, behind a forwarded port, --advertise HOST:PORT; \
+         the invitation can still be used",
+        net.node
+    )
 }
 
 async fn enter(
@@ -136,13 +179,21 @@ pub async fn redeem(
     token: &Token,
     node: &NodeId,
     listen: SocketAddr,
+    advertise: Option<SocketAddr>,
 ) -> anyhow::Result<Membership> {
-    if let Some(held) = Membership::load(dir)?
-        && held.redeemed.as_deref() == Some(&token.trace())
-    {
-        return Ok(Membership { listen: Some(listen), ..held });
+    if let Some(held) = Membership::load(dir)? {
+        if held.redeemed.as_deref() == Some(&token.trace()) {
+            return Ok(Membership { listen: Some(listen), ..held });
+        }
+        ensure!(
+            held.redeemed.is_none() || held.id() == token.cluster,
+            "the invitation is for another cluster than this node has joined before; to run a \
+             second node on this machine, give it a --data-dir, --listen and --http of its own; \
+             to leave the other cluster for good, remove this node there, then start anew with an \
+             empty --data-dir"
+        );
     }
-    let asking = ask(token, node, listen);
+    let asking = ask(token, node, listen, advertise);
     let answer = timeout(JOIN_MAX, asking).await.map_err(|_| anyhow!("no answer in time"));
     let answer = answer.and_then(|answer| answer).with_context(|| {
         format!("the invitation could not be redeemed at {} (node {})", token.address, token.issuer)
@@ -176,11 +227,17 @@ pub async fn redeem(
     Ok(membership)
 }
 
-async fn ask(token: &Token, node: &NodeId, listen: SocketAddr) -> anyhow::Result<Answer> {
+async fn ask(
+    token: &Token,
+    node: &NodeId,
+    listen: SocketAddr,
+    advertise: Option<SocketAddr>,
+) -> anyhow::Result<Answer> {
     let stream = TcpStream::connect(&token.address)
         .await
         .context("it cannot be reached: does that node run, and does a firewall let it through?")?;
-    let address = roster::reachable_at(listen, Some(stream.peer_addr()?.ip()));
+    let towards = stream.peer_addr()?.ip();
+    let address = advertise.unwrap_or_else(|| roster::reachable_at(listen, Some(towards)));
     let (config, name) = tls::joining(token.authority, token.cluster, &token.issuer)?;
     let mut stream = TlsConnector::from(config).connect(name, stream).await.context(
         "who answers there is not the node that issued it, or none of its invitations is open",
@@ -190,7 +247,25 @@ async fn ask(token: &Token, node: &NodeId, listen: SocketAddr) -> anyhow::Result
         secret: to_hex(&token.secret.0),
         node: node.clone(),
         addresses: vec![address.to_string()],
+        now_ms: Some(Clock::start().now().0),
     };
     write_json(&mut stream, &request).await?;
     read_json(&mut stream, ANSWER_BYTES_MAX).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_wrong_is_told_of_at_the_door() {
+        let now = Timestamp(1_700_000_000_000);
+        for good in [None, Some(now.0), Some(now.0 + CLOCK_AHEAD_MAX_MS)] {
+            assert!(check_clock(now, good).is_ok(), "{good:?}");
+        }
+        for (theirs, word) in [(now.0 + 7_200_000, "7200.0 s ahead of"), (0, "s behind")] {
+            let said = check_clock(now, Some(theirs)).unwrap_err().to_string();
+            assert!(said.contains(word) && said.contains("timedatectl"), "{said}");
+        }
+    }
 }
