@@ -72,6 +72,7 @@ fn every_cluster_ends_well() {
 }
 
 /// Once, as large as a cluster is meant to be.
+#[cfg(not(feature = "mutants"))]
 #[test]
 fn a_large_cluster_ends_well() {
     let counts = live(LARGE_SEED, Some(50), Some(500)).counts;

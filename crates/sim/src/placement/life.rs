@@ -62,7 +62,8 @@ pub fn history(world: &mut World, calm: bool, instances: Option<u64>) {
         world.run(200);
     }
     world.run(2 * MINUTE);
-    for _ in 0..ACTS {
+    let acts = if world.nodes.len() > LARGE { ACTS / 2 } else { ACTS };
+    for _ in 0..acts {
         if calm {
             world.calm_act()
         } else {
