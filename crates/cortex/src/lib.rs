@@ -16,6 +16,7 @@ pub mod node;
 pub mod observe;
 pub mod probe;
 pub mod router;
+pub mod shared_port;
 pub mod shim;
 pub mod source;
 pub mod store;

@@ -11,7 +11,6 @@ mod forward;
 mod http;
 mod pages;
 mod pool;
-mod ports;
 pub mod queue;
 mod serve;
 mod stream;
@@ -49,6 +48,7 @@ use crate::driver::Clock;
 use crate::faults::Faults;
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
+use crate::shared_port;
 use crate::store::SharedStore;
 use crate::store::peers::routers::{RouterCall, RouterPeers};
 
@@ -137,7 +137,7 @@ pub fn start(
 ) -> anyhow::Result<RouterHandle> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.threads.unwrap_or(cores).max(1);
-    let listeners = ports::bind(config.public, count)?;
+    let listeners = shared_port::bind(config.public, count)?;
     let public = listeners[0].local_addr()?;
     let (senders, receivers): (Vec<_>, Vec<_>) =
         (0..count).map(|_| mpsc::channel(COMMANDS_MAX)).unzip();

@@ -13,6 +13,7 @@ mod etcd;
 pub mod face;
 pub mod local;
 mod log;
+mod mailbox;
 mod missing;
 pub mod open;
 pub mod peers;
@@ -297,6 +298,18 @@ pub trait Store: Send + Sync + 'static {
         });
         Ok(())
     }
+    /// As `submit`, for a thread with many writers: the disk may be asked for it no sooner than at
+    /// the next `hurry`, which must follow.
+    async fn submit_unhurried(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
+        self.submit(write, reply).await
+    }
+    /// As `submit_unhurried` where nothing has to be waited for: no future is made. Hands back what
+    /// it cannot do.
+    fn submit_at_once(&self, write: Submission, reply: Reply) -> Option<(Submission, Reply)> {
+        Some((write, reply))
+    }
+    /// Writes that were submitted unhurried go to the disk now, together.
+    fn hurry(&self) {}
     /// As `submit`, and waits for the reply.
     async fn write(&self, write: Submission) -> Written {
         let (reply, written) = oneshot::channel();
@@ -312,6 +325,10 @@ pub trait Store: Send + Sync + 'static {
         Ok(self.keys(&Prefix::all()).await?.len())
     }
     async fn lookup(&self, key: &Key) -> Result<Option<Entry>, StoreError>;
+    /// As `lookup` where nothing has to be waited for; None where something has.
+    fn lookup_at_once(&self, _key: &Key) -> Option<Option<Entry>> {
+        None
+    }
     /// SHA-1 of the value, from memory.
     async fn lookup_hash(&self, key: &Key) -> Result<Option<[u8; 20]>, StoreError>;
     /// In key order.

@@ -14,7 +14,7 @@ use crate::replica::Horizons;
 use crate::sync::message::{ClusterId, Message, Refusal, Vector};
 
 /// Names one write until it is acknowledged or refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +190,7 @@ pub enum Effect {
     /// Make this durable, then report `Persisted`; at most one is on its way.
     Persist {
         batch: u64,
-        entries: Vec<Entry>,
+        entries: Arc<Vec<Entry>>,
     },
     /// None: the delete found nothing to delete, another commit stands where one was expected,
     /// or the moved commit was dropped meanwhile.

@@ -6,6 +6,7 @@ mod applied;
 pub(crate) mod queue;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Key, Machine, NodeId, Timestamp};
@@ -45,7 +46,8 @@ pub struct StoreMachine {
     waiting: VecDeque<Waiting>,
     /// Writes that came before this node may stamp any.
     held: VecDeque<Write>,
-    pub(crate) on_its_way: Option<(u64, Vec<Entry>)>,
+    /// Shared with whoever writes it, who is done with it when it is durable.
+    pub(crate) on_its_way: Option<(u64, Arc<Vec<Entry>>)>,
     next_batch: u64,
     /// After the disk refused what must be written.
     persist_from: Timestamp,

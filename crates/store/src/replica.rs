@@ -14,7 +14,7 @@ use crate::event::Standing;
 use crate::expiry::{Expiring, Expiry};
 use crate::history::{History, Inserted};
 use crate::sync::message::Vector;
-use crate::winners::Winners;
+use crate::winners::{Kind, Winner, Winners};
 
 pub use self::restore::Restoring;
 
@@ -179,7 +179,7 @@ impl Replica {
     /// `cid` is the commit's own: opening computes it on another thread.
     pub fn admit_as(&mut self, commit: Commit, cid: &[u8; 32]) -> Admitted {
         let slot = self.winners.slot(&commit.key);
-        let winner = slot.winner;
+        let winner = slot.winner.map(|winner| winner.at);
         // A commit that is held is never beyond the horizons, so `Known` is not cut off below.
         let wins = winner.is_none_or(|winner| winner < commit.at);
         let at = commit.at;
@@ -191,8 +191,7 @@ impl Replica {
             self.forget_key(&commit.key);
             return Admitted::Dropped;
         }
-        let key = commit.key.clone();
-        let (deletes, expires) = (commit.is_delete(), commit.expires());
+        let (key, wins_as, expires) = (commit.key.clone(), Winner::of(&commit), commit.expires());
         self.count(&commit);
         match self.history.insert_as(commit.clone(), cid) {
             Inserted::New => {}
@@ -208,15 +207,15 @@ impl Replica {
         if !wins {
             return Admitted::Superseded;
         }
-        self.winners.set_in(slot, &key, at);
-        self.deleted += usize::from(deletes);
+        self.winners.set_in(slot, &key, wins_as);
+        self.deleted += usize::from(wins_as.kind == Kind::Delete);
         if let Some(expires) = expires {
             self.expiring.enter(expires, at);
         }
-        if let Some(old) = winner {
+        if let Some(old) = slot.winner {
             self.dethrone(old);
-            if self.horizons.drops_superseded(old.stamp) {
-                self.drop_commit(old);
+            if self.horizons.drops_superseded(old.at.stamp) {
+                self.drop_commit(old.at);
             }
         }
         Admitted::Winner
@@ -249,10 +248,10 @@ impl Replica {
         }
         self.horizons = horizons;
         let limit = horizons.squash.max(Stamp(horizons.garbage.0.saturating_add(1)));
-        let winners = &self.winners;
-        let dropped = self.history.retain_before(Position::start_of(limit), |commit| {
-            let wins = winners.get(&commit.key) == Some(commit.at);
-            if wins {
+        let limit = Position::start_of(limit);
+        let mut wins = self.winners.asked(self.history.rank(limit), limit);
+        let dropped = self.history.retain_before(limit, |commit| {
+            if wins.has(commit) {
                 !horizons.drops_winner(commit)
             } else {
                 !horizons.drops_superseded(commit.at.stamp)
@@ -260,7 +259,9 @@ impl Replica {
         });
         for commit in &dropped {
             self.uncount(commit);
-            if self.winners.get(&commit.key) == Some(commit.at) {
+            // No other winner is dropped.
+            let ends = commit.is_delete() || commit.expires().is_some();
+            if ends && self.winners.get(&commit.key) == Some(commit.at) {
                 self.winners.remove(&commit.key);
                 self.deleted -= usize::from(commit.is_delete());
                 if let Some(expires) = commit.expires() {
@@ -276,23 +277,23 @@ impl Replica {
         let mut keys: BTreeSet<Arc<str>> = BTreeSet::new();
         for at in positions {
             let Some(commit) = self.history.get(*at).cloned() else { continue };
-            if self.winners.get(&commit.key) == Some(*at) {
-                self.dethrone(*at);
-                self.winners.remove(&commit.key);
+            if self.winners.get(&commit.key) == Some(*at)
+                && let Some(old) = self.winners.remove(&commit.key)
+            {
+                self.dethrone(old);
                 keys.insert(commit.key.clone());
             }
             self.drop_commit(*at);
         }
-        let mut newest: BTreeMap<Arc<str>, Position> = BTreeMap::new();
+        let mut newest: BTreeMap<Arc<str>, &Commit> = BTreeMap::new();
         for commit in self.history.iter().filter(|commit| keys.contains(&commit.key)) {
-            newest.insert(commit.key.clone(), commit.at);
+            newest.insert(commit.key.clone(), commit);
         }
-        for (key, at) in newest {
-            self.winners.set(&key, at);
-            let Some(commit) = self.history.get(at) else { continue };
+        for (key, commit) in newest {
+            self.winners.set(&key, Winner::of(commit));
             self.deleted += usize::from(commit.is_delete());
             if let Some(expires) = commit.expires() {
-                self.expiring.enter(expires, at);
+                self.expiring.enter(expires, commit.at);
             }
         }
         // What is the newest now may be a delete that everybody knows.
@@ -319,7 +320,9 @@ impl Replica {
     /// The squash horizon that would drop half of what can be dropped.
     pub fn median_droppable(&self) -> Stamp {
         let half = self.droppable() / 2;
-        let mut stamps: Vec<Stamp> = self.history.iter().filter_map(|c| self.drop_at(c)).collect();
+        let mut wins = self.winners.asked(self.history.len(), Position::start_of(Stamp(u64::MAX)));
+        let droppable = self.history.iter().filter_map(|c| self.drop_at(c, wins.has(c)));
+        let mut stamps: Vec<Stamp> = droppable.collect();
         if stamps.len() <= half {
             return Stamp::default();
         }
@@ -328,9 +331,9 @@ impl Replica {
 
     /// The squash horizon, garbage just below it, that would drop this commit; none while it is a
     /// live winner.
-    fn drop_at(&self, commit: &Commit) -> Option<Stamp> {
+    fn drop_at(&self, commit: &Commit, wins: bool) -> Option<Stamp> {
         let after = Stamp(commit.at.stamp.0.saturating_add(1));
-        if commit.is_delete() || self.winners.get(&commit.key) != Some(commit.at) {
+        if commit.is_delete() || !wins {
             return Some(after);
         }
         let expires = commit.expires()?;
@@ -347,15 +350,20 @@ impl Replica {
     fn forget_key(&mut self, key: &str) {
         if let Some(old) = self.winners.remove(key) {
             self.dethrone(old);
-            self.drop_commit(old);
+            self.drop_commit(old.at);
         }
     }
 
-    fn dethrone(&mut self, old: Position) {
-        let Some(commit) = self.history.get(old) else { return };
-        self.deleted -= usize::from(commit.is_delete());
-        if let Some(expires) = commit.expires() {
-            self.expiring.leave(expires, old);
+    fn dethrone(&mut self, old: Winner) {
+        match old.kind {
+            Kind::Lasting => {}
+            Kind::Delete => self.deleted -= 1,
+            Kind::Ending => {
+                let commit = self.history.get(old.at);
+                if let Some(expires) = commit.and_then(|commit| commit.expires()) {
+                    self.expiring.leave(expires, old.at);
+                }
+            }
         }
     }
 

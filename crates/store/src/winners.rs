@@ -1,14 +1,19 @@
 //! The newest commit of every key, in the order of the keys' text. Knows where a winner stands in
-//! the history, not what it holds. Shares each key's text with the commits.
+//! the history and whether it ends, not what it holds. Shares each key's text with the commits.
 //!
 //! Whole tokens need no tree of tokens: everything below `a::b` begins with `a::b::` and so lies
-//! together. Sorted blocks take half the memory of a trie, and some 50 bytes for a key.
+//! together. Sorted blocks take half the memory of a trie, and some 60 bytes for a key.
 
+mod guide;
+
+use std::iter::Peekable;
 use std::sync::Arc;
+use std::vec;
 
 use model::Prefix;
 use model::key::SEPARATOR;
 
+use self::guide::Guide;
 use crate::commit::{Commit, Position};
 
 /// Inserting moves half of this many entries, some 2 KiB.
@@ -20,19 +25,109 @@ const BLOCK_KEYS_MERGED: usize = BLOCK_KEYS_MAX / 2;
 /// A block grows by this much, so that little of it is empty.
 const GROWTH: usize = 16;
 
-type Entry = (Arc<str>, Position);
+/// Looking a key up takes about as long as to sort so many winners.
+const SORTED_FROM: usize = 8;
+
+/// What must be known of a winner when another one takes its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Lasting,
+    /// Its value has an end.
+    Ending,
+    Delete,
+}
+
+impl Kind {
+    pub fn of(commit: &Commit) -> Kind {
+        match commit.expires() {
+            _ if commit.is_delete() => Kind::Delete,
+            Some(_) => Kind::Ending,
+            None => Kind::Lasting,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Winner {
+    pub at: Position,
+    pub kind: Kind,
+}
+
+impl Winner {
+    pub fn of(commit: &Commit) -> Winner {
+        Winner { at: commit.at, kind: Kind::of(commit) }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    key: Arc<str>,
+    winner: Winner,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Block {
+    guide: Guide,
+    entries: Vec<Entry>,
+}
+
+impl Block {
+    fn of(entries: Vec<Entry>) -> Block {
+        let guide = Guide::of(entries.len(), |index| &*entries[index].key);
+        Block { guide, entries }
+    }
+
+    fn find(&self, key: &str) -> Result<usize, usize> {
+        self.guide.find(key, |index| &*self.entries[index].key)
+    }
+
+    fn insert(&mut self, index: usize, entry: Entry) {
+        if self.entries.len() == self.entries.capacity() {
+            self.entries.reserve_exact(GROWTH);
+        }
+        self.entries.insert(index, entry);
+        let entries = &self.entries;
+        self.guide.set(index, entries.len(), |index| &*entries[index].key);
+    }
+
+    fn split_off(&mut self, at: usize) -> Block {
+        let upper = Block { guide: self.guide.split_off(at), entries: self.entries.split_off(at) };
+        self.entries.shrink_to_fit();
+        upper
+    }
+}
+
+/// Whether commits are winners.
+pub enum Wins<'a> {
+    Looked(&'a Winners),
+    Sorted(Peekable<vec::IntoIter<Position>>),
+}
+
+impl Wins<'_> {
+    pub fn has(&mut self, commit: &Commit) -> bool {
+        match self {
+            Wins::Looked(winners) => winners.get(&commit.key) == Some(commit.at),
+            Wins::Sorted(winners) => {
+                while winners.next_if(|at| *at < commit.at).is_some() {}
+                winners.peek() == Some(&commit.at)
+            }
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
     block: usize,
     index: usize,
-    pub winner: Option<Position>,
+    pub winner: Option<Winner>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Winners {
     /// None is empty.
-    blocks: Vec<Vec<Entry>>,
+    blocks: Vec<Block>,
+    /// Of the first key of each block.
+    firsts: Guide,
     len: usize,
 }
 
@@ -57,32 +152,28 @@ impl Winners {
             let key = |n: &u32| &commits[*n as usize].key;
             a.cmp(b).then_with(|| key(n).cmp(key(m))).then(n.cmp(m))
         });
-        let mut winners = Winners::default();
+        let mut blocks = Vec::new();
+        let mut filling: Vec<Entry> = Vec::new();
         for (_, n) in order {
-            winners.push(commits[n as usize]);
+            let commit = commits[n as usize];
+            let entry = Entry { key: commit.key.clone(), winner: Winner::of(commit) };
+            if let Some(last) = filling.last_mut().filter(|last| last.key == entry.key) {
+                *last = entry;
+                continue;
+            }
+            if filling.len() == BLOCK_KEYS_FILLED {
+                let full = std::mem::replace(&mut filling, Vec::with_capacity(BLOCK_KEYS_FILLED));
+                blocks.push(Block::of(full));
+            }
+            filling.push(entry);
         }
-        winners
-    }
-
-    /// The key is the last one, or comes after it.
-    fn push(&mut self, commit: &Commit) {
-        let entry = (commit.key.clone(), commit.at);
-        match self.blocks.last_mut() {
-            Some(block) if block.last().is_some_and(|(key, _)| *key == entry.0) => {
-                block.pop();
-                block.push(entry);
-            }
-            Some(block) if block.len() < BLOCK_KEYS_FILLED => {
-                block.push(entry);
-                self.len += 1;
-            }
-            _ => {
-                let mut block = Vec::with_capacity(BLOCK_KEYS_FILLED);
-                block.push(entry);
-                self.blocks.push(block);
-                self.len += 1;
-            }
+        if !filling.is_empty() {
+            filling.shrink_to_fit();
+            blocks.push(Block::of(filling));
         }
+        let len = blocks.iter().map(|block| block.entries.len()).sum();
+        let firsts = Guide::of(blocks.len(), |block| first(&blocks, block));
+        Winners { blocks, firsts, len }
     }
 
     pub fn len(&self) -> usize {
@@ -94,84 +185,98 @@ impl Winners {
     }
 
     pub fn get(&self, key: &str) -> Option<Position> {
-        self.slot(key).winner
+        self.slot(key).winner.map(|winner| winner.at)
     }
 
     /// The place of a key, which holds until the next change.
     pub fn slot(&self, key: &str) -> Slot {
-        let (block, index) = self.find(key);
-        let entry = self.blocks.get(block).and_then(|block| block.get(index));
-        let winner = entry.filter(|(found, _)| **found == *key).map(|(_, at)| *at);
-        Slot { block, index, winner }
+        let (block, found) = self.find(key);
+        let winner = found.ok().map(|index| self.blocks[block].entries[index].winner);
+        Slot { block, index: found.unwrap_or_else(|index| index), winner }
     }
 
     /// Returns the winner before.
-    pub fn set(&mut self, key: &Arc<str>, winner: Position) -> Option<Position> {
-        self.set_in(self.slot(key), key, winner)
+    pub fn set(&mut self, key: &Arc<str>, winner: Winner) -> Option<Winner> {
+        let slot = self.slot(key);
+        self.set_in(slot, key, winner);
+        slot.winner
     }
 
     /// As `set`, where the slot of this key was looked up already: half of the work.
-    pub fn set_in(&mut self, slot: Slot, key: &Arc<str>, winner: Position) -> Option<Position> {
-        let Slot { block: at_block, index, .. } = slot;
-        let Some(block) = self.blocks.get_mut(at_block) else {
-            self.blocks.push(vec![(key.clone(), winner)]);
-            self.len += 1;
-            return None;
-        };
-        if let Some((found, at)) = block.get_mut(index)
-            && *found == *key
-        {
-            // The older text goes with its commit: two texts of a key would be kept otherwise.
-            *found = key.clone();
-            return Some(std::mem::replace(at, winner));
+    pub fn set_in(&mut self, slot: Slot, key: &Arc<str>, winner: Winner) {
+        let Slot { block: at_block, index, winner: before } = slot;
+        // An older text goes with its commit: two texts of a key would be kept otherwise.
+        let entry = Entry { key: key.clone(), winner };
+        if before.is_some() {
+            self.blocks[at_block].entries[index] = entry;
+            return;
         }
         self.len += 1;
-        if block.len() == BLOCK_KEYS_MAX {
+        let Some(block) = self.blocks.get_mut(at_block) else {
+            self.blocks.push(Block::of(vec![entry]));
+            return self.first_changed(at_block);
+        };
+        if block.entries.len() < BLOCK_KEYS_MAX {
+            block.insert(index, entry);
+        } else {
             // Keys that come in order leave full blocks behind.
-            let at = if index == block.len() { index } else { block.len() / 2 };
+            let at = if index == BLOCK_KEYS_MAX { index } else { BLOCK_KEYS_MAX / 2 };
             let mut upper = block.split_off(at);
-            block.shrink_to_fit();
             if index >= at {
-                insert(&mut upper, index - at, (key.clone(), winner));
+                upper.insert(index - at, entry);
             } else {
-                insert(block, index, (key.clone(), winner));
+                block.insert(index, entry);
             }
             self.blocks.insert(at_block + 1, upper);
-            return None;
+            self.first_changed(at_block + 1);
         }
-        insert(block, index, (key.clone(), winner));
-        None
+        if index == 0 {
+            self.first_changed(at_block);
+        }
     }
 
-    pub fn remove(&mut self, key: &str) -> Option<Position> {
-        let (at_block, index) = self.find(key);
-        let block = self.blocks.get_mut(at_block)?;
-        if *block.get(index)?.0 != *key {
-            return None;
-        }
-        let (_, at) = block.remove(index);
+    pub fn remove(&mut self, key: &str) -> Option<Winner> {
+        let (at_block, found) = self.find(key);
+        let index = found.ok()?;
+        let block = &mut self.blocks[at_block];
+        let entry = block.entries.remove(index);
+        block.guide.remove(index);
         self.len -= 1;
-        if block.is_empty() {
-            self.blocks.remove(at_block);
+        if block.entries.is_empty() {
+            self.remove_block(at_block);
         } else {
+            if index == 0 {
+                self.first_changed(at_block);
+            }
             self.merge_around(at_block);
         }
-        Some(at)
+        Some(entry.winner)
+    }
+
+    /// For many commits in the order of the history, all of them before `until`: sorting the
+    /// winners once costs less than to look up so many keys.
+    pub fn asked(&self, times: usize, until: Position) -> Wins<'_> {
+        if times < self.len / SORTED_FROM {
+            return Wins::Looked(self);
+        }
+        let mut winners = Vec::new();
+        self.visit(&Prefix::all(), &mut |at| winners.extend((at < until).then_some(at)));
+        winners.sort_unstable();
+        Wins::Sorted(winners.into_iter().peekable())
     }
 
     /// The winners at and below a prefix, in the order of their keys.
     pub fn visit(&self, prefix: &Prefix, visit: &mut dyn FnMut(Position)) {
         let prefix = prefix.as_str();
+        let mut visit = |entry: &Entry| visit(entry.winner.at);
         if prefix.is_empty() {
-            return self.blocks.iter().flatten().for_each(|(_, at)| visit(*at));
+            return self.blocks.iter().flat_map(|block| &block.entries).for_each(visit);
         }
-        if let Some(at) = self.get(prefix) {
-            visit(at);
+        if let (block, Ok(index)) = self.find(prefix) {
+            visit(&self.blocks[block].entries[index]);
         }
         let below = format!("{prefix}{SEPARATOR}");
-        for (_, at) in self.from(&below).take_while(|(key, _)| key.starts_with(&below)) {
-            visit(*at);
-        }
+        self.from(&below).take_while(|entry| entry.key.starts_with(&below)).for_each(visit);
     }
 
     /// Of the same winners, those whose keys come after `key`, until `visit` returns false.
@@ -184,39 +289,56 @@ impl Winners {
                 return;
             }
         }
-        let later = self.from(key.max(&below)).skip_while(|(held, _)| **held <= *key);
-        let mut below = later.take_while(|(held, _)| held.starts_with(&below));
-        below.all(|(_, at)| visit(*at));
+        let later = self.from(key.max(&below)).skip_while(|entry| *entry.key <= *key);
+        let mut below = later.take_while(|entry| entry.key.starts_with(&below));
+        below.all(|entry| visit(entry.winner.at));
     }
 
     fn from(&self, key: &str) -> impl Iterator<Item = &Entry> {
-        let (at_block, index) = self.find(key);
+        let (at_block, found) = self.find(key);
+        let index = found.unwrap_or_else(|index| index);
         let blocks = self.blocks.get(at_block..).unwrap_or_default();
-        blocks.iter().flatten().skip(index)
+        blocks.iter().flat_map(|block| &block.entries).skip(index)
     }
 
     /// The block that holds `key` or would take it, and the index inside of it.
-    fn find(&self, key: &str) -> (usize, usize) {
-        let after = self.blocks.partition_point(|block| *block[0].0 <= *key);
-        let at_block = after.saturating_sub(1);
-        let index = self
-            .blocks
-            .get(at_block)
-            .map_or(0, |block| block.partition_point(|(held, _)| **held < *key));
-        (at_block, index)
+    fn find(&self, key: &str) -> (usize, Result<usize, usize>) {
+        let at_block = match self.firsts.find(key, |block| first(&self.blocks, block)) {
+            Ok(block) => return (block, Ok(0)),
+            Err(after) => after.saturating_sub(1),
+        };
+        (at_block, self.blocks.get(at_block).map_or(Err(0), |block| block.find(key)))
+    }
+
+    /// A block has another first key, or is new.
+    fn first_changed(&mut self, at_block: usize) {
+        let blocks = &self.blocks;
+        self.firsts.set(at_block, blocks.len(), |block| first(blocks, block));
+    }
+
+    fn remove_block(&mut self, at_block: usize) -> Block {
+        self.firsts.remove(at_block);
+        self.blocks.remove(at_block)
     }
 
     fn merge_around(&mut self, at_block: usize) {
+        let keys = |block: &Block| block.entries.len();
         for first in [at_block.saturating_sub(1), at_block] {
             let Some(second) = self.blocks.get(first + 1) else { return };
-            if self.blocks[first].len() + second.len() <= BLOCK_KEYS_MERGED {
-                let second = self.blocks.remove(first + 1);
-                self.blocks[first].reserve_exact(second.len());
-                self.blocks[first].extend(second);
+            if keys(&self.blocks[first]) + keys(second) <= BLOCK_KEYS_MERGED {
+                let second = self.remove_block(first + 1);
+                let mut entries = std::mem::take(&mut self.blocks[first].entries);
+                entries.reserve_exact(second.entries.len());
+                entries.extend(second.entries);
+                self.blocks[first] = Block::of(entries);
                 return;
             }
         }
     }
+}
+
+fn first(blocks: &[Block], block: usize) -> &str {
+    &blocks[block].entries[0].key
 }
 
 /// How many bytes all keys begin with.
@@ -226,13 +348,6 @@ fn common_start(commits: &[&Commit]) -> usize {
         let pairs = first[..common].iter().zip(commit.key.as_bytes());
         pairs.take_while(|(a, b)| a == b).count()
     })
-}
-
-fn insert(block: &mut Vec<Entry>, index: usize, entry: Entry) {
-    if block.len() == block.capacity() {
-        block.reserve_exact(GROWTH);
-    }
-    block.insert(index, entry);
 }
 
 #[cfg(test)]
@@ -248,16 +363,20 @@ mod tests {
         Position::start_of(Stamp(stamp))
     }
 
-    fn check(winners: &Winners, expected: &BTreeMap<Arc<str>, Position>, prefix: &str) {
+    fn lasting(stamp: u64) -> Winner {
+        Winner { at: at(stamp), kind: Kind::Lasting }
+    }
+
+    fn check(winners: &Winners, expected: &BTreeMap<Arc<str>, Winner>, prefix: &str) {
         assert_eq!(winners.len(), expected.len());
         let prefix: Prefix = prefix.parse().unwrap();
         let mut found = Vec::new();
         winners.visit(&prefix, &mut |at| found.push(at));
         let wanted = expected.iter().filter(|(key, _)| prefix.matches(&key.parse().unwrap()));
-        assert_eq!(found, wanted.map(|(_, at)| *at).collect::<Vec<_>>());
+        assert_eq!(found, wanted.map(|(_, winner)| winner.at).collect::<Vec<_>>());
         for block in &winners.blocks {
-            assert!((1..=BLOCK_KEYS_MAX).contains(&block.len()));
-            assert!(block.capacity() <= BLOCK_KEYS_MAX + GROWTH);
+            assert!((1..=BLOCK_KEYS_MAX).contains(&block.entries.len()));
+            assert!(block.entries.capacity() <= BLOCK_KEYS_MAX + GROWTH);
         }
     }
 
@@ -269,10 +388,10 @@ mod tests {
         ) {
             let (mut winners, mut expected) = (Winners::default(), BTreeMap::new());
             for (stamp, (key, set)) in changes.iter().enumerate() {
-                let (key, at) = (Arc::from(key.as_str()), at(1 + stamp as u64));
-                prop_assert_eq!(winners.get(&key), expected.get(&key).copied());
+                let (key, winner) = (Arc::from(key.as_str()), lasting(1 + stamp as u64));
+                prop_assert_eq!(winners.slot(&key).winner, expected.get(&key).copied());
                 if *set {
-                    prop_assert_eq!(winners.set(&key, at), expected.insert(key, at));
+                    prop_assert_eq!(winners.set(&key, winner), expected.insert(key, winner));
                 } else {
                     prop_assert_eq!(winners.remove(&key), expected.remove(&key));
                 }
@@ -287,8 +406,8 @@ mod tests {
             let (mut winners, mut expected) = (Winners::default(), BTreeMap::new());
             for n in 0..2000u64 {
                 let key: Arc<str> = format!("k::{:04}", n * step % 2000).into();
-                winners.set(&key, at(n + 1));
-                expected.insert(key, at(n + 1));
+                winners.set(&key, lasting(n + 1));
+                expected.insert(key, lasting(n + 1));
             }
             check(&winners, &expected, "k");
             let full = winners.len() * 2 >= winners.blocks.len() * BLOCK_KEYS_MAX;

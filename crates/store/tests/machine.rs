@@ -49,7 +49,7 @@ fn feed(machine: &mut StoreMachine, event: Event) -> Vec<Effect> {
 
 fn batch_of(effects: &[Effect]) -> Option<(u64, Vec<Entry>)> {
     effects.iter().find_map(|effect| match effect {
-        Effect::Persist { batch, entries } => Some((*batch, entries.clone())),
+        Effect::Persist { batch, entries } => Some((*batch, entries.to_vec())),
         _ => None,
     })
 }

@@ -21,7 +21,8 @@ use super::far::peer::FarPeer;
 use super::queue::Queue;
 use super::serve::{Command, Scope};
 use super::table::{Application, Roots, Table};
-use super::{Live, Shared, ports};
+use super::{Live, Shared};
+use crate::shared_port;
 use crate::store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
 
 /// The name of this part's fail point.
@@ -357,7 +358,7 @@ impl Control {
                     continue;
                 }
                 let address = SocketAddr::new(self.shared.public.ip(), port);
-                match ports::bind(address, self.shared.threads.len()) {
+                match shared_port::bind(address, self.shared.threads.len()) {
                     Ok(listeners) => {
                         let listeners = self.shared.threads.iter().zip(listeners);
                         commands.extend(listeners.map(|(thread, listener)| {

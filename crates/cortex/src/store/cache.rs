@@ -12,11 +12,12 @@ const BYTES_MAX: usize = 4 << 20;
 /// What an entry costs beyond its value.
 const OVERHEAD: usize = 96;
 
-/// Places in the log are the store's own choice: nobody can make them collide.
+/// For numbers that are the store's own choice, such as places in the log: nobody can make them
+/// collide.
 #[derive(Default)]
-struct PlaceHasher(u64);
+pub struct NumberHasher(u64);
 
-impl Hasher for PlaceHasher {
+impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -26,12 +27,16 @@ impl Hasher for PlaceHasher {
     }
 
     fn write_u32(&mut self, part: u32) {
+        self.write_u64(u64::from(part));
+    }
+
+    fn write_u64(&mut self, part: u64) {
         // Fibonacci hashing: Knuth, The Art of Computer Programming, volume 3, 6.4.
-        self.0 = (self.0 ^ u64::from(part)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        self.0 = (self.0 ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     }
 }
 
-type Places = HashMap<(u32, u32), Bytes, BuildHasherDefault<PlaceHasher>>;
+type Places = HashMap<(u32, u32), Bytes, BuildHasherDefault<NumberHasher>>;
 
 #[derive(Default)]
 pub struct ValueCache {

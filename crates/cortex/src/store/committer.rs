@@ -5,13 +5,13 @@
 mod cleaning;
 mod sessions;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::io;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use model::{Key, Machine, Timestamp};
@@ -21,8 +21,10 @@ use store::{Commit, Location, Position};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use self::sessions::Aside;
+use super::cache::NumberHasher;
 use super::local::Shared;
 use super::log::{Batch, CommitLog, LogError};
+use super::mailbox::{Expected, Receiver};
 use super::open::Options;
 use super::replication::Incoming;
 use super::{CommitId, Cursor, Reply, StoreError, Value, Written, snapshot};
@@ -33,6 +35,11 @@ use crate::lockfile::FileLock;
 const COLLECT_INTERVAL: Duration = Duration::from_secs(3600);
 /// How soon a finished snapshot is noticed when nobody writes.
 const BACKGROUND_POLL: Duration = Duration::from_secs(1);
+
+/// Fewer writers are not waited for.
+const TOGETHER_MIN: usize = 16;
+/// A disk that is slower than this is no reason to wait for others as long.
+const PATIENCE_MAX: Duration = Duration::from_millis(2);
 
 pub enum Command {
     Write {
@@ -93,8 +100,10 @@ pub struct Committer {
     clock: Clock,
     dir: PathBuf,
     options: Options,
-    pending: BTreeMap<Ticket, Pending>,
+    pending: HashMap<Ticket, Pending, BuildHasherDefault<NumberHasher>>,
     next_ticket: u64,
+    /// How many entries it had, and how long the disk took.
+    last_batch: (usize, Duration),
     /// Why the batch whose writers are being answered was refused.
     refusal: Option<Refusal>,
     /// Where the newest snapshot ends, and its length.
@@ -141,8 +150,9 @@ impl Committer {
             clock,
             dir,
             options,
-            pending: BTreeMap::new(),
+            pending: HashMap::default(),
             next_ticket: 0,
+            last_batch: (0, Duration::ZERO),
             refusal: None,
             snapshot,
             snapshotting: None,
@@ -190,21 +200,13 @@ impl Committer {
     /// Until the store is closed: returns those who wait for that.
     fn work(&mut self) -> Result<Vec<oneshot::Sender<Result<(), StoreError>>>, LogError> {
         loop {
-            let mut gathered = Vec::new();
-            let mut disconnected = false;
-            match self.commands.recv_timeout(self.wait()) {
-                Ok(first) => {
-                    gathered.push(first);
-                    gathered.extend(self.commands.try_iter().take(BATCH_WRITES_MAX - 1));
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => disconnected = true,
-            }
+            let gathered = self.commands.take(BATCH_WRITES_MAX, self.wait(), self.expected());
+            let deserted = gathered.is_err();
             let mut writes = Vec::new();
             let mut closing = Vec::new();
             let mut squashes = Vec::new();
             let mut told = Vec::new();
-            for command in gathered {
+            for command in gathered.into_iter().flatten() {
                 match command {
                     Command::Write { key, change, only_over, value, reply, permit } => {
                         let ticket = self.expect(value, Some((reply, permit)));
@@ -225,7 +227,7 @@ impl Committer {
             for command in told {
                 self.hear(command)?;
             }
-            if disconnected || !closing.is_empty() {
+            if deserted || !closing.is_empty() {
                 let batch = self.shared.machine().next_batch();
                 match self.log.append(&Batch::closing(batch)) {
                     // Without room for its last record the log is whole all the same.
@@ -235,6 +237,14 @@ impl Committer {
             }
             self.housekeep()?;
         }
+    }
+
+    /// Many who were answered together write again together: to wait for them no longer than the
+    /// disk takes costs each of them little, and saves writing it twice.
+    fn expected(&self) -> Option<Expected> {
+        let (count, took) = self.last_batch;
+        let patience = took.min(PATIENCE_MAX);
+        (count >= TOGETHER_MIN).then_some(Expected { count, patience })
     }
 
     fn wait(&self) -> Duration {
@@ -272,6 +282,7 @@ impl Committer {
             match effect {
                 Effect::Persist { batch, entries } => {
                     let event = self.persist(batch, &entries)?;
+                    drop(entries);
                     effects.extend(self.handle(Some(event)));
                 }
                 Effect::Acknowledge { ticket, cid } => self.answer(ticket, Ok(cid.map(CommitId))),
@@ -304,7 +315,11 @@ impl Committer {
     /// An event, or a tick for none. Watchers hear of changes before anybody can see later ones.
     fn handle(&mut self, event: Option<Event>) -> Vec<Effect> {
         let now = self.clock.now();
-        let mut effects = Vec::new();
+        // Each commit is announced and acknowledged.
+        let mut effects = match &event {
+            Some(Event::Persisted { locations, .. }) => Vec::with_capacity(2 * locations.len()),
+            _ => Vec::new(),
+        };
         let mut machine = self.shared.machine_mut();
         match event {
             Some(event) => machine.handle(now, event, &mut effects),
@@ -358,9 +373,11 @@ impl Committer {
         // Every batch before this one is in the index, so it covers all full segments.
         let begins = self.log.begins_segment(batch.frames.len());
         let frozen = begins.then(|| self.shared.machine().freeze());
+        let began = Instant::now();
         match self.log.append(&batch) {
             Ok(appended) => {
                 self.refusal = None;
+                self.last_batch = (entries.len(), began.elapsed());
                 if let Some(frozen) = frozen {
                     self.start_snapshot(number - 1, frozen);
                 }

@@ -5,7 +5,6 @@ mod writing;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use async_trait::async_trait;
@@ -18,12 +17,14 @@ use store::watch::{Since, matches};
 use store::{Action, Commit, Expiry, Location, Position, Replica, StoreMachine};
 use tokio::sync::{Semaphore, oneshot};
 
+use self::writing::small;
 use super::board::Board;
 use super::bulk::desk::Desk;
 use super::cache::ValueCache;
 use super::committer::{Command, Committer};
 use super::disk::DiskFile;
 use super::log::{CommitLog, Segments};
+use super::mailbox::{Sender, mailbox};
 use super::open::Options;
 use super::recovery::Recovered;
 use super::replication::{Outlet, Replication};
@@ -153,10 +154,10 @@ impl Shared {
         }
     }
 
-    pub fn announce(&self, cursor: Cursor, key: &str, value: Option<Value>, expired: bool) {
+    pub fn announce(&self, cursor: Cursor, key: &Arc<str>, value: Option<Value>, expired: bool) {
         self.watchers().notify(key, cursor, || WatchEvent::Changed {
             cursor,
-            key: key_of(key),
+            key: key_of(key.clone()),
             value: value.clone(),
             expired,
         });
@@ -175,7 +176,7 @@ impl Shared {
         let board = locked(&self.board);
         let mut events = Vec::new();
         for (arrival, text) in keys {
-            let key = key_of(&text);
+            let key = key_of(text.clone());
             let value = if key.is_local() {
                 board.get(&key).map(|note| Value::Inline(note.value.clone()))
             } else {
@@ -192,7 +193,7 @@ impl Shared {
 
 fn entry(commit: &Commit, value: Value) -> Entry {
     Entry {
-        key: key_of(&commit.key),
+        key: key_of(commit.key.clone()),
         value,
         set_at: commit.at.stamp.time(),
         node: commit.at.node.node(),
@@ -201,8 +202,8 @@ fn entry(commit: &Commit, value: Value) -> Entry {
     }
 }
 
-pub fn key_of(text: &str) -> Key {
-    text.parse().expect("commits hold well-formed keys")
+pub fn key_of(text: Arc<str>) -> Key {
+    Key::try_from(text).expect("commits hold well-formed keys")
 }
 
 pub struct LocalStore {
@@ -253,7 +254,7 @@ impl LocalStore {
             node,
             outlet: OnceLock::new(),
         });
-        let (commands, received) = std::sync::mpsc::channel();
+        let (commands, received) = mailbox();
         let committer = Committer::new(
             shared.clone(),
             log,
@@ -299,7 +300,7 @@ impl LocalStore {
 
     fn announce(&self, machine: &StoreMachine, arrival: u64, key: &Key, value: Option<Value>) {
         let cursor = Cursor { incarnation: machine.arrivals().incarnation(), arrival };
-        self.shared.announce(cursor, key.as_str(), value, false);
+        self.shared.announce(cursor, &key.clone().into(), value, false);
     }
 
     fn note(&self, key: &Key) -> Option<Entry> {
@@ -313,6 +314,12 @@ impl LocalStore {
             expires: None,
             version: Version(Position::start_of(note.stamp)),
         })
+    }
+
+    fn find_one(&self, key: &Key) -> Option<Found> {
+        let machine = self.shared.machine();
+        let commit = machine.replica().get(key.as_str(), self.clock.now())?;
+        self.shared.find(commit)
     }
 
     fn find_all(&self, choose: impl FnOnce(&Replica) -> Vec<&Commit>) -> Vec<Found> {
@@ -357,9 +364,37 @@ impl Store for LocalStore {
             reply(self.submit_note(write));
             return Ok(());
         }
+        self.commands.send(self.command(write, reply).await?).map_err(|_| self.shared.stopped())
+    }
+
+    async fn submit_unhurried(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
+        if write.key.is_local() {
+            reply(self.submit_note(write));
+            return Ok(());
+        }
+        self.commands.leave(self.command(write, reply).await?).map_err(|_| self.shared.stopped())
+    }
+
+    fn submit_at_once(&self, write: Submission, reply: Reply) -> Option<(Submission, Reply)> {
+        if write.key.is_local() {
+            return Some((write, reply));
+        }
+        let Ok(permit) = self.queue.clone().try_acquire_owned() else {
+            return Some((write, reply));
+        };
         let Submission { key, change, only_over } = write;
-        let (change, value) = self.prepare(change).await?;
-        self.queue(key, change, only_over, value, reply).await
+        let (change, value) = match small(change) {
+            Ok(prepared) => prepared,
+            Err(change) => return Some((Submission { key, change, only_over }, reply)),
+        };
+        let only_over = only_over.map(|Version(at)| at);
+        // A reply that is dropped says that the store has stopped.
+        self.commands.leave(Command::Write { key, change, only_over, value, reply, permit }).ok();
+        None
+    }
+
+    fn hurry(&self) {
+        self.commands.hurry();
     }
 
     async fn expire(&self, key: &Key, expires: Option<Timestamp>) -> Result<bool, StoreError> {
@@ -396,9 +431,21 @@ impl Store for LocalStore {
         if key.is_local() {
             return Ok(self.note(key));
         }
-        let now = self.clock.now();
-        let found = self.find_all(|replica| replica.get(key.as_str(), now).into_iter().collect());
-        Ok(self.complete(found).await?.pop())
+        match self.find_one(key) {
+            None => Ok(None),
+            Some(found) => Ok(self.complete(vec![found]).await?.pop()),
+        }
+    }
+
+    fn lookup_at_once(&self, key: &Key) -> Option<Option<Entry>> {
+        if key.is_local() {
+            return Some(self.note(key));
+        }
+        match self.find_one(key) {
+            None => Some(None),
+            Some(Found::Here(entry)) => Some(Some(entry)),
+            Some(Found::OnDisk(..)) => None,
+        }
     }
 
     async fn lookup_hash(&self, key: &Key) -> Result<Option<[u8; 20]>, StoreError> {
@@ -436,7 +483,7 @@ impl Store for LocalStore {
     async fn keys(&self, prefix: &Prefix) -> Result<Vec<Key>, StoreError> {
         let machine = self.shared.machine();
         let commits = machine.replica().prefix(prefix, self.clock.now());
-        let mut keys: Vec<Key> = commits.iter().map(|commit| key_of(&commit.key)).collect();
+        let mut keys: Vec<Key> = commits.iter().map(|commit| key_of(commit.key.clone())).collect();
         let board = locked(&self.shared.board);
         keys.extend(board.prefix(prefix).map(|(key, _)| key.clone()));
         keys.sort();
@@ -455,7 +502,7 @@ impl Store for LocalStore {
             let machine = self.shared.machine();
             let after = after.map_or("", Key::as_str);
             let page = machine.replica().page(prefix, after, limit, self.clock.now());
-            keys.extend(page.into_iter().map(|commit| key_of(&commit.key)));
+            keys.extend(page.into_iter().map(|commit| key_of(commit.key.clone())));
         }
         let after = after.filter(|key| key.is_local());
         let board = locked(&self.shared.board);
@@ -491,7 +538,7 @@ impl Store for LocalStore {
         let wanted = commits.filter(|commit| matches(prefix, &commit.key)).take(limit);
         let entry = |commit: &Commit| HistoryEntry {
             id: CommitId(commit.cid()),
-            key: key_of(&commit.key),
+            key: key_of(commit.key.clone()),
             set_at: commit.at.stamp.time(),
             node: commit.at.node.node(),
             deleted: commit.is_delete(),

@@ -32,6 +32,9 @@ pub enum LogError {
     Failed(#[source] io::Error),
 }
 
+/// A short key and a short value take about as much: room for a batch of them is made at once.
+const FRAME_BYTES_USUAL: usize = 192;
+
 /// A log of batches in numbered segments. Values are read out of the files themselves, by segment
 /// and offset.
 pub trait CommitLog: Send {
@@ -68,8 +71,8 @@ pub struct Batch {
 
 impl Batch {
     pub fn encode(number: u64, entries: &[Entry], value: impl Fn(&Entry) -> Bytes) -> Batch {
-        let mut frames = Vec::new();
-        let mut offsets = Vec::new();
+        let mut frames = Vec::with_capacity(entries.len() * FRAME_BYTES_USUAL);
+        let mut offsets = Vec::with_capacity(entries.len());
         let mut payload = Vec::new();
         for (i, entry) in entries.iter().enumerate() {
             payload.clear();

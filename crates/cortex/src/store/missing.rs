@@ -1,10 +1,10 @@
 //! What of this node's large values is on other nodes only: the store's side of their fetching.
 //! Looks at the commits in small steps, so that no write waits for it.
 
+use super::mailbox::Sender;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 
 use store::{Event, Position, Replica};

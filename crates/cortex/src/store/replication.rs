@@ -2,10 +2,10 @@
 //! peers say, and the outlet through which the machine's own words leave. Must not know sockets;
 //! the transport drives it, the committer thread answers.
 
+use super::mailbox::Sender;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use bytes::Bytes;
 use model::Timestamp;

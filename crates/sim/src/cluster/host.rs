@@ -22,7 +22,7 @@ pub(crate) enum State {
 /// A batch whose sync has not returned.
 pub(crate) struct Batch {
     pub number: u64,
-    pub entries: Vec<Entry>,
+    pub entries: Arc<Vec<Entry>>,
 }
 
 pub(crate) struct Host {

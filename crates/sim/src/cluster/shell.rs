@@ -40,7 +40,7 @@ impl World {
         }
     }
 
-    fn persist(&mut self, host: usize, batch: u64, entries: Vec<Entry>) {
+    fn persist(&mut self, host: usize, batch: u64, entries: Arc<Vec<Entry>>) {
         assert!(self.hosts[host].batch.is_none(), "two batches are on their way");
         self.judge_batch(host, &entries);
         let refused = self.climate.full_disks && !self.calm && self.random.chance(8);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use model::{Machine, Timestamp};
-use store::event::{Entry, Event};
+use store::event::Event;
 use store::sync::message::ClusterId;
 use store::{Past, Position, StoreMachine};
 
@@ -320,11 +320,10 @@ impl World {
         torn.into_iter().for_each(|fault| self.count(fault));
         self.count(if closed { Fault::Shutdown } else { Fault::Crash });
         self.tell(|| format!("n{host} {}, {torn:?}", if closed { "stops" } else { "crashes" }));
-        if let Some(batch) = batch.filter(|_| survived) {
-            let entries: Vec<Entry> = batch.entries;
-            if self.durable(host, &entries) {
-                self.read_roster();
-            }
+        if let Some(batch) = batch.filter(|_| survived)
+            && self.durable(host, &batch.entries)
+        {
+            self.read_roster();
         }
         self.hosts[host].forget_process();
         self.judge_host(host);

@@ -1,5 +1,7 @@
 //! What a durable batch changes: only now is it seen, announced and acknowledged.
 
+use std::sync::Arc;
+
 use model::{Key, Timestamp};
 
 use super::StoreMachine;
@@ -23,7 +25,7 @@ impl StoreMachine {
             return;
         };
         debug_assert_eq!(entries.len(), locations.len());
-        for (entry, location) in entries.into_iter().zip(locations) {
+        for (entry, location) in Arc::unwrap_or_clone(entries).into_iter().zip(locations) {
             self.apply(now, entry, location, effects);
         }
         // Nothing of this node's is on its way now: all it stamped so far is in the log.
@@ -43,7 +45,7 @@ impl StoreMachine {
         };
         self.next_batch = batch;
         let mut owed = Vec::new();
-        for entry in entries {
+        for entry in Arc::unwrap_or_clone(entries) {
             match entry {
                 Entry::Commit { ticket, commit } if self.sync.reissuing.remove(&ticket) => {
                     owed.extend(written_again(ticket, &commit).map(Waiting::Anew));
@@ -192,6 +194,6 @@ impl StoreMachine {
 
 /// The write that a commit came from; its value is still under its ticket.
 fn written_again(ticket: Ticket, commit: &Commit) -> Option<Write> {
-    let key: Key = commit.key.parse().ok()?;
+    let key = Key::try_from(commit.key.clone()).ok()?;
     Some(Write { ticket, key, change: Change::again(commit), only_over: None })
 }

@@ -153,6 +153,7 @@ impl StoreMachine {
         }
         let batch = self.next_batch;
         self.next_batch += 1;
+        let entries = Arc::new(entries);
         self.on_its_way = Some((batch, entries.clone()));
         effects.push(Effect::Persist { batch, entries });
     }
@@ -187,7 +188,7 @@ impl StoreMachine {
             }
             Waiting::Write(write) => self.commit_of(now, write, forming, effects),
             Waiting::Anew(Write { ticket, key, change, .. }) => {
-                let key: Arc<str> = key.as_str().into();
+                let key: Arc<str> = key.into();
                 self.sync.reissuing.insert(ticket);
                 forming.written.insert(key.clone(), change.lives(now));
                 Some(Entry::Commit { ticket, commit: self.stamp_write(now, key, change) })
@@ -235,7 +236,7 @@ impl StoreMachine {
         forming: &mut Forming,
         effects: &mut Vec<Effect>,
     ) -> Option<Entry> {
-        let key: Arc<str> = key.as_str().into();
+        let key: Arc<str> = key.into();
         let earlier = forming.written.get(&key).copied();
         let held = || self.replica.get(&key, now).map(|commit| commit.at);
         let overtaken = only_over.is_some() && (earlier.is_some() || held() != only_over);

@@ -25,6 +25,10 @@ pub fn is_roster_key(key: &str) -> bool {
 
 /// Whose entry on the roster this is.
 pub(crate) fn member_of(key: &str) -> Option<NodeTag> {
+    // Nearly every key ends here.
+    if !key.starts_with(ROSTER[0]) {
+        return None;
+    }
     let mut tokens = key.split(SEPARATOR);
     let node = match (tokens.next()?, tokens.next()?, tokens.next()?, tokens.next()) {
         (cluster, nodes, node, None) if [cluster, nodes] == ROSTER => node,

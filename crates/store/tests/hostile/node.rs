@@ -227,7 +227,7 @@ impl Node {
         for effect in effects {
             match effect {
                 Effect::Persist { batch, entries } => {
-                    let earlier = self.pending.replace((batch, entries));
+                    let earlier = self.pending.replace((batch, entries.to_vec()));
                     assert!(earlier.is_none(), "one batch is on its way at most");
                 }
                 Effect::Send { to, message } => self.sent.push((to, message)),

@@ -363,10 +363,15 @@ impl Connection {
         for write in writes {
             count += 1;
             let place = self.gathering.reply();
-            if let Err(error) = self.context.store.submit(write, place).await {
+            let Some((write, place)) = self.context.store.submit_at_once(write, place) else {
+                continue;
+            };
+            if let Err(error) = self.context.store.submit_unhurried(write, place).await {
+                self.gathering.written();
                 return self.pending.push(Awaited::Failed(error.into(), count));
             }
         }
+        self.gathering.written();
         self.pending.push(reply(count));
     }
 

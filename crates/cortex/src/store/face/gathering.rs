@@ -5,6 +5,8 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
+use tokio::sync::Notify;
+
 use crate::store::{Reply, StoreError, Written};
 
 /// Wakes connections of one thread. To wake a task of another thread costs a system call; this
@@ -12,6 +14,7 @@ use crate::store::{Reply, StoreError, Written};
 #[derive(Default)]
 pub struct Bell {
     state: Mutex<BellState>,
+    written: Notify,
 }
 
 #[derive(Default)]
@@ -33,6 +36,12 @@ impl Bell {
         if let Some(ringer) = ringer {
             ringer.wake();
         }
+    }
+
+    /// Some of the connections have submitted writes. Who waits here runs behind all connections
+    /// that are ready by now: one batch for what they write.
+    pub async fn written(&self) {
+        self.written.notified().await;
     }
 
     /// Runs for ever, on the thread whose connections it wakes.
@@ -81,6 +90,11 @@ impl Gathering {
         state.answers.push(None);
         state.missing += 1;
         Box::new(move |answer| place.put(answer))
+    }
+
+    /// Writes were submitted, and may wait for those of other connections.
+    pub fn written(&self) {
+        self.bell.written.notify_one();
     }
 
     /// Every answer, in the order of the writes; empties the gathering.

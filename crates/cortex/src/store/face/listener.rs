@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
@@ -19,8 +19,9 @@ use super::FaceContext;
 use super::connection::Connection;
 use super::gathering::Bell;
 use super::wire::Wire;
+use crate::shared_port;
 
-/// Connections that the kernel keeps while they wait; it may keep fewer.
+/// Connections that the kernel keeps while they wait.
 const BACKLOG: i32 = 4096;
 /// A client that does not finish its handshake holds a descriptor for so long.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -39,18 +40,26 @@ enum Kind {
 }
 
 impl Listener {
-    pub fn tcp(address: SocketAddr) -> anyhow::Result<Listener> {
+    /// One for each thread.
+    pub fn tcp(address: SocketAddr, threads: usize) -> anyhow::Result<Vec<Listener>> {
         if !address.ip().is_loopback() {
             bail!(
                 "{address} is not on loopback, and without TLS everybody there could read along: \
                  use --tls for addresses that others can reach"
             );
         }
-        Ok(Listener { socket: bind(address)?, kind: Kind::Tcp })
+        let bound = shared_port::bind(address, threads)?.into_iter();
+        Ok(bound.map(|socket| Listener { socket: socket.into(), kind: Kind::Tcp }).collect())
     }
 
-    pub fn tls(address: SocketAddr, acceptor: TlsAcceptor) -> anyhow::Result<Listener> {
-        Ok(Listener { socket: bind(address)?, kind: Kind::Tls(acceptor) })
+    pub fn tls(
+        address: SocketAddr,
+        acceptor: &TlsAcceptor,
+        threads: usize,
+    ) -> anyhow::Result<Vec<Listener>> {
+        let bound = shared_port::bind(address, threads)?.into_iter();
+        let tls = || Kind::Tls(acceptor.clone());
+        Ok(bound.map(|socket| Listener { socket: socket.into(), kind: tls() }).collect())
     }
 
     /// The owner's alone. A socket that an earlier run left is replaced, a served one is not.
@@ -86,19 +95,6 @@ impl Listener {
             tracing::error!(%error, "face.listener_failed");
         }
     }
-}
-
-fn bind(address: SocketAddr) -> anyhow::Result<Socket> {
-    let kind = Type::STREAM.nonblocking();
-    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    // Connections inherit it.
-    socket.set_tcp_nodelay(true)?;
-    let taken =
-        || format!("{address} cannot be listened on; stop what uses it, or choose another address");
-    socket.bind(&address.into()).with_context(taken)?;
-    socket.listen(BACKLOG).with_context(taken)?;
-    Ok(socket)
 }
 
 async fn permit(context: &FaceContext) -> OwnedSemaphorePermit {

@@ -14,25 +14,38 @@ use crate::store::{
     INLINE_VALUE_MAX, Reply, StoreError, Submission, Submitted, ValueFile, Version, Written,
 };
 
+/// What needs no file, as the committer takes it; anything else is handed back.
+pub(super) fn small(change: Submitted) -> Result<(Change, Bytes), Submitted> {
+    match change {
+        Submitted::Delete => Ok((Change::Delete, Bytes::new())),
+        Submitted::Set { value, expires } if value.len() <= INLINE_VALUE_MAX => {
+            let (hash, sha1) = (*blake3::hash(&value).as_bytes(), Sha1::digest(&value).into());
+            let (size, expires) = (value.len() as u64, expires.map(Expiry::at));
+            Ok((Change::SetInline { hash, sha1, size, expires }, value))
+        }
+        large => Err(large),
+    }
+}
+
 impl LocalStore {
-    pub(super) async fn queue(
+    pub(super) async fn command(
         &self,
-        key: Key,
-        change: Change,
-        only_over: Option<Version>,
-        value: Bytes,
+        write: Submission,
         reply: Reply,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Command, StoreError> {
+        let Submission { key, change, only_over } = write;
+        let (change, value) = self.prepare(change).await?;
         let permit = match self.queue.clone().try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
+                // Those that hold the places may wait for a word that only comes later.
+                self.commands.hurry();
                 let permit = self.queue.clone().acquire_owned().await;
                 permit.map_err(|_| self.shared.stopped())?
             }
         };
         let only_over = only_over.map(|Version(at)| at);
-        let command = Command::Write { key, change, only_over, value, reply, permit };
-        self.commands.send(command).map_err(|_| self.shared.stopped())
+        Ok(Command::Write { key, change, only_over, value, reply, permit })
     }
 
     pub(super) fn submit_note(&self, write: Submission) -> Written {
@@ -53,15 +66,14 @@ impl LocalStore {
 
     /// Brings a value to where its commit will find it.
     pub(super) async fn prepare(&self, change: Submitted) -> Result<(Change, Bytes), StoreError> {
+        let change = match small(change) {
+            Ok(prepared) => return Ok(prepared),
+            Err(change) => change,
+        };
         let (file, expires) = match change {
-            Submitted::Delete => return Ok((Change::Delete, Bytes::new())),
-            Submitted::Set { value, expires } if value.len() <= INLINE_VALUE_MAX => {
-                let (hash, sha1) = (*blake3::hash(&value).as_bytes(), Sha1::digest(&value).into());
-                let (size, expires) = (value.len() as u64, expires.map(Expiry::at));
-                return Ok((Change::SetInline { hash, sha1, size, expires }, value));
-            }
             Submitted::Set { value, expires } => (self.shared.values.keep(value).await?, expires),
             Submitted::File { file, expires } => (file, expires),
+            Submitted::Delete => return Ok((Change::Delete, Bytes::new())),
         };
         let expires = expires.map(Expiry::at);
         let small = self.shared.values.renew_or_read(&file).await?;

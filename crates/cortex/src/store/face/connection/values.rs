@@ -195,7 +195,12 @@ impl Connection {
             Ok(key) => key,
             Err(problem) => return Ok(Err(problem)),
         };
-        match self.context.store.lookup(&key).await {
+        let at_once = self.context.store.lookup_at_once(&key);
+        let found = match at_once {
+            Some(found) => Ok(found),
+            None => self.context.store.lookup(&key).await,
+        };
+        match found {
             Err(error) => Ok(Err(error.into())),
             Ok(None) => {
                 self.replies.null();

@@ -1,13 +1,13 @@
-//! Public ports: each is taken once without SO_REUSEPORT, so that a port that somebody has is
-//! noticed, and then shared out to the threads.
+//! A port that several threads listen on, each for itself: it is taken once without SO_REUSEPORT,
+//! so that a port that somebody has is noticed, and then shared out to the threads.
 
 use std::net::{SocketAddr, TcpListener};
 
 use anyhow::Context;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Connections that the kernel holds while all threads are busy.
-const BACKLOG: i32 = 1024;
+/// Connections that the kernel holds while all threads are busy; it may hold fewer.
+const BACKLOG: i32 = 4096;
 
 /// One listener per thread on the same address. The first one is bound and listens alone: the
 /// kernel refuses that to all but one, even among processes of one user. Then it is opened to the

@@ -1,0 +1,233 @@
+//! Where commands wait for the committer. A sender with many writers may leave its commands there
+//! and say once that they are due: they are then one batch, and wake its thread once.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// So many are due in any case: a batch for which one wait for the disk costs each of them little.
+const UNHURRIED_MAX: usize = 128;
+
+struct State<T> {
+    waiting: VecDeque<T>,
+    /// What waits need not wait any longer.
+    due: bool,
+    asleep: bool,
+    /// Fewer need not wake who sleeps.
+    wanted: usize,
+    senders: usize,
+    closed: bool,
+}
+
+struct Mailbox<T> {
+    state: Mutex<State<T>>,
+    woken: Condvar,
+}
+
+impl<T> Mailbox<T> {
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self, mut state: MutexGuard<'_, State<T>>) {
+        if state.waiting.len() < state.wanted && state.senders > 0 {
+            return;
+        }
+        let asleep = std::mem::take(&mut state.asleep);
+        drop(state);
+        if asleep {
+            self.woken.notify_one();
+        }
+    }
+}
+
+pub struct Sender<T>(Arc<Mailbox<T>>);
+
+/// Takes commands out; when it is gone, sending fails.
+pub struct Receiver<T>(Arc<Mailbox<T>>);
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Closed;
+
+/// The last sender is gone, and everything was taken out.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Deserted;
+
+pub fn mailbox<T>() -> (Sender<T>, Receiver<T>) {
+    let waiting = VecDeque::new();
+    let state = State { waiting, due: false, asleep: false, wanted: 0, senders: 1, closed: false };
+    let mailbox = Arc::new(Mailbox { state: Mutex::new(state), woken: Condvar::new() });
+    (Sender(mailbox.clone()), Receiver(mailbox))
+}
+
+impl<T> Sender<T> {
+    pub fn send(&self, command: T) -> Result<(), Closed> {
+        self.put(command, true)
+    }
+
+    /// Due with the next command that is sent, when `hurry` is called, or with enough others.
+    pub fn leave(&self, command: T) -> Result<(), Closed> {
+        self.put(command, false)
+    }
+
+    pub fn hurry(&self) {
+        let mut state = self.0.state();
+        state.due = !state.waiting.is_empty();
+        if state.due {
+            self.0.wake(state);
+        }
+    }
+
+    fn put(&self, command: T, due: bool) -> Result<(), Closed> {
+        let mut state = self.0.state();
+        if state.closed {
+            return Err(Closed);
+        }
+        state.waiting.push_back(command);
+        state.due |= due || state.waiting.len() >= UNHURRIED_MAX;
+        if state.due {
+            self.0.wake(state);
+        }
+        Ok(())
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Sender<T> {
+        self.0.state().senders += 1;
+        Sender(self.0.clone())
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.senders -= 1;
+        if state.senders == 0 {
+            self.0.wake(state);
+        }
+    }
+}
+
+/// How many commands are likely to come soon, and how long it pays to wait for them.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    pub count: usize,
+    pub patience: Duration,
+}
+
+impl<T> Receiver<T> {
+    fn wait<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<T>>,
+        most: Duration,
+        enough: impl Fn(&State<T>) -> bool,
+    ) -> MutexGuard<'a, State<T>> {
+        let began = Instant::now();
+        while !enough(&state) && state.senders > 0 {
+            let left = most.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            state.asleep = true;
+            let woken = self.0.woken.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            state.asleep = false;
+        }
+        state
+    }
+
+    /// At most so many, oldest first; what there is, due or not, when the wait is over. Once
+    /// something is due, more are waited for as `expected` says.
+    pub fn take(
+        &self,
+        most: usize,
+        wait: Duration,
+        expected: Option<Expected>,
+    ) -> Result<Vec<T>, Deserted> {
+        let mut state = self.wait(self.0.state(), wait, |state| state.due);
+        if let Some(Expected { count, patience }) = expected
+            && state.due
+        {
+            state.wanted = count.min(most);
+            state = self.wait(state, patience, |state| state.waiting.len() >= state.wanted);
+            state.wanted = 0;
+        }
+        if state.waiting.is_empty() && state.senders == 0 {
+            return Err(Deserted);
+        }
+        let most = most.min(state.waiting.len());
+        let taken = state.waiting.drain(..most).collect();
+        state.due &= !state.waiting.is_empty();
+        Ok(taken)
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.closed = true;
+        let unheard = std::mem::take(&mut state.waiting);
+        // Who sent them hears of it when they are dropped, and may send again.
+        drop(state);
+        drop(unheard);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(1);
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_is_left_waits_for_the_word() {
+        let (sender, receiver) = mailbox();
+        sender.leave(1).unwrap();
+        sender.leave(2).unwrap();
+        let waiting = std::thread::spawn(move || (receiver.take(9, LONG, None), receiver));
+        sender.hurry();
+        let (taken, receiver) = waiting.join().unwrap();
+        assert_eq!(taken, Ok(vec![1, 2]));
+        assert_eq!(receiver.take(9, SOON, None), Ok(vec![]));
+        sender.leave(3).unwrap();
+        assert_eq!(
+            receiver.take(9, SOON, None),
+            Ok(vec![3]),
+            "a wait that ends takes what there is"
+        );
+        sender.leave(4).unwrap();
+        sender.send(5).unwrap();
+        assert_eq!(receiver.take(1, LONG, None), Ok(vec![4]));
+        assert_eq!(receiver.take(1, LONG, None), Ok(vec![5]), "the rest is due still");
+    }
+
+    #[test]
+    fn many_need_no_word() {
+        let (sender, receiver) = mailbox();
+        (0..UNHURRIED_MAX).for_each(|n| sender.leave(n).unwrap());
+        assert_eq!(receiver.take(UNHURRIED_MAX, LONG, None).unwrap().len(), UNHURRIED_MAX);
+    }
+
+    #[test]
+    fn both_ends_hear_of_the_end_of_the_other() {
+        let (sender, receiver) = mailbox();
+        let other = sender.clone();
+        other.leave(1).unwrap();
+        drop(other);
+        let waiting = std::thread::spawn(move || {
+            assert_eq!(receiver.take(9, SOON, None), Ok(vec![1]));
+            assert_eq!(receiver.take(9, LONG, None), Err(Deserted));
+        });
+        drop(sender);
+        waiting.join().unwrap();
+
+        let (sender, receiver) = mailbox();
+        let unheard = Arc::new(());
+        sender.send(unheard.clone()).unwrap();
+        drop(receiver);
+        assert_eq!(Arc::strong_count(&unheard), 1);
+        assert_eq!(sender.send(unheard), Err(Closed));
+    }
+}
