@@ -1,6 +1,6 @@
 //! The latest time at which a schedule was due, in a time zone whose clock is changed at times:
-//! what falls into the hour that is left out comes right after it, what falls into the hour that comes
-//! twice comes once.
+//! what falls into the hour that is left out comes right after it, what falls into the hour that
+//! comes twice comes once.
 
 use std::time::Duration;
 
