@@ -62,7 +62,7 @@ pub fn history(world: &mut World, calm: bool, instances: Option<u64>) {
         world.run(200);
     }
     world.run(2 * MINUTE);
-    let acts = if world.nodes.len() > LARGE { ACTS / 2 } else { ACTS };
+    let acts = if world.nodes.len() > LARGE { ACTS / 4 } else { ACTS };
     for _ in 0..acts {
         if calm {
             world.calm_act()
