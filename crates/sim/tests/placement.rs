@@ -11,6 +11,7 @@ const SEEDS: u64 = 60;
 /// A thousand take minutes.
 const SEEDS_MAX: u64 = 2_000;
 /// One with faults.
+#[cfg(not(feature = "mutants"))]
 const LARGE_SEED: u64 = 1;
 
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
