@@ -232,6 +232,15 @@ pub fn readable<T: DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option
     record.inspect_err(|error| tracing::warn!(%key, %error, "record.unreadable")).ok()
 }
 
+/// As `readable`, of what the key has now.
+pub async fn lookup_record<T: DeserializeOwned>(
+    store: &dyn Store,
+    key: Key,
+) -> anyhow::Result<Option<T>> {
+    let entry = store.lookup(&key).await?;
+    Ok(readable(&key, entry.as_ref().map(|entry| &entry.value)))
+}
+
 #[derive(Clone, Debug)]
 pub struct HistoryEntry {
     pub id: CommitId,

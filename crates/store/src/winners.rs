@@ -13,7 +13,7 @@ use std::vec;
 use model::Prefix;
 use model::key::SEPARATOR;
 
-use self::guide::Guide;
+use self::guide::{Guide, common_bytes};
 use crate::commit::{Commit, Position};
 
 /// Inserting moves half of this many entries, some 2 KiB.
@@ -344,10 +344,9 @@ fn first(blocks: &[Block], block: usize) -> &str {
 /// How many bytes all keys begin with.
 fn common_start(commits: &[&Commit]) -> usize {
     let Some(first) = commits.first().map(|commit| commit.key.as_bytes()) else { return 0 };
-    commits.iter().fold(first.len(), |common, commit| {
-        let pairs = first[..common].iter().zip(commit.key.as_bytes());
-        pairs.take_while(|(a, b)| a == b).count()
-    })
+    commits
+        .iter()
+        .fold(first.len(), |common, commit| common_bytes(&first[..common], commit.key.as_bytes()))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use super::AgentContext;
 use crate::layout::DataDirectory;
 use crate::store::bulk::BoxedStream;
 use crate::store::peers::Peers;
-use crate::store::{WatchEvent, readable};
+use crate::store::{WatchEvent, lookup_record};
 
 /// Frames between a stream and the disk: a megabyte.
 const FRAMES_WAITING_MAX: usize = 16;
@@ -100,8 +100,7 @@ impl Moving {
     }
 
     async fn read<T: DeserializeOwned>(&self, key: Key) -> anyhow::Result<Option<T>> {
-        let entry = self.agent.store.lookup(&key).await?;
-        Ok(readable(&key, entry.as_ref().map(|entry| &entry.value)))
+        lookup_record(&*self.agent.store, key).await
     }
 
     async fn holder(&self, name: &ApplicationName) -> anyhow::Result<Option<NodeId>> {

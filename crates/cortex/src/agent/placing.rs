@@ -13,14 +13,13 @@ use model::{
     ApplicationName, ApplicationSpec, Claim, Key, NodeId, Prefix, Release, ReleaseId, Rollout,
     TypedKey, key,
 };
-use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::AgentContext;
 use super::launcher::Launcher;
 use crate::driver::{Shell, drive};
 use crate::store::peers::Peers;
-use crate::store::{SharedStore, Store, WatchEvent, readable};
+use crate::store::{SharedStore, WatchEvent, lookup_record};
 
 /// Far more than change while the machine decides.
 const EVENTS_MAX: usize = 4096;
@@ -203,9 +202,11 @@ impl Feed {
                 let wanted = self.wanted(&name).await?;
                 Event::Wanted(name, wanted)
             }
-            TypedKey::Claim(instance, node) => {
-                Event::Claim(instance, node, read::<Claim>(&*self.store, key.clone()).await?)
-            }
+            TypedKey::Claim(instance, node) => Event::Claim(
+                instance,
+                node,
+                lookup_record::<Claim>(&*self.store, key.clone()).await?,
+            ),
             _ => return Ok(()),
         };
         if self.store.lookup(key).await?.is_some() {
@@ -224,8 +225,8 @@ impl Feed {
             self.members.remove(&node);
             return Ok(self.events.send(Event::Node(node, None)).await?);
         }
-        let info = read::<NodeInfo>(store, TypedKey::NodeInfo(node.clone()).key()).await?;
-        let load = read::<NodeLoad>(store, TypedKey::NodeLoad(node.clone()).key()).await?;
+        let info = lookup_record::<NodeInfo>(store, TypedKey::NodeInfo(node.clone()).key()).await?;
+        let load = lookup_record::<NodeLoad>(store, TypedKey::NodeLoad(node.clone()).key()).await?;
         let drained = store.lookup(&TypedKey::Drained(node.clone()).key()).await?.is_some();
         let view = NodeView {
             capacity: info.map(|info| capacity(info.cores, info.memory_bytes)),
@@ -268,16 +269,19 @@ impl Feed {
     ) -> anyhow::Result<Option<agent::placement::Wanted>> {
         let store = &*self.store;
         let spec = TypedKey::Spec(name.clone()).key();
-        let Some(spec) = read::<ApplicationSpec>(store, spec).await? else { return Ok(None) };
-        let rollout = read::<Rollout>(store, TypedKey::Rollout(name.clone()).key()).await?;
-        let holder = read::<Holder>(store, TypedKey::Holder(name.clone()).key()).await?;
+        let Some(spec) = lookup_record::<ApplicationSpec>(store, spec).await? else {
+            return Ok(None);
+        };
+        let rollout =
+            lookup_record::<Rollout>(store, TypedKey::Rollout(name.clone()).key()).await?;
+        let holder = lookup_record::<Holder>(store, TypedKey::Holder(name.clone()).key()).await?;
         let mut releases: BTreeMap<ReleaseId, Release> = BTreeMap::new();
         for key in store.keys(&key::application_prefix(name)).await? {
             let Some(TypedKey::Release(_, id)) = TypedKey::parse(&key) else { continue };
             let named = rollout.as_ref().is_some_and(|rollout| {
                 rollout.serving.as_ref() == Some(&id) || rollout.target.as_ref() == Some(&id)
             });
-            if let Some(release) = if named { read(store, key).await? } else { None } {
+            if let Some(release) = if named { lookup_record(store, key).await? } else { None } {
                 releases.insert(id, release);
             }
         }
@@ -287,11 +291,6 @@ impl Feed {
 }
 
 /// None when it is absent, and when it cannot be read: that is reported.
-async fn read<T: DeserializeOwned>(store: &dyn Store, key: Key) -> anyhow::Result<Option<T>> {
-    let entry = store.lookup(&key).await?;
-    Ok(readable(&key, entry.as_ref().map(|entry| &entry.value)))
-}
-
 /// Never without peers.
 async fn heard<T>(told: Option<&mut watch::Receiver<T>>) -> Result<(), ()> {
     match told {

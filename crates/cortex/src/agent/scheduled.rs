@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use super::AgentContext;
 use super::launcher::Held;
-use crate::store::readable;
+use crate::store::lookup_record;
 
 /// Where systems keep their zones.
 const ZONES: &str = "/usr/share/zoneinfo";
@@ -27,6 +27,8 @@ const ZONE_BYTES_MAX: u64 = 64 << 10;
 /// Twice a minute, the first time right after it began: times are to the minute, and a run whose
 /// node is lost is taken over by the next look.
 const LOOK_MS: u64 = 30_000;
+/// Failures that are not said again; once there are so many, each is said once more.
+const TOLD_MAX: usize = 256;
 /// When everything is stopped, or the application is gone.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -108,6 +110,9 @@ async fn look(context: &Arc<AgentContext>, told: &mut BTreeSet<String>) -> anyho
                 Err(error) => {
                     let said = format!("cron.{} cannot run: {error:#}", recipe.name);
                     // Once, not twice a minute.
+                    if told.len() >= TOLD_MAX {
+                        told.clear();
+                    }
                     if told.insert(format!("{name} {} {said}", release.id)) {
                         context.preparer.note(&name, &said);
                     }
@@ -122,9 +127,7 @@ async fn read<T: DeserializeOwned>(
     context: &AgentContext,
     key: TypedKey,
 ) -> anyhow::Result<Option<T>> {
-    let key = key.key();
-    let entry = context.store.lookup(&key).await?;
-    Ok(readable(&key, entry.as_ref().map(|entry| &entry.value)))
+    lookup_record(&*context.store, key.key()).await
 }
 
 async fn drained(context: &AgentContext) -> anyhow::Result<BTreeSet<NodeId>> {
@@ -155,7 +158,7 @@ async fn able(
     live: &BTreeSet<NodeId>,
     drained: &BTreeSet<NodeId>,
 ) -> anyhow::Result<Vec<NodeId>> {
-    if !release.recipe.persist.is_empty() && !release.recipe.persist_shared {
+    if release.recipe.is_tied() {
         let holder: Option<Holder> = read(context, TypedKey::Holder(name.clone())).await?;
         if let Some(holder) = holder {
             return Ok(live.get(&holder.node).cloned().into_iter().collect());

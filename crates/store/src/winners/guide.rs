@@ -93,6 +93,6 @@ fn common(a: &str, b: &str) -> usize {
     common_bytes(a.as_bytes(), b.as_bytes())
 }
 
-fn common_bytes(a: &[u8], b: &[u8]) -> usize {
+pub(super) fn common_bytes(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
