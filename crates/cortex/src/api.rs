@@ -35,6 +35,7 @@ use axum::Router;
 use axum::extract::connect_info::Connected;
 use axum::routing::{get, post};
 use axum::serve::{IncomingStream, Listener};
+use model::role::Roles;
 use model::{ApplicationName, NodeId, ReleaseId, Timestamp};
 use serde::de::DeserializeOwned;
 use tokio::net::{UnixListener, UnixStream};
@@ -69,6 +70,8 @@ pub trait NodeControl: Send + Sync + 'static {
 pub struct ApiContext {
     pub store: SharedStore,
     pub node: NodeId,
+    /// What this node does.
+    pub roles: Roles,
     pub layout: DataDirectory,
     pub clock: Clock,
     /// Where public HTTP listens: applications' own ports are on the same address.

@@ -81,6 +81,11 @@ impl DataDirectory {
         self.root.join("node.id")
     }
 
+    /// What this node does, as it was told when it last started.
+    pub fn roles(&self) -> PathBuf {
+        self.root.join("node.roles")
+    }
+
     /// Package caches shared by all applications of this node.
     pub fn shared_cache(&self) -> PathBuf {
         self.root.join("cache")

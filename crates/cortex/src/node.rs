@@ -3,6 +3,7 @@
 
 pub mod identity;
 pub mod parts;
+pub mod roles;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use model::node::NodeInfo;
 use model::record::{self, RECORD_VERSION, Unknown};
+use model::role::{Role, Roles};
 use model::{NodeId, TypedKey};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
@@ -50,6 +52,8 @@ pub struct NodeConfig {
     /// Public HTTP: requests are told apart by their Host.
     pub http: SocketAddr,
     pub store: Backend,
+    /// None for what it did before, and at first everything.
+    pub roles: Option<Roles>,
     /// Where clients of Redis find the store; none for nowhere.
     pub redis: Option<SocketAddr>,
     /// Router threads; none for one per core.
@@ -71,9 +75,11 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
     let _lock = identity::lock(&layout)?;
     identity::socket_directory(&layout)?;
     let id = identity::node_id(&layout)?;
+    let roles = roles::settle(&layout, config.roles.as_ref(), &config.store)?;
     let (clock, faults) = (Clock::start(), Faults::default());
     let options = Options::with_faults(faults.clone());
     let prepared = peers::prepare(&layout, &id, &config.peers).await?;
+    roles::keep(&layout, &roles)?;
     let store = config.store.open(&layout, id.clone(), clock, options).await?;
     let bus = Arc::new(Bus::default());
     let of = (layout.clone(), id.clone());
@@ -86,7 +92,8 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
     let joining = peers.as_ref().is_some_and(|peers| peers.is_joining());
     let said = {
         let (store, config, id) = (store.clone(), config.clone(), id.clone());
-        async move { announce(store, &config, &id, clock, joining).await }
+        let roles = roles.clone();
+        async move { announce(store, &config, &id, roles, clock, joining).await }
     };
     if joining {
         // Writes wait until this node has what its cluster has.
@@ -103,7 +110,7 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
         crate::store::face::start(face, store.clone(), bus, id.clone(), clock)
     });
     let face = face.transpose()?;
-    let node = Node { config, id, clock, faults, store, peers };
+    let node = Node { config, roles, id, clock, faults, store, peers };
     let (stop_applications, stopping) = watch::channel(false);
     let (mut parts, control) = node.start(stopping)?;
     tracing::info!(node = %node.id, data = %layout.root().display(), "node.started");
@@ -113,8 +120,9 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
         () = told_to_stop(&control, &stop_applications) => {}
     }
     std::fs::remove_file(layout.api_socket()).ok();
-    let router = control.router.clone();
-    tokio::task::spawn_blocking(move || router.stop(ANSWER_LIMIT)).await?;
+    if let Some(router) = control.router.clone() {
+        tokio::task::spawn_blocking(move || router.stop(ANSWER_LIMIT)).await?;
+    }
     parts.shutdown().await;
     drop(face);
     node.store.close().await?;
@@ -124,6 +132,7 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
 
 struct Node {
     config: NodeConfig,
+    roles: Roles,
     id: NodeId,
     clock: Clock,
     faults: Faults,
@@ -138,25 +147,9 @@ impl Node {
         &self,
         stopping: watch::Receiver<bool>,
     ) -> anyhow::Result<(JoinSet<()>, Arc<Control>)> {
-        let Node { config, id, clock, faults, store, peers } = self;
-        let clock = *clock;
-        let metrics = Metrics::default();
-        let router = Arc::new(crate::router::start(
-            &RouterConfig {
-                public: config.http,
-                threads: config.threads,
-                queue: QueueLimits::default(),
-            },
-            store.clone(),
-            id.clone(),
-            config.layout.clone(),
-            clock,
-            faults.clone(),
-            metrics.clone(),
-        )?);
-        if let Some(peers) = peers {
-            router.connect(peers.clone());
-        }
+        let Node { config, roles, id, clock, faults, store, peers } = self;
+        let (clock, metrics) = (*clock, Metrics::default());
+        let router = self.router(&metrics)?;
         let control = Arc::new(Control {
             faults: config.fail_points.then_some(faults.clone()),
             stop: Notify::new(),
@@ -166,23 +159,76 @@ impl Node {
         let api = ApiContext {
             store: store.clone(),
             node: id.clone(),
+            roles: roles.clone(),
             layout: config.layout.clone(),
             clock,
-            http: router.public(),
+            http: router.as_ref().and_then(|router| router.public()).unwrap_or(config.http),
             control: control.clone(),
             peers: peers.clone(),
         };
-        let agent = agent_context(config, id, clock, store, faults);
         let mut parts = JoinSet::new();
+        if let Some(peers) = peers.clone() {
+            parts.spawn(supervise("peers", move || peers.clone().run()));
+        }
+        if let Some(router) = router {
+            parts.spawn(router.suspicions());
+            parts.spawn(supervise("router.control", move || router.control()));
+        }
+        if roles.has(Role::Agent) {
+            self.start_agent(&mut parts, stopping);
+        } else {
+            parts.spawn(until_stopping(stopping));
+        }
+        parts.spawn(supervise("api", move || crate::api::serve(api.clone())));
+        if roles.has(Role::Checker) {
+            let (checked, of, failing) = (store.clone(), id.clone(), faults.clone());
+            parts.spawn(supervise("checker", move || {
+                crate::checker::run(checked.clone(), of.clone(), clock, failing.clone())
+            }));
+        }
+        let failing = faults.clone();
+        parts.spawn(supervise("metrics", move || metrics.clone().run(failing.clone())));
+        let (loaded, of, fixed) = (store.clone(), id.clone(), config.load);
+        parts.spawn(supervise("load", move || {
+            crate::agent::load::run(loaded.clone(), of.clone(), clock, fixed)
+        }));
+        Ok((parts, control))
+    }
+
+    /// Also where instances run and nothing is taken from the public: routers of other nodes bring
+    /// requests for them.
+    fn router(&self, metrics: &Metrics) -> anyhow::Result<Option<Arc<RouterHandle>>> {
+        let Node { config, roles, id, clock, faults, store, peers } = self;
+        let is_public = roles.has(Role::Router);
+        if !is_public && !roles.has(Role::Agent) {
+            return Ok(None);
+        }
+        let router = Arc::new(crate::router::start(
+            &RouterConfig {
+                public: is_public.then_some(config.http),
+                threads: config.threads,
+                queue: QueueLimits::default(),
+            },
+            store.clone(),
+            id.clone(),
+            config.layout.clone(),
+            *clock,
+            faults.clone(),
+            metrics.clone(),
+        )?);
+        if let Some(peers) = peers {
+            router.connect(peers.clone());
+        }
+        Ok(Some(router))
+    }
+
+    fn start_agent(&self, parts: &mut JoinSet<()>, stopping: watch::Receiver<bool>) {
+        let Node { config, id, clock, faults, store, peers, .. } = self;
+        let agent = agent_context(config, id, *clock, store, faults);
         if let Some(peers) = peers.clone() {
             let moving = Moving::new(agent.clone(), config.layout.clone(), peers);
             parts.spawn(supervise("moving", move || moving.clone().run()));
         }
-        if let Some(peers) = peers.clone() {
-            parts.spawn(supervise("peers", move || peers.clone().run()));
-        }
-        parts.spawn(router.suspicions());
-        parts.spawn(supervise("router.control", move || router.control()));
         let (placed, near, ending) = (agent.clone(), peers.clone(), stopping.clone());
         parts.spawn(supervise("placement", move || {
             crate::agent::placing::run(placed.clone(), near.clone(), ending.clone())
@@ -192,19 +238,13 @@ impl Node {
             crate::agent::scheduled::run(scheduled.clone(), ending.clone())
         }));
         parts.spawn(supervise("agent", move || crate::agent::run(agent.clone(), stopping.clone())));
-        parts.spawn(supervise("api", move || crate::api::serve(api.clone())));
-        let (checked, of, failing) = (store.clone(), id.clone(), faults.clone());
-        parts.spawn(supervise("checker", move || {
-            crate::checker::run(checked.clone(), of.clone(), clock, failing.clone())
-        }));
-        let failing = faults.clone();
-        parts.spawn(supervise("metrics", move || metrics.clone().run(failing.clone())));
-        let (loaded, of, fixed) = (store.clone(), id.clone(), config.load);
-        parts.spawn(supervise("load", move || {
-            crate::agent::load::run(loaded.clone(), of.clone(), clock, fixed)
-        }));
-        Ok((parts, control))
     }
+}
+
+/// Where no agent has anything to stop first.
+async fn until_stopping(mut stopping: watch::Receiver<bool>) {
+    // Without its sender the node has ended.
+    stopping.wait_for(|stopping| *stopping).await.ok();
 }
 
 fn agent_context(
@@ -268,6 +308,7 @@ async fn announce(
     store: SharedStore,
     config: &NodeConfig,
     node: &NodeId,
+    roles: Roles,
     clock: Clock,
     joining: bool,
 ) -> anyhow::Result<()> {
@@ -285,6 +326,7 @@ async fn announce(
         memory_bytes: system.totalram.saturating_mul(u64::from(system.mem_unit)),
         started_at: clock.now(),
         http: config.http.to_string(),
+        roles,
         unknown: Unknown::new(),
     };
     let key = TypedKey::NodeInfo(node.clone()).key();
@@ -298,7 +340,8 @@ struct Control {
     faults: Option<Faults>,
     stop: Notify,
     metrics: Metrics,
-    router: Arc<RouterHandle>,
+    /// None where nothing is served.
+    router: Option<Arc<RouterHandle>>,
 }
 
 impl NodeControl for Control {
@@ -312,11 +355,11 @@ impl NodeControl for Control {
             application: port.application.map(|name| name.to_string()),
             error: port.error,
         };
-        self.router.ports().into_iter().map(row).collect()
+        self.router.iter().flat_map(|router| router.ports()).map(row).collect()
     }
 
     fn serves(&self, name: &model::ApplicationName, release: &model::ReleaseId) -> bool {
-        self.router.serves(name, release)
+        self.router.as_ref().is_none_or(|router| router.serves(name, release))
     }
 
     fn metrics(&self) -> String {

@@ -64,8 +64,9 @@ type Suspicion = (Arc<Endpoint>, &'static str);
 
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
-    /// Where Host decides. Applications' own ports are on the same address.
-    pub public: SocketAddr,
+    /// Where Host decides. Applications' own ports are on the same address. None: nothing is taken
+    /// from the public, only what routers of other nodes bring.
+    pub public: Option<SocketAddr>,
     /// None for one per core.
     pub threads: Option<usize>,
     pub queue: QueueLimits,
@@ -78,7 +79,7 @@ pub struct Shared {
     clock: Clock,
     faults: Faults,
     metrics: Metrics,
-    public: SocketAddr,
+    public: Option<SocketAddr>,
     queue_limits: QueueLimits,
     table: ArcSwap<Table>,
     files: Arc<files::Files>,
@@ -137,8 +138,9 @@ pub fn start(
 ) -> anyhow::Result<RouterHandle> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.threads.unwrap_or(cores).max(1);
-    let listeners = shared_port::bind(config.public, count)?;
-    let public = listeners[0].local_addr()?;
+    let bind = |public| shared_port::bind(public, count);
+    let listeners = config.public.map(bind).transpose()?.unwrap_or_default();
+    let public = listeners.first().map(|first| first.local_addr()).transpose()?;
     let (senders, receivers): (Vec<_>, Vec<_>) =
         (0..count).map(|_| mpsc::channel(COMMANDS_MAX)).unzip();
     let (suspects, suspected) = mpsc::channel(SUSPECTS_MAX);
@@ -161,8 +163,10 @@ pub fn start(
         members: watch::Sender::default(),
     });
     let mut joins = Vec::new();
-    for (index, (commands, listener)) in receivers.into_iter().zip(listeners).enumerate() {
-        shared.threads[index].try_send(Command::Listen(Scope::Host, listener))?;
+    for (thread, listener) in shared.threads.iter().zip(listeners) {
+        thread.try_send(Command::Listen(Scope::Host, listener))?;
+    }
+    for (index, commands) in receivers.into_iter().enumerate() {
         let recorder = shared.metrics.recorder();
         let mut seed = [0; 8];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
@@ -219,7 +223,7 @@ impl RouterHandle {
     }
 
     /// Where Host decides, as it was bound.
-    pub fn public(&self) -> SocketAddr {
+    pub fn public(&self) -> Option<SocketAddr> {
         self.shared.public
     }
 
@@ -232,15 +236,17 @@ impl RouterHandle {
         let directory = self.shared.layout.release(name, release);
         let switched = application.roots.as_ref().is_some_and(|roots| roots.release == directory);
         let live = self.shared.live.lock().unwrap_or_else(PoisonError::into_inner);
-        switched && application.port.is_none_or(|port| live.ports.contains_key(&port))
+        let opens = self.shared.public.is_some();
+        switched && application.port.is_none_or(|port| !opens || live.ports.contains_key(&port))
     }
 
     pub fn ports(&self) -> Vec<PublicPort> {
         let owners = self.shared.table.load().ports().clone();
         let live = self.shared.live.lock().unwrap_or_else(PoisonError::into_inner);
-        let public = PublicPort { address: self.shared.public, application: None, error: None };
+        let Some(address) = self.shared.public else { return Vec::new() };
+        let public = PublicPort { address, application: None, error: None };
         let own = live.ports.iter().map(|(port, state)| PublicPort {
-            address: SocketAddr::new(self.shared.public.ip(), *port),
+            address: SocketAddr::new(address.ip(), *port),
             application: owners.get(port).cloned(),
             error: state.as_ref().err().cloned(),
         });

@@ -189,6 +189,8 @@ pub enum TypedKey {
     Claim(InstanceId, NodeId),
     Probe(NodeId, InstanceId),
     Member(NodeId),
+    /// A node of the cluster that keeps no store, and so is no member of it.
+    Guest(NodeId),
     Drained(NodeId),
     NodeInfo(NodeId),
     NodeLoad(NodeId),
@@ -229,6 +231,7 @@ impl TypedKey {
                 format!("probe::{node}::{}::{}::{}", id.application, id.process, id.slot)
             }
             TypedKey::Member(node) => format!("cluster::nodes::{node}"),
+            TypedKey::Guest(node) => format!("cluster::nodes::{node}::guest"),
             TypedKey::Drained(node) => format!("cluster::drained::{node}"),
             TypedKey::NodeInfo(node) => format!("node::{node}::info"),
             TypedKey::NodeLoad(node) => format!("node::{node}::load"),
@@ -277,6 +280,7 @@ impl TypedKey {
                 TypedKey::Probe(node.parse().ok()?, instance(app, process, slot)?)
             }
             ["cluster", "nodes", node] => TypedKey::Member(node.parse().ok()?),
+            ["cluster", "nodes", node, "guest"] => TypedKey::Guest(node.parse().ok()?),
             ["cluster", "drained", node] => TypedKey::Drained(node.parse().ok()?),
             ["node", node, "info"] => TypedKey::NodeInfo(node.parse().ok()?),
             ["node", node, "load"] => TypedKey::NodeLoad(node.parse().ok()?),
@@ -311,6 +315,7 @@ impl TypedKey {
                 Board::Drained(id, _) | Board::Memory(id, _) | Board::Suspect(id, _),
             ) => Some(&id.application),
             TypedKey::Member(_)
+            | TypedKey::Guest(_)
             | TypedKey::Drained(_)
             | TypedKey::NodeInfo(_)
             | TypedKey::NodeLoad(_) => None,
@@ -378,6 +383,7 @@ mod tests {
             TypedKey::Claim(id.clone(), node.clone()),
             TypedKey::Probe(node.clone(), id.clone()),
             TypedKey::Member(node.clone()),
+            TypedKey::Guest(node.clone()),
             TypedKey::NodeInfo(node.clone()),
             TypedKey::NodeLoad(node),
             TypedKey::Board(Board::Drained(id.clone(), 4)),

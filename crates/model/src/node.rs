@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::NodeId;
 use crate::record::Unknown;
+use crate::role::Roles;
 use crate::time::Timestamp;
 
 /// `cluster::nodes::ID`: the roster. A node stays on it, alive or not, until it is removed.
@@ -38,8 +39,10 @@ pub struct NodeInfo {
     pub cores: u32,
     pub memory_bytes: u64,
     pub started_at: Timestamp,
-    /// Where this node's public HTTP listens.
+    /// Where this node's public HTTP listens, if it has a router.
     pub http: String,
+    #[serde(default)]
+    pub roles: Roles,
     #[serde(flatten)]
     pub unknown: Unknown,
 }

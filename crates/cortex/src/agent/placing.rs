@@ -9,6 +9,7 @@ use agent::lease::LEASE;
 use agent::placement::{Effect, Event, Hold, NodeView, Place, Placement, capacity, wanted};
 use model::application::Holder;
 use model::node::{NodeInfo, NodeLoad};
+use model::role::Role;
 use model::{
     ApplicationName, ApplicationSpec, Claim, Key, NodeId, Prefix, Release, ReleaseId, Rollout,
     TypedKey, key,
@@ -18,7 +19,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use super::AgentContext;
 use super::launcher::Launcher;
 use crate::driver::{Shell, drive};
-use crate::store::peers::Peers;
+use crate::store::peers::{Peers, roster};
 use crate::store::{SharedStore, WatchEvent, lookup_record};
 
 /// Far more than change while the machine decides.
@@ -192,6 +193,7 @@ impl Feed {
         let Some(typed) = TypedKey::parse(key) else { return Ok(()) };
         let event = match typed {
             TypedKey::Member(node)
+            | TypedKey::Guest(node)
             | TypedKey::Drained(node)
             | TypedKey::NodeInfo(node)
             | TypedKey::NodeLoad(node) => return self.member(node).await,
@@ -219,13 +221,15 @@ impl Feed {
 
     async fn member(&mut self, node: NodeId) -> anyhow::Result<()> {
         let store = &*self.store;
-        let listed = store.lookup(&TypedKey::Member(node.clone()).key()).await?.is_some();
+        let listed = roster::is_listed(store, &node).await?;
         let removed = self.removed.as_ref().is_some_and(|removed| *removed.borrow());
-        if !listed || (removed && node == self.node) {
+        let info = lookup_record::<NodeInfo>(store, TypedKey::NodeInfo(node.clone()).key()).await?;
+        // One without an agent takes no part in who runs what.
+        let runs = info.as_ref().is_none_or(|info| info.roles.has(Role::Agent));
+        if !listed || !runs || (removed && node == self.node) {
             self.members.remove(&node);
             return Ok(self.events.send(Event::Node(node, None)).await?);
         }
-        let info = lookup_record::<NodeInfo>(store, TypedKey::NodeInfo(node.clone()).key()).await?;
         let load = lookup_record::<NodeLoad>(store, TypedKey::NodeLoad(node.clone()).key()).await?;
         let drained = store.lookup(&TypedKey::Drained(node.clone()).key()).await?.is_some();
         let view = NodeView {

@@ -9,6 +9,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use model::application::Holder;
 use model::node::{Drained, Member, NodeAddress, NodeInfo, NodeLoad};
+use model::role::Role;
 use model::{ApplicationName, Claim, Key, NodeId, Prefix, Timestamp, TypedKey};
 use serde::de::DeserializeOwned;
 
@@ -89,7 +90,7 @@ impl Cluster {
             standing: None,
         };
         for entry in store.prefix(&roster::prefix()).await? {
-            let Some(TypedKey::Member(node)) = TypedKey::parse(&entry.key) else { continue };
+            let Some(node) = roster::node_of(&entry.key) else { continue };
             let member: Option<Member> = readable(&entry.key, Some(&entry.value));
             cluster.nodes.insert(node.clone(), of_node(store, &node, member).await?);
         }
@@ -196,7 +197,15 @@ impl Cluster {
     /// Whether instances may be given to it.
     pub fn takes(&self, id: &NodeId) -> bool {
         let records = self.nodes.get(id).filter(|records| records.drained.is_none());
-        records.is_some_and(|records| records.info.is_some()) && self.is_alive(id) != Some(false)
+        let info = records.and_then(|records| records.info.as_ref());
+        info.is_some_and(|info| info.roles.has(Role::Agent)) && self.is_alive(id) != Some(false)
+    }
+
+    /// Those that may be given instances, the one that answers first if it is one.
+    pub fn takers(&self) -> impl Iterator<Item = &NodeId> {
+        let taking = || self.nodes.keys().filter(|id| self.takes(id));
+        let here = taking().filter(|id| self.is_here(id));
+        here.chain(taking().filter(|id| !self.is_here(id)))
     }
 
     pub fn others(&self, id: &NodeId) -> impl Iterator<Item = &NodeId> {
@@ -228,11 +237,11 @@ impl Cluster {
             state: self.state(id).into(),
             here: self.is_here(id),
             roles: match info {
-                Some(_) => ["store", "agent", "router", "checker"].map(String::from).into(),
+                Some(info) => info.roles.names(),
                 None => vec!["store".into()],
             },
             addresses: records.addresses.clone(),
-            http: info.map(|info| info.http.clone()),
+            http: info.filter(|info| info.roles.has(Role::Router)).map(|info| info.http.clone()),
             load_percent: records.load.as_ref().map(|load| load.percent),
             cores: info.map(|info| info.cores),
             memory_bytes: info.map(|info| info.memory_bytes),
@@ -270,6 +279,20 @@ impl Cluster {
         let measured = records.load.as_ref().map(|load| load.measured_at);
         self.seen.get(id).copied().into_iter().chain(said).chain(measured).max()
     }
+}
+
+/// Who sees to a rollout that is asked for here: only an agent can.
+pub(super) async fn coordinator(api: &Api) -> Result<NodeId, Problem> {
+    if api.roles.has(Role::Agent) {
+        return Ok(api.node.clone());
+    }
+    let cluster = Cluster::read(api).await?;
+    cluster.takers().next().cloned().ok_or_else(|| {
+        let what = "no node that is alive runs instances".to_string();
+        Problem::conflict("no_agent", what).hint(
+            "start one with the role 'agent', or use one again that is drained: `cortex nodes`",
+        )
+    })
 }
 
 fn prefix(word: &str) -> Result<Prefix, Problem> {

@@ -13,7 +13,7 @@ use model::{Key, Recipe, Release, ReleaseId, Rollout, RolloutPhase, TypedKey};
 use super::problem::Problem;
 use super::records::{self, Application, Config};
 use super::wire::{ReleaseRow, Released};
-use super::{Api, Shared};
+use super::{Api, Shared, nodes};
 
 /// Enough to go back to last month's; older ones and their sources are removed.
 const RELEASES_KEPT: usize = 30;
@@ -49,6 +49,7 @@ impl Draft {
 /// Called with `Api::changes` held. The rollout is written last: until then nobody acts.
 pub async fn make(api: &Api, app: &mut Application, draft: Draft) -> Result<Release, Problem> {
     let id = ReleaseId { number: next_number(api, app).await?, node: api.node.clone() };
+    let coordinator = nodes::coordinator(api).await?;
     let mut rollout =
         app.rollout.clone().unwrap_or_else(|| Rollout::new(api.node.clone(), api.now()));
     let release = Release {
@@ -69,7 +70,7 @@ pub async fn make(api: &Api, app: &mut Application, draft: Draft) -> Result<Rele
     records::write(store, TypedKey::Release(app.name.clone(), id.clone()), &release).await?;
     rollout.target = Some(id);
     rollout.phase = RolloutPhase::Requested;
-    rollout.coordinator = api.node.clone();
+    rollout.coordinator = coordinator;
     rollout.message = None;
     rollout.changed_at = api.now();
     records::write(store, TypedKey::Rollout(app.name.clone()), &rollout).await?;

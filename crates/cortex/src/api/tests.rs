@@ -76,6 +76,7 @@ impl Fixture {
         let context = ApiContext {
             store: store.clone(),
             node: node.clone(),
+            roles: Default::default(),
             layout: layout.clone(),
             clock,
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use model::role::Roles;
 use tokio::time::Instant;
 use tracing::level_filters::LevelFilter;
 
@@ -38,6 +39,10 @@ pub struct Up {
     store: Backend,
     #[command(flatten)]
     peers: PeerArgs,
+    /// What this node does: some of store, agent, router and checker, with commas between them
+    /// [default: what it did before, else all]
+    #[arg(long, value_name = "ROLES")]
+    roles: Option<Roles>,
     /// Open the store to Redis clients on this machine, for example at 127.0.0.1:8206
     #[arg(long, value_name = "HOST:PORT")]
     redis: Option<SocketAddr>,
@@ -79,6 +84,7 @@ impl Up {
             http: self.http,
             peers: self.peers.options(),
             store: self.store.clone(),
+            roles: self.roles.clone(),
             redis: self.redis,
             threads: self.threads.map(usize::from),
             load: self.load,
@@ -140,6 +146,7 @@ impl Up {
             .args(self.threads.map(|threads| format!("--threads={threads}")))
             .args(self.load.map(|load| format!("--load={load}")))
             .args(self.peers.arguments())
+            .args(self.roles.as_ref().map(|roles| format!("--roles={roles}")))
             .args(self.redis.map(|address| format!("--redis={address}")))
             .args(self.verbose.then_some("--verbose"))
             .args(self.fail_points.then_some("--fail-points"))

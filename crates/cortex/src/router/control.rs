@@ -141,7 +141,7 @@ impl Control {
     }
 
     fn note(&mut self, key: &Key, value: Option<&Value>) -> BTreeSet<ApplicationName> {
-        if let Some(TypedKey::Member(node)) = TypedKey::parse(key) {
+        if let Some(TypedKey::Member(node) | TypedKey::Guest(node)) = TypedKey::parse(key) {
             return self.book.set_member(&node, value.is_some());
         }
         // A release with a long recipe is stored as a file; sources are none of ours.
@@ -337,6 +337,7 @@ impl Control {
 
     /// Opens and closes applications' ports.
     async fn listen(&self) {
+        let Some(public) = self.shared.public else { return };
         let wanted = self.shared.table.load().ports().clone();
         let mut commands = Vec::new();
         {
@@ -357,7 +358,7 @@ impl Control {
                 if matches!(live.ports.get(&port), Some(Ok(_))) {
                     continue;
                 }
-                let address = SocketAddr::new(self.shared.public.ip(), port);
+                let address = SocketAddr::new(public.ip(), port);
                 match shared_port::bind(address, self.shared.threads.len()) {
                     Ok(listeners) => {
                         let listeners = self.shared.threads.iter().zip(listeners);

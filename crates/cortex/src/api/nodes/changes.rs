@@ -85,6 +85,7 @@ pub async fn remove(
     }
     // From here on nobody listens to it; then what it said of itself means nothing any more.
     api.store.delete(TypedKey::Member(id.clone()).key()).await?;
+    api.store.delete(TypedKey::Guest(id.clone()).key()).await?;
     api.store.delete(TypedKey::Drained(id.clone()).key()).await?;
     for word in [format!("node::{id}"), format!("probe::{id}")] {
         for key in api.store.keys(&prefix(&word)?).await? {

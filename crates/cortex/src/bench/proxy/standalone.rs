@@ -65,7 +65,11 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
     world.fill(&store, args.to, &args.files).await?;
     let metrics = Metrics::default();
     let router = crate::router::start(
-        &RouterConfig { public: args.listen, threads: Some(1), queue: QueueLimits::default() },
+        &RouterConfig {
+            public: Some(args.listen),
+            threads: Some(1),
+            queue: QueueLimits::default(),
+        },
         store.clone(),
         world.node.clone(),
         layout,

@@ -114,6 +114,7 @@ impl Serve {
         let api = ApiContext {
             store: store.clone(),
             node: id,
+            roles: "store".parse()?,
             layout: layout.clone(),
             clock,
             http: SocketAddr::from(([127, 0, 0, 1], 0)),

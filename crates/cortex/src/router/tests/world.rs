@@ -191,7 +191,7 @@ impl World {
         let store = Arc::new(MemoryStore::default());
         let (metrics, faults) = (Metrics::default(), Faults::default());
         let public = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = RouterConfig { public, threads: Some(threads), queue };
+        let config = RouterConfig { public: Some(public), threads: Some(threads), queue };
         let router = start(
             &config,
             store.clone(),
@@ -291,7 +291,7 @@ impl World {
     }
 
     pub async fn connect(&self) -> Client {
-        Client(TcpStream::connect(self.router.public()).await.unwrap())
+        Client(TcpStream::connect(self.router.public().unwrap()).await.unwrap())
     }
 
     pub async fn get(&self, path: &str) -> Reply {

@@ -49,7 +49,10 @@ pub struct Membership {
     /// Where this node listened last, so that a restart needs no option.
     #[serde(default)]
     pub listen: Option<SocketAddr>,
-    /// Members when this node came in.
+    /// This node keeps no store: it uses that of others.
+    #[serde(default)]
+    pub guest: bool,
+    /// Members when this node came in; of a guest, those that keep the store.
     #[serde(default)]
     pub seeds: Vec<Seed>,
 }
@@ -112,6 +115,7 @@ impl Membership {
             joining: false,
             listed: 0,
             listen: None,
+            guest: false,
             seeds: Vec::new(),
         }
     }

@@ -9,7 +9,7 @@ use model::node::{Member, NodeAddress};
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{Key, NodeId, Prefix, Timestamp, TypedKey};
 
-use crate::store::{Store, readable};
+use crate::store::{Store, StoreError, readable};
 
 /// Of one member; more are not tried.
 pub const ADDRESSES_MAX: usize = 8;
@@ -33,12 +33,27 @@ pub fn is_address(key: &Key) -> bool {
     key.as_str().ends_with("::address")
 }
 
+/// Whether it belongs to the cluster, with a store or without.
+pub async fn is_listed(store: &dyn Store, node: &NodeId) -> Result<bool, StoreError> {
+    let member = store.lookup(&TypedKey::Member(node.clone()).key()).await?;
+    let guest = TypedKey::Guest(node.clone()).key();
+    Ok(member.is_some() || store.lookup(&guest).await?.is_some())
+}
+
+/// Whose entry on the roster this is, whether it keeps a store or not.
+pub fn node_of(key: &Key) -> Option<NodeId> {
+    match TypedKey::parse(key)? {
+        TypedKey::Member(node) | TypedKey::Guest(node) => Some(node),
+        _ => None,
+    }
+}
+
 /// A record that cannot be read is reported and its node still a member, without an address.
 pub async fn read(store: &dyn Store) -> anyhow::Result<Addresses> {
     let entries = store.prefix(&prefix()).await?;
     let mut roster = Addresses::new();
     for entry in entries {
-        let Some(TypedKey::Member(node)) = TypedKey::parse(&entry.key) else { continue };
+        let Some(node) = node_of(&entry.key) else { continue };
         let key = address_key(&node);
         let said = store.lookup(&key).await?;
         let said: Option<NodeAddress> = readable(&key, said.as_ref().map(|said| &said.value));
