@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use model::{NodeId, Timestamp};
 use store::event::{Standing, Ticket};
-use store::frame;
+use store::frame::{self, Secret};
 use store::history::History;
 use store::record::Record;
 use store::sync::compare;
@@ -182,7 +182,7 @@ fn log() -> Vec<Vec<u8>> {
     for (batch, payload) in (1..).zip(&records[1..5]) {
         frame::write(&mut segment, batch, false, payload);
         frame::write(&mut segment, batch, true, payload);
-        segment.extend_from_slice(&frame::mark(batch));
+        segment.extend_from_slice(&Secret::NONE.mark(batch));
     }
     inputs.push(first(2, &segment));
     let torn = segment.len() - 40;

@@ -3,7 +3,8 @@
 //!
 //! A frame names its batch. A batch is written only after the one before it is durable, so at
 //! most one batch can be torn: a broken frame is a torn tail unless a later batch follows it, or
-//! the mark that its own batch was durable.
+//! the mark that its own batch was durable. Values lie in frames as they are, so a segment has a
+//! secret in its frames and marks: without it no value can imitate what would follow its own batch.
 
 use thiserror::Error;
 
@@ -14,10 +15,18 @@ pub const HEADER_LENGTH: usize = 24;
 pub const ALIGNMENT: usize = 8;
 /// A block of a snapshot with the longest keys has some 600 KiB.
 pub const PAYLOAD_MAX: usize = 1 << 20;
+const CHECKSUM_AT: usize = 20;
 const FLAG_LAST: u32 = 1;
 const MARK_MAGIC: u32 = 0x3144_5243;
 /// Never astride two sectors of a disk, as it is aligned like frames.
 pub const MARK_LENGTH: usize = 8;
+
+pub const SECRET_LENGTH: usize = 16;
+
+/// What a segment's magic numbers and checksums are changed by, one word each: of frames, then of
+/// marks. Nobody who only writes values knows it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret([u32; 4]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
@@ -84,7 +93,7 @@ pub enum Ending {
     MayBeTorn,
 }
 
-pub fn frame_length(payload: usize) -> usize {
+pub const fn frame_length(payload: usize) -> usize {
     (HEADER_LENGTH + payload).next_multiple_of(ALIGNMENT)
 }
 
@@ -101,135 +110,173 @@ pub fn write(out: &mut Vec<u8>, batch: u64, last: bool, payload: &[u8]) {
     out.resize(start + frame_length(payload.len()), 0);
 }
 
-/// Written behind a batch once that is durable, and before anybody is told. Nobody waits until the
-/// mark itself is: a process that is killed leaves it to the kernel, and the next batch syncs it.
-pub fn mark(batch: u64) -> [u8; MARK_LENGTH] {
-    let mut mark = [0; MARK_LENGTH];
-    mark[..4].copy_from_slice(&MARK_MAGIC.to_le_bytes());
-    mark[4..].copy_from_slice(&crc32fast::hash(&batch.to_le_bytes()).to_le_bytes());
-    mark
-}
-
-/// The length of the mark that follows a batch's last frame; one may lack it.
-fn mark_length(bytes: &[u8], batch: u64) -> usize {
-    if bytes.starts_with(&mark(batch)) { MARK_LENGTH } else { 0 }
-}
-
+/// Over the header before it, with the magic number as it is without a secret, and the payload.
 fn checksum(header: &[u8], payload: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
-    hasher.update(header);
+    hasher.update(&MAGIC.to_le_bytes());
+    hasher.update(&header[4..CHECKSUM_AT]);
     hasher.update(payload);
     hasher.finalize()
 }
 
-/// The frame at the start of `bytes`.
+/// The frame at the start of `bytes`, where no secret is in use.
 pub fn read(bytes: &[u8]) -> Next<'_> {
-    match parse(bytes) {
-        Some(frame) => Next::Frame(frame),
-        None if bytes.iter().all(|byte| *byte == 0) => Next::Blank,
-        None => Next::Broken,
-    }
+    Secret::NONE.read(bytes)
 }
 
-fn parse(bytes: &[u8]) -> Option<Frame<'_>> {
-    let header = bytes.get(..HEADER_LENGTH)?;
-    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
-    let payload_length = word(4) as usize;
-    let flags = word(16);
-    if word(0) != MAGIC || payload_length > PAYLOAD_MAX || flags & !FLAG_LAST != 0 {
-        return None;
-    }
-    let length = frame_length(payload_length);
-    let body = bytes.get(HEADER_LENGTH..length)?;
-    let (payload, padding) = body.split_at(payload_length);
-    if checksum(&header[..20], payload) != word(20) || padding.iter().any(|byte| *byte != 0) {
-        return None;
-    }
-    let batch = u64::from(word(8)) | u64::from(word(12)) << 32;
-    Some(Frame { batch, last: flags & FLAG_LAST != 0, payload, length })
-}
+impl Secret {
+    /// Of snapshots, which are whole or nothing, and of segments made before there were secrets.
+    pub const NONE: Secret = Secret([0; 4]);
 
-/// Reads every frame from `start` on and finds where the segment ends. `first` is the batch that
-/// must come first, where that is known.
-pub fn check(
-    bytes: &[u8],
-    start: usize,
-    first: Option<u64>,
-    ending: Ending,
-) -> Result<Extent, Damage> {
-    let mut offset = start;
-    let mut extent =
-        Extent { end: start, torn: false, batches: None, newest_start: start, marked: false };
-    // The batch whose first frames were read, but not its last.
-    let mut open: Option<u64> = None;
-    loop {
-        let expected = open.or(extent.batches.map(|(_, newest)| newest + 1)).or(first);
-        match read(&bytes[offset..]) {
-            Next::Frame(frame) => {
-                if let Some(expected) = expected.filter(|expected| *expected != frame.batch) {
-                    return Err(Damage::OutOfOrder { offset, expected, found: frame.batch });
-                }
-                offset += frame.length;
-                open = if frame.last { None } else { Some(frame.batch) };
-                if frame.last {
-                    let oldest = extent.batches.map_or(frame.batch, |(oldest, _)| oldest);
-                    let marked = mark_length(&bytes[offset..], frame.batch);
-                    extent.batches = Some((oldest, frame.batch));
-                    extent.newest_start = extent.end;
-                    extent.marked = marked > 0;
-                    offset += marked;
-                    extent.end = offset;
-                }
-            }
-            Next::Blank if open.is_none() => return Ok(extent),
-            Next::Blank | Next::Broken => {
-                if ending == Ending::Sealed {
-                    return Err(Damage::Broken { offset });
-                }
-                if let Some(damage) = acknowledged(bytes, offset, expected) {
-                    return Err(damage);
-                }
-                extent.torn = true;
-                return Ok(extent);
+    pub fn new(random: [u8; SECRET_LENGTH]) -> Secret {
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| random[at + i]));
+        Secret([word(0), word(4), word(8), word(12)])
+    }
+
+    /// Gives the secret to frames that were written without; they start at `offsets`.
+    pub fn seal(&self, frames: &mut [u8], offsets: &[u32]) {
+        for start in offsets.iter().map(|offset| *offset as usize) {
+            for (at, word) in [(start, self.0[0]), (start + CHECKSUM_AT, self.0[1])] {
+                let bytes = frames[at..at + 4].iter_mut();
+                bytes.zip(word.to_le_bytes()).for_each(|(byte, secret)| *byte ^= secret);
             }
         }
     }
-}
 
-/// Looks for what can only have been written once the batch at `offset` was durable: its mark, or
-/// a later batch. With nothing read yet, the lowest batch found is taken to be the torn one.
-fn acknowledged(bytes: &[u8], offset: usize, torn: Option<u64>) -> Option<Damage> {
-    let mut torn = torn;
-    let mut at = offset.next_multiple_of(ALIGNMENT);
-    while at + MARK_LENGTH <= bytes.len() {
-        if torn.is_some_and(|torn| mark_length(&bytes[at..], torn) > 0) {
-            return Some(Damage::Acknowledged { offset, mark: at });
-        }
-        let Some(frame) = parse(&bytes[at..]) else {
-            at += ALIGNMENT;
-            continue;
-        };
-        if frame.batch > *torn.get_or_insert(frame.batch) {
-            return Some(Damage::Followed { offset, later: at });
-        }
-        at += frame.length;
+    /// Written behind a batch once that is durable, and before anybody is told. Nobody waits until
+    /// the mark itself is: a process that is killed leaves it to the kernel, and the next batch
+    /// syncs it.
+    pub fn mark(&self, batch: u64) -> [u8; MARK_LENGTH] {
+        let mut mark = [0; MARK_LENGTH];
+        let checksum = crc32fast::hash(&batch.to_le_bytes());
+        mark[..4].copy_from_slice(&(MARK_MAGIC ^ self.0[2]).to_le_bytes());
+        mark[4..].copy_from_slice(&(checksum ^ self.0[3]).to_le_bytes());
+        mark
     }
-    None
-}
 
-/// The frames before `extent.end`, which `check` has verified.
-pub fn frames(bytes: &[u8], start: usize, end: usize) -> impl Iterator<Item = (usize, Frame<'_>)> {
-    let mut offset = start;
-    std::iter::from_fn(move || {
-        if offset >= end {
+    /// The length of the mark that follows a batch's last frame; one may lack it.
+    fn mark_length(&self, bytes: &[u8], batch: u64) -> usize {
+        if bytes.starts_with(&self.mark(batch)) { MARK_LENGTH } else { 0 }
+    }
+
+    /// The frame at the start of `bytes`.
+    pub fn read<'a>(&self, bytes: &'a [u8]) -> Next<'a> {
+        match self.parse(bytes) {
+            Some(frame) => Next::Frame(frame),
+            None if bytes.iter().all(|byte| *byte == 0) => Next::Blank,
+            None => Next::Broken,
+        }
+    }
+
+    fn parse<'a>(&self, bytes: &'a [u8]) -> Option<Frame<'a>> {
+        let header = bytes.get(..HEADER_LENGTH)?;
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
+        let payload_length = word(4) as usize;
+        let flags = word(16);
+        if word(0) != MAGIC ^ self.0[0] || payload_length > PAYLOAD_MAX || flags & !FLAG_LAST != 0 {
             return None;
         }
-        let frame = parse(&bytes[offset..end])?;
-        let at = offset;
-        offset += frame.length;
-        if frame.last {
-            offset += mark_length(&bytes[offset..end], frame.batch);
+        let length = frame_length(payload_length);
+        let body = bytes.get(HEADER_LENGTH..length)?;
+        let (payload, padding) = body.split_at(payload_length);
+        if checksum(header, payload) ^ self.0[1] != word(CHECKSUM_AT)
+            || padding.iter().any(|byte| *byte != 0)
+        {
+            return None;
         }
-        Some((at, frame))
-    })
+        let batch = u64::from(word(8)) | u64::from(word(12)) << 32;
+        Some(Frame { batch, last: flags & FLAG_LAST != 0, payload, length })
+    }
+
+    /// Reads every frame from `start` on and finds where the segment ends. `first` is the batch that
+    /// must come first, where that is known.
+    pub fn check(
+        &self,
+        bytes: &[u8],
+        start: usize,
+        first: Option<u64>,
+        ending: Ending,
+    ) -> Result<Extent, Damage> {
+        let mut offset = start;
+        let mut extent =
+            Extent { end: start, torn: false, batches: None, newest_start: start, marked: false };
+        // The batch whose first frames were read, but not its last.
+        let mut open: Option<u64> = None;
+        loop {
+            let expected = open.or(extent.batches.map(|(_, newest)| newest + 1)).or(first);
+            match self.read(&bytes[offset..]) {
+                Next::Frame(frame) => {
+                    if let Some(expected) = expected.filter(|expected| *expected != frame.batch) {
+                        return Err(Damage::OutOfOrder { offset, expected, found: frame.batch });
+                    }
+                    offset += frame.length;
+                    open = if frame.last { None } else { Some(frame.batch) };
+                    if frame.last {
+                        let oldest = extent.batches.map_or(frame.batch, |(oldest, _)| oldest);
+                        let marked = self.mark_length(&bytes[offset..], frame.batch);
+                        extent.batches = Some((oldest, frame.batch));
+                        extent.newest_start = extent.end;
+                        extent.marked = marked > 0;
+                        offset += marked;
+                        extent.end = offset;
+                    }
+                }
+                Next::Blank if open.is_none() => return Ok(extent),
+                Next::Blank | Next::Broken => {
+                    if ending == Ending::Sealed {
+                        return Err(Damage::Broken { offset });
+                    }
+                    if let Some(damage) = self.acknowledged(bytes, offset, expected) {
+                        return Err(damage);
+                    }
+                    extent.torn = true;
+                    return Ok(extent);
+                }
+            }
+        }
+    }
+
+    /// Looks for what can only have been written once the batch at `offset` was durable: its mark, or
+    /// a later batch. With nothing read yet, the lowest batch found is taken to be the torn one.
+    fn acknowledged(&self, bytes: &[u8], offset: usize, torn: Option<u64>) -> Option<Damage> {
+        let mut torn = torn;
+        let mut at = offset.next_multiple_of(ALIGNMENT);
+        while at + MARK_LENGTH <= bytes.len() {
+            if torn.is_some_and(|torn| self.mark_length(&bytes[at..], torn) > 0) {
+                return Some(Damage::Acknowledged { offset, mark: at });
+            }
+            let Some(frame) = self.parse(&bytes[at..]) else {
+                at += ALIGNMENT;
+                continue;
+            };
+            if frame.batch > *torn.get_or_insert(frame.batch) {
+                return Some(Damage::Followed { offset, later: at });
+            }
+            at += frame.length;
+        }
+        None
+    }
+
+    /// The frames before `extent.end`, which `check` has verified.
+    pub fn frames<'a>(
+        &self,
+        bytes: &'a [u8],
+        start: usize,
+        end: usize,
+    ) -> impl Iterator<Item = (usize, Frame<'a>)> + use<'a> {
+        let secret = *self;
+        let mut offset = start;
+        std::iter::from_fn(move || {
+            if offset >= end {
+                return None;
+            }
+            let frame = secret.parse(&bytes[offset..end])?;
+            let at = offset;
+            offset += frame.length;
+            if frame.last {
+                offset += secret.mark_length(&bytes[offset..end], frame.batch);
+            }
+            Some((at, frame))
+        })
+    }
 }

@@ -77,6 +77,7 @@ impl Past {
             }
             Record::Closed => self.unclean = false,
             Record::Segment { .. }
+            | Record::Secret(_)
             | Record::Snapshot { .. }
             | Record::Block(_)
             | Record::SnapshotEnd { .. } => return false,

@@ -5,13 +5,16 @@ use thiserror::Error;
 use crate::clock::Stamp;
 use crate::commit::{Commit, CommitError, Location, Position, Reader};
 use crate::event::Standing;
+use crate::frame::SECRET_LENGTH;
 use crate::replica::Horizons;
 use crate::sum::Fingerprint;
 use crate::sync::message::{ClusterId, Vector};
 use crate::sync::wire;
 
 /// Raised when older builds could not read what this one writes.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
+/// From this one on a segment has a secret.
+pub const FORMAT_SECRET: u32 = 4;
 
 const SEGMENT: u8 = 1;
 const COMMIT: u8 = 2;
@@ -24,6 +27,7 @@ const MOVED: u8 = 8;
 const VECTOR: u8 = 9;
 const STANDING: u8 = 10;
 const FORGOTTEN: u8 = 11;
+const SECRET: u8 = 12;
 
 const NOWHERE: u8 = 0;
 const IN_LOG: u8 = 1;
@@ -49,6 +53,8 @@ pub enum Record<'a> {
         number: u32,
         capacity: u32,
     },
+    /// The second record of a segment: what its other frames and its marks are changed by.
+    Secret([u8; SECRET_LENGTH]),
     /// A commit, with its value where that travels inside.
     Commit {
         commit: Commit,
@@ -94,6 +100,10 @@ impl Record<'_> {
                 for word in [format, number, capacity] {
                     out.extend_from_slice(&word.to_le_bytes());
                 }
+            }
+            Record::Secret(secret) => {
+                out.push(SECRET);
+                out.extend_from_slice(secret);
             }
             Record::Commit { commit, value } => encode_commit(COMMIT, commit, value, out),
             Record::Moved { commit, value } => encode_commit(MOVED, commit, value, out),
@@ -149,6 +159,7 @@ impl Record<'_> {
                 number: u32::from_le_bytes(reader.array()?),
                 capacity: u32::from_le_bytes(reader.array()?),
             },
+            SECRET => Record::Secret(reader.array()?),
             COMMIT => {
                 let (commit, value) = decode_commit(&mut reader)?;
                 Record::Commit { commit, value }

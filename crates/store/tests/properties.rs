@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::{NodeId, Prefix, Timestamp};
 use proptest::prelude::*;
 use store::commit::{Action, Commit, Location, NodeTag, Position};
-use store::frame::{self, Damage, Ending, Next};
+use store::frame::{self, Damage, Ending, Next, SECRET_LENGTH, Secret};
 use store::history::{History, Inserted};
 use store::record::{Record, RecordError};
 use store::replica::Restoring;
@@ -206,8 +206,8 @@ proptest! {
         let mut whole = segment(&[3]);
         whole.truncate(at.min(whole.len()));
         whole.extend_from_slice(&bytes);
-        let _ = frame::check(&whole, 0, None, Ending::MayBeTorn);
-        let _ = frame::check(&whole, 0, Some(1), Ending::Sealed);
+        let _ = Secret::NONE.check(&whole, 0, None, Ending::MayBeTorn);
+        let _ = Secret::NONE.check(&whole, 0, Some(1), Ending::Sealed);
     }
 }
 
@@ -277,7 +277,7 @@ fn segment(batches: &[usize]) -> Vec<u8> {
 
 /// Where the batches end.
 fn ends(bytes: &[u8]) -> Vec<usize> {
-    let all = frame::frames(bytes, 0, bytes.len());
+    let all = Secret::NONE.frames(bytes, 0, bytes.len());
     all.filter(|(_, frame)| frame.last).map(|(at, frame)| at + frame.length).collect()
 }
 
@@ -288,7 +288,7 @@ fn a_write_torn_at_any_byte_costs_its_own_batch_only() {
     for cut in 0..whole.len() {
         let mut torn = whole.clone();
         torn[cut..].fill(0);
-        let extent = frame::check(&torn, 0, Some(1), Ending::MayBeTorn).unwrap();
+        let extent = Secret::NONE.check(&torn, 0, Some(1), Ending::MayBeTorn).unwrap();
         // A payload's last bytes are never zero here, so the batch is whole once it is there.
         let padding = |end: &&usize| **end <= cut || whole[cut..**end].iter().all(|b| *b == 0);
         let kept = ends.iter().filter(padding).count();
@@ -304,7 +304,7 @@ fn pages_of_the_last_write_may_be_missing_in_any_order() {
     for start in (first..whole.len() - 80).step_by(8) {
         let mut torn = whole.clone();
         torn[start..start + 8].fill(0xee);
-        let extent = frame::check(&torn, 0, Some(1), Ending::MayBeTorn).unwrap();
+        let extent = Secret::NONE.check(&torn, 0, Some(1), Ending::MayBeTorn).unwrap();
         assert!(extent.torn && extent.end == first, "{start}");
     }
 }
@@ -316,9 +316,9 @@ fn one_flipped_byte_is_never_overlooked() {
     for at in 0..whole.len() {
         let mut flipped = whole.clone();
         flipped[at] ^= 0x10;
-        let damage = frame::check(&flipped, 0, Some(1), Ending::Sealed).unwrap_err();
+        let damage = Secret::NONE.check(&flipped, 0, Some(1), Ending::Sealed).unwrap_err();
         assert!(damage.offset() <= at, "{at}: {damage}");
-        let last = frame::check(&flipped, 0, Some(1), Ending::MayBeTorn);
+        let last = Secret::NONE.check(&flipped, 0, Some(1), Ending::MayBeTorn);
         if at < acknowledged {
             assert!(matches!(last, Err(Damage::Followed { .. })), "{at}: {last:?}");
         } else {
@@ -330,12 +330,12 @@ fn one_flipped_byte_is_never_overlooked() {
 #[test]
 fn batches_out_of_order_are_damage() {
     let mut bytes = segment(&[1]);
-    let damage = frame::check(&bytes, 0, Some(2), Ending::MayBeTorn).unwrap_err();
+    let damage = Secret::NONE.check(&bytes, 0, Some(2), Ending::MayBeTorn).unwrap_err();
     assert_eq!(damage, Damage::OutOfOrder { offset: 0, expected: 2, found: 1 });
     let end = ends(&bytes)[0];
     bytes.truncate(end);
     frame::write(&mut bytes, 3, true, b"x");
-    let damage = frame::check(&bytes, 0, Some(1), Ending::Sealed).unwrap_err();
+    let damage = Secret::NONE.check(&bytes, 0, Some(1), Ending::Sealed).unwrap_err();
     assert_eq!(damage, Damage::OutOfOrder { offset: end, expected: 2, found: 3 });
     assert_eq!(frame::read(&[0; 40]), Next::Blank);
 }
@@ -350,6 +350,7 @@ fn records_round_trip_and_unknown_kinds_are_named() {
     let (format, next, batch, clock) = (1, 9, 77, Stamp(8));
     for record in [
         Record::Segment { format: 1, number: 2, capacity: 4096 },
+        Record::Secret([7; SECRET_LENGTH]),
         Record::Commit { commit: inline.clone(), value: b"abc" },
         Record::Moved { commit: inline, value: b"abc" },
         Record::Commit { commit: commit(4, 0), value: b"" },

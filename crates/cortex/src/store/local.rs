@@ -22,13 +22,12 @@ use super::board::Board;
 use super::bulk::desk::Desk;
 use super::cache::ValueCache;
 use super::committer::{Command, Committer};
-use super::disk::DiskFile;
 use super::log::{CommitLog, Segments};
 use super::mailbox::{Sender, mailbox};
 use super::open::Options;
 use super::recovery::Recovered;
 use super::replication::{Outlet, Replication};
-use super::segment::read_value;
+use super::segment::{Segment, read_value};
 use super::values::{ValueFiles, ValueWriter, blocking};
 use super::watchers::Watchers;
 use super::{
@@ -65,7 +64,7 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A value that is at hand, or where to read it.
 enum Found {
     Here(Entry),
-    OnDisk(Commit, Arc<dyn DiskFile>),
+    OnDisk(Commit, Segment),
 }
 
 impl Shared {
@@ -119,14 +118,14 @@ impl Shared {
         }
     }
 
-    pub fn file_of(&self, commit: &Commit) -> Option<Arc<dyn DiskFile>> {
+    pub fn file_of(&self, commit: &Commit) -> Option<Segment> {
         let Location::Log { segment, .. } = commit.location else { return None };
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        segments.get(&segment).map(|segment| segment.file.clone())
+        segments.get(&segment).cloned()
     }
 
     /// Reads the value of a commit in the log.
-    pub fn read(&self, commit: &Commit, file: &dyn DiskFile) -> Result<Bytes, StoreError> {
+    pub fn read(&self, commit: &Commit, file: &Segment) -> Result<Bytes, StoreError> {
         let value = read_value(file, commit).map_err(|source| StoreError::Io {
             what: format!("the value of '{}' cannot be read: {source}", commit.key),
             source,
@@ -148,7 +147,7 @@ impl Shared {
         match found {
             Found::Here(entry) => Ok(entry),
             Found::OnDisk(commit, file) => {
-                let value = Value::Inline(self.read(&commit, &*file)?);
+                let value = Value::Inline(self.read(&commit, &file)?);
                 Ok(entry(&commit, value))
             }
         }

@@ -14,10 +14,9 @@ use store::frame::{self, MARK_LENGTH};
 use store::record::Record;
 use thiserror::Error;
 
-use super::disk::DiskFile;
 use super::open::{OpenError, Options};
 use super::recovery::{self, Recovered};
-use super::segment::{self, log_path};
+use super::segment::{self, Segment, log_path};
 
 #[derive(Debug, Error)]
 pub enum LogError {
@@ -34,6 +33,9 @@ pub enum LogError {
 
 /// A short key and a short value take about as much: room for a batch of them is made at once.
 const FRAME_BYTES_USUAL: usize = 192;
+
+/// Batches beyond this are rare: their memory is given back.
+const SEALED_BYTES_KEPT: usize = 1 << 20;
 
 /// A log of batches in numbered segments. Values are read out of the files themselves, by segment
 /// and offset.
@@ -101,17 +103,10 @@ impl Batch {
     }
 }
 
-/// One file of the log.
-#[derive(Clone)]
-pub struct Segment {
-    pub file: Arc<dyn DiskFile>,
-    pub capacity: u32,
-}
-
 /// Every file of the log, for readers too.
 pub type Segments = Arc<RwLock<BTreeMap<u32, Segment>>>;
 
-type Preparing = JoinHandle<io::Result<Arc<dyn DiskFile>>>;
+type Preparing = JoinHandle<io::Result<Segment>>;
 
 pub struct SegmentedLog {
     dir: PathBuf,
@@ -120,7 +115,9 @@ pub struct SegmentedLog {
     number: u32,
     current: Segment,
     end: u32,
-    next: Option<(u32, Preparing)>,
+    /// The newest batch with its segment's secret; kept for its memory.
+    sealed: Vec<u8>,
+    next: Option<Preparing>,
 }
 
 impl SegmentedLog {
@@ -129,7 +126,7 @@ impl SegmentedLog {
     fn capacity_after(&self, batch: usize) -> u32 {
         let doubled = self.current.capacity.saturating_mul(2);
         let grown = doubled.clamp(self.options.segment_bytes_first, self.options.segment_bytes_max);
-        let needed = (segment::header_length() + batch + MARK_LENGTH).next_multiple_of(4096);
+        let needed = (segment::HEADER_LENGTH + batch + MARK_LENGTH).next_multiple_of(4096);
         grown.max(u32::try_from(needed).unwrap_or(u32::MAX))
     }
 
@@ -137,23 +134,21 @@ impl SegmentedLog {
         let number = self.number + 1;
         let wanted = self.capacity_after(batch);
         let fits =
-            |capacity: u32| capacity as usize >= segment::header_length() + batch + MARK_LENGTH;
-        let prepared = self.next.take().and_then(|(capacity, preparing)| {
+            |capacity: u32| capacity as usize >= segment::HEADER_LENGTH + batch + MARK_LENGTH;
+        let prepared = self.next.take().and_then(|preparing| {
             // One that failed in the background is tried again, and then reported.
-            let file = preparing.join().ok()?.ok()?;
-            fits(capacity).then_some((capacity, file))
+            let made = preparing.join().ok()?.ok()?;
+            fits(made.capacity).then_some(made)
         });
-        let (capacity, file) = match prepared {
+        let prepared = match prepared {
             Some(prepared) => prepared,
-            None => {
-                let made = segment::prepare(&self.dir, number, wanted, &self.options);
-                (wanted, made.map_err(LogError::Refused)?)
-            }
+            None => segment::prepare(&self.dir, number, wanted, &self.options)
+                .map_err(LogError::Refused)?,
         };
         segment::adopt(&self.dir, number, &self.options).map_err(LogError::Failed)?;
-        self.current = Segment { file, capacity };
+        self.end = prepared.start;
+        self.current = prepared;
         self.number = number;
-        self.end = segment::header_length() as u32;
         let mut segments = self.segments.write().unwrap_or_else(|e| e.into_inner());
         segments.insert(number, self.current.clone());
         Ok(())
@@ -170,7 +165,7 @@ impl SegmentedLog {
         let spawned = std::thread::Builder::new()
             .name("store-prepare".into())
             .spawn(move || segment::prepare(&dir, number, capacity, &options));
-        self.next = spawned.ok().map(|preparing| (capacity, preparing));
+        self.next = spawned.ok();
     }
 }
 
@@ -185,6 +180,7 @@ impl CommitLog for SegmentedLog {
             current: current.clone(),
             end,
             segments: Arc::new(RwLock::new(segments)),
+            sealed: Vec::new(),
             next: None,
         };
         Ok((recovered, log))
@@ -208,12 +204,15 @@ impl CommitLog for SegmentedLog {
             self.rotate(length)?;
         }
         let offset = self.end;
-        let file = &self.current.file;
-        file.write_at(&batch.frames, offset.into()).map_err(LogError::Failed)?;
+        let Segment { file, secret, .. } = &self.current;
+        self.sealed.clone_from(&batch.frames);
+        secret.seal(&mut self.sealed, &batch.offsets);
+        file.write_at(&self.sealed, offset.into()).map_err(LogError::Failed)?;
+        self.sealed.shrink_to(SEALED_BYTES_KEPT);
         (self.options.fault)("store.sync").map_err(LogError::Failed)?;
         file.sync_content().map_err(LogError::Failed)?;
         self.end += length as u32;
-        file.write_at(&frame::mark(batch.number), self.end.into()).map_err(LogError::Failed)?;
+        file.write_at(&secret.mark(batch.number), self.end.into()).map_err(LogError::Failed)?;
         self.end += MARK_LENGTH as u32;
         self.prepare_next();
         Ok(Appended { segment: self.number, offset })
@@ -229,7 +228,7 @@ impl CommitLog for SegmentedLog {
 
 impl Drop for SegmentedLog {
     fn drop(&mut self) {
-        if let Some((_, preparing)) = self.next.take() {
+        if let Some(preparing) = self.next.take() {
             let _ = preparing.join();
         }
     }

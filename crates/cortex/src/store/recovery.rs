@@ -6,14 +6,15 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use store::frame::{self, Ending, Extent, MARK_LENGTH};
-use store::record::{FORMAT, Record};
+use store::frame::{Ending, Extent, MARK_LENGTH, Secret};
+use store::record::{FORMAT, FORMAT_SECRET, Record};
 use store::{Location, Past};
 
 use super::disk::Disk;
-use super::log::Segment;
 use super::open::{OpenError, Options};
-use super::segment::{self, header_length, log_path, snapshot_path, wipe};
+use super::segment::{
+    self, HEADER_LENGTH, HEADER_LENGTH_OLD, Segment, log_path, snapshot_path, wipe,
+};
 use super::snapshot;
 
 /// Segments that a snapshot covers are read through when opening, newest first, up to this many
@@ -79,7 +80,7 @@ fn verify_covered(
         if u64::from(segment.capacity) <= budget {
             budget -= u64::from(segment.capacity);
             let bytes = read_all(dir, number, &segment)?;
-            check(dir, number, &bytes, None, Ending::Sealed)?;
+            check(dir, number, &segment, &bytes, None, Ending::Sealed)?;
         }
         segments.insert(number, segment);
     }
@@ -127,8 +128,8 @@ fn replay_all(
         let bytes = read_all(dir, number, &segment)?;
         let newest = number + 1 == replayed.end;
         let ending = if newest { Ending::MayBeTorn } else { Ending::Sealed };
-        let extent = check(dir, number, &bytes, Some(state.past.next_batch), ending)?;
-        replay(dir, number, &bytes, extent, &mut state)?;
+        let extent = check(dir, number, &segment, &bytes, Some(state.past.next_batch), ending)?;
+        replay(dir, number, &segment, &bytes, extent, &mut state)?;
         end = extent.end as u32;
         if newest {
             end =
@@ -162,40 +163,44 @@ fn confirm(segment: &Segment, bytes: &[u8], extent: Extent) -> io::Result<u32> {
     if extent.end + MARK_LENGTH > segment.capacity as usize {
         return Ok(end);
     }
-    segment.file.write_at(&frame::mark(newest), end.into())?;
+    segment.file.write_at(&segment.secret.mark(newest), end.into())?;
     Ok(end + MARK_LENGTH as u32)
 }
 
-/// Opens a segment and checks its first record and its length.
+/// Opens a segment and checks its first records and its length.
 fn open_segment(disk: &dyn Disk, dir: &Path, number: u32) -> Result<Segment, OpenError> {
     let path = log_path(dir, number);
     let io = |source| OpenError::Io { path: path.clone(), source };
     let file = disk.open(&path).map_err(io)?;
     let found = file.length().map_err(io)?;
-    let mut header = vec![0; header_length()];
     let damaged =
         |what: &str| OpenError::Damaged { file: path.clone(), offset: 0, what: what.into() };
+    let mut header = [0; HEADER_LENGTH];
     if found < header.len() as u64 {
         return Err(damaged("the file is too short to be a part of the log"));
     }
     file.read_at(&mut header, 0).map_err(io)?;
-    let mut frames = frame::frames(&header, 0, header.len());
-    let record = frames.next().and_then(|(_, frame)| Record::decode(frame.payload).ok());
-    match record {
+    let mut frames = Secret::NONE.frames(&header, 0, header.len());
+    let mut next = || frames.next().and_then(|(_, frame)| Record::decode(frame.payload).ok());
+    let (format, capacity) = match next() {
         Some(Record::Segment { format, .. }) if format > FORMAT => {
-            Err(damaged("a newer version of Cortex wrote it; start that version"))
+            return Err(damaged("a newer version of Cortex wrote it; start that version"));
         }
-        Some(Record::Segment { number: n, capacity, .. }) if n == number => {
-            if found < u64::from(capacity) {
-                return Err(OpenError::Short { file: path, found, expected: capacity.into() });
-            }
-            Ok(Segment { file, capacity })
-        }
+        Some(Record::Segment { number: n, format, capacity }) if n == number => (format, capacity),
         Some(Record::Segment { number: n, .. }) => {
-            Err(damaged(&format!("its first record says that it is part {n}")))
+            return Err(damaged(&format!("its first record says that it is part {n}")));
         }
-        _ => Err(damaged("its first record is damaged")),
+        _ => return Err(damaged("its first record is damaged")),
+    };
+    if found < u64::from(capacity) {
+        return Err(OpenError::Short { file: path, found, expected: capacity.into() });
     }
+    let (start, secret) = match next() {
+        _ if format < FORMAT_SECRET => (HEADER_LENGTH_OLD, Secret::NONE),
+        Some(Record::Secret(secret)) => (HEADER_LENGTH, Secret::new(secret)),
+        _ => return Err(damaged("its second record is damaged")),
+    };
+    Ok(Segment { file, capacity, start: start as u32, secret })
 }
 
 fn read_all(dir: &Path, number: u32, segment: &Segment) -> Result<Vec<u8>, OpenError> {
@@ -207,11 +212,13 @@ fn read_all(dir: &Path, number: u32, segment: &Segment) -> Result<Vec<u8>, OpenE
 fn check(
     dir: &Path,
     number: u32,
+    segment: &Segment,
     bytes: &[u8],
     first: Option<u64>,
     ending: Ending,
 ) -> Result<Extent, OpenError> {
-    frame::check(bytes, header_length(), first, ending).map_err(|damage| OpenError::Damaged {
+    let checked = segment.secret.check(bytes, segment.start as usize, first, ending);
+    checked.map_err(|damage| OpenError::Damaged {
         file: log_path(dir, number),
         offset: damage.offset() as u64,
         what: damage.to_string(),
@@ -221,11 +228,13 @@ fn check(
 fn replay(
     dir: &Path,
     number: u32,
+    segment: &Segment,
     bytes: &[u8],
     extent: Extent,
     state: &mut Recovered,
 ) -> Result<(), OpenError> {
-    for (offset, frame) in frame::frames(bytes, header_length(), extent.end) {
+    let frames = segment.secret.frames(bytes, segment.start as usize, extent.end);
+    for (offset, frame) in frames {
         let damaged = |what: String| OpenError::Damaged {
             file: log_path(dir, number),
             offset: offset as u64,

@@ -232,7 +232,7 @@ impl Replication {
             let file = self.shared.file_of(&now).ok_or_else(|| gone(commit))?;
             (now, file)
         };
-        self.shared.read(&now, &*file).map(Some)
+        self.shared.read(&now, &file).map(Some)
     }
 
     /// Whether a commit's location is known here: a large value's file may be held already.

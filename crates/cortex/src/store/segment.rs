@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use store::frame::{self, Next};
+use store::frame::{self, Next, SECRET_LENGTH, Secret};
 use store::record::{self, FORMAT, Record};
 use store::{Commit, Location};
 
@@ -30,28 +30,42 @@ pub fn unfinished(path: &Path) -> PathBuf {
 }
 
 /// The bytes of a segment before its first batch.
-pub fn header_length() -> usize {
-    frame::frame_length(13)
+pub const HEADER_LENGTH: usize = HEADER_LENGTH_OLD + frame::frame_length(1 + SECRET_LENGTH);
+/// Of a format without a secret.
+pub const HEADER_LENGTH_OLD: usize = frame::frame_length(13);
+
+/// One file of the log.
+#[derive(Clone)]
+pub struct Segment {
+    pub file: Arc<dyn DiskFile>,
+    pub capacity: u32,
+    /// Where the first batch is.
+    pub start: u32,
+    pub secret: Secret,
 }
 
 /// A durable file under its unfinished name.
-pub fn prepare(
-    dir: &Path,
-    number: u32,
-    capacity: u32,
-    options: &Options,
-) -> io::Result<Arc<dyn DiskFile>> {
+pub fn prepare(dir: &Path, number: u32, capacity: u32, options: &Options) -> io::Result<Segment> {
     let path = unfinished(&log_path(dir, number));
+    let mut random = [0; SECRET_LENGTH];
+    let got = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    if got < random.len() {
+        return Err(io::Error::other("the kernel gave too few random bytes"));
+    }
     let written = options.disk.create(&path).and_then(|file| {
         (options.fault)("store.extend")?;
-        let mut payload = Vec::new();
-        Record::Segment { format: FORMAT, number, capacity }.encode(&mut payload);
         let mut header = Vec::new();
-        frame::write(&mut header, 0, true, &payload);
+        // In two frames, so that builds which know no secret can say that a newer one wrote it.
+        for record in [Record::Segment { format: FORMAT, number, capacity }, Record::Secret(random)]
+        {
+            let mut payload = Vec::new();
+            record.encode(&mut payload);
+            frame::write(&mut header, 0, true, &payload);
+        }
         file.write_at(&header, 0)?;
         fill(&*file, header.len() as u64, capacity.into())?;
         file.sync_all()?;
-        Ok(file)
+        Ok(Segment { file, capacity, start: HEADER_LENGTH as u32, secret: Secret::new(random) })
     });
     if written.is_err() {
         let _ = options.disk.remove(&path);
@@ -84,13 +98,13 @@ fn fill(file: &dyn DiskFile, from: u64, to: u64) -> io::Result<()> {
 }
 
 /// The value inside the record of this commit; every byte of the record is checked.
-pub fn read_value(file: &dyn DiskFile, commit: &Commit) -> io::Result<Bytes> {
-    let Location::Log { segment, offset } = commit.location else {
+pub fn read_value(segment: &Segment, commit: &Commit) -> io::Result<Bytes> {
+    let Location::Log { segment: number, offset } = commit.location else {
         return Err(io::Error::other("the value is not in the log"));
     };
     let mut bytes = vec![0; frame::frame_length(record::commit_payload_length(commit))];
-    file.read_at(&mut bytes, offset.into())?;
-    if let Next::Frame(found) = frame::read(&bytes)
+    segment.file.read_at(&mut bytes, offset.into())?;
+    if let Next::Frame(found) = segment.secret.read(&bytes)
         && let Ok(
             Record::Commit { commit: stored, value } | Record::Moved { commit: stored, value },
         ) = Record::decode(found.payload)
@@ -101,7 +115,7 @@ pub fn read_value(file: &dyn DiskFile, commit: &Commit) -> io::Result<Bytes> {
     Err(io::Error::new(
         io::ErrorKind::InvalidData,
         format!(
-            "the record at byte {offset} of log-{segment:08} is damaged; stop the node; with other \
+            "the record at byte {offset} of log-{number:08} is damaged; stop the node; with other \
              nodes in the cluster move its store directory aside and start it with --join ADDRESS, \
              alone restore the directory from a copy"
         ),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use model::Timestamp;
 use store::event::Entry;
-use store::frame::{self, Ending};
+use store::frame::{self, Ending, Secret};
 use store::record::Record;
 use store::{Location, Past, Ticket};
 
@@ -59,7 +59,7 @@ impl Disk {
     /// Where the entries' values are.
     pub fn sync(&mut self, batch: u64) -> Vec<Location> {
         self.synced = self.content.log.len();
-        self.content.log.extend_from_slice(&frame::mark(batch));
+        self.content.log.extend_from_slice(&Secret::NONE.mark(batch));
         std::mem::take(&mut self.written)
     }
 
@@ -96,9 +96,10 @@ impl Disk {
     pub fn recover(&mut self) -> Past {
         let log = &mut self.content.log;
         let mut past = Past::default();
-        let extent = frame::check(log, 0, Some(past.next_batch), Ending::MayBeTorn)
+        let extent = Secret::NONE
+            .check(log, 0, Some(past.next_batch), Ending::MayBeTorn)
             .unwrap_or_else(|damage| panic!("a crash damaged the log: {damage}"));
-        for (offset, frame) in frame::frames(log, 0, extent.end) {
+        for (offset, frame) in Secret::NONE.frames(log, 0, extent.end) {
             let here = Location::Log { segment: 1, offset: offset as u32 };
             let record = Record::decode(frame.payload).expect("what was written can be read");
             assert!(past.replay(record, here), "a record that no log has");
@@ -112,7 +113,7 @@ impl Disk {
     /// The value of the record that lies there.
     pub fn value(&self, offset: u32) -> Option<Vec<u8>> {
         let bytes = self.content.log.get(offset as usize..)?;
-        let (_, frame) = frame::frames(bytes, 0, bytes.len()).next()?;
+        let (_, frame) = Secret::NONE.frames(bytes, 0, bytes.len()).next()?;
         match Record::decode(frame.payload) {
             Ok(Record::Commit { value, .. } | Record::Moved { value, .. }) => Some(value.into()),
             _ => None,

@@ -82,7 +82,7 @@ impl Committer {
                 continue;
             };
             let Some(file) = self.shared.file_of(&commit) else { continue };
-            match self.shared.read(&commit, &*file) {
+            match self.shared.read(&commit, &file) {
                 Ok(value) => moves.push((self.expect(value, None), at)),
                 // The segment stays then, and with it the chance to repair it.
                 Err(error) => tracing::error!(%error, "store.value_damaged"),

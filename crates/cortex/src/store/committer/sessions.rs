@@ -158,7 +158,7 @@ impl Committer {
         let held = self.shared.machine().replica().history().get(commit.at).cloned();
         let held = held.ok_or_else(gone)?;
         let file = self.shared.file_of(&held).ok_or_else(gone)?;
-        self.shared.read(&held, &*file)
+        self.shared.read(&held, &file)
     }
 
     fn line(

@@ -15,7 +15,7 @@ use super::memory::{MemoryDisk, MemoryFile};
 use crate::store::log::{CommitLog, SegmentedLog};
 use crate::store::open::{OpenError, Options};
 use crate::store::recovery::Recovered;
-use crate::store::segment::{header_length, log_path, read_value};
+use crate::store::segment::{HEADER_LENGTH, Segment, log_path, read_value};
 
 const RECORDS: usize = 1000;
 /// One segment holds them all.
@@ -63,7 +63,7 @@ async fn written() -> Written {
     store.close().await.unwrap();
     assert!(disk.file(&log_path(&dir, 2)).is_none(), "one segment holds them all");
     let used = whole.iter().rposition(|byte| *byte != 0).unwrap() + 1;
-    assert!(used > header_length() + RECORDS * 100);
+    assert!(used > HEADER_LENGTH + RECORDS * 100);
     let options = place.options.clone();
     let mut log = Written { dir, options, file, whole, used, heads: Vec::new() };
     let (recovered, _) = log.open().unwrap();
@@ -95,13 +95,13 @@ impl Written {
     }
 
     /// How many of the records are there: the first ones, unchanged, and the last one's value too.
-    fn kept(&self, recovered: &Recovered) -> usize {
+    fn kept(&self, recovered: &Recovered, segment: &Segment) -> usize {
         let replica = &recovered.past.replica;
         let kept = replica.history().len();
         assert_eq!(replica.history().head(), self.heads[kept]);
         if let Some(last) = kept.checked_sub(1) {
             let commit = replica.get(key(&name(last)).as_str(), Timestamp(0)).expect("it is kept");
-            assert_eq!(read_value(&*self.file, commit).unwrap(), value(last).as_bytes());
+            assert_eq!(read_value(segment, commit).unwrap(), value(last).as_bytes());
         }
         kept
     }
@@ -110,11 +110,15 @@ impl Written {
     fn places(&self) -> impl Iterator<Item = usize> {
         let all = all_bytes();
         let some = WHOLE_RECORDS * (self.used / RECORDS);
-        let (early, late) = (header_length() + some, self.used - some);
+        let (early, late) = (HEADER_LENGTH + some, self.used - some);
         let chosen =
             move |at: &usize| all || *at < early || *at >= late || (*at).is_multiple_of(STRIDE);
         (0..self.used).filter(chosen)
     }
+}
+
+fn only_segment(log: &SegmentedLog) -> Segment {
+    log.segments().read().unwrap()[&1].clone()
 }
 
 #[tokio::test]
@@ -129,8 +133,8 @@ async fn every_byte_flipped_is_refused_or_harms_nothing() {
             |opened| match opened {
                 Err(OpenError::Damaged { .. }) => refused += 1,
                 Err(other) => panic!("byte {at}: {other}"),
-                Ok((recovered, _)) => {
-                    assert_eq!(log.kept(&recovered), RECORDS, "byte {at}");
+                Ok((recovered, opened)) => {
+                    assert_eq!(log.kept(&recovered, &only_segment(&opened)), RECORDS, "byte {at}");
                     harmless.push(at);
                 }
             },
@@ -147,12 +151,15 @@ async fn cut_at_every_byte_it_keeps_every_whole_record_before() {
     let log = written().await;
     // Where each record ends, and whether it is one of the writes.
     let ends: Vec<(usize, bool)> = {
-        let frames = store::frame::frames(&log.whole, header_length(), log.used);
+        let (_, opened) = log.open().unwrap();
+        log.file.bytes().clone_from(&log.whole);
+        let secret = only_segment(&opened).secret;
+        let frames = secret.frames(&log.whole, HEADER_LENGTH, log.used);
         let is_write = |payload| matches!(Record::decode(payload), Ok(Record::Commit { .. }));
         frames.map(|(at, frame)| (at + frame.length, is_write(frame.payload))).collect()
     };
     assert_eq!(ends.iter().filter(|(_, is_write)| *is_write).count(), RECORDS);
-    for at in log.places().filter(|at| *at >= header_length()) {
+    for at in log.places().filter(|at| *at >= HEADER_LENGTH) {
         // A record whose last bytes are zeros anyway is whole before its end.
         let whole = |end: usize| log.whole[at.min(end)..end].iter().all(|byte| *byte == 0);
         let kept = ends.iter().take_while(|(end, _)| whole(*end));
@@ -160,8 +167,9 @@ async fn cut_at_every_byte_it_keeps_every_whole_record_before() {
         log.opened_after(
             |bytes| bytes[at..].fill(0),
             |opened| {
-                let (recovered, _) = opened.unwrap_or_else(|error| panic!("byte {at}: {error}"));
-                assert_eq!(log.kept(&recovered), expected, "byte {at}");
+                let (recovered, opened) =
+                    opened.unwrap_or_else(|error| panic!("byte {at}: {error}"));
+                assert_eq!(log.kept(&recovered, &only_segment(&opened)), expected, "byte {at}");
             },
         );
         // Without the zeros that follow, the file is no whole segment.

@@ -4,11 +4,12 @@ use std::fs;
 use std::path::Path;
 
 use model::Prefix;
-use store::frame;
+use store::frame::{self, MARK_LENGTH, Secret};
+use store::record::Record;
 
-use super::fixture::{Place, SEGMENT_SMALL, lookup, set};
+use super::fixture::{Place, SEGMENT_SMALL, key, lookup, set};
 use crate::store::open::OpenError;
-use crate::store::segment::{header_length, snapshot_path};
+use crate::store::segment::{HEADER_LENGTH, HEADER_LENGTH_OLD, snapshot_path};
 
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
@@ -46,6 +47,17 @@ async fn several_segments() -> Place {
     place
 }
 
+fn secret(segment: &[u8]) -> Secret {
+    let header = Secret::NONE.frames(segment, HEADER_LENGTH_OLD, HEADER_LENGTH).next();
+    let record = header.map(|(_, frame)| Record::decode(frame.payload).unwrap());
+    let Some(Record::Secret(secret)) = record else { panic!("no secret: {record:?}") };
+    Secret::new(secret)
+}
+
+fn used(segment: &[u8]) -> usize {
+    segment.iter().rposition(|byte| *byte != 0).unwrap() + 1
+}
+
 fn flip(path: &Path, at: usize) {
     let mut bytes = fs::read(path).unwrap();
     bytes[at] ^= 0x40;
@@ -62,14 +74,15 @@ async fn a_log_torn_at_every_byte_keeps_every_whole_write_before() {
     let place = killed(WRITES, "123456789").await;
     let path = place.log(1);
     let whole = fs::read(&path).unwrap();
-    let used = whole.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    let used = used(&whole);
     // Every write is one batch; the first also says whose the log is.
-    let ends: Vec<usize> = frame::frames(&whole, header_length(), whole.len())
+    let ends: Vec<usize> = secret(&whole)
+        .frames(&whole, HEADER_LENGTH, whole.len())
         .filter(|(_, frame)| frame.last)
         .map(|(offset, frame)| offset + frame.length)
         .collect();
     assert_eq!(ends.len(), WRITES);
-    for cut in header_length()..=used {
+    for cut in HEADER_LENGTH..=used {
         let mut torn = whole.clone();
         torn[cut..].fill(0);
         fs::write(&path, torn).unwrap();
@@ -118,8 +131,8 @@ async fn a_file_that_was_cut_short_is_refused_until_the_loss_is_accepted() {
 async fn a_flipped_byte_before_acknowledged_writes_is_refused() {
     let place = killed(5, "123456789").await;
     let whole = fs::read(place.log(1)).unwrap();
-    let used = whole.iter().rposition(|byte| *byte != 0).unwrap() + 1;
-    let last = header_length() + (used - header_length()) / 5 * 4;
+    let used = used(&whole);
+    let last = HEADER_LENGTH + (used - HEADER_LENGTH) / 5 * 4;
     for at in (0..last - 8).step_by(3) {
         flip(&place.log(1), at);
         let error = refusal(&place);
@@ -141,9 +154,88 @@ async fn after_an_orderly_stop_the_last_write_is_protected_too() {
     let store = place.open();
     set(&store, "only", "one").await;
     store.close().await.unwrap();
-    flip(&place.log(1), header_length() + 30);
+    flip(&place.log(1), HEADER_LENGTH + 30);
     let error = refusal(&place);
     assert!(error.to_string().contains("it was acknowledged"), "{error}");
+}
+
+/// What follows a durable batch, for some of the next batches and at each alignment.
+fn imitation() -> Vec<u8> {
+    const BATCHES: u64 = 8;
+    let mut bytes = Vec::new();
+    for shift in 0..frame::ALIGNMENT {
+        bytes.resize(bytes.len().next_multiple_of(frame::ALIGNMENT) + shift, b'.');
+        (1..=BATCHES).for_each(|batch| bytes.extend_from_slice(&Secret::NONE.mark(batch)));
+        frame::write(&mut bytes, BATCHES + 1, true, b"a later write");
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn a_torn_write_of_a_value_that_imitates_marks_and_frames_is_cut_all_the_same() {
+    let live = Place::new();
+    let store = live.open();
+    set(&store, "before", "kept").await;
+    let before = used(&fs::read(live.log(1)).unwrap());
+    store.set(key("imitates"), imitation().into()).await.unwrap();
+    let place = Place::new();
+    fs::create_dir_all(place.layout().root()).unwrap();
+    copy(&live.layout().store(), &place.layout().store());
+    store.close().await.unwrap();
+    let whole = fs::read(place.log(1)).unwrap();
+    for at in (before..used(&whole) - 2 * MARK_LENGTH).step_by(frame::ALIGNMENT) {
+        let mut torn = whole.clone();
+        torn[at..at + frame::ALIGNMENT].fill(0xee);
+        fs::write(place.log(1), torn).unwrap();
+        // The mark behind it says that this very write was acknowledged: refused.
+        let error = refusal(&place);
+        assert!(error.to_string().contains("it was acknowledged"), "{at}: {error}");
+        let mut torn = fs::read(place.log(1)).unwrap();
+        torn[used(&whole) - MARK_LENGTH..].fill(0);
+        fs::write(place.log(1), torn).unwrap();
+        let store = place.open();
+        assert_eq!(lookup(&store, "before").await.as_deref(), Some("kept"), "{at}");
+        assert_eq!(lookup(&store, "imitates").await, None, "{at}");
+        store.close().await.unwrap();
+    }
+}
+
+/// The segment as builds before the secret wrote it.
+fn as_format_3(segment: &[u8]) -> Vec<u8> {
+    let mut old = Vec::new();
+    let mut payload = Vec::new();
+    let capacity = segment.len() as u32;
+    Record::Segment { format: 3, number: 1, capacity }.encode(&mut payload);
+    frame::write(&mut old, 0, true, &payload);
+    assert_eq!(old.len(), HEADER_LENGTH_OLD);
+    for (_, frame) in secret(segment).frames(segment, HEADER_LENGTH, used(segment)) {
+        frame::write(&mut old, frame.batch, frame.last, frame.payload);
+        if frame.last {
+            old.extend_from_slice(&Secret::NONE.mark(frame.batch));
+        }
+    }
+    old.resize(segment.len(), 0);
+    old
+}
+
+#[tokio::test]
+async fn a_log_without_a_secret_is_read_and_written_on() {
+    const WRITES: usize = 5;
+    let place = killed(WRITES, "123456789").await;
+    let old = as_format_3(&fs::read(place.log(1)).unwrap());
+    fs::write(place.log(1), old).unwrap();
+    let store = place.open();
+    // Some more into the old segment, and enough for new ones.
+    for n in WRITES..200 {
+        set(&store, &format!("k::{n}"), &"v".repeat(1000)).await;
+    }
+    store.close().await.unwrap();
+    assert!(place.log(3).exists());
+    let store = place.open();
+    assert_eq!(store.keys(&Prefix::all()).await.unwrap().len(), 200);
+    assert_eq!(lookup(&store, "k::4").await.as_deref(), Some("123456789"));
+    assert_eq!(lookup(&store, "k::5").await, Some("v".repeat(1000)));
+    store.close().await.unwrap();
 }
 
 #[tokio::test]
