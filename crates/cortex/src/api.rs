@@ -45,6 +45,7 @@ use crate::layout::DataDirectory;
 use crate::store::SharedStore;
 use crate::store::peers::Peers;
 pub use archive::stays_inside;
+pub use machine::user_name;
 use problem::Problem;
 use wire::PortRow;
 

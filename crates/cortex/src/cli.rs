@@ -8,6 +8,7 @@ mod deploy;
 mod doctor;
 mod down;
 mod info;
+mod install;
 mod logs;
 mod metrics;
 mod nodes;
@@ -63,6 +64,8 @@ struct Global {
     xdg_data_home: Option<PathBuf>,
     #[arg(long, env = "XDG_RUNTIME_DIR", hide = true, global = true)]
     xdg_runtime_dir: Option<PathBuf>,
+    #[arg(long, env = "XDG_CONFIG_HOME", hide = true, global = true)]
+    xdg_config_home: Option<PathBuf>,
     #[arg(long, env = "HOME", hide = true, global = true)]
     home: Option<PathBuf>,
 }
@@ -73,6 +76,8 @@ enum Command {
     Up(up::Up),
     /// Stop the node and everything it started
     Down(down::Down),
+    /// Let this machine start its node by itself, after a reboot too
+    Install(install::Install),
     /// Show the node and its applications
     Status(status::Status),
     /// Check this machine and say what to do
@@ -137,6 +142,9 @@ struct Json {
 /// What every command gets.
 struct Session {
     layout: DataDirectory,
+    /// The user's own, as far as the environment says.
+    home: Option<PathBuf>,
+    configuration: Option<PathBuf>,
     client: Client,
 }
 
@@ -186,9 +194,13 @@ fn report(error: &anyhow::Error) -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<()> {
     let layout = cli.global.layout()?;
-    let context = Session { client: Client::new(&layout), layout };
+    let (home, configuration) = (cli.global.home.clone(), cli.global.xdg_config_home.clone());
+    let context = Session { client: Client::new(&layout), layout, home, configuration };
     if let Command::Up(up) = cli.command {
         return up.run(&context);
+    }
+    if let Command::Install(install) = cli.command {
+        return install.run(&context);
     }
     if let Command::Bench(bench) = &cli.command {
         return crate::bench::run(bench);
@@ -209,7 +221,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
 
 async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
     match command {
-        Command::Up(_) | Command::Bench(_) => unreachable!("started above, without this runtime"),
+        Command::Up(_) | Command::Install(_) | Command::Bench(_) => {
+            unreachable!("started above, without this runtime")
+        }
         Command::Down(command) => command.run(context).await,
         Command::Status(command) => command.run(context).await,
         Command::Doctor(command) => command.run(context).await,

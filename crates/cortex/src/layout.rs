@@ -67,6 +67,11 @@ impl DataDirectory {
         self.root.join("bin")
     }
 
+    /// The options that the node was started with last.
+    pub fn started(&self) -> PathBuf {
+        self.root.join("started.json")
+    }
+
     /// One directory per process that a shim holds: `run/NAME/ID/{state,exit}.json`.
     pub fn run(&self) -> PathBuf {
         self.root.join("run")

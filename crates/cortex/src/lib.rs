@@ -4,11 +4,13 @@
 pub mod agent;
 pub mod api;
 pub mod bench;
+pub mod binaries;
 pub mod checker;
 pub mod cli;
 pub mod client;
 pub mod driver;
 pub mod faults;
+pub mod install;
 pub mod layout;
 pub mod lockfile;
 pub mod metrics;

@@ -4,6 +4,7 @@
 pub mod identity;
 pub mod parts;
 pub mod roles;
+pub mod started;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use self::parts::supervise;
+use self::started::Started;
 use crate::agent::AgentContext;
 use crate::agent::moving::Moving;
 use crate::agent::placing::Placing;
@@ -70,7 +72,7 @@ pub struct NodeConfig {
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs the node until it is told to stop: by a signal, or by `cortex down`.
-pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
+pub async fn run(config: NodeConfig, started: &Started) -> anyhow::Result<()> {
     let layout = config.layout.clone();
     let _lock = identity::lock(&layout)?;
     identity::socket_directory(&layout)?;
@@ -113,6 +115,7 @@ pub async fn run(config: NodeConfig) -> anyhow::Result<()> {
     let node = Node { config, roles, id, clock, faults, store, peers };
     let (stop_applications, stopping) = watch::channel(false);
     let (mut parts, control) = node.start(stopping)?;
+    started.save(&layout)?;
     tracing::info!(node = %node.id, data = %layout.root().display(), "node.started");
     tokio::select! {
         // The agent ends when all applications have stopped; no other part ends by itself.

@@ -2,7 +2,6 @@
 //! finds those of earlier node processes again, and buries what a lost shim left behind. Must not
 //! know what the processes are for; driven by applications' actors.
 
-mod binary;
 mod held;
 mod leftovers;
 mod link;
@@ -21,6 +20,7 @@ use async_trait::async_trait;
 use tokio::sync::{OnceCell, watch};
 
 use super::launcher::{Held, LaunchSpec, Launcher};
+use crate::binaries;
 use crate::layout::DataDirectory;
 use crate::shim::message::{Ask, Tell};
 use crate::shim::record::{self, Ended, Holding};
@@ -104,7 +104,7 @@ impl PlainLauncher {
             .binary
             .get_or_try_init(|| async {
                 let (source, directory) = (self.source.clone(), self.place.layout.bin());
-                tokio::task::spawn_blocking(move || binary::install(&source, &directory)).await?
+                tokio::task::spawn_blocking(move || binaries::install(&source, &directory)).await?
             })
             .await?;
         Ok(path)
@@ -159,7 +159,7 @@ fn start_shim(binary: &Path, run: &Path, socket: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write in {}", run.display()))?;
     let mut command = crate::shim::command(binary, run, socket, listener);
     command.stderr(Stdio::from(complaints));
-    let status = binary::spawn(&mut command)
+    let status = binaries::spawn(&mut command)
         .and_then(|mut child| child.wait())
         .with_context(|| format!("cannot start {}", binary.display()))?;
     anyhow::ensure!(status.success(), "no shim could be started: {}", complaint(run));
@@ -219,7 +219,7 @@ impl Launcher for PlainLauncher {
         let in_use: BTreeSet<PathBuf> =
             held.iter().map(|held| held.holding().binary.clone()).chain([binary]).collect();
         let directory = self.place.layout.bin();
-        tokio::task::spawn_blocking(move || binary::prune(&directory, &in_use)).await??;
+        tokio::task::spawn_blocking(move || binaries::prune(&directory, &in_use)).await??;
         Ok(boxed(held))
     }
 }

@@ -17,6 +17,7 @@ use super::store::cluster::PeerArgs;
 use super::{Session, output, push};
 use crate::layout::DataDirectory;
 use crate::node::NodeConfig;
+use crate::node::started::Started;
 use crate::store::backend::Backend;
 
 const HTTP_DEFAULT: &str = "0.0.0.0:8080";
@@ -97,9 +98,33 @@ impl Up {
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            let node = crate::node::run(config);
+            let started = Started::new(self.arguments(), config.search_path.clone());
+            let node = crate::node::run(config, &started);
             run_and_push(std::pin::pin!(node), session, self.directory.as_deref()).await
         })
+    }
+
+    /// Its options for a process that is to run the same node, without the invitation.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut all = vec![format!("--http={}", self.http), format!("--store={}", self.store)];
+        all.extend(self.threads.map(|threads| format!("--threads={threads}")));
+        all.extend(self.load.map(|load| format!("--load={load}")));
+        all.extend(self.peers.arguments());
+        all.extend(self.roles.as_ref().map(|roles| format!("--roles={roles}")));
+        all.extend(self.redis.map(|address| format!("--redis={address}")));
+        all.extend(self.verbose.then(|| "--verbose".to_owned()));
+        all.extend(self.fail_points.then(|| "--fail-points".to_owned()));
+        all
+    }
+
+    /// Whether they are options that a node can be started with again and again.
+    pub fn check_lasting(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.peers.invitation().is_none() && self.directory.is_none(),
+            "an invitation or a directory to push is for one start alone: leave it out, and use              it with `cortex up` once"
+        );
+        anyhow::ensure!(!self.detach && !self.detached, "leave --detach out");
+        Ok(())
     }
 
     /// Where the log goes: the terminal, or a file that is moved aside when it is full.
@@ -140,16 +165,10 @@ impl Up {
         let from = errors.metadata()?.len();
         let mut command = Command::new(std::env::current_exe()?);
         command
-            .args(["up", "--detached", "--http", &self.http.to_string()])
-            .args(["--store", &self.store.to_string(), "--data-dir"])
+            .args(["up", "--detached", "--data-dir"])
             .arg(layout.root())
-            .args(self.threads.map(|threads| format!("--threads={threads}")))
-            .args(self.load.map(|load| format!("--load={load}")))
-            .args(self.peers.arguments())
-            .args(self.roles.as_ref().map(|roles| format!("--roles={roles}")))
-            .args(self.redis.map(|address| format!("--redis={address}")))
-            .args(self.verbose.then_some("--verbose"))
-            .args(self.fail_points.then_some("--fail-points"))
+            .args(self.arguments())
+            .args(self.peers.invitation())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(errors);

@@ -12,6 +12,7 @@ mod express;
 mod faults;
 mod go;
 mod hello;
+mod installing;
 mod java;
 mod joining;
 mod journey;

@@ -158,10 +158,14 @@ impl Node {
 
     /// Starts the node and returns when it answers commands.
     pub fn up(&mut self) {
+        self.up_by(self.up_command());
+    }
+
+    /// As `up`, by the command of somebody else.
+    pub fn up_by(&mut self, mut command: Command) {
         assert!(self.child.is_none(), "it is up already");
         self.starts += 1;
         let log = File::create(self.log_path()).expect("a file for the node's output");
-        let mut command = self.up_command();
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("the same file")).stderr(log);
         self.child = Some(command.spawn().expect("the binary starts"));
         wait_for("the node to answer", STATE_DEADLINE, || {

@@ -33,12 +33,16 @@ impl PeerArgs {
         PeerOptions { listen: self.listen, advertise: self.advertise, join: self.join.clone() }
     }
 
-    /// The same options for a process that is started in the background.
+    /// The same options for another process that runs the same node; without the invitation.
     pub fn arguments(&self) -> Vec<String> {
         let listen = self.listen.map(|listen| format!("--listen={listen}"));
-        let join = self.join.as_ref().map(|join| format!("--join={join}"));
         let advertise = self.advertise.map(|at| format!("--advertise={at}"));
-        listen.into_iter().chain(advertise).chain(join).collect()
+        listen.into_iter().chain(advertise).collect()
+    }
+
+    /// For the one process that redeems it.
+    pub fn invitation(&self) -> Option<String> {
+        self.join.as_ref().map(|join| format!("--join={join}"))
     }
 }
 

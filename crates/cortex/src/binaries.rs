@@ -1,0 +1,179 @@
+//! `DATA/bin`: copies of the binary, named by their content, and links that name some of them. An
+//! upgrade replaces the file that a node was started from, while shims live on in the copy they
+//! were started from. Blocking throughout; driven by the launcher, `install` and the upgrade.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use anyhow::Context;
+
+const CHUNK_BYTES: usize = 256 << 10;
+/// While the copy is written, another thread may start a process, which holds the file open for
+/// writing until it has become its program; the kernel does not run a file in that state.
+const BUSY_RETRIES: u32 = 100;
+const BUSY_WAIT: Duration = Duration::from_millis(5);
+
+/// Names in `DATA/bin`: at most so many copies are kept for reasons other than that they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// What the next start of the machine runs.
+    Current,
+    /// What ran before it.
+    Previous,
+    /// What is being tried.
+    Candidate,
+}
+
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Current => "cortex",
+            Role::Previous => "previous",
+            Role::Candidate => "candidate",
+        }
+    }
+}
+
+/// The copy that has this role, if there is one.
+pub fn named(directory: &Path, role: Role) -> Option<PathBuf> {
+    let target = fs::read_link(directory.join(role.name())).ok()?;
+    let path = directory.join(target.file_name()?);
+    path.is_file().then_some(path)
+}
+
+/// Gives a copy in `directory` a role; in one step, so that a start finds the one or the other.
+pub fn name(directory: &Path, role: Role, copy: &Path) -> anyhow::Result<()> {
+    let target = copy.file_name().context("a copy has a name")?;
+    link(Path::new(target), &directory.join(role.name()))
+}
+
+pub fn forget(directory: &Path, role: Role) -> io::Result<()> {
+    match fs::remove_file(directory.join(role.name())) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Makes or replaces a symbolic link.
+pub fn link(target: &Path, at: &Path) -> anyhow::Result<()> {
+    let mut fresh = at.as_os_str().to_owned();
+    fresh.push(format!(".new-{}", std::process::id()));
+    let fresh = PathBuf::from(fresh);
+    let _ = fs::remove_file(&fresh);
+    std::os::unix::fs::symlink(target, &fresh)
+        .and_then(|()| fs::rename(&fresh, at))
+        .with_context(|| format!("cannot link {}", at.display()))
+}
+
+/// Returns the path of the copy, named by its content.
+pub fn install(source: &Path, directory: &Path) -> anyhow::Result<PathBuf> {
+    let hash = hash(source).with_context(|| format!("cannot read {}", source.display()))?;
+    let path = directory.join(&hash[..32]);
+    if path.exists() {
+        return Ok(path);
+    }
+    copy(source, directory, &path)
+        .with_context(|| format!("cannot copy the binary to {}", path.display()))?;
+    Ok(path)
+}
+
+/// Of a whole file, in hex.
+pub fn hash(source: &Path) -> io::Result<String> {
+    let mut file = fs::File::open(source)?;
+    let mut hasher = blake3::Hasher::new();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        match file.read(&mut chunk)? {
+            0 => return Ok(hasher.finalize().to_hex().to_string()),
+            count => hasher.update(&chunk[..count]),
+        };
+    }
+}
+
+fn copy(source: &Path, directory: &Path, path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let fresh = directory.join(format!("new-{}", std::process::id()));
+    let _ = fs::remove_file(&fresh);
+    let copied = write(source, &fresh).and_then(|()| fs::rename(&fresh, path));
+    if copied.is_err() {
+        // Half a copy would keep a full disk full.
+        let _ = fs::remove_file(&fresh);
+    }
+    copied
+}
+
+fn write(source: &Path, fresh: &Path) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o700).open(fresh)?;
+    io::copy(&mut fs::File::open(source)?, &mut file)?;
+    file.flush()
+}
+
+/// Removes the copies that nothing runs from and that have no role.
+pub fn prune(directory: &Path, in_use: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
+    let roles = [Role::Current, Role::Previous, Role::Candidate];
+    let named: BTreeSet<PathBuf> =
+        roles.into_iter().filter_map(|role| named(directory, role)).collect();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let is_role = roles.iter().any(|role| path.ends_with(role.name()));
+        if !is_role && !in_use.contains(&path) && !named.contains(&path) {
+            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Starts a program from a copy that may just have been written.
+pub fn spawn(command: &mut Command) -> io::Result<Child> {
+    for _ in 0..BUSY_RETRIES {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(BUSY_WAIT);
+            }
+            result => return result,
+        }
+    }
+    command.spawn()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_fails_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let bin = directory.path().join("bin");
+        // Opened like a file, but reading it fails.
+        copy(directory.path(), &bin, &bin.join("copy")).unwrap_err();
+        assert_eq!(fs::read_dir(&bin).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn copies_with_a_role_are_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let bin = directory.path().join("bin");
+        let copy_of = |text: &str| {
+            let source = directory.path().join("source");
+            fs::write(&source, text).unwrap();
+            install(&source, &bin).unwrap()
+        };
+        let [one, two, three] = ["one", "two", "three"].map(copy_of);
+        name(&bin, Role::Current, &one).unwrap();
+        name(&bin, Role::Current, &two).unwrap();
+        name(&bin, Role::Previous, &one).unwrap();
+        prune(&bin, &BTreeSet::new()).unwrap();
+        assert_eq!(named(&bin, Role::Current), Some(two.clone()));
+        assert_eq!(fs::read(bin.join("cortex")).unwrap(), b"two");
+        assert!(one.exists() && two.exists() && !three.exists());
+        forget(&bin, Role::Previous).unwrap();
+        forget(&bin, Role::Previous).unwrap();
+        prune(&bin, &BTreeSet::from([three])).unwrap();
+        assert!(!one.exists() && named(&bin, Role::Previous).is_none());
+    }
+}
