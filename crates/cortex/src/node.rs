@@ -317,7 +317,7 @@ async fn announce(
 ) -> anyhow::Result<()> {
     // Whoever joins is entered by the node that lets it in, and whoever was removed by nobody.
     if !joining && !roster::was_ever_entered(&*store, node).await? {
-        roster::enter(&*store, node, Vec::new(), clock.now()).await?;
+        roster::enter(&*store, node, Vec::new(), None, clock.now()).await?;
     }
     let system = rustix::system::sysinfo();
     let info = NodeInfo {

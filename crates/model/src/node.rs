@@ -16,16 +16,21 @@ pub struct Member {
     /// Where it was reached when it came in; `node::ID::address` says where it is now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
+    /// BLAKE3 of the public key that it showed when it came in, hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pin: Option<String>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// `node::ID::address`: where other members reach it, `HOST:PORT` each. Written by that node when
-/// it changes.
+/// `node::ID::address`: where other members reach it, `HOST:PORT` each, and the key that it shows.
+/// Written by that node when it changes, and by whoever lets it in again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeAddress {
     pub v: u32,
     pub addresses: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pin: Option<String>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }

@@ -190,7 +190,8 @@ impl Peers {
         let mut alive = self.alive.subscribe();
         let mut lived = alive.borrow_and_update().clone();
         loop {
-            let addresses = roster::read(&*self.store).await?;
+            let roster = roster::read(&*self.store).await?;
+            let addresses = &roster.addresses;
             if addresses.keys().any(|member| *member != self.node) {
                 self.activate().await?;
             }
@@ -201,7 +202,7 @@ impl Peers {
             });
             locked(&self.seen).retain(|node, _| addresses.contains_key(node));
             if let Some(net) = self.net.get() {
-                net.set_roster(addresses);
+                net.set_roster(roster);
                 net.enter_self().await?;
             }
             tokio::select! {
@@ -239,8 +240,10 @@ impl Peers {
             membership.save(&dir)?;
         }
         let (cluster, at) = (membership.id(), dir.clone());
-        let making = tokio::task::spawn_blocking(move || Authority::load_or_make(&at, cluster));
-        let authority = making.await??;
+        let making = tokio::task::spawn_blocking(move || {
+            anyhow::Ok((Authority::load_or_make(&at, cluster)?, identity::node_key(&at)?))
+        });
+        let (authority, key) = making.await??;
         let net = Net::start(net::Parts {
             node: self.node.clone(),
             clock: self.clock,
@@ -248,6 +251,7 @@ impl Peers {
             replication: self.replication.clone(),
             bus: self.bus.clone(),
             authority,
+            key,
             membership,
             listener,
             advertise: self.advertise,
@@ -277,7 +281,7 @@ impl Peers {
         let token = Token {
             issuer: self.node.clone(),
             cluster: net.tls.cluster,
-            authority: net.authority.fingerprint(),
+            fingerprint: identity::fingerprint(&net.authority.certificate, &net.tls.pin),
             secret,
             address,
         };
@@ -288,7 +292,7 @@ impl Peers {
     }
 
     pub async fn status(&self) -> anyhow::Result<ClusterStatus> {
-        let addresses = roster::read(&*self.store).await?;
+        let addresses = roster::read(&*self.store).await?.addresses;
         let mut status = status::read(&self.replication, self.net.get(), &addresses);
         if *self.removed.borrow() {
             status.state = "removed".into();

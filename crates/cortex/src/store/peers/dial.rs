@@ -164,7 +164,9 @@ async fn connect_to(
             .connect(name, stream)
             .await
             .context("who answers there is not this node")?;
-        agreed(stream.get_ref().1.alpn_protocol(), alpn)?;
+        let tls = stream.get_ref().1;
+        agreed(tls.alpn_protocol(), alpn)?;
+        net.tls.is_of(tls.peer_certificates(), node, net.pin_of(node))?;
         let greeting = link::greet(&mut stream, &Greeting::of(net.node.clone())).await?;
         if greeting.node != *node {
             bail!("it calls itself {}", greeting.node);

@@ -1,6 +1,6 @@
 //! Which cluster this node belongs to and what proves it: DATA/cluster with the cluster's id, its
-//! authority (every member is the whole platform, so every member holds it) and how this node came
-//! in. Must not know the network; opening the store and redeeming an invitation drive it.
+//! authority (every member is the whole platform, so every member holds it), this node's own key and
+//! how it came in. Must not know the network; opening the store and redeeming an invitation drive it.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,12 +12,13 @@ use anyhow::{Context, bail};
 use model::NodeId;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose,
+    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
 };
 use serde::{Deserialize, Serialize};
 use store::sync::message::ClusterId;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::rustls::server::ParsedCertificate;
 
 use crate::node::identity::private_directory;
 use crate::store::disk::sync_dir;
@@ -29,6 +30,9 @@ const FORMAT: u32 = 1;
 pub struct Seed {
     pub id: NodeId,
     pub addresses: Vec<String>,
+    /// Of the key that it shows; none of one that has not said.
+    #[serde(default)]
+    pub pin: Option<String>,
 }
 
 /// `member.json`.
@@ -167,6 +171,40 @@ pub struct Authority {
     certificate_pem: String,
 }
 
+/// What tells a node from every other that the authority could name the same: BLAKE3 of its public
+/// key. Every member holds the authority, one that is removed too; this node's key nobody else.
+pub type Pin = [u8; 32];
+
+pub fn pin_of(certificate: &CertificateDer<'_>) -> anyhow::Result<Pin> {
+    let parsed = ParsedCertificate::try_from(certificate)?;
+    Ok(*blake3::hash(&parsed.subject_public_key_info()).as_bytes())
+}
+
+/// This node's own key, made when it is first asked for.
+pub fn node_key(dir: &Path) -> anyhow::Result<KeyPair> {
+    let path = dir.join("node.key");
+    match fs::read_to_string(&path) {
+        Ok(pem) => KeyPair::from_pem(&pem).with_context(|| {
+            format!(
+                "{} is damaged; restore it from a copy, or remove it, have a member remove this \
+                 node, and let it join again with --join",
+                path.display()
+            )
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let fresh = KeyPair::generate()?;
+            private_directory(dir).with_context(|| dir.display().to_string())?;
+            write_private(&path, fresh.serialize_pem().as_bytes())?;
+            Ok(fresh)
+        }
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
+
+pub fn pin_of_key(key: &KeyPair) -> Pin {
+    *blake3::hash(&key.subject_public_key_info()).as_bytes()
+}
+
 /// What a node shows others, made anew at each start.
 pub struct NodeCertificate {
     pub chain: Vec<CertificateDer<'static>>,
@@ -228,13 +266,14 @@ impl Authority {
         write_private(&certificate, self.certificate_pem.as_bytes())
     }
 
-    pub fn fingerprint(&self) -> [u8; 32] {
-        fingerprint(&self.certificate)
-    }
-
     /// Good for as long as certificates can be: clocks may be wrong, and who belongs to the
     /// cluster is decided by the roster.
-    pub fn certify(&self, cluster: ClusterId, node: &NodeId) -> anyhow::Result<NodeCertificate> {
+    pub fn certify(
+        &self,
+        cluster: ClusterId,
+        node: &NodeId,
+        key: &KeyPair,
+    ) -> anyhow::Result<NodeCertificate> {
         let issuer = Issuer::new(authority_params(cluster), &self.key);
         let mut params = CertificateParams::new(vec![name_of(cluster, node)])?;
         params.distinguished_name = named(format!("Cortex node {node}"));
@@ -242,15 +281,15 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &issuer)?;
+        let certificate = params.signed_by(key, &issuer)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         Ok(NodeCertificate { chain: vec![certificate.into(), self.certificate.clone()], key })
     }
 }
 
-pub fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
-    *blake3::hash(certificate).as_bytes()
+/// What an invitation says of its issuer: the cluster's authority, and the key of that very node.
+pub fn fingerprint(authority: &CertificateDer<'_>, issuer: &Pin) -> [u8; 32] {
+    *blake3::Hasher::new().update(authority).update(issuer).finalize().as_bytes()
 }
 
 /// The name in a node's certificate: a node of one cluster is nobody in another.
@@ -288,11 +327,16 @@ mod tests {
         assert_eq!(Membership::load_or_found(&dir).unwrap(), founded);
         let authority = Authority::load_or_make(&dir, founded.id()).unwrap();
         let again = Authority::load_or_make(&dir, founded.id()).unwrap();
-        assert_eq!(again.fingerprint(), authority.fingerprint());
-        again.certify(founded.id(), &"n1".parse().unwrap()).unwrap();
+        assert_eq!(again.certificate, authority.certificate);
+        let key = node_key(&dir).unwrap();
+        let own = again.certify(founded.id(), &"n1".parse().unwrap(), &key).unwrap();
+        assert_eq!(pin_of(&own.chain[0]).unwrap(), pin_of_key(&node_key(&dir).unwrap()));
+        assert_ne!(pin_of(&own.chain[0]).unwrap(), pin_of(&own.chain[1]).unwrap());
         fs::write(dir.join("member.json"), "{").unwrap();
         let error = format!("{:#}", Membership::load_or_found(&dir).unwrap_err());
         assert!(error.contains("is damaged") && error.contains("--join"), "{error}");
+        fs::write(dir.join("node.key"), "no key").unwrap();
+        assert!(format!("{:#}", node_key(&dir).unwrap_err()).contains("is damaged"));
         fs::write(dir.join("authority.key"), "no key").unwrap();
         assert!(Authority::load_or_make(&dir, founded.id()).is_err());
     }

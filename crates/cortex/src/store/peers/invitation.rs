@@ -35,7 +35,8 @@ impl fmt::Debug for Secret {
 pub struct Token {
     pub issuer: NodeId,
     pub cluster: ClusterId,
-    pub authority: [u8; 32],
+    /// Of the cluster's authority and of the issuer's own key.
+    pub fingerprint: [u8; 32],
     pub secret: Secret,
     pub address: String,
 }
@@ -49,9 +50,9 @@ pub struct TokenError;
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Token { issuer, cluster, authority, secret, address } = self;
-        let (cluster, authority) = (to_hex(&cluster.0), to_hex(authority));
-        write!(f, "{PREFIX}.{issuer}.{cluster}.{authority}.{}.{address}", to_hex(&secret.0))
+        let Token { issuer, cluster, fingerprint, secret, address } = self;
+        let (cluster, fingerprint) = (to_hex(&cluster.0), to_hex(fingerprint));
+        write!(f, "{PREFIX}.{issuer}.{cluster}.{fingerprint}.{}.{address}", to_hex(&secret.0))
     }
 }
 
@@ -67,7 +68,7 @@ impl FromStr for Token {
         let token = Token {
             issuer: next()?.parse().map_err(|_| TokenError)?,
             cluster: ClusterId(from_hex(next()?).ok_or(TokenError)?),
-            authority: from_hex(next()?).ok_or(TokenError)?,
+            fingerprint: from_hex(next()?).ok_or(TokenError)?,
             secret: Secret(from_hex(next()?).ok_or(TokenError)?),
             address: next()?.to_string(),
         };
@@ -165,7 +166,7 @@ mod tests {
         Token {
             issuer: "n1".parse().unwrap(),
             cluster: ClusterId([1; 16]),
-            authority: [2; 32],
+            fingerprint: [2; 32],
             secret: Secret([3; 16]),
             address: "[::1]:8205".into(),
         }

@@ -18,9 +18,11 @@ use tokio_rustls::TlsConnector;
 
 use super::Net;
 use super::frame::{GREETING_BYTES_MAX, read_json, write_json};
-use super::identity::{Authority, Membership, Seed, fingerprint, from_hex, to_hex};
+use super::identity::{
+    self, Authority, Membership, Pin, Seed, fingerprint, from_hex, pin_of, to_hex,
+};
 use super::invitation::{Redeemed, Secret, Token};
-use super::roster::{self, ADDRESSES_MAX};
+use super::roster::{self, ADDRESSES_MAX, Roster};
 use super::tls;
 use crate::driver::Clock;
 
@@ -42,6 +44,9 @@ struct Request {
     secret: String,
     node: NodeId,
     addresses: Vec<String>,
+    /// Of the key that the new node will show; none from one that knows no such thing.
+    #[serde(default)]
+    pin: Option<String>,
     /// The new node's clock; none from one that does not say.
     #[serde(default)]
     now_ms: Option<u64>,
@@ -92,9 +97,11 @@ async fn admit(net: &Net, request: Request) -> anyhow::Result<Answer> {
     check_clock(net.now(), request.now_ms)?;
     check_reachable(net, &request.addresses).await?;
     let secret = Secret(from_hex(&request.secret).context("the secret is malformed")?);
-    let Request { node, addresses, .. } = request;
+    let Request { node, addresses, pin, .. } = request;
+    let pin = pin.map(|pin| from_hex(&pin).context("the new node's key is malformed"));
+    let pin = pin.transpose()?;
     let redeemed = net.book().redeem(net.now(), &secret, &node)?;
-    let entered = enter(net, redeemed, &node, addresses).await;
+    let entered = enter(net, redeemed, &node, addresses, pin).await;
     if entered.is_err() && redeemed == Redeemed::First {
         net.book().restore(&secret);
     }
@@ -138,6 +145,7 @@ async fn enter(
     redeemed: Redeemed,
     node: &NodeId,
     addresses: Vec<String>,
+    pin: Option<Pin>,
 ) -> anyhow::Result<Answer> {
     let tag = NodeTag::from(node);
     let known = tag == net.replication.node() || net.replication.roster().contains(&tag);
@@ -151,16 +159,20 @@ async fn enter(
         "this node is still joining itself; try again when it has caught up"
     );
     if !known {
-        roster::enter(&*net.store, node, addresses.clone(), net.now()).await?;
+        roster::enter(&*net.store, node, addresses.clone(), pin, net.now()).await?;
     }
     // Of an earlier stay, or of the attempt before.
     if net.store.lookup(&roster::address_key(node)).await?.is_some() || known {
-        roster::tell_address(&*net.store, node, addresses).await?;
+        roster::tell_address(&*net.store, node, addresses, pin).await?;
     }
     let listed = net.replication.listed(tag).context("it was removed again meanwhile")?;
-    let members = roster::read(&*net.store).await?;
-    let found = members.into_iter().filter(|(id, addresses)| id != node && !addresses.is_empty());
-    let mut seeds: Vec<Seed> = found.map(|(id, addresses)| Seed { id, addresses }).collect();
+    let Roster { addresses, pins } = roster::read(&*net.store).await?;
+    let found = addresses.into_iter().filter(|(id, addresses)| id != node && !addresses.is_empty());
+    let seed = |(id, addresses)| {
+        let pin = pins.get(&id).map(|pin| to_hex(pin));
+        Seed { id, addresses, pin }
+    };
+    let mut seeds: Vec<Seed> = found.map(seed).collect();
     // Whoever issued the invitation is the first to be asked.
     seeds.sort_by_key(|seed| seed.id != net.node);
     seeds.truncate(SEEDS_MAX);
@@ -193,11 +205,13 @@ pub async fn redeem(
              empty --data-dir"
         );
     }
-    let asking = ask(token, node, listen, advertise);
+    let pin = identity::pin_of_key(&identity::node_key(dir)?);
+    let asking = ask(token, node, &pin, listen, advertise);
     let answer = timeout(JOIN_MAX, asking).await.map_err(|_| anyhow!("no answer in time"));
     let answer = answer.and_then(|answer| answer).with_context(|| {
         format!("the invitation could not be redeemed at {} (node {})", token.address, token.issuer)
     })?;
+    let (answer, issuer) = answer;
     let (certificate, key, cluster, listed, seeds) = match answer {
         Answer::Refused { reason } => {
             bail!("node {} does not let this one in: {reason}", token.issuer)
@@ -209,7 +223,8 @@ pub async fn redeem(
     let cluster = ClusterId(from_hex(&cluster).context("the cluster's id is malformed")?);
     let authority = Authority::from_pem(&certificate, &key).context("the cluster's authority")?;
     ensure!(
-        cluster == token.cluster && fingerprint(&authority.certificate) == token.authority,
+        cluster == token.cluster
+            && fingerprint(&authority.certificate, &issuer) == token.fingerprint,
         "the answer is not that of the cluster that the invitation is for"
     );
     // Without its seeds the membership is of no use, so it comes last.
@@ -230,15 +245,16 @@ pub async fn redeem(
 async fn ask(
     token: &Token,
     node: &NodeId,
+    pin: &Pin,
     listen: SocketAddr,
     advertise: Option<SocketAddr>,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<(Answer, Pin)> {
     let stream = TcpStream::connect(&token.address)
         .await
         .context("it cannot be reached: does that node run, and does a firewall let it through?")?;
     let towards = stream.peer_addr()?.ip();
     let address = advertise.unwrap_or_else(|| roster::reachable_at(listen, Some(towards)));
-    let (config, name) = tls::joining(token.authority, token.cluster, &token.issuer)?;
+    let (config, name) = tls::joining(token.fingerprint, token.cluster, &token.issuer)?;
     let mut stream = TlsConnector::from(config).connect(name, stream).await.context(
         "who answers there is not the node that issued it, or none of its invitations is open",
     )?;
@@ -247,10 +263,13 @@ async fn ask(
         secret: to_hex(&token.secret.0),
         node: node.clone(),
         addresses: vec![address.to_string()],
+        pin: Some(to_hex(pin)),
         now_ms: Some(Clock::start().now().0),
     };
+    let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    let issuer = pin_of(shown.context("it showed no certificate")?)?;
     write_json(&mut stream, &request).await?;
-    read_json(&mut stream, ANSWER_BYTES_MAX).await
+    Ok((read_json(&mut stream, ANSWER_BYTES_MAX).await?, issuer))
 }
 
 #[cfg(test)]

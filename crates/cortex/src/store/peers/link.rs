@@ -140,11 +140,10 @@ async fn read(net: &Net, peer: NodeTag, reader: &mut (impl AsyncRead + Unpin)) -
         };
         match frame {
             Frame::Alive => {}
+            // Who is alive, and what is said to all, is heard from members alone.
+            Frame::Liveness(_) | Frame::Published(_) if !net.links.is_member(peer) => {}
             Frame::Liveness(datagram) => net.liveness.tell(Heard::Datagram(datagram)),
-            Frame::Published(message) if net.links.is_member(peer) => {
-                net.bus.deliver(&message);
-            }
-            Frame::Published(_) => {}
+            Frame::Published(message) => drop(net.bus.deliver(&message)),
             Frame::Sync(payload) => {
                 let Ok(permit) = room.clone().acquire_owned().await else {
                     return Ended::Lost(anyhow!("it was closed"));

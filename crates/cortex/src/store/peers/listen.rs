@@ -140,7 +140,7 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
     };
     let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
     let answer = async |greeting: &Greeting| {
-        net.tls.is_of(chain.as_deref(), &greeting.node)?;
+        net.tls.is_of(chain.as_deref(), &greeting.node, net.pin_of(&greeting.node))?;
         let refused = refusal(net, &greeting.node, wants).await?;
         Ok(Greeting { refused, ..Greeting::of(net.node.clone()) })
     };

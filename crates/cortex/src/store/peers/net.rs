@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use model::{NodeId, Timestamp};
+use rcgen::KeyPair;
 use store::NodeTag;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -15,7 +16,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
-use super::identity::{Authority, Membership, Seed};
+use super::identity::{Authority, Membership, Pin, Seed, from_hex};
 use super::invitation::InvitationBook;
 use super::link::{self, Ended};
 use super::links::Links;
@@ -23,7 +24,7 @@ use super::listen::{self, Reports};
 use super::liveness::{self, Heard, Liveness};
 use super::outbox::Outbox;
 use super::revocable::Revocable;
-use super::roster::{self, Addresses};
+use super::roster::{self, Addresses, Roster};
 use super::routers::{self, RouterCall};
 use super::tls::{ALPN_BULK, ALPN_FILES, ClusterTls};
 use super::{dial, files, frame};
@@ -49,6 +50,8 @@ pub struct Parts {
     pub replication: Replication,
     pub bus: Arc<Bus>,
     pub authority: Authority,
+    /// This node's own.
+    pub key: KeyPair,
     pub membership: Membership,
     pub listener: TcpListener,
     pub advertise: Option<SocketAddr>,
@@ -77,7 +80,7 @@ pub struct Net {
     seeds: Vec<Seed>,
     book: Mutex<InvitationBook>,
     reports: Mutex<Reports>,
-    addresses: Mutex<Addresses>,
+    roster: Mutex<Roster>,
     /// An entry is written once, whoever finds that it is missing.
     entering: tokio::sync::Mutex<()>,
     shunned: Mutex<BTreeMap<NodeTag, (Instant, String)>>,
@@ -98,11 +101,11 @@ impl Net {
     pub async fn start(parts: Parts) -> anyhow::Result<Arc<Net>> {
         let Parts { node, clock, store, replication, bus, authority, .. } = parts;
         let (membership, listener) = (parts.membership, parts.listener);
-        let tls = ClusterTls::new(&authority, membership.id(), &node)?;
+        let tls = ClusterTls::new(&authority, membership.id(), &node, &parts.key)?;
         let links = Arc::new(Links::new(replication.clone()));
         let outbox = Outbox::start(replication.clone(), links.clone())?;
         let (liveness, heard) = Liveness::new();
-        let addresses = roster::read(&*store).await?;
+        let roster = roster::read(&*store).await?;
         let net = Arc::new(Net {
             node: node.clone(),
             store,
@@ -119,7 +122,7 @@ impl Net {
             seeds: membership.seeds,
             book: Mutex::default(),
             reports: Mutex::default(),
-            addresses: Mutex::default(),
+            roster: Mutex::default(),
             entering: tokio::sync::Mutex::default(),
             shunned: Mutex::default(),
             bulk_streams: Arc::new(Semaphore::new(BULK_STREAMS_MAX)),
@@ -130,7 +133,7 @@ impl Net {
             removed: parts.removed,
             closing: watch::channel(false).0,
         });
-        net.set_roster(addresses);
+        net.set_roster(roster);
         net.replication.connect(outbox);
         net.replication.fetch_from(net.clone())?;
         net.bus.connect(Arc::new(Neighbourhood(net.clone())));
@@ -177,21 +180,31 @@ impl Net {
 
     /// Where members are; while this node joins, also those it was told of.
     pub fn addresses(&self) -> Addresses {
-        let mut addresses = locked(&self.addresses).clone();
+        let mut addresses = locked(&self.roster).addresses.clone();
         if self.replication.is_joining() {
-            for Seed { id, addresses: at } in &self.seeds {
+            for Seed { id, addresses: at, .. } in &self.seeds {
                 addresses.entry(id.clone()).or_insert_with(|| at.clone());
             }
         }
         addresses
     }
 
-    pub fn set_roster(self: &Arc<Self>, addresses: Addresses) {
+    /// What a node has to show, once that is known.
+    pub fn pin_of(&self, node: &NodeId) -> Option<Pin> {
+        let seed = || self.seeds.iter().find(|seed| seed.id == *node)?.pin.as_deref();
+        // What was told with the invitation is newer than what is known from an earlier stay.
+        let joining = self.replication.is_joining();
+        let told = joining.then(seed).flatten().and_then(from_hex);
+        told.or_else(|| locked(&self.roster).pins.get(node).copied())
+    }
+
+    pub fn set_roster(self: &Arc<Self>, roster: Roster) {
+        let addresses = &roster.addresses;
         let mut members: BTreeSet<NodeTag> = addresses.keys().map(NodeTag::from).collect();
         if self.replication.is_joining() {
             members.extend(self.seeds.iter().map(|seed| NodeTag::from(&seed.id)));
         }
-        *locked(&self.addresses) = addresses;
+        *locked(&self.roster) = roster;
         let gone = self.links.set_members(members.clone());
         self.members.send_replace(members);
         self.roster_changed.notify_one();
@@ -229,8 +242,8 @@ impl Net {
         if let Some(advertised) = self.advertise {
             return advertised;
         }
-        let others = locked(&self.addresses);
-        let others = others.iter().filter(|(node, _)| **node != self.node);
+        let roster = locked(&self.roster);
+        let others = roster.addresses.iter().filter(|(node, _)| **node != self.node);
         let towards = others.flat_map(|(_, at)| at).find_map(|at| at.parse::<SocketAddr>().ok());
         roster::reachable_at(self.listen, towards.map(|at| at.ip()))
     }
@@ -242,14 +255,21 @@ impl Net {
         }
         let _one_at_a_time = self.entering.lock().await;
         let own = vec![self.own_address().to_string()];
-        let entered = locked(&self.addresses).get(&self.node).cloned();
+        let pin = Some(self.tls.pin);
+        let (entered, pinned) = {
+            let roster = locked(&self.roster);
+            let pinned = roster.pins.get(&self.node).copied();
+            (roster.addresses.get(&self.node).cloned(), pinned)
+        };
         match entered {
-            Some(entered) if entered == own => return Ok(()),
-            Some(_) => roster::tell_address(&*self.store, &self.node, own.clone()).await?,
+            Some(entered) if entered == own && pinned == pin => return Ok(()),
+            Some(_) => roster::tell_address(&*self.store, &self.node, own.clone(), pin).await?,
             None if roster::was_ever_entered(&*self.store, &self.node).await? => return Ok(()),
-            None => roster::enter(&*self.store, &self.node, own.clone(), self.now()).await?,
+            None => roster::enter(&*self.store, &self.node, own.clone(), pin, self.now()).await?,
         }
-        locked(&self.addresses).insert(self.node.clone(), own);
+        let mut roster = locked(&self.roster);
+        roster.addresses.insert(self.node.clone(), own);
+        roster.pins.insert(self.node.clone(), self.tls.pin);
         Ok(())
     }
 

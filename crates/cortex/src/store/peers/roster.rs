@@ -1,5 +1,5 @@
-//! The roster as the transport reads it: who is a member and where each is found. Keeps this
-//! node's own entry right; must not put it back once somebody removed it.
+//! The roster as the transport reads it: who is a member, where each is found and which key it
+//! shows. Keeps this node's own entry right; must not put it back once somebody removed it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -9,12 +9,20 @@ use model::node::{Member, NodeAddress};
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{Key, NodeId, Prefix, Timestamp, TypedKey};
 
+use super::identity::{Pin, from_hex, to_hex};
 use crate::store::{Store, StoreError, readable};
 
 /// Of one member; more are not tried.
 pub const ADDRESSES_MAX: usize = 8;
 
 pub type Addresses = BTreeMap<NodeId, Vec<String>>;
+
+#[derive(Clone, Debug, Default)]
+pub struct Roster {
+    pub addresses: Addresses,
+    /// Of those who have said which key they show.
+    pub pins: BTreeMap<NodeId, Pin>,
+}
 
 pub fn prefix() -> Prefix {
     "cluster::nodes".parse().expect("a well-formed prefix")
@@ -49,23 +57,26 @@ pub fn node_of(key: &Key) -> Option<NodeId> {
 }
 
 /// A record that cannot be read is reported and its node still a member, without an address.
-pub async fn read(store: &dyn Store) -> anyhow::Result<Addresses> {
+pub async fn read(store: &dyn Store) -> anyhow::Result<Roster> {
     let entries = store.prefix(&prefix()).await?;
-    let mut roster = Addresses::new();
+    let mut roster = Roster::default();
     for entry in entries {
         let Some(node) = node_of(&entry.key) else { continue };
         let key = address_key(&node);
         let said = store.lookup(&key).await?;
         let said: Option<NodeAddress> = readable(&key, said.as_ref().map(|said| &said.value));
-        let mut addresses = match said {
-            Some(said) => said.addresses,
-            None => {
-                let member: Option<Member> = readable(&entry.key, Some(&entry.value));
-                member.map(|member| member.addresses).unwrap_or_default()
-            }
-        };
+        let member: Option<Member> = readable(&entry.key, Some(&entry.value));
+        let (mut addresses, mut pin) =
+            member.map(|member| (member.addresses, member.pin)).unwrap_or_default();
+        if let Some(said) = said {
+            addresses = said.addresses;
+            pin = said.pin.or(pin);
+        }
         addresses.truncate(ADDRESSES_MAX);
-        roster.insert(node, addresses);
+        if let Some(pin) = pin.as_deref().and_then(from_hex) {
+            roster.pins.insert(node.clone(), pin);
+        }
+        roster.addresses.insert(node, addresses);
     }
     Ok(roster)
 }
@@ -75,6 +86,7 @@ pub async fn enter(
     store: &dyn Store,
     node: &NodeId,
     addresses: Vec<String>,
+    pin: Option<Pin>,
     now: Timestamp,
 ) -> anyhow::Result<()> {
     let key = TypedKey::Member(node.clone()).key();
@@ -83,19 +95,22 @@ pub async fn enter(
         id: node.clone(),
         joined_at: now,
         addresses,
+        pin: pin.map(|pin| to_hex(&pin)),
         unknown: Unknown::new(),
     };
     store.set(key, record::encode(&member).into()).await.context("the roster")?;
     Ok(())
 }
 
-/// Where this node is from now on.
+/// Where this node is from now on, and what it shows there.
 pub async fn tell_address(
     store: &dyn Store,
     node: &NodeId,
     addresses: Vec<String>,
+    pin: Option<Pin>,
 ) -> anyhow::Result<()> {
-    let address = NodeAddress { v: RECORD_VERSION, addresses, unknown: Unknown::new() };
+    let pin = pin.map(|pin| to_hex(&pin));
+    let address = NodeAddress { v: RECORD_VERSION, addresses, pin, unknown: Unknown::new() };
     let value = record::encode(&address).into();
     store.set(address_key(node), value).await.context("this node's address")?;
     Ok(())

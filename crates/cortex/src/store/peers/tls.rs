@@ -1,10 +1,11 @@
 //! Who may speak to whom: TLS between members, each proving that the cluster's authority named it,
-//! and TLS for those who redeem an invitation and know nothing but that authority's fingerprint.
+//! and TLS for those who redeem an invitation and know nothing but the issuer's fingerprint.
 
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use model::NodeId;
+use rcgen::KeyPair;
 use store::sync::message::ClusterId;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{
@@ -18,7 +19,7 @@ use tokio_rustls::rustls::{
     SignatureScheme,
 };
 
-use super::identity::{Authority, fingerprint, name_of};
+use super::identity::{Authority, Pin, fingerprint, name_of, pin_of, pin_of_key};
 
 /// Replication, liveness, messages.
 pub const ALPN_NODE: &[u8] = b"cortex-node/1";
@@ -34,6 +35,8 @@ pub const ALPN_JOIN: &[u8] = b"cortex-join/1";
 /// One node's view of TLS in its cluster.
 pub struct ClusterTls {
     pub cluster: ClusterId,
+    /// Of this node.
+    pub pin: Pin,
     node_client: Arc<ClientConfig>,
     bulk_client: Arc<ClientConfig>,
     router_client: Arc<ClientConfig>,
@@ -51,8 +54,9 @@ impl ClusterTls {
         authority: &Authority,
         cluster: ClusterId,
         node: &NodeId,
+        key: &KeyPair,
     ) -> anyhow::Result<ClusterTls> {
-        let own = authority.certify(cluster, node)?;
+        let own = authority.certify(cluster, node, key)?;
         let mut roots = RootCertStore::empty();
         roots.add(authority.certificate.clone())?;
         let roots = Arc::new(roots);
@@ -79,6 +83,7 @@ impl ClusterTls {
         join_server.alpn_protocols = vec![ALPN_JOIN.to_vec()];
         Ok(ClusterTls {
             cluster,
+            pin: pin_of_key(key),
             node_client: client(ALPN_NODE)?,
             bulk_client: client(ALPN_BULK)?,
             router_client: client(ALPN_ROUTER)?,
@@ -108,12 +113,25 @@ impl ClusterTls {
         server_name(self.cluster, node)
     }
 
-    /// Whether the certificate of a caller, signed by the authority, is that of this node.
-    pub fn is_of(&self, chain: Option<&[CertificateDer<'_>]>, node: &NodeId) -> anyhow::Result<()> {
+    /// Whether the certificate of a peer, signed by the authority, is that of this node. Whoever
+    /// was removed could sign itself any name, but not with a member's key.
+    pub fn is_of(
+        &self,
+        chain: Option<&[CertificateDer<'_>]>,
+        node: &NodeId,
+        pinned: Option<Pin>,
+    ) -> anyhow::Result<()> {
         let first = chain.and_then(|chain| chain.first()).context("it showed no certificate")?;
         let parsed = ParsedCertificate::try_from(first)?;
         rustls::client::verify_server_name(&parsed, &self.server_name(node)?)
-            .with_context(|| format!("its certificate is not that of node {node}"))
+            .with_context(|| format!("its certificate is not that of node {node}"))?;
+        ensure!(
+            pinned.is_none_or(|pinned| pin_of(first).is_ok_and(|shown| shown == pinned)),
+            "its key is not the one that node {node} came in with: restore DATA/cluster/node.key \
+             there from a copy, or remove the node (`cortex nodes remove {node}`) and invite it \
+             again"
+        );
+        Ok(())
     }
 }
 
@@ -122,7 +140,7 @@ fn server_name(cluster: ClusterId, node: &NodeId) -> anyhow::Result<ServerName<'
     ServerName::try_from(name).context("a node's name in its certificate")
 }
 
-/// For redeeming: trusts whoever the authority with this fingerprint has named.
+/// For redeeming: trusts the one node that the fingerprint is of.
 pub fn joining(
     pinned: [u8; 32],
     cluster: ClusterId,
@@ -152,7 +170,10 @@ impl ServerCertVerifier for Pinned {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let authority = intermediates.iter().find(|shown| fingerprint(shown) == self.pinned);
+        let unsound = |_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding);
+        let issuer = pin_of(end_entity).map_err(unsound)?;
+        let authority =
+            intermediates.iter().find(|shown| fingerprint(shown, &issuer) == self.pinned);
         let unknown = || rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
         let mut roots = RootCertStore::empty();
         roots.add(authority.ok_or_else(unknown)?.clone().into_owned())?;
@@ -196,4 +217,29 @@ pub fn agreed<'a>(alpn: Option<&'a [u8]>, wanted: &[u8]) -> anyhow::Result<&'a [
         String::from_utf8_lossy(wanted)
     );
     Ok(spoken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::identity::Membership;
+    use super::*;
+
+    #[test]
+    fn a_name_that_the_authority_signed_is_not_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let cluster = Membership::load_or_found(dir.path()).unwrap().id();
+        let authority = Authority::load_or_make(dir.path(), cluster).unwrap();
+        let (own, other): (NodeId, NodeId) = ("n1".parse().unwrap(), "n2".parse().unwrap());
+        let keys = [(); 3].map(|()| KeyPair::generate().unwrap());
+        let tls = ClusterTls::new(&authority, cluster, &own, &keys[0]).unwrap();
+        let shown = authority.certify(cluster, &other, &keys[1]).unwrap().chain;
+        let check = |node, pin| tls.is_of(Some(&shown), node, pin).map_err(|e| e.to_string());
+        assert_eq!(check(&other, Some(pin_of_key(&keys[1]))), Ok(()));
+        // Of one that has not said its key, the name has to do.
+        assert_eq!(check(&other, None), Ok(()));
+        let error = check(&other, Some(pin_of_key(&keys[2]))).unwrap_err();
+        assert!(error.contains("its key is not the one") && error.contains("remove n2"), "{error}");
+        assert!(check(&own, None).unwrap_err().contains("not that of node n1"));
+        assert!(tls.is_of(None, &other, None).is_err());
+    }
 }

@@ -7,6 +7,7 @@ use cortex::store::peers::frame::{Greeting, read_json, write_json};
 use cortex::store::peers::identity::{Authority, Membership, name_of};
 use cortex::store::peers::tls::ALPN_ROUTER;
 use model::{NodeId, ProcessType};
+use rcgen::KeyPair;
 use router::far::{Ask, Outcome, Reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -38,7 +39,8 @@ fn config(victim: &Path, shown: Option<(&Path, &NodeId)>) -> Arc<ClientConfig> {
         None => builder.with_no_client_auth(),
         Some((directory, node)) => {
             let (membership, authority) = authority(directory);
-            let own = authority.certify(membership.id(), node).expect("a certificate");
+            let key = KeyPair::generate().expect("a key");
+            let own = authority.certify(membership.id(), node, &key).expect("a certificate");
             builder.with_client_auth_cert(own.chain, own.key).expect("with its key")
         }
     };

@@ -8,8 +8,9 @@ use cortex::store::peers::frame::{self, Frame, Greeting, read_json, write_json};
 use cortex::store::peers::identity::{Authority, Membership, name_of};
 use cortex::store::peers::tls::ALPN_NODE;
 use model::{NodeId, Timestamp};
+use rcgen::KeyPair;
 use store::event::Ticket;
-use store::sync::message::{Body, Carried, ClusterId, Hello, Message};
+use store::sync::message::{Body, Carried, ClusterId, Hello, Message, Refusal};
 use store::{Action, Commit, Fingerprint, Horizons, Location, NodeTag, Position, Stamp};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -59,7 +60,8 @@ impl Liar {
         let authority = Authority::load_or_make(dir, membership.id()).expect("an authority");
         let node: NodeId = node.parse().expect("a node id");
         let cluster = membership.id();
-        let own = authority.certify(cluster, &node).expect("a certificate");
+        let key = KeyPair::generate().expect("a key");
+        let own = authority.certify(cluster, &node, &key).expect("a certificate");
         let trusted = victim_membership(victim);
         let trusted = Authority::load_or_make(&victim.data().join("cluster"), trusted.id());
         let mut roots = RootCertStore::empty();
@@ -225,6 +227,46 @@ fn strangers_are_refused_and_told_of_once() {
     // A stranger's authority, and a forged signature: three attempts each.
     assert_eq!(times_said(&victim, "its certificate is not of this cluster"), 2);
     assert_eq!(victim.get("precious::key").as_deref(), Some("kept"));
+}
+
+#[test]
+fn who_was_removed_cannot_sign_itself_back_in() {
+    let victim = Member::start("victim", &[]);
+    victim.set("precious::key", "kept");
+    let member = Member::join("member", &victim);
+    let mut removed = Member::join("removed", &victim);
+    victim.await_reachable(2);
+    // It keeps the authority, as every member does.
+    let held = removed.data().join("cluster");
+    removed.stop();
+    victim.cortex(&["store", "del", &format!("cluster::nodes::{}", removed.id())]);
+
+    // In the name of a member, under a key of its own.
+    let impostor = Liar::with(&victim, &member.id(), &held);
+    for _ in 0..3 {
+        assert!(impostor.try_connect().is_err(), "it has not the member's key");
+    }
+    await_said(&victim, "its key is not the one that node");
+    assert_eq!(times_said(&victim, "its key is not the one that node"), 1);
+    // In its own name.
+    let back = Liar::with(&victim, &removed.id(), &held);
+    if let Ok(mut stream) = back.try_connect() {
+        back.await_cut(&mut stream);
+    }
+    await_said(&victim, "was removed");
+    // In a name that nobody bears: it is heard, and nothing of it counts.
+    let mut fresh = Liar::with(&victim, "fresh", &held);
+    let mut stream = fresh.connect();
+    let said = fresh.open(&mut stream, now_ms());
+    assert_eq!(said, Body::Refused(Refusal::Unknown));
+    assert_eq!(victim.cortex(&["store", "ls", "cluster::nodes"]).lines().count(), 2);
+    // The member itself is let in, also when it starts again.
+    let mut member = member;
+    member.stop();
+    member.up();
+    victim.await_reachable(1);
+    member.set("still::works", "yes");
+    victim.await_value("still::works", "yes");
 }
 
 #[test]

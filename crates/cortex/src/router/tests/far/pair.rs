@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use async_trait::async_trait;
 use model::node::Member;
 use model::{InstanceState, NodeId, Timestamp, TypedKey};
+use rcgen::KeyPair;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -74,7 +75,8 @@ impl Pair {
         let mut made = Vec::new();
         for (own, other) in [(node(), far_node()), (far_node(), node())] {
             let port = Arc::new(Port {
-                tls: ClusterTls::new(&authority, cluster, &own).unwrap(),
+                tls: ClusterTls::new(&authority, cluster, &own, &KeyPair::generate().unwrap())
+                    .unwrap(),
                 ports: ports.clone(),
                 take: Arc::default(),
                 down: watch::Sender::default(),
@@ -96,6 +98,7 @@ impl Pair {
                     id: id.clone(),
                     joined_at: Timestamp(0),
                     addresses: Vec::new(),
+                    pin: None,
                     unknown: Default::default(),
                 };
                 world.put(TypedKey::Member(id), &member);
