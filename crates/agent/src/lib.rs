@@ -12,3 +12,4 @@ pub mod placement;
 pub mod procfile;
 pub mod restart;
 pub mod source;
+pub mod upgrade;

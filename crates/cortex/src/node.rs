@@ -211,6 +211,7 @@ impl Node {
                 public: is_public.then_some(config.http),
                 threads: config.threads,
                 queue: QueueLimits::default(),
+                listeners: Arc::default(),
             },
             store.clone(),
             id.clone(),

@@ -22,9 +22,9 @@ mod wire;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -42,13 +42,13 @@ use tokio::sync::{Notify, mpsc, watch};
 use self::endpoint::Endpoint;
 use self::far::peer::FarPeer;
 use self::queue::QueueLimits;
-use self::serve::{Command, Scope};
+use self::serve::{Awaited, Command, Stop};
 use self::table::{Application, Table};
 use crate::driver::Clock;
 use crate::faults::Faults;
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
-use crate::shared_port;
+use crate::shared_port::Listeners;
 use crate::store::SharedStore;
 use crate::store::peers::routers::{RouterCall, RouterPeers};
 
@@ -70,6 +70,7 @@ pub struct RouterConfig {
     /// None for one per core.
     pub threads: Option<usize>,
     pub queue: QueueLimits,
+    pub listeners: Arc<Listeners>,
 }
 
 /// What all threads and the control task share.
@@ -80,6 +81,7 @@ pub struct Shared {
     faults: Faults,
     metrics: Metrics,
     public: Option<SocketAddr>,
+    listeners: Arc<Listeners>,
     queue_limits: QueueLimits,
     table: ArcSwap<Table>,
     files: Arc<files::Files>,
@@ -105,6 +107,8 @@ struct Live {
     /// Endpoints of other nodes, as they were described.
     far: BTreeMap<ApplicationName, FarEndpoints>,
     peers: BTreeMap<NodeId, Arc<FarPeer>>,
+    /// Public listeners that accept nothing yet: before the first snapshot there is no route.
+    waiting: Vec<TcpListener>,
     /// Applications' own ports; an error says why one is not open.
     ports: BTreeMap<u16, Result<(), String>>,
 }
@@ -138,8 +142,9 @@ pub fn start(
 ) -> anyhow::Result<RouterHandle> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.threads.unwrap_or(cores).max(1);
-    let bind = |public| shared_port::bind(public, count);
+    let bind = |public| config.listeners.bind(public, count);
     let listeners = config.public.map(bind).transpose()?.unwrap_or_default();
+    let count = count.max(listeners.len());
     let public = listeners.first().map(|first| first.local_addr()).transpose()?;
     let (senders, receivers): (Vec<_>, Vec<_>) =
         (0..count).map(|_| mpsc::channel(COMMANDS_MAX)).unzip();
@@ -151,6 +156,7 @@ pub fn start(
         faults,
         metrics,
         public,
+        listeners: config.listeners.clone(),
         queue_limits: config.queue,
         table: ArcSwap::default(),
         files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),
@@ -158,14 +164,11 @@ pub fn start(
         control: Arc::new(Notify::new()),
         threads: senders,
         serials: AtomicU64::new(1),
-        live: Mutex::default(),
+        live: Mutex::new(Live { waiting: listeners, ..Live::default() }),
         peers: OnceLock::new(),
         members: watch::Sender::default(),
     });
     let mut joins = Vec::new();
-    for (thread, listener) in shared.threads.iter().zip(listeners) {
-        thread.try_send(Command::Listen(Scope::Host, listener))?;
-    }
     for (index, commands) in receivers.into_iter().enumerate() {
         let recorder = shared.metrics.recorder();
         let mut seed = [0; 8];
@@ -255,12 +258,37 @@ impl RouterHandle {
 
     /// Accepts no more, ends what is under way within `limit`, and waits for that. Blocks.
     pub fn stop(&self, limit: Duration) {
-        for thread in &self.shared.threads {
-            thread.try_send(Command::Stop(limit)).ok();
-        }
-        let joins = std::mem::take(&mut *self.joins.lock().unwrap_or_else(PoisonError::into_inner));
+        self.tell_to_stop(Stop { limit, awaits: Awaited::Answers });
+        self.join();
+    }
+
+    /// Accepts no more and lets every client ask once more, within `limit`: its next answer tells
+    /// it to connect again. Needs the store no longer. Returns at once; see `has_left`.
+    pub fn leave(&self, limit: Duration) {
+        self.tell_to_stop(Stop { limit, awaits: Awaited::Connections });
+    }
+
+    /// Whether nothing is under way any more.
+    pub fn has_left(&self) -> bool {
+        self.joins().iter().all(JoinHandle::is_finished)
+    }
+
+    /// Until the limit that `leave` set. Blocks.
+    pub fn join(&self) {
+        let joins = std::mem::take(&mut *self.joins());
         for join in joins {
             join.join().ok();
+        }
+    }
+
+    fn joins(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.joins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell_to_stop(&self, stop: Stop) {
+        self.shared.live.lock().unwrap_or_else(PoisonError::into_inner).waiting.clear();
+        for thread in &self.shared.threads {
+            thread.try_send(Command::Stop(stop)).ok();
         }
     }
 }

@@ -1,7 +1,10 @@
 //! A port that several threads listen on, each for itself: it is taken once without SO_REUSEPORT,
-//! so that a port that somebody has is noticed, and then shared out to the threads.
+//! so that a port that somebody has is noticed, and then shared out to the threads. `Listeners` are
+//! all of a process: an upgrade hands them to the next one, so that no connection is refused.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -9,10 +12,87 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Connections that the kernel holds while all threads are busy; it may hold fewer.
 const BACKLOG: i32 = 4096;
 
+/// By the address that was asked for.
+pub type Bound = BTreeMap<SocketAddr, Vec<TcpListener>>;
+
+/// The listening sockets of a process. A duplicate of each is kept: a listener that a part drops
+/// goes on taking connections into the kernel's queue until it is released here, too.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    open: Bound,
+    /// Of the process before this one, until the part that needs it asks for it.
+    inherited: Bound,
+}
+
+impl Listeners {
+    pub fn inheriting(inherited: Bound) -> Listeners {
+        Listeners { inner: Mutex::new(Inner { open: Bound::new(), inherited }) }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// At least one listener per thread. More, where the process before had more threads: each of
+    /// them may hold connections that wait.
+    pub fn bind(&self, address: SocketAddr, threads: usize) -> anyhow::Result<Vec<TcpListener>> {
+        let inherited = self.inner().inherited.remove(&address).filter(|all| !all.is_empty());
+        let listeners = match inherited {
+            Some(mut listeners) => {
+                let at = listeners[0].local_addr()?;
+                while listeners.len() < threads {
+                    listeners.push(socket(at, true)?.into());
+                }
+                listeners
+            }
+            None => bind(address, threads)?,
+        };
+        self.keep(address, &listeners)?;
+        Ok(listeners)
+    }
+
+    /// One that listens alone, of the process before.
+    pub fn inherited(&self, address: SocketAddr) -> Option<TcpListener> {
+        self.inner().inherited.remove(&address)?.into_iter().next()
+    }
+
+    pub fn keep(&self, address: SocketAddr, listeners: &[TcpListener]) -> anyhow::Result<()> {
+        let duplicates: Result<_, _> = listeners.iter().map(TcpListener::try_clone).collect();
+        self.inner().open.insert(address, duplicates.context("a listener's duplicate")?);
+        Ok(())
+    }
+
+    pub fn release(&self, address: SocketAddr) {
+        self.inner().open.remove(&address);
+    }
+
+    /// All parts have what they need.
+    pub fn release_unclaimed(&self) {
+        for (address, _) in std::mem::take(&mut self.inner().inherited) {
+            tracing::info!(%address, "port.not_needed_any_more");
+        }
+    }
+
+    pub fn release_all(&self) {
+        *self.inner() = Inner::default();
+    }
+
+    /// For the process after this one.
+    pub fn hand_over(&self) -> Bound {
+        let Inner { open, inherited } = std::mem::take(&mut *self.inner());
+        inherited.into_iter().chain(open).collect()
+    }
+}
+
 /// One listener per thread on the same address. The first one is bound and listens alone: the
 /// kernel refuses that to all but one, even among processes of one user. Then it is opened to the
 /// others. So nothing is ever free between the check and the use.
-pub fn bind(address: SocketAddr, threads: usize) -> anyhow::Result<Vec<TcpListener>> {
+fn bind(address: SocketAddr, threads: usize) -> anyhow::Result<Vec<TcpListener>> {
     let first = socket(address, false).with_context(|| {
         format!(
             "port {} on {} cannot be used: another program listens there, or it needs root; \
@@ -68,5 +148,37 @@ mod tests {
         assert!(stream.nodelay().unwrap());
         drop((stream, mine));
         bind(address, 2).unwrap();
+    }
+
+    #[test]
+    fn a_connection_waits_from_one_process_to_the_next() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let first = Listeners::default();
+        let address = first.bind(any, 1).unwrap()[0].local_addr().unwrap();
+        // The part that had it is gone, and nobody has taken this one in.
+        let _client = std::net::TcpStream::connect(address).unwrap();
+        let second = Listeners::inheriting(first.hand_over());
+        let listeners = second.bind(any, 2).unwrap();
+        assert_eq!(listeners.len(), 2);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !listeners.iter().any(|one| one.accept().is_ok()) {
+            assert!(std::time::Instant::now() < deadline, "nothing to accept");
+            std::thread::yield_now();
+        }
+        second.release(any);
+        drop(listeners);
+        assert!(std::net::TcpStream::connect(address).is_err(), "nobody listens any more");
+    }
+
+    #[test]
+    fn what_no_part_asks_for_is_closed() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let first = Listeners::default();
+        let at = first.bind(address, 1).unwrap()[0].local_addr().unwrap();
+        let second = Listeners::inheriting(first.hand_over());
+        std::net::TcpStream::connect(at).unwrap();
+        second.release_unclaimed();
+        assert!(std::net::TcpStream::connect(at).is_err());
+        assert!(second.inherited(address).is_none());
     }
 }

@@ -194,6 +194,12 @@ pub enum TypedKey {
     Drained(NodeId),
     NodeInfo(NodeId),
     NodeLoad(NodeId),
+    /// The binary that all nodes are to run.
+    Roll,
+    /// Its bytes.
+    Binary(ContentHash),
+    /// How far one node is with that.
+    NodeUpgrade(NodeId),
     Board(Board),
 }
 
@@ -235,6 +241,9 @@ impl TypedKey {
             TypedKey::Drained(node) => format!("cluster::drained::{node}"),
             TypedKey::NodeInfo(node) => format!("node::{node}::info"),
             TypedKey::NodeLoad(node) => format!("node::{node}::load"),
+            TypedKey::Roll => "cluster::upgrade".into(),
+            TypedKey::Binary(hash) => format!("cluster::binary::{hash}"),
+            TypedKey::NodeUpgrade(node) => format!("node::{node}::upgrade"),
             TypedKey::Board(board) => {
                 let (word, id, generation) = match board {
                     Board::Drained(id, generation) => ("drained", id, generation),
@@ -284,6 +293,9 @@ impl TypedKey {
             ["cluster", "drained", node] => TypedKey::Drained(node.parse().ok()?),
             ["node", node, "info"] => TypedKey::NodeInfo(node.parse().ok()?),
             ["node", node, "load"] => TypedKey::NodeLoad(node.parse().ok()?),
+            ["cluster", "upgrade"] => TypedKey::Roll,
+            ["cluster", "binary", hash] => TypedKey::Binary(hash.parse().ok()?),
+            ["node", node, "upgrade"] => TypedKey::NodeUpgrade(node.parse().ok()?),
             ["local", word, app, process, slot, generation] => {
                 let id = instance(app, process, slot)?;
                 let generation = generation.parse().ok()?;
@@ -318,7 +330,10 @@ impl TypedKey {
             | TypedKey::Guest(_)
             | TypedKey::Drained(_)
             | TypedKey::NodeInfo(_)
-            | TypedKey::NodeLoad(_) => None,
+            | TypedKey::NodeLoad(_)
+            | TypedKey::Roll
+            | TypedKey::Binary(_)
+            | TypedKey::NodeUpgrade(_) => None,
         }
     }
 }
@@ -385,7 +400,10 @@ mod tests {
             TypedKey::Member(node.clone()),
             TypedKey::Guest(node.clone()),
             TypedKey::NodeInfo(node.clone()),
-            TypedKey::NodeLoad(node),
+            TypedKey::NodeLoad(node.clone()),
+            TypedKey::Roll,
+            TypedKey::Binary(ContentHash([9; 32])),
+            TypedKey::NodeUpgrade(node),
             TypedKey::Board(Board::Drained(id.clone(), 4)),
             TypedKey::Board(Board::Memory(id.clone(), 4)),
             TypedKey::Board(Board::Suspect(id, 4)),

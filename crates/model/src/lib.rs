@@ -16,6 +16,7 @@ pub mod release;
 pub mod role;
 pub mod rollout;
 pub mod time;
+pub mod upgrade;
 pub mod value;
 
 pub use application::{ApplicationSpec, ProcessSpec};

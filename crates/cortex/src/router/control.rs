@@ -22,7 +22,6 @@ use super::queue::Queue;
 use super::serve::{Command, Scope};
 use super::table::{Application, Roots, Table};
 use super::{Live, Shared};
-use crate::shared_port;
 use crate::store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
 
 /// The name of this part's fail point.
@@ -39,8 +38,13 @@ pub async fn run(shared: Arc<Shared>, store: SharedStore) -> anyhow::Result<()> 
     let (sender, mut changes) = mpsc::channel(CHANGES_MAX);
     let watching = watch(store.clone(), prefixes(&shared.node), sender);
     let mut down = shared.peers.get().map(|peers| peers.down());
-    let mut control =
-        Control { book: Book::new(shared.node.clone()), told: BTreeSet::new(), shared, store };
+    let mut control = Control {
+        book: Book::new(shared.node.clone()),
+        read: false,
+        told: BTreeSet::new(),
+        shared,
+        store,
+    };
     tokio::select! {
         result = watching => result,
         result = control.follow(&mut changes, &mut down) => result,
@@ -95,6 +99,8 @@ struct Control {
     shared: Arc<Shared>,
     store: SharedStore,
     book: Book,
+    /// Whether the book has everything that is stored.
+    read: bool,
     /// Drained incarnations that the board already names.
     told: BTreeSet<IncarnationKey>,
 }
@@ -126,7 +132,10 @@ impl Control {
             for change in batch.drain(..) {
                 match change {
                     Change::One(key, value) => affected.extend(self.note(&key, value.as_ref())),
-                    Change::ReadAgain => affected.extend(self.read_all().await?),
+                    Change::ReadAgain => {
+                        affected.extend(self.read_all().await?);
+                        self.read = true;
+                    }
                 }
             }
             if let Some(down) = down {
@@ -135,7 +144,9 @@ impl Control {
             }
             self.know_peers();
             self.publish(affected);
-            self.listen().await;
+            if self.read {
+                self.listen().await;
+            }
             self.tell_drained().await?;
         }
     }
@@ -342,9 +353,18 @@ impl Control {
         let mut commands = Vec::new();
         {
             let mut live = self.live();
+            let waiting = std::mem::take(&mut live.waiting);
+            commands.extend(
+                self.shared
+                    .threads
+                    .iter()
+                    .zip(waiting)
+                    .map(|(thread, listener)| (thread, Command::Listen(Scope::Host, listener))),
+            );
             live.ports.retain(|port, state| {
                 let keep = wanted.contains_key(port);
                 if !keep && state.is_ok() {
+                    self.shared.listeners.release(SocketAddr::new(public.ip(), *port));
                     commands.extend(
                         self.shared
                             .threads
@@ -359,7 +379,7 @@ impl Control {
                     continue;
                 }
                 let address = SocketAddr::new(public.ip(), port);
-                match shared_port::bind(address, self.shared.threads.len()) {
+                match self.shared.listeners.bind(address, self.shared.threads.len()) {
                     Ok(listeners) => {
                         let listeners = self.shared.threads.iter().zip(listeners);
                         commands.extend(listeners.map(|(thread, listener)| {
@@ -378,6 +398,7 @@ impl Control {
                 }
             }
         }
+        self.shared.listeners.release_unclaimed();
         for (thread, command) in commands {
             thread.send(command).await.ok();
         }

@@ -44,8 +44,24 @@ pub enum Command {
     Unlisten(Scope),
     /// The router of another member has requests for this one.
     Far(Box<RouterCall>),
-    /// Accept no more, finish what is under way, for this long at most.
-    Stop(Duration),
+    /// Accept no more, finish what is under way.
+    Stop(Stop),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Stop {
+    /// Then whatever is left is cut.
+    pub limit: Duration,
+    pub awaits: Awaited,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// Requests that are under way.
+    Answers,
+    /// Also that clients with nothing under way ask once more, and hear that they are to connect
+    /// again: closing on one that is just about to ask would lose its request.
+    Connections,
 }
 
 pub struct Thread {
@@ -133,7 +149,7 @@ pub fn run(
     local.block_on(&runtime, async {
         let mut listeners: HashMap<Scope, AbortHandle> = HashMap::new();
         let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
-        let limit = loop {
+        let stop = loop {
             tokio::select! {
                 _ = sweep.tick() => thread.pool.sweep(),
                 command = commands.recv() => match command {
@@ -150,15 +166,15 @@ pub fn run(
                         }
                     }
                     Some(Command::Far(call)) => take_call(&thread, *call),
-                    Some(Command::Stop(limit)) => break limit,
-                    None => break Duration::ZERO,
+                    Some(Command::Stop(stop)) => break stop,
+                    None => break Stop { limit: Duration::ZERO, awaits: Awaited::Answers },
                 },
             }
         };
         thread.stopping.set(true);
         listeners.values().for_each(AbortHandle::abort);
         thread.leaving.notify_waiters();
-        let deadline = Instant::now() + limit;
+        let deadline = Instant::now() + stop.limit;
         loop {
             // Those that were told to leave are busy with that at the next look.
             tokio::time::sleep(STOP_CHECK).await;
@@ -167,7 +183,11 @@ pub fn run(
                     take_call(&thread, *call);
                 }
             }
-            if thread.busy.get() == 0 || Instant::now() >= deadline {
+            let left = match stop.awaits {
+                Awaited::Answers => thread.busy.get(),
+                Awaited::Connections => thread.connections.get(),
+            };
+            if left == 0 || Instant::now() >= deadline {
                 break;
             }
         }

@@ -32,6 +32,7 @@ use self::tls::Certificate;
 use super::SharedStore;
 use super::bus::Bus;
 use crate::driver::Clock;
+use crate::shared_port::Listeners;
 
 /// The port of the face on loopback.
 pub const PORT_DEFAULT: u16 = 8206;
@@ -55,6 +56,7 @@ pub struct FaceConfig {
     pub tcp: Option<SocketAddr>,
     pub unix: Option<PathBuf>,
     pub tls: Option<(SocketAddr, Certificate)>,
+    pub listeners: Arc<Listeners>,
 }
 
 /// What all connections share.
@@ -143,9 +145,10 @@ pub fn start(
         listeners.iter_mut().zip(bound).for_each(|(its, listener)| its.push(listener));
         address
     };
-    let tcp = config.tcp.map(|address| deal(Listener::tcp(address, count)?)).transpose()?;
+    let of = config.listeners.clone();
+    let tcp = config.tcp.map(|address| deal(Listener::tcp(address, &of, count)?)).transpose()?;
     let tls = config.tls.as_ref().map(|(address, certificate)| {
-        deal(Listener::tls(*address, &tls::acceptor(certificate)?, count)?)
+        deal(Listener::tls(*address, &tls::acceptor(certificate)?, &of, count)?)
     });
     let tls = tls.transpose()?;
     if let Some(path) = &config.unix {

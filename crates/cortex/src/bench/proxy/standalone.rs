@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use model::application::Settings;
@@ -69,6 +70,7 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
             public: Some(args.listen),
             threads: Some(1),
             queue: QueueLimits::default(),
+            listeners: Arc::default(),
         },
         store.clone(),
         world.node.clone(),

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use self::pair::{Pair, far_node};
 use super::world::{Backend, DEADLINE, ok, wait};
 use crate::router::queue::QueueLimits;
+use crate::router::serve::{Awaited, Command, Stop};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 const LARGE: usize = 10 << 20;
@@ -304,7 +305,8 @@ async fn a_router_that_stops_fails_nobody() {
     // Its idle connection ends with the word that nothing was passed on.
     let stopping = pair.far.router.shared.clone();
     for thread in &stopping.threads {
-        thread.try_send(crate::router::serve::Command::Stop(DEADLINE)).unwrap();
+        let stop = Stop { limit: DEADLINE, awaits: Awaited::Answers };
+        thread.try_send(Command::Stop(stop)).unwrap();
     }
     wait(|| stopping.threads.iter().all(|thread| thread.is_closed())).await;
     client.send(&post("two")).await;

@@ -191,7 +191,8 @@ impl World {
         let store = Arc::new(MemoryStore::default());
         let (metrics, faults) = (Metrics::default(), Faults::default());
         let public = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = RouterConfig { public: Some(public), threads: Some(threads), queue };
+        let (public, listeners) = (Some(public), Arc::default());
+        let config = RouterConfig { public, threads: Some(threads), queue, listeners };
         let router = start(
             &config,
             store.clone(),

@@ -19,7 +19,7 @@ use super::FaceContext;
 use super::connection::Connection;
 use super::gathering::Bell;
 use super::wire::Wire;
-use crate::shared_port;
+use crate::shared_port::Listeners;
 
 /// Connections that the kernel keeps while they wait.
 const BACKLOG: i32 = 4096;
@@ -41,23 +41,28 @@ enum Kind {
 
 impl Listener {
     /// One for each thread.
-    pub fn tcp(address: SocketAddr, threads: usize) -> anyhow::Result<Vec<Listener>> {
+    pub fn tcp(
+        address: SocketAddr,
+        listeners: &Listeners,
+        threads: usize,
+    ) -> anyhow::Result<Vec<Listener>> {
         if !address.ip().is_loopback() {
             bail!(
                 "{address} is not on loopback, and without TLS everybody there could read along: \
                  use --tls for addresses that others can reach"
             );
         }
-        let bound = shared_port::bind(address, threads)?.into_iter();
+        let bound = listeners.bind(address, threads)?.into_iter();
         Ok(bound.map(|socket| Listener { socket: socket.into(), kind: Kind::Tcp }).collect())
     }
 
     pub fn tls(
         address: SocketAddr,
         acceptor: &TlsAcceptor,
+        listeners: &Listeners,
         threads: usize,
     ) -> anyhow::Result<Vec<Listener>> {
-        let bound = shared_port::bind(address, threads)?.into_iter();
+        let bound = listeners.bind(address, threads)?.into_iter();
         let tls = || Kind::Tls(acceptor.clone());
         Ok(bound.map(|socket| Listener { socket: socket.into(), kind: tls() }).collect())
     }

@@ -41,6 +41,7 @@ impl Server {
             tcp: Some(any),
             unix: Some(directory.path().join("socket")),
             tls: Some((any, tls.unwrap())),
+            listeners: Arc::default(),
         };
         let node = "n1".parse().unwrap();
         let face = super::start(config, store.clone(), bus.clone(), node, clock).unwrap();

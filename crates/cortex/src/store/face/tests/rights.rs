@@ -106,6 +106,7 @@ fn a_default_user_locks_local_connections_too() {
 
 #[test]
 fn addresses_that_others_reach_need_tls() {
-    let error = super::super::Listener::tcp("0.0.0.0:0".parse().unwrap(), 1).err().unwrap();
+    let any = "0.0.0.0:0".parse().unwrap();
+    let error = super::super::Listener::tcp(any, &Default::default(), 1).err().unwrap();
     assert!(error.to_string().contains("--tls"), "{error}");
 }

@@ -1,0 +1,202 @@
+//! One node's trial of another binary: healthy for a while, and it stays; not so within the limit,
+//! or ended, and the node returns to the binary from before. The process from before drives it.
+
+use std::collections::BTreeSet;
+
+use model::Timestamp;
+use model::value::ContentHash;
+
+/// It must be healthy for so long without a break.
+pub const HELD_MS: u64 = 2_000;
+/// A large store is opened within it, on a slow disk too.
+pub const LIMIT_MS: u64 = 120_000;
+/// Less would give no binary a chance.
+pub const LIMIT_MIN_MS: u64 = 5_000;
+/// Nobody waits longer for a node that does not serve.
+pub const LIMIT_MAX_MS: u64 = 600_000;
+
+/// What a node says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vitals {
+    /// None: it does not know yet.
+    pub binary: Option<ContentHash>,
+    /// Whether it has taken hold of what ran before.
+    pub adopted: bool,
+    /// Instances that it has claimed, and of these the ready ones.
+    pub claimed: BTreeSet<String>,
+    pub ready: BTreeSet<String>,
+    /// Public addresses that are open.
+    pub ports: BTreeSet<String>,
+    /// Other nodes that it finds alive.
+    pub peers: usize,
+}
+
+impl Vitals {
+    /// What is not as it was; none when all is well.
+    fn lacks(&self, before: &Vitals, binary: ContentHash) -> Option<String> {
+        match self.binary {
+            Some(running) if running == binary => {}
+            Some(_) => return Some("another binary runs than the one to be tried".into()),
+            None => return Some("it does not know yet which binary it is".into()),
+        }
+        if !self.adopted {
+            return Some("it has not taken hold yet of what runs".into());
+        }
+        let gone = |one: &&String| self.claimed.contains(*one) && !self.ready.contains(*one);
+        if let Some(one) = before.ready.iter().find(gone) {
+            return Some(format!("{one} is not ready"));
+        }
+        if let Some(port) = before.ports.difference(&self.ports).next() {
+            return Some(format!("{port} is not open"));
+        }
+        if before.peers > 0 && self.peers == 0 {
+            return Some("it reaches no other node".into());
+        }
+        None
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Said(Vitals),
+    /// It does not answer, and how.
+    Silent(String),
+    /// Its process is gone, and how.
+    Ended(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    GoOn,
+    /// The new binary stays.
+    Keep,
+    /// Back to the one from before, and why.
+    Return(String),
+}
+
+#[derive(Clone, Debug)]
+pub struct Trial {
+    binary: ContentHash,
+    before: Vitals,
+    deadline: Timestamp,
+    limit_ms: u64,
+    healthy_since: Option<Timestamp>,
+    lacks: String,
+}
+
+impl Trial {
+    pub fn begin(now: Timestamp, limit_ms: u64, binary: ContentHash, before: Vitals) -> Trial {
+        Trial {
+            binary,
+            before,
+            deadline: Timestamp(now.0.saturating_add(limit_ms)),
+            limit_ms,
+            healthy_since: None,
+            lacks: "it said nothing".into(),
+        }
+    }
+
+    pub fn handle(&mut self, now: Timestamp, event: Event) -> Verdict {
+        let lacks = match event {
+            Event::Ended(how) => return Verdict::Return(format!("the new binary {how}")),
+            Event::Silent(how) => Some(how),
+            Event::Said(vitals) => vitals.lacks(&self.before, self.binary),
+        };
+        match lacks {
+            None => {
+                let since = *self.healthy_since.get_or_insert(now);
+                if now.0 >= since.0.saturating_add(HELD_MS) {
+                    return Verdict::Keep;
+                }
+            }
+            Some(lacks) => {
+                self.healthy_since = None;
+                self.lacks = lacks;
+            }
+        }
+        self.tick(now)
+    }
+
+    pub fn tick(&self, now: Timestamp) -> Verdict {
+        if now < self.deadline {
+            return Verdict::GoOn;
+        }
+        let seconds = self.limit_ms.div_ceil(1000);
+        let why = match self.healthy_since {
+            Some(_) => "it was not healthy for long enough",
+            None => &self.lacks,
+        };
+        Verdict::Return(format!("the new binary was not healthy within {seconds} s: {why}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BINARY: ContentHash = ContentHash([2; 32]);
+
+    fn set(words: &[&str]) -> BTreeSet<String> {
+        words.iter().map(|word| word.to_string()).collect()
+    }
+
+    fn well() -> Vitals {
+        Vitals {
+            binary: Some(BINARY),
+            adopted: true,
+            claimed: set(&["a/web.1", "a/web.2"]),
+            ready: set(&["a/web.1", "a/web.2"]),
+            ports: set(&["127.0.0.1:80"]),
+            peers: 1,
+        }
+    }
+
+    fn trial() -> Trial {
+        let before = Vitals { binary: Some(ContentHash([1; 32])), ..well() };
+        Trial::begin(Timestamp(0), 10_000, BINARY, before)
+    }
+
+    fn check(lacking: Vitals, needle: &str) {
+        let mut trial = trial();
+        let verdict = trial.handle(Timestamp(9_999), Event::Said(lacking));
+        assert_eq!(verdict, Verdict::GoOn, "{needle}");
+        let Verdict::Return(why) = trial.tick(Timestamp(10_000)) else { panic!("{needle}") };
+        assert!(why.contains(needle) && why.contains("10 s"), "{why}");
+    }
+
+    #[test]
+    fn it_stays_after_it_was_healthy_for_a_while() {
+        let mut trial = trial();
+        let mut at = |ms, event| trial.handle(Timestamp(ms), event);
+        assert_eq!(at(100, Event::Said(well())), Verdict::GoOn);
+        assert_eq!(at(200, Event::Silent("no answer".into())), Verdict::GoOn);
+        assert_eq!(at(300, Event::Said(well())), Verdict::GoOn);
+        assert_eq!(at(299 + HELD_MS, Event::Said(well())), Verdict::GoOn, "it had a break");
+        assert_eq!(at(300 + HELD_MS, Event::Said(well())), Verdict::Keep);
+    }
+
+    #[test]
+    fn what_is_missing_brings_the_old_one_back() {
+        check(Vitals { binary: None, ..well() }, "which binary");
+        check(Vitals { binary: Some(ContentHash([1; 32])), ..well() }, "another binary");
+        check(Vitals { adopted: false, ..well() }, "taken hold");
+        check(Vitals { ready: set(&["a/web.1"]), ..well() }, "a/web.2 is not ready");
+        check(Vitals { ports: set(&[]), ..well() }, "127.0.0.1:80 is not open");
+        check(Vitals { peers: 0, ..well() }, "no other node");
+        check(well(), "not healthy for long enough");
+    }
+
+    #[test]
+    fn what_went_elsewhere_is_not_missed() {
+        let moved = Vitals { claimed: set(&["a/web.1"]), ready: set(&["a/web.1"]), ..well() };
+        assert_eq!(moved.lacks(&well(), BINARY), None);
+    }
+
+    #[test]
+    fn one_that_ends_is_given_up_at_once() {
+        let verdict = trial().handle(Timestamp(5), Event::Ended("ended with 1".into()));
+        assert_eq!(verdict, Verdict::Return("the new binary ended with 1".into()));
+        assert!(matches!(trial().tick(Timestamp(10_000)), Verdict::Return(why)
+            if why.contains("it said nothing")));
+    }
+}
