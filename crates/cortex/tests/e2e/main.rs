@@ -20,6 +20,7 @@ mod large_values;
 mod leases;
 mod machine;
 mod measurements;
+mod netns;
 mod nextjs;
 mod node;
 mod nodes;

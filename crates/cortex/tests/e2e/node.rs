@@ -15,6 +15,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::machine::{Identity, free_port, identity, kill, processes_below};
+use crate::netns::lab::Host;
 use crate::outside::Site;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
@@ -24,6 +25,14 @@ const COMMAND_DEADLINE: Duration = Duration::from_secs(600);
 pub fn binary() -> PathBuf {
     let path = std::env::var_os("CORTEX_BIN").map(PathBuf::from);
     path.unwrap_or_else(|| env!("CARGO_BIN_EXE_cortex").into())
+}
+
+/// The binary, on the host that `enter` leads to.
+pub fn command_within(enter: &[String]) -> Command {
+    let Some((first, rest)) = enter.split_first() else { return Command::new(binary()) };
+    let mut command = Command::new(first);
+    command.args(rest).arg(binary());
+    command
 }
 
 /// What one command did.
@@ -109,6 +118,9 @@ impl Row {
 pub struct Node {
     pub directory: TempDir,
     pub http_port: u16,
+    http_ip: String,
+    /// What its command line begins with, where it runs on a network of its own.
+    enter: Vec<String>,
     options: Vec<String>,
     child: Option<Child>,
     starts: u32,
@@ -126,11 +138,30 @@ impl Node {
         Node::start_in(directory, options)
     }
 
+    /// On a host of its own, with the usual ports.
+    pub fn start_at(host: &Host, options: &[&str]) -> Node {
+        let directory = TempDir::with_prefix("cortex-e2e-").expect("a temporary directory");
+        let listen = format!("{}:8205", host.address);
+        let options = [&["--listen", &listen], options].concat();
+        Node::start_where(directory, host.enter(), (&host.address, 8080), &options)
+    }
+
     /// `directory/data` may exist already.
     pub fn start_in(directory: TempDir, options: &[&str]) -> Node {
+        Node::start_where(directory, Vec::new(), ("127.0.0.1", free_port()), options)
+    }
+
+    fn start_where(
+        directory: TempDir,
+        enter: Vec<String>,
+        http: (&str, u16),
+        options: &[&str],
+    ) -> Node {
         let mut node = Node {
             directory,
-            http_port: free_port(),
+            http_port: http.1,
+            http_ip: http.0.into(),
+            enter,
             options: options.iter().map(|option| option.to_string()).collect(),
             child: None,
             starts: 0,
@@ -150,10 +181,14 @@ impl Node {
     }
 
     pub fn up_command(&self) -> Command {
-        let mut command = Command::new(binary());
+        let mut command = command_within(&self.enter);
         command.arg("up").arg("--data-dir").arg(self.data());
-        command.args(["--http", &format!("127.0.0.1:{}", self.http_port)]).args(&self.options);
+        command.args(["--http", &self.http_address()]).args(&self.options);
         command
+    }
+
+    pub fn http_address(&self) -> String {
+        format!("{}:{}", self.http_ip, self.http_port)
     }
 
     /// Starts the node and returns when it answers commands.

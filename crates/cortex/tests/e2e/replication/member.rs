@@ -13,7 +13,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::machine::{free_port, kill};
-use crate::node::{Outcome, binary, run};
+use crate::netns::lab::Host;
+use crate::node::{Outcome, binary, command_within, run};
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 /// A reply of a loaded machine; reached only when something is wrong.
@@ -22,7 +23,9 @@ const REPLY_DEADLINE: Duration = Duration::from_secs(60);
 pub struct Member {
     pub name: &'static str,
     directory: TempDir,
-    port: u16,
+    address: String,
+    /// What its command line begins with, where it runs on a network of its own.
+    enter: Vec<String>,
     options: Vec<String>,
     child: Option<Child>,
     starts: u32,
@@ -30,15 +33,37 @@ pub struct Member {
 
 impl Member {
     pub fn start(name: &'static str, options: &[&str]) -> Member {
+        Member::start_where(name, format!("127.0.0.1:{}", free_port()), Vec::new(), options)
+    }
+
+    /// On a host of its own, with the usual port.
+    pub fn start_at(name: &'static str, host: &Host, options: &[&str]) -> Member {
+        Member::start_where(name, format!("{}:8205", host.address), host.enter(), options)
+    }
+
+    fn start_where(
+        name: &'static str,
+        address: String,
+        enter: Vec<String>,
+        options: &[&str],
+    ) -> Member {
         let directory = TempDir::with_prefix("cortex-e2e-").expect("a temporary directory");
-        let (port, options) = (free_port(), options.iter().map(ToString::to_string).collect());
-        let mut member = Member { name, directory, port, options, child: None, starts: 0 };
+        let options = options.iter().map(ToString::to_string).collect();
+        let mut member =
+            Member { name, directory, address, enter, options, child: None, starts: 0 };
         member.up();
         member
     }
 
+    pub fn join_at(name: &'static str, host: &Host, other: &Member) -> Member {
+        Member::joined(Member::start_at(name, host, &["--join", &other.invitation()]))
+    }
+
     pub fn join(name: &'static str, other: &Member) -> Member {
-        let member = Member::start(name, &["--join", &other.invitation()]);
+        Member::joined(Member::start(name, &["--join", &other.invitation()]))
+    }
+
+    fn joined(member: Member) -> Member {
         wait_for("the new member to have everything", STATE_DEADLINE, || {
             let peers = member.peers();
             let joined = peers["state"] == "member" || peers["state"] == "catching up";
@@ -56,7 +81,7 @@ impl Member {
     }
 
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        self.address.clone()
     }
 
     fn socket(&self) -> PathBuf {
@@ -65,7 +90,7 @@ impl Member {
 
     fn serve(&self) -> Command {
         let log = File::create(self.log_path()).expect("a file for its output");
-        let mut command = Command::new(binary());
+        let mut command = command_within(&self.enter);
         command.args(["store", "serve", "--verbose", "--redis", "none", "--unix"]);
         command.arg(self.socket()).arg("--data-dir").arg(self.data());
         command.args(["--listen", &self.address()]).args(&self.options);
