@@ -44,6 +44,7 @@ use crate::store::bus::Bus;
 use crate::store::face::FaceConfig;
 use crate::store::open::Options;
 use crate::store::peers::{self, PeerOptions, Peers, roster};
+use crate::store::remote;
 
 /// How one node runs. Validated where the command line is read.
 #[derive(Clone, Debug)]
@@ -77,12 +78,18 @@ pub async fn run(config: NodeConfig, started: &Started) -> anyhow::Result<()> {
     let _lock = identity::lock(&layout)?;
     identity::socket_directory(&layout)?;
     let id = identity::node_id(&layout)?;
-    let roles = roles::settle(&layout, config.roles.as_ref(), &config.store)?;
+    let roles =
+        roles::settle(&layout, config.roles.as_ref(), &config.store, config.peers.join.is_some())?;
     let (clock, faults) = (Clock::start(), Faults::default());
     let options = Options::with_faults(faults.clone());
-    let prepared = peers::prepare(&layout, &id, &config.peers).await?;
+    let is_guest = config.store == Backend::Local && !roles.has(Role::Store);
+    let asked = PeerOptions { guest: is_guest, ..config.peers.clone() };
+    let prepared = peers::prepare(&layout, &id, &asked).await?;
     roles::keep(&layout, &roles)?;
-    let store = config.store.open(&layout, id.clone(), clock, options).await?;
+    let store = match is_guest {
+        true => remote::open(&layout, id.clone(), clock, options).await?,
+        false => config.store.open(&layout, id.clone(), clock, options).await?,
+    };
     let bus = Arc::new(Bus::default());
     let of = (layout.clone(), id.clone());
     let peers = Peers::open(prepared, of.0, of.1, clock, store.clone(), bus.clone()).await?;
@@ -95,17 +102,20 @@ pub async fn run(config: NodeConfig, started: &Started) -> anyhow::Result<()> {
     let said = {
         let (store, config, id) = (store.clone(), config.clone(), id.clone());
         let roles = roles.clone();
-        async move { announce(store, &config, &id, roles, clock, joining).await }
+        move || {
+            let (store, config) = (store.clone(), config.clone());
+            let (id, roles) = (id.clone(), roles.clone());
+            // Whoever joins is entered by the node that lets it in, and whoever was removed by
+            // nobody.
+            let enters = !joining && !is_guest;
+            async move { announce(store, &config, &id, roles, clock, enters).await }
+        }
     };
-    if joining {
-        // Writes wait until this node has what its cluster has.
-        tokio::spawn(async move {
-            if let Err(error) = said.await {
-                tracing::error!(error = format!("{error:#}"), "node.not_announced");
-            }
-        });
+    if joining || is_guest {
+        // Writes wait until this node has what its cluster has, or has found whose store it uses.
+        tokio::spawn(supervise("announce", said));
     } else {
-        said.await?;
+        said().await?;
     }
     let face = config.redis.map(|address| {
         let face = FaceConfig { tcp: Some(address), ..FaceConfig::default() };
@@ -314,10 +324,9 @@ async fn announce(
     node: &NodeId,
     roles: Roles,
     clock: Clock,
-    joining: bool,
+    enters: bool,
 ) -> anyhow::Result<()> {
-    // Whoever joins is entered by the node that lets it in, and whoever was removed by nobody.
-    if !joining && !roster::was_ever_entered(&*store, node).await? {
+    if enters && !roster::was_ever_entered(&*store, node).await? {
         roster::enter(&*store, node, Vec::new(), None, clock.now()).await?;
     }
     let system = rustix::system::sysinfo();

@@ -18,6 +18,7 @@ mod missing;
 pub mod open;
 pub mod peers;
 mod recovery;
+pub mod remote;
 pub mod replication;
 mod segment;
 mod snapshot;
@@ -43,6 +44,7 @@ use self::bulk::ValueName;
 use self::bulk::desk::Desk;
 use self::bulk::reader::ValueReader;
 pub use self::open::{OpenError, open};
+use self::remote::Guest;
 use self::replication::Replication;
 pub use self::values::ValueWriter;
 use self::values::blocking;
@@ -364,6 +366,10 @@ pub trait Store: Send + Sync + 'static {
     async fn squash(&self, before: Timestamp) -> Result<(), StoreError>;
     /// None where something else keeps the members together.
     fn replication(&self) -> Option<Replication> {
+        None
+    }
+    /// Where this is the store of another node.
+    fn guest(&self) -> Option<Guest> {
         None
     }
     /// Writes what waits, marks the log as closed and frees the directory. Later writes fail.

@@ -73,6 +73,8 @@ pub(super) struct Cluster {
     holders: BTreeMap<ApplicationName, NodeId>,
     /// What became of this node itself, as far as it is no member like the others.
     standing: Option<String>,
+    /// Whose store this node uses, if it keeps none.
+    uses: Option<NodeId>,
 }
 
 impl Cluster {
@@ -88,6 +90,7 @@ impl Cluster {
             notes: BTreeMap::new(),
             holders: holders(store).await?,
             standing: None,
+            uses: None,
         };
         for entry in store.prefix(&roster::prefix()).await? {
             let Some(node) = roster::node_of(&entry.key) else { continue };
@@ -116,6 +119,7 @@ impl Cluster {
     async fn ask(&mut self, peers: &Peers) -> Result<(), Problem> {
         self.alive = Some(peers.alive().borrow().clone());
         self.seen = peers.seen();
+        self.uses = peers.store_in_use();
         let status = peers.status().await;
         let status = status.map_err(|error| Problem::internal(format!("{error:#}")))?;
         if matches!(status.state.as_str(), "joining" | "removed") {
@@ -240,6 +244,7 @@ impl Cluster {
                 Some(info) => info.roles.names(),
                 None => vec!["store".into()],
             },
+            store_node: self.uses.as_ref().filter(|_| self.is_here(id)).map(NodeId::to_string),
             addresses: records.addresses.clone(),
             http: info.filter(|info| info.roles.has(Role::Router)).map(|info| info.http.clone()),
             load_percent: records.load.as_ref().map(|load| load.percent),

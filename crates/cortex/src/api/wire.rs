@@ -225,6 +225,9 @@ pub struct NodeRow {
     /// It is the one that answers.
     pub here: bool,
     pub roles: Vec<String>,
+    /// The node whose store it uses: known of the one that answers, where that keeps none itself.
+    #[serde(default)]
+    pub store_node: Option<String>,
     pub addresses: Vec<String>,
     pub http: Option<String>,
     pub load_percent: Option<u32>,

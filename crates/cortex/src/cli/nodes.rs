@@ -101,6 +101,11 @@ async fn list(session: &Session, json: Json) -> anyhow::Result<()> {
             output::complain(&format!("{}: {note}", row.id));
         }
     }
+    if let Some(row) = rows.iter().find(|row| row.here)
+        && let Some(other) = &row.store_node
+    {
+        output::say(&format!("Node {} keeps no store and uses that of node {other}.", row.id));
+    }
     if rows.len() == 1 {
         output::say("It is alone; `cortex nodes invite` lets another machine join.");
     }

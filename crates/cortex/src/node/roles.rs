@@ -17,6 +17,7 @@ pub fn settle(
     layout: &DataDirectory,
     asked: Option<&Roles>,
     store: &Backend,
+    joins: bool,
 ) -> anyhow::Result<Roles> {
     let kept = read(layout)?;
     let before = kept.clone().unwrap_or_default();
@@ -27,7 +28,7 @@ pub fn settle(
     let keeps = roles.has(Role::Store);
     match Membership::load(&layout.cluster())? {
         None => ensure!(
-            keeps,
+            keeps || joins,
             "a node without the role 'store' needs a cluster whose store it uses: make an \
              invitation on a node that keeps the store (`cortex nodes invite`) and start this one \
              with --join and it"
@@ -77,7 +78,7 @@ mod tests {
 
     fn check(layout: &DataDirectory, asked: &str, expected: Result<&str, &str>) {
         let asked = (!asked.is_empty()).then(|| asked.parse().unwrap());
-        let settled = settle(layout, asked.as_ref(), &Backend::Local);
+        let settled = settle(layout, asked.as_ref(), &Backend::Local, false);
         match (settled, expected) {
             (Ok(roles), Ok(expected)) => assert_eq!(roles.to_string(), expected),
             (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),

@@ -17,6 +17,7 @@ mod outbox;
 mod revocable;
 pub mod roster;
 pub mod routers;
+mod side;
 pub mod status;
 pub mod tls;
 
@@ -32,10 +33,10 @@ use tokio::sync::watch;
 use self::identity::{Authority, Membership};
 use self::invitation::{Secret, Token};
 pub use self::net::Net;
+use self::side::Side;
 use self::status::ClusterStatus;
+use super::SharedStore;
 use super::bus::Bus;
-use super::replication::Replication;
-use super::{SharedStore, Watch, WatchEvent};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 
@@ -50,6 +51,8 @@ pub struct PeerOptions {
     /// Told to others in place of where this node listens.
     pub advertise: Option<SocketAddr>,
     pub join: Option<Token>,
+    /// This node keeps no store.
+    pub guest: bool,
 }
 
 /// What is settled before the store is opened.
@@ -78,7 +81,7 @@ pub async fn prepare(
         None => asked,
     };
     if let Some(token) = &options.join {
-        join::redeem(&dir, token, node, listen, options.advertise).await?;
+        join::redeem(&dir, token, node, listen, options).await?;
     } else if options.listen.is_some() && before != Some(listen) {
         let held = held.map_or_else(|| Membership::load_or_found(&dir), Ok)?;
         Membership { listen: Some(listen), ..held }.save(&dir)?;
@@ -91,7 +94,7 @@ pub struct Peers {
     node: NodeId,
     clock: Clock,
     store: SharedStore,
-    replication: Replication,
+    side: Side,
     bus: Arc<Bus>,
     listen: SocketAddr,
     advertise: Option<SocketAddr>,
@@ -122,10 +125,14 @@ impl Peers {
         store: SharedStore,
         bus: Arc<Bus>,
     ) -> anyhow::Result<Option<Arc<Peers>>> {
-        let Some(replication) = store.replication() else { return Ok(None) };
+        let side = match (store.replication(), store.guest()) {
+            (Some(replication), _) => Side::Keeper(replication),
+            (None, Some(guest)) => Side::Guest(guest),
+            (None, None) => return Ok(None),
+        };
         let mut membership = Membership::load_or_found(&layout.cluster())?;
         if membership.joining {
-            replication.join(membership.id(), Stamp(membership.listed)).await?;
+            side.keeper()?.join(membership.id(), Stamp(membership.listed)).await?;
             membership.joining = false;
             membership.save(&layout.cluster())?;
         }
@@ -134,7 +141,7 @@ impl Peers {
             node,
             clock,
             store,
-            replication,
+            side,
             bus,
             listen: prepared.listen,
             advertise: prepared.advertise,
@@ -152,7 +159,7 @@ impl Peers {
 
     /// Whether writes wait until this node has what its cluster has.
     pub fn is_joining(&self) -> bool {
-        self.replication.is_joining()
+        self.side.is_joining()
     }
 
     /// The other nodes that are alive, directly or through others.
@@ -216,7 +223,7 @@ impl Peers {
                 change = changes.next() => if change.is_none() {
                     return Ok(());
                 },
-                known = next_address(&mut moved) => if !known {
+                known = roster::next_address(&mut moved) => if !known {
                     return Ok(());
                 },
             }
@@ -248,7 +255,7 @@ impl Peers {
             node: self.node.clone(),
             clock: self.clock,
             store: self.store.clone(),
-            replication: self.replication.clone(),
+            side: self.side.clone(),
             bus: self.bus.clone(),
             authority,
             key,
@@ -269,8 +276,9 @@ impl Peers {
 
     /// A token that lets one node in, within the hour. `address` is where that node finds this one.
     pub async fn invite(&self, address: Option<String>) -> anyhow::Result<Token> {
+        self.side.keeper()?;
         ensure!(
-            !self.replication.is_joining(),
+            !self.side.is_joining(),
             "this node is still joining itself; try again when it has caught up"
         );
         let net = self.activate().await?;
@@ -293,32 +301,26 @@ impl Peers {
 
     pub async fn status(&self) -> anyhow::Result<ClusterStatus> {
         let addresses = roster::read(&*self.store).await?.addresses;
-        let mut status = status::read(&self.replication, self.net.get(), &addresses);
+        let mut status = status::read(&self.side, &self.node, self.net.get(), &addresses);
         if *self.removed.borrow() {
             status.state = "removed".into();
         }
         Ok(status)
     }
 
+    /// Whose store this node uses; none where it keeps one itself, or can reach nobody that does.
+    pub fn store_in_use(&self) -> Option<NodeId> {
+        self.side.guest()?.in_use()
+    }
+
     /// Talks to a peer now.
     pub async fn sync(&self) -> anyhow::Result<()> {
-        self.replication.sync().await.context("the store")
+        self.side.keeper()?.sync().await.context("the store")
     }
 
     /// Somebody looked at this machine's clock and it is right.
     pub async fn trust_clock(&self) -> anyhow::Result<()> {
-        self.replication.trust_clock().await.context("the store")
-    }
-}
-
-/// False when the store has stopped.
-async fn next_address(moved: &mut Watch) -> bool {
-    loop {
-        match moved.next().await {
-            Some(WatchEvent::Changed { key, .. }) if !roster::is_address(&key) => {}
-            Some(_) => return true,
-            None => return false,
-        }
+        self.side.keeper()?.trust_clock().await.context("the store")
     }
 }
 

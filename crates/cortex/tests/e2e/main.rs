@@ -35,6 +35,7 @@ mod redis_clients;
 mod replication;
 mod restraint;
 mod revisions;
+mod roles;
 mod rust;
 mod scheduled;
 mod shared;

@@ -30,7 +30,8 @@ pub struct PeerArgs {
 
 impl PeerArgs {
     pub fn options(&self) -> PeerOptions {
-        PeerOptions { listen: self.listen, advertise: self.advertise, join: self.join.clone() }
+        let (listen, advertise) = (self.listen, self.advertise);
+        PeerOptions { listen, advertise, join: self.join.clone(), guest: false }
     }
 
     /// The same options for another process that runs the same node; without the invitation.

@@ -15,9 +15,9 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 
 use super::frame::{Greeting, Refused};
-use super::identity::random;
+use super::identity::{Pin, random};
 use super::roster::Addresses;
-use super::tls::agreed;
+use super::tls::{ClusterTls, agreed};
 use super::{Net, link, tls};
 
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -128,9 +128,41 @@ async fn call(net: &Arc<Net>, node: &NodeId, addresses: &Addresses) {
     }
 }
 
-/// A stream to the node itself, whoever may answer at its addresses.
+/// Who calls, and what proves it.
+#[derive(Clone, Copy)]
+pub struct Caller<'a> {
+    pub tls: &'a ClusterTls,
+    pub node: &'a NodeId,
+    /// What the one that is called has to show.
+    pub pin: Option<Pin>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "it says that this node was removed from the cluster: only an invitation brings it back \
+     (`cortex nodes invite` there)"
+)]
+struct WasRemoved;
+
+/// As `reach`, for this node's own transport: it hears of its removal.
 pub async fn connect(
     net: &Net,
+    node: &NodeId,
+    addresses: &Addresses,
+    config: Arc<ClientConfig>,
+    alpn: &[u8],
+) -> anyhow::Result<TlsStream<TcpStream>> {
+    let caller = Caller { tls: &net.tls, node: &net.node, pin: net.pin_of(node) };
+    let reached = reach(caller, node, addresses, config, alpn).await;
+    if reached.as_ref().is_err_and(|error| error.is::<WasRemoved>()) {
+        net.was_refused(NodeTag::from(node));
+    }
+    reached
+}
+
+/// A stream to the node itself, whoever may answer at its addresses.
+pub async fn reach(
+    caller: Caller<'_>,
     node: &NodeId,
     addresses: &Addresses,
     config: Arc<ClientConfig>,
@@ -140,7 +172,7 @@ pub async fn connect(
     ensure!(!known.is_empty(), "the roster has no address of it");
     let mut failed = anyhow!("no address was tried");
     for address in known {
-        match connect_to(net, node, address, config.clone(), alpn).await {
+        match reach_at(caller, node, address, config.clone(), alpn).await {
             Ok(stream) => return Ok(stream),
             Err(error) => failed = error.context(address.clone()),
         }
@@ -148,8 +180,8 @@ pub async fn connect(
     Err(failed)
 }
 
-async fn connect_to(
-    net: &Net,
+async fn reach_at(
+    caller: Caller<'_>,
     node: &NodeId,
     address: &str,
     config: Arc<ClientConfig>,
@@ -158,7 +190,7 @@ async fn connect_to(
     let connecting = timeout(CONNECT_MAX, TcpStream::connect(address)).await;
     let stream = connecting.map_err(|_| anyhow!("no answer"))??;
     stream.set_nodelay(true)?;
-    let name = net.tls.server_name(node)?;
+    let name = caller.tls.server_name(node)?;
     let shaking = async {
         let mut stream = TlsConnector::from(config)
             .connect(name, stream)
@@ -166,20 +198,14 @@ async fn connect_to(
             .context("who answers there is not this node")?;
         let tls = stream.get_ref().1;
         agreed(tls.alpn_protocol(), alpn)?;
-        net.tls.is_of(tls.peer_certificates(), node, net.pin_of(node))?;
-        let greeting = link::greet(&mut stream, &Greeting::of(net.node.clone())).await?;
+        caller.tls.is_of(tls.peer_certificates(), node, caller.pin)?;
+        let greeting = link::greet(&mut stream, &Greeting::of(caller.node.clone())).await?;
         if greeting.node != *node {
             bail!("it calls itself {}", greeting.node);
         }
         match greeting.refused {
             None => {}
-            Some(Refused::Removed) => {
-                net.was_refused(NodeTag::from(node));
-                bail!(
-                    "it says that this node was removed from the cluster: only an invitation \
-                     brings it back (`cortex nodes invite` there)"
-                );
-            }
+            Some(Refused::Removed) => return Err(WasRemoved.into()),
             Some(Refused::Unknown) => bail!("this node is not on its roster yet"),
         }
         Ok(stream)

@@ -151,7 +151,7 @@ impl Membership {
     }
 }
 
-fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+pub fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let fresh = path.with_extension("fresh");
     let written = (|| {
         let mut options = fs::File::options();

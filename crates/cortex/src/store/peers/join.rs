@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::Net;
+use super::PeerOptions;
 use super::frame::{GREETING_BYTES_MAX, read_json, write_json};
 use super::identity::{
     self, Authority, Membership, Pin, Seed, fingerprint, from_hex, pin_of, to_hex,
@@ -50,6 +51,9 @@ struct Request {
     /// The new node's clock; none from one that does not say.
     #[serde(default)]
     now_ms: Option<u64>,
+    /// It is to keep no store.
+    #[serde(default)]
+    guest: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -97,11 +101,14 @@ async fn admit(net: &Net, request: Request) -> anyhow::Result<Answer> {
     check_clock(net.now(), request.now_ms)?;
     check_reachable(net, &request.addresses).await?;
     let secret = Secret(from_hex(&request.secret).context("the secret is malformed")?);
-    let Request { node, addresses, pin, .. } = request;
+    let Request { node, addresses, pin, guest, .. } = request;
     let pin = pin.map(|pin| from_hex(&pin).context("the new node's key is malformed"));
     let pin = pin.transpose()?;
     let redeemed = net.book().redeem(net.now(), &secret, &node)?;
-    let entered = enter(net, redeemed, &node, addresses, pin).await;
+    let entered = match guest {
+        true => enter_guest(net, redeemed, &node, addresses, pin).await,
+        false => enter(net, redeemed, &node, addresses, pin).await,
+    };
     if entered.is_err() && redeemed == Redeemed::First {
         net.book().restore(&secret);
     }
@@ -147,15 +154,15 @@ async fn enter(
     addresses: Vec<String>,
     pin: Option<Pin>,
 ) -> anyhow::Result<Answer> {
-    let tag = NodeTag::from(node);
-    let known = tag == net.replication.node() || net.replication.roster().contains(&tag);
+    let (tag, replication) = (NodeTag::from(node), net.side.keeper()?);
+    let known = tag == replication.node() || replication.roster().contains(&tag);
     ensure!(
         redeemed == Redeemed::Again || !known,
         "node {node} is a member already: start it without --join, or, if it lost its data, \
          remove it first (`cortex store del cluster::nodes::{node}`)"
     );
     ensure!(
-        !net.replication.is_joining(),
+        !net.side.is_joining(),
         "this node is still joining itself; try again when it has caught up"
     );
     if !known {
@@ -165,8 +172,35 @@ async fn enter(
     if net.store.lookup(&roster::address_key(node)).await?.is_some() || known {
         roster::tell_address(&*net.store, node, addresses, pin).await?;
     }
-    let listed = net.replication.listed(tag).context("it was removed again meanwhile")?;
-    let Roster { addresses, pins } = roster::read(&*net.store).await?;
+    let listed = replication.listed(tag).context("it was removed again meanwhile")?;
+    welcome(net, node, roster::read(&*net.store).await?, listed.0)
+}
+
+/// On the roster, but not among those with which the store reckons.
+async fn enter_guest(
+    net: &Net,
+    redeemed: Redeemed,
+    node: &NodeId,
+    addresses: Vec<String>,
+    pin: Option<Pin>,
+) -> anyhow::Result<Answer> {
+    let known = *node == net.node || roster::is_listed(&*net.store, node).await?;
+    ensure!(
+        redeemed == Redeemed::Again || !known,
+        "node {node} is a member already: start it without --join, or remove it first (`cortex \
+         nodes remove {node}`)"
+    );
+    net.side.keeper()?;
+    if !known {
+        roster::enter_guest(&*net.store, node, addresses.clone(), pin, net.now()).await?;
+    }
+    roster::tell_address(&*net.store, node, addresses, pin).await?;
+    welcome(net, node, roster::read(&*net.store).await?, 0)
+}
+
+fn welcome(net: &Net, node: &NodeId, roster: Roster, listed: u64) -> anyhow::Result<Answer> {
+    // One without a store can give none to the new node.
+    let Roster { addresses, pins, .. } = roster.keepers();
     let found = addresses.into_iter().filter(|(id, addresses)| id != node && !addresses.is_empty());
     let seed = |(id, addresses)| {
         let pin = pins.get(&id).map(|pin| to_hex(pin));
@@ -180,7 +214,7 @@ async fn enter(
         cluster: to_hex(&net.tls.cluster.0),
         certificate: net.authority.certificate_pem().into(),
         key: net.authority.key_pem(),
-        listed: listed.0,
+        listed,
         seeds,
     })
 }
@@ -191,7 +225,7 @@ pub async fn redeem(
     token: &Token,
     node: &NodeId,
     listen: SocketAddr,
-    advertise: Option<SocketAddr>,
+    options: &PeerOptions,
 ) -> anyhow::Result<Membership> {
     if let Some(held) = Membership::load(dir)? {
         if held.redeemed.as_deref() == Some(&token.trace()) {
@@ -206,7 +240,7 @@ pub async fn redeem(
         );
     }
     let pin = identity::pin_of_key(&identity::node_key(dir)?);
-    let asking = ask(token, node, &pin, listen, advertise);
+    let asking = ask(token, node, &pin, listen, options);
     let answer = timeout(JOIN_MAX, asking).await.map_err(|_| anyhow!("no answer in time"));
     let answer = answer.and_then(|answer| answer).with_context(|| {
         format!("the invitation could not be redeemed at {} (node {})", token.address, token.issuer)
@@ -231,7 +265,8 @@ pub async fn redeem(
     authority.save(dir)?;
     let membership = Membership {
         redeemed: Some(token.trace()),
-        joining: true,
+        joining: !options.guest,
+        guest: options.guest,
         listed,
         listen: Some(listen),
         seeds,
@@ -247,13 +282,13 @@ async fn ask(
     node: &NodeId,
     pin: &Pin,
     listen: SocketAddr,
-    advertise: Option<SocketAddr>,
+    options: &PeerOptions,
 ) -> anyhow::Result<(Answer, Pin)> {
     let stream = TcpStream::connect(&token.address)
         .await
         .context("it cannot be reached: does that node run, and does a firewall let it through?")?;
     let towards = stream.peer_addr()?.ip();
-    let address = advertise.unwrap_or_else(|| roster::reachable_at(listen, Some(towards)));
+    let address = options.advertise.unwrap_or_else(|| roster::reachable_at(listen, Some(towards)));
     let (config, name) = tls::joining(token.fingerprint, token.cluster, &token.issuer)?;
     let mut stream = TlsConnector::from(config).connect(name, stream).await.context(
         "who answers there is not the node that issued it, or none of its invitations is open",
@@ -265,6 +300,7 @@ async fn ask(
         addresses: vec![address.to_string()],
         pin: Some(to_hex(pin)),
         now_ms: Some(Clock::start().now().0),
+        guest: options.guest,
     };
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let issuer = pin_of(shown.context("it showed no certificate")?)?;

@@ -16,7 +16,7 @@ use super::Net;
 use super::frame::{self, Frame, GREETING_BYTES_MAX, Greeting, Refused};
 use super::links::{Link, Outgoing};
 use super::liveness::Heard;
-use crate::store::replication::{Incoming, LieError, check_value};
+use crate::store::replication::{Incoming, LieError, Replication, check_value};
 
 /// Something is said at least so often.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -145,12 +145,14 @@ async fn read(net: &Net, peer: NodeTag, reader: &mut (impl AsyncRead + Unpin)) -
             Frame::Liveness(datagram) => net.liveness.tell(Heard::Datagram(datagram)),
             Frame::Published(message) => drop(net.bus.deliver(&message)),
             Frame::Sync(payload) => {
+                // Meant for a store, by one that has not heard that there is none here.
+                let Some(replication) = net.side.replication() else { continue };
                 let Ok(permit) = room.clone().acquire_owned().await else {
                     return Ended::Lost(anyhow!("it was closed"));
                 };
-                match incoming(net, peer, &payload) {
+                match incoming(replication, peer, &payload) {
                     Ok(incoming) => {
-                        net.replication.received(Incoming { room: Some(permit), ..incoming });
+                        replication.received(Incoming { room: Some(permit), ..incoming });
                     }
                     Err(error) => return Ended::Lied(error),
                 }
@@ -160,7 +162,7 @@ async fn read(net: &Net, peer: NodeTag, reader: &mut (impl AsyncRead + Unpin)) -
 }
 
 /// Values are taken in only after they were found to be what their commits say.
-fn incoming(net: &Net, peer: NodeTag, payload: &Bytes) -> anyhow::Result<Incoming> {
+fn incoming(replication: &Replication, peer: NodeTag, payload: &Bytes) -> anyhow::Result<Incoming> {
     let frame::Taken { mut message, values } = frame::decode(payload)?;
     if let Body::Commits { commits, .. } = &mut message.body {
         if commits.len() != values.len() {
@@ -168,7 +170,7 @@ fn incoming(net: &Net, peer: NodeTag, payload: &Bytes) -> anyhow::Result<Incomin
         }
         for (carried, value) in commits.iter_mut().zip(&values) {
             check_value(&carried.commit, value.as_deref()).map_err(|lie: LieError| anyhow!(lie))?;
-            net.replication.locate(&mut carried.commit);
+            replication.locate(&mut carried.commit);
         }
     }
     Ok(Incoming { from: peer, message, values, room: None })

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use store::NodeTag;
 use tokio::sync::{Notify, mpsc};
 
-use crate::store::replication::Replication;
+use super::side::Side;
 
 /// Frames that wait for one peer.
 const QUEUE_FRAMES_MAX: usize = 4096;
@@ -68,6 +68,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Table {
     links: BTreeMap<NodeTag, Arc<Link>>,
     members: BTreeSet<NodeTag>,
+    /// Members that keep no store, which the store does not talk to.
+    guests: BTreeSet<NodeTag>,
     /// Linked, but nothing comes back.
     silent: BTreeSet<NodeTag>,
     told: BTreeSet<NodeTag>,
@@ -77,15 +79,14 @@ struct Table {
 pub struct Links {
     node: NodeTag,
     table: Mutex<Table>,
-    replication: Replication,
+    side: Side,
     /// Somebody was linked or lost.
     pub changed: Notify,
 }
 
 impl Links {
-    pub fn new(replication: Replication) -> Links {
-        let node = replication.node();
-        Links { node, table: Mutex::default(), replication, changed: Notify::new() }
+    pub fn new(node: NodeTag, side: Side) -> Links {
+        Links { node, table: Mutex::default(), side, changed: Notify::new() }
     }
 
     /// Takes a stream into the table, in place of one that is there already where both sides must
@@ -116,7 +117,7 @@ impl Links {
         });
         if let Some(held) = table.links.insert(peer, link.clone()) {
             held.cut("a newer stream took its place");
-            self.replication.lost(peer);
+            self.side.lost(peer);
         }
         table.silent.remove(&peer);
         self.tell(&mut table);
@@ -130,7 +131,7 @@ impl Links {
         if present {
             table.links.remove(&link.peer);
             table.silent.remove(&link.peer);
-            self.replication.lost(link.peer);
+            self.side.lost(link.peer);
             self.tell(&mut table);
         }
         present
@@ -138,8 +139,16 @@ impl Links {
 
     /// Cuts the streams of nobody at once: who was removed is first to hear so from the store.
     /// Returns those that are linked and no members any more.
-    pub fn set_members(&self, members: BTreeSet<NodeTag>) -> Vec<NodeTag> {
+    pub fn set_members(
+        &self,
+        members: BTreeSet<NodeTag>,
+        guests: BTreeSet<NodeTag>,
+    ) -> Vec<NodeTag> {
         let mut table = locked(&self.table);
+        if table.guests != guests {
+            table.guests = guests;
+            self.tell(&mut table);
+        }
         let before = std::mem::replace(&mut table.members, members);
         let gone = before.difference(&table.members).filter(|peer| table.links.contains_key(peer));
         gone.copied().collect()
@@ -164,11 +173,11 @@ impl Links {
     /// Under the table's lock, so that the store hears of changes in their order.
     fn tell(&self, table: &mut Table) {
         let linked = table.links.keys().copied();
-        let reachable: BTreeSet<NodeTag> =
-            linked.filter(|peer| !table.silent.contains(peer)).collect();
+        let speaks = |peer: &NodeTag| !table.silent.contains(peer) && !table.guests.contains(peer);
+        let reachable: BTreeSet<NodeTag> = linked.filter(speaks).collect();
         if reachable != table.told {
             table.told = reachable.clone();
-            self.replication.reachable(reachable);
+            self.side.reachable(reachable);
         }
         self.changed.notify_waiters();
         self.changed.notify_one();
@@ -192,7 +201,7 @@ impl Links {
         match link {
             Some(link) if link.put(frame, QUEUE_BYTES_MAX) => {}
             Some(link) => link.cut("it does not take in what is sent to it"),
-            None => self.replication.lost(peer),
+            None => self.side.lost(peer),
         }
     }
 

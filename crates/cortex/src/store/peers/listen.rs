@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, rustls};
 
 use super::frame::{Greeting, Refused};
-use super::tls::{ALPN_BULK, ALPN_FILES, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER};
+use super::tls::{ALPN_BULK, ALPN_FILES, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER, ALPN_STORE};
 use super::{Net, join, link, roster};
 
 /// Callers whose handshake is under way; the rest wait in the kernel's queue.
@@ -112,6 +112,7 @@ enum Wants {
     Bulk,
     Router,
     Files,
+    Store,
 }
 
 async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
@@ -136,6 +137,7 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
         Some(ALPN_BULK) => Wants::Bulk,
         Some(ALPN_ROUTER) => Wants::Router,
         Some(ALPN_FILES) => Wants::Files,
+        Some(ALPN_STORE) => Wants::Store,
         _ => bail!("it does not say what it wants to speak"),
     };
     let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
@@ -155,12 +157,11 @@ async fn refusal(net: &Net, node: &NodeId, wants: Wants) -> anyhow::Result<Optio
         return Ok(None);
     }
     // Its own picture is old while it joins itself.
-    let known =
-        !net.replication.is_joining() && roster::was_ever_entered(&*net.store, node).await?;
+    let known = !net.side.is_joining() && roster::was_ever_entered(&*net.store, node).await?;
     Ok(match wants {
         _ if known => Some(Refused::Removed),
         Wants::Link => None,
-        Wants::Bulk | Wants::Router | Wants::Files => Some(Refused::Unknown),
+        Wants::Bulk | Wants::Router | Wants::Files | Wants::Store => Some(Refused::Unknown),
     })
 }
 
@@ -172,6 +173,7 @@ async fn serve(net: &Arc<Net>, caller: Caller) -> anyhow::Result<()> {
         }
         Caller::Member { stream, peer, wants: Wants::Bulk } => net.take_bulk(peer, stream),
         Caller::Member { stream, peer, wants: Wants::Files } => net.take_files(peer, stream)?,
+        Caller::Member { stream, peer, wants: Wants::Store } => net.take_store(peer, stream)?,
         Caller::Member { stream, peer, wants: Wants::Router } => net.take_router(peer, *stream)?,
         Caller::Member { stream, peer, wants: Wants::Link } => {
             let tag = NodeTag::from(&peer);

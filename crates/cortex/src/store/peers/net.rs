@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use anyhow::{bail, ensure};
 use async_trait::async_trait;
 use model::{NodeId, Timestamp};
 use rcgen::KeyPair;
@@ -26,13 +27,14 @@ use super::outbox::Outbox;
 use super::revocable::Revocable;
 use super::roster::{self, Addresses, Roster};
 use super::routers::{self, RouterCall};
+use super::side::Side;
 use super::tls::{ALPN_BULK, ALPN_FILES, ClusterTls};
 use super::{dial, files, frame};
 use crate::driver::Clock;
 use crate::store::SharedStore;
 use crate::store::bulk::{BoxedStream, BulkPeers};
 use crate::store::bus::{Bus, Message, Neighbours};
-use crate::store::replication::Replication;
+use crate::store::remote::{self, Guest};
 
 /// A peer that was caught lying is left alone for so long.
 const SHUNNED: Duration = Duration::from_secs(10);
@@ -40,6 +42,8 @@ const SHUNNED: Duration = Duration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Streams of large values that are served at a time.
 const BULK_STREAMS_MAX: usize = 256;
+/// Streams of nodes without a store, each with one and one more for each large value.
+const STORE_STREAMS_MAX: usize = 512;
 /// How soon it is seen that a peer holds what a client waits for.
 const HOLDING_POLL: Duration = Duration::from_millis(5);
 
@@ -47,7 +51,7 @@ pub struct Parts {
     pub node: NodeId,
     pub clock: Clock,
     pub store: SharedStore,
-    pub replication: Replication,
+    pub side: Side,
     pub bus: Arc<Bus>,
     pub authority: Authority,
     /// This node's own.
@@ -67,7 +71,7 @@ pub struct Parts {
 pub struct Net {
     pub node: NodeId,
     pub store: SharedStore,
-    pub replication: Replication,
+    pub side: Side,
     pub bus: Arc<Bus>,
     pub authority: Authority,
     pub tls: ClusterTls,
@@ -85,9 +89,11 @@ pub struct Net {
     entering: tokio::sync::Mutex<()>,
     shunned: Mutex<BTreeMap<NodeTag, (Instant, String)>>,
     bulk_streams: Arc<Semaphore>,
+    store_streams: Arc<Semaphore>,
     router: routers::Door,
     files: files::Door,
-    outbox: Arc<Outbox>,
+    /// None where there is no store to speak for.
+    outbox: Option<Arc<Outbox>>,
     members: watch::Sender<BTreeSet<NodeTag>>,
     removed: watch::Sender<bool>,
     closing: watch::Sender<bool>,
@@ -99,17 +105,26 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Net {
     pub async fn start(parts: Parts) -> anyhow::Result<Arc<Net>> {
-        let Parts { node, clock, store, replication, bus, authority, .. } = parts;
+        let Parts { node, clock, store, side, bus, authority, .. } = parts;
         let (membership, listener) = (parts.membership, parts.listener);
         let tls = ClusterTls::new(&authority, membership.id(), &node, &parts.key)?;
-        let links = Arc::new(Links::new(replication.clone()));
-        let outbox = Outbox::start(replication.clone(), links.clone())?;
+        let links = Arc::new(Links::new(NodeTag::from(&node), side.clone()));
+        let outbox = side.replication().map(|replication| {
+            let outbox = Outbox::start(replication.clone(), links.clone())?;
+            replication.connect(outbox.clone());
+            io::Result::Ok(outbox)
+        });
+        let outbox = outbox.transpose()?;
         let (liveness, heard) = Liveness::new();
-        let roster = roster::read(&*store).await?;
+        let roster = match side {
+            Side::Keeper(_) => roster::read(&*store).await?,
+            // Whom to ask is found out meanwhile.
+            Side::Guest(_) => Roster::default(),
+        };
         let net = Arc::new(Net {
             node: node.clone(),
             store,
-            replication,
+            side,
             bus,
             authority,
             tls,
@@ -126,16 +141,16 @@ impl Net {
             entering: tokio::sync::Mutex::default(),
             shunned: Mutex::default(),
             bulk_streams: Arc::new(Semaphore::new(BULK_STREAMS_MAX)),
+            store_streams: Arc::new(Semaphore::new(STORE_STREAMS_MAX)),
             router: parts.router,
             files: parts.files,
-            outbox: outbox.clone(),
+            outbox,
             members: watch::Sender::default(),
             removed: parts.removed,
             closing: watch::channel(false).0,
         });
         net.set_roster(roster);
-        net.replication.connect(outbox);
-        net.replication.fetch_from(net.clone())?;
+        net.side.fetch_from(net.clone())?;
         net.bus.connect(Arc::new(Neighbourhood(net.clone())));
         let (alive, down) = (parts.alive, parts.down);
         net.clone().spawn(liveness::run(node, clock.now(), links, alive, heard, down));
@@ -163,7 +178,9 @@ impl Net {
     pub fn close(&self) {
         self.links.cut_all("the node is stopping");
         self.closing.send_replace(true);
-        self.outbox.close();
+        if let Some(outbox) = &self.outbox {
+            outbox.close();
+        }
     }
 
     pub fn now(&self) -> Timestamp {
@@ -181,7 +198,7 @@ impl Net {
     /// Where members are; while this node joins, also those it was told of.
     pub fn addresses(&self) -> Addresses {
         let mut addresses = locked(&self.roster).addresses.clone();
-        if self.replication.is_joining() {
+        if self.side.is_joining() {
             for Seed { id, addresses: at, .. } in &self.seeds {
                 addresses.entry(id.clone()).or_insert_with(|| at.clone());
             }
@@ -193,7 +210,7 @@ impl Net {
     pub fn pin_of(&self, node: &NodeId) -> Option<Pin> {
         let seed = || self.seeds.iter().find(|seed| seed.id == *node)?.pin.as_deref();
         // What was told with the invitation is newer than what is known from an earlier stay.
-        let joining = self.replication.is_joining();
+        let joining = self.side.is_joining();
         let told = joining.then(seed).flatten().and_then(from_hex);
         told.or_else(|| locked(&self.roster).pins.get(node).copied())
     }
@@ -201,11 +218,12 @@ impl Net {
     pub fn set_roster(self: &Arc<Self>, roster: Roster) {
         let addresses = &roster.addresses;
         let mut members: BTreeSet<NodeTag> = addresses.keys().map(NodeTag::from).collect();
-        if self.replication.is_joining() {
+        if self.side.is_joining() {
             members.extend(self.seeds.iter().map(|seed| NodeTag::from(&seed.id)));
         }
+        let guests = roster.guests.iter().map(NodeTag::from).collect();
         *locked(&self.roster) = roster;
-        let gone = self.links.set_members(members.clone());
+        let gone = self.links.set_members(members.clone(), guests);
         self.members.send_replace(members);
         self.roster_changed.notify_one();
         for peer in gone {
@@ -231,7 +249,7 @@ impl Net {
 
     /// A member says that this node is none any more. It may not have heard of the last invitation.
     pub fn was_refused(&self, by: NodeTag) {
-        if !self.replication.is_joining() && !self.links.is_any_linked() {
+        if !self.side.is_joining() && !self.links.is_any_linked() {
             tracing::warn!(?by, "peer.this_node_was_removed");
             self.removed.send_replace(true);
         }
@@ -250,7 +268,7 @@ impl Net {
 
     /// Keeps this node's own entry right, but never puts it back once it was removed.
     pub async fn enter_self(&self) -> anyhow::Result<()> {
-        if self.replication.is_joining() {
+        if self.side.is_joining() {
             return Ok(());
         }
         let _one_at_a_time = self.entering.lock().await;
@@ -264,6 +282,7 @@ impl Net {
         match entered {
             Some(entered) if entered == own && pinned == pin => return Ok(()),
             Some(_) => roster::tell_address(&*self.store, &self.node, own.clone(), pin).await?,
+            None if self.side.guest().is_some() => return Ok(()),
             None if roster::was_ever_entered(&*self.store, &self.node).await? => return Ok(()),
             None => roster::enter(&*self.store, &self.node, own.clone(), pin, self.now()).await?,
         }
@@ -284,7 +303,7 @@ impl Net {
             self.removed.send_if_modified(std::mem::take);
         }
         self.liveness.tell(Heard::Linked(peer));
-        self.replication.desk().look_again();
+        self.side.desk().look_again();
         let ended = link::run(self.clone(), link.clone(), outgoing, stream).await;
         let present = self.links.remove(&link);
         match ended {
@@ -328,6 +347,24 @@ impl Net {
         self.files.hand_over(peer, stream)
     }
 
+    /// A node without a store uses that of this one.
+    pub fn take_store(self: &Arc<Self>, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
+        ensure!(self.side.replication().is_some(), "this node keeps no store either");
+        let Ok(permit) = self.store_streams.clone().try_acquire_owned() else {
+            bail!("too many nodes use the store of this one already");
+        };
+        let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
+        let store = self.store.clone();
+        self.clone().spawn(async move {
+            let served = remote::serve::serve(store, stream).await;
+            drop(permit);
+            if let Err(error) = served {
+                tracing::debug!(%peer, error = format!("{error:#}"), "peer.store_ended");
+            }
+        });
+        Ok(())
+    }
+
     pub async fn call_files(&self, peer: &NodeId) -> anyhow::Result<BoxedStream> {
         let (addresses, config) = (self.addresses(), self.tls.files_client());
         let stream = dial::connect(self, peer, &addresses, config, ALPN_FILES).await?;
@@ -340,7 +377,7 @@ impl Net {
             tracing::warn!(%peer, "peer.bulk_refused: too many streams of large values");
             return;
         };
-        let desk = self.replication.desk();
+        let desk = self.side.desk();
         let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
         self.clone().spawn(async move {
             let served = desk.serve(stream).await;
@@ -391,14 +428,18 @@ impl Neighbours for Neighbourhood {
     }
 
     async fn meet(&self) -> usize {
-        match self.0.replication.sync().await {
+        let Some(replication) = self.0.side.replication() else {
+            return usize::from(self.0.side.guest().and_then(Guest::in_use).is_some());
+        };
+        match replication.sync().await {
             Ok(()) => self.0.reachable().len(),
             Err(_) => 0,
         }
     }
 
     async fn holding(&self, wanted: usize, limit: Duration) -> usize {
-        let replication = &self.0.replication;
+        // What it wrote is with the node that has acknowledged it.
+        let Some(replication) = self.0.side.replication() else { return 1 };
         let (stamp, until) = (replication.durable(), Instant::now() + limit);
         loop {
             let holding = replication.replicas_with(stamp);

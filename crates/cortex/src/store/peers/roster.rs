@@ -1,7 +1,7 @@
 //! The roster as the transport reads it: who is a member, where each is found and which key it
 //! shows. Keeps this node's own entry right; must not put it back once somebody removed it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use anyhow::Context;
@@ -10,7 +10,7 @@ use model::record::{self, RECORD_VERSION, Unknown};
 use model::{Key, NodeId, Prefix, Timestamp, TypedKey};
 
 use super::identity::{Pin, from_hex, to_hex};
-use crate::store::{Store, StoreError, readable};
+use crate::store::{Store, StoreError, Watch, WatchEvent, readable};
 
 /// Of one member; more are not tried.
 pub const ADDRESSES_MAX: usize = 8;
@@ -22,6 +22,18 @@ pub struct Roster {
     pub addresses: Addresses,
     /// Of those who have said which key they show.
     pub pins: BTreeMap<NodeId, Pin>,
+    /// Those without a store.
+    pub guests: BTreeSet<NodeId>,
+}
+
+impl Roster {
+    /// Those that keep the store.
+    pub fn keepers(mut self) -> Roster {
+        self.addresses.retain(|node, _| !self.guests.contains(node));
+        self.pins.retain(|node, _| !self.guests.contains(node));
+        self.guests.clear();
+        self
+    }
 }
 
 pub fn prefix() -> Prefix {
@@ -76,9 +88,23 @@ pub async fn read(store: &dyn Store) -> anyhow::Result<Roster> {
         if let Some(pin) = pin.as_deref().and_then(from_hex) {
             roster.pins.insert(node.clone(), pin);
         }
+        if TypedKey::parse(&entry.key) == Some(TypedKey::Guest(node.clone())) {
+            roster.guests.insert(node.clone());
+        }
         roster.addresses.insert(node, addresses);
     }
     Ok(roster)
+}
+
+/// False when the store has stopped.
+pub async fn next_address(moved: &mut Watch) -> bool {
+    loop {
+        match moved.next().await {
+            Some(WatchEvent::Changed { key, .. }) if !is_address(&key) => {}
+            Some(_) => return true,
+            None => return false,
+        }
+    }
 }
 
 /// A new member; its entry is written once. Durable when it returns.
@@ -89,7 +115,30 @@ pub async fn enter(
     pin: Option<Pin>,
     now: Timestamp,
 ) -> anyhow::Result<()> {
-    let key = TypedKey::Member(node.clone()).key();
+    let key = TypedKey::Member(node.clone());
+    enter_as(store, key, node, addresses, pin, now).await
+}
+
+/// As `enter`, of a node without a store: below the entries of those that the store reckons with.
+pub async fn enter_guest(
+    store: &dyn Store,
+    node: &NodeId,
+    addresses: Vec<String>,
+    pin: Option<Pin>,
+    now: Timestamp,
+) -> anyhow::Result<()> {
+    let key = TypedKey::Guest(node.clone());
+    enter_as(store, key, node, addresses, pin, now).await
+}
+
+async fn enter_as(
+    store: &dyn Store,
+    key: TypedKey,
+    node: &NodeId,
+    addresses: Vec<String>,
+    pin: Option<Pin>,
+    now: Timestamp,
+) -> anyhow::Result<()> {
     let member = Member {
         v: RECORD_VERSION,
         id: node.clone(),
@@ -98,7 +147,7 @@ pub async fn enter(
         pin: pin.map(|pin| to_hex(&pin)),
         unknown: Unknown::new(),
     };
-    store.set(key, record::encode(&member).into()).await.context("the roster")?;
+    store.set(key.key(), record::encode(&member).into()).await.context("the roster")?;
     Ok(())
 }
 

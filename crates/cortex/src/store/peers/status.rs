@@ -1,13 +1,14 @@
 //! What people are shown of a cluster: every member, and how this node stands with it.
 
-use model::Timestamp;
+use model::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use store::NodeTag;
 
 use super::Net;
 use super::identity::to_hex;
 use super::roster::Addresses;
-use crate::store::replication::{PeerState, Replication};
+use super::side::Side;
+use crate::store::replication::PeerState;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClusterStatus {
@@ -15,7 +16,7 @@ pub struct ClusterStatus {
     pub node: String,
     pub head: String,
     pub commits: u64,
-    /// `member`, `joining`, `catching up`, `removed` or `alone`.
+    /// `member`, `joining`, `catching up`, `removed`, `alone`, or `guest` where no store is kept.
     pub state: String,
     /// Where this node listens; none while it is alone.
     pub address: Option<String>,
@@ -41,10 +42,14 @@ pub struct PeerRow {
 }
 
 pub fn read(
-    replication: &Replication,
+    side: &Side,
+    node: &NodeId,
     net: Option<&std::sync::Arc<Net>>,
     addresses: &Addresses,
 ) -> ClusterStatus {
+    let Some(replication) = side.replication() else {
+        return without_store(side, node, net, addresses);
+    };
     let state = replication.state();
     let now = replication.now();
     let alone = !state.peers.iter().any(|peer| peer.member) && !state.joining;
@@ -66,6 +71,39 @@ pub fn read(
         clock_doubt: state.clock_doubt.clone(),
         alarms: state.alarms.iter().map(ToString::to_string).collect(),
         peers: peers.collect(),
+    }
+}
+
+/// Whom this node is linked to; what they have of the store is not its business.
+fn without_store(
+    side: &Side,
+    node: &NodeId,
+    net: Option<&std::sync::Arc<Net>>,
+    addresses: &Addresses,
+) -> ClusterStatus {
+    let used = side.guest().and_then(|guest| guest.in_use());
+    let others = addresses.iter().filter(|(other, _)| *other != node);
+    let row = |(other, at): (&NodeId, &Vec<String>)| PeerRow {
+        node: other.to_string(),
+        addresses: at.clone(),
+        member: true,
+        reachable: net.is_some_and(|net| net.links.is_linked(NodeTag::from(other))),
+        history: "unknown".into(),
+        last_session_ms: None,
+        // It has what the cluster has, or it could not be on the roster that this node reads.
+        acknowledged_ms: 1,
+        note: (used.as_ref() == Some(other)).then(|| "its store is used".to_string()),
+    };
+    ClusterStatus {
+        cluster: side.guest().map(|guest| to_hex(&guest.cluster.0)).unwrap_or_default(),
+        node: node.to_string(),
+        head: String::new(),
+        commits: 0,
+        state: "guest".into(),
+        address: net.map(|net| net.own_address().to_string()),
+        clock_doubt: None,
+        alarms: Vec::new(),
+        peers: others.map(row).collect(),
     }
 }
 

@@ -29,6 +29,8 @@ pub const ALPN_BULK: &[u8] = b"cortex-bulk/1";
 pub const ALPN_ROUTER: &[u8] = b"cortex-router/1";
 /// Files of an application that is to run on the node that calls.
 pub const ALPN_FILES: &[u8] = b"cortex-files/1";
+/// What a node without a store asks of one that keeps it.
+pub const ALPN_STORE: &[u8] = b"cortex-store/1";
 /// Redeeming an invitation; the only one that wants no certificate of the caller.
 pub const ALPN_JOIN: &[u8] = b"cortex-join/1";
 
@@ -41,6 +43,7 @@ pub struct ClusterTls {
     bulk_client: Arc<ClientConfig>,
     router_client: Arc<ClientConfig>,
     files_client: Arc<ClientConfig>,
+    store_client: Arc<ClientConfig>,
     pub member_server: Arc<ServerConfig>,
     pub join_server: Arc<ServerConfig>,
 }
@@ -75,7 +78,7 @@ impl ClusterTls {
             .with_client_cert_verifier(verifier)
             .with_single_cert(own.chain.clone(), own.key.clone_key())?;
         member_server.alpn_protocols =
-            [ALPN_NODE, ALPN_BULK, ALPN_ROUTER, ALPN_FILES].map(<[u8]>::to_vec).into();
+            [ALPN_NODE, ALPN_BULK, ALPN_ROUTER, ALPN_FILES, ALPN_STORE].map(<[u8]>::to_vec).into();
         let mut join_server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_no_client_auth()
@@ -88,6 +91,7 @@ impl ClusterTls {
             bulk_client: client(ALPN_BULK)?,
             router_client: client(ALPN_ROUTER)?,
             files_client: client(ALPN_FILES)?,
+            store_client: client(ALPN_STORE)?,
             member_server: Arc::new(member_server),
             join_server: Arc::new(join_server),
         })
@@ -107,6 +111,10 @@ impl ClusterTls {
 
     pub fn files_client(&self) -> Arc<ClientConfig> {
         self.files_client.clone()
+    }
+
+    pub fn store_client(&self) -> Arc<ClientConfig> {
+        self.store_client.clone()
     }
 
     pub fn server_name(&self, node: &NodeId) -> anyhow::Result<ServerName<'static>> {
