@@ -20,6 +20,8 @@ pub mod peers;
 mod recovery;
 pub mod remote;
 pub mod replication;
+pub mod reply;
+mod seat;
 mod segment;
 mod snapshot;
 #[cfg(test)]
@@ -46,6 +48,7 @@ use self::bulk::reader::ValueReader;
 pub use self::open::{OpenError, open};
 use self::remote::Guest;
 use self::replication::Replication;
+use self::reply::Reply;
 pub use self::values::ValueWriter;
 use self::values::blocking;
 
@@ -134,9 +137,6 @@ impl Submission {
 
 /// None: there was nothing to delete, or another version stood where one was expected.
 pub type Written = Result<Option<CommitId>, StoreError>;
-
-/// Called once, on the thread that commits: it must not block.
-pub type Reply = Box<dyn FnOnce(Written) + Send>;
 
 /// Small values are at hand; large ones are files to be opened.
 #[derive(Clone, Debug)]
@@ -299,7 +299,7 @@ pub trait Store: Send + Sync + 'static {
     /// returned and no reply comes when it could not be queued.
     async fn submit(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
         let Submission { key, change, only_over } = write;
-        reply(match (change, only_over) {
+        reply.say(match (change, only_over) {
             (Submitted::Set { value, expires: None }, None) => self.set(key, value).await.map(Some),
             (Submitted::File { file, expires: None }, None) => {
                 self.set_file(key, file).await.map(Some)
@@ -324,7 +324,7 @@ pub trait Store: Send + Sync + 'static {
     /// As `submit`, and waits for the reply.
     async fn write(&self, write: Submission) -> Written {
         let (reply, written) = oneshot::channel();
-        self.submit(write, Box::new(move |result| drop(reply.send(result)))).await?;
+        self.submit(write, Reply::to(move |result| drop(reply.send(result)))).await?;
         written.await.unwrap_or_else(|_| Err(StoreError::Stopped("it was closed".into())))
     }
     /// Gives a key's value another end, or none. False when the key has no value.

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::clock::Stamp;
 use crate::commit::{Action, Commit, Location, NodeTag, Position};
 use crate::expiry::Expiry;
-use crate::record::Record;
+use crate::record::{self, Record};
 use crate::replica::Horizons;
 use crate::sync::message::{ClusterId, Message, Refusal, Vector};
 
@@ -308,6 +308,16 @@ impl Entry {
             Entry::Forgotten { positions, clock } => {
                 Record::Forgotten { positions: positions.clone(), clock: *clock }
             }
+        }
+    }
+
+    /// As the record of it, with nothing copied for it.
+    pub fn encode(&self, value: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Entry::Commit { commit, .. } | Entry::Foreign { commit, .. } => {
+                record::encode_new(commit, value, out);
+            }
+            other => other.record(value).encode(out),
         }
     }
 

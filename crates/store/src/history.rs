@@ -60,7 +60,7 @@ pub enum Inserted {
     /// The same commit was there; its location was taken over. Holds the old commit.
     Known(Commit),
     /// Another commit stands at this position: two nodes share an id, or one forgot its past.
-    Conflict,
+    Conflict(Commit),
 }
 
 impl History {
@@ -102,7 +102,7 @@ impl History {
             && known.at == commit.at
         {
             if CommitSum::of(&known.cid()) != sum {
-                return Inserted::Conflict;
+                return Inserted::Conflict(commit);
             }
             let block = Arc::make_mut(&mut self.blocks[at_block]);
             return Inserted::Known(std::mem::replace(&mut block.commits[index], commit));

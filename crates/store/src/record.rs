@@ -105,7 +105,7 @@ impl Record<'_> {
                 out.push(SECRET);
                 out.extend_from_slice(secret);
             }
-            Record::Commit { commit, value } => encode_commit(COMMIT, commit, value, out),
+            Record::Commit { commit, value } => encode_new(commit, value, out),
             Record::Moved { commit, value } => encode_commit(MOVED, commit, value, out),
             Record::Horizons(horizons) => {
                 out.push(HORIZONS);
@@ -204,6 +204,11 @@ impl Record<'_> {
 }
 
 /// The location says where the value is; one inside the log is inside this very record.
+/// As `Record::Commit`.
+pub(crate) fn encode_new(commit: &Commit, value: &[u8], out: &mut Vec<u8>) {
+    encode_commit(COMMIT, commit, value, out);
+}
+
 fn encode_commit(kind: u8, commit: &Commit, value: &[u8], out: &mut Vec<u8>) {
     out.push(kind);
     out.push(match commit.location {

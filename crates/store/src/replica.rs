@@ -193,13 +193,13 @@ impl Replica {
         }
         let (key, wins_as, expires) = (commit.key.clone(), Winner::of(&commit), commit.expires());
         self.count(&commit);
-        match self.history.insert_as(commit.clone(), cid) {
+        match self.history.insert_as(commit, cid) {
             Inserted::New => {}
             Inserted::Known(old) => {
                 self.uncount(&old);
                 return Admitted::Known;
             }
-            Inserted::Conflict => {
+            Inserted::Conflict(commit) => {
                 self.uncount(&commit);
                 return Admitted::Conflict;
             }

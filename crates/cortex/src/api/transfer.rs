@@ -16,6 +16,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use super::keys::PrefixQuery;
 use super::problem::Problem;
 use super::wire::Imported;
+use crate::store::reply::Reply;
 use crate::store::values::blocking;
 use crate::store::{
     INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, ValueWriter, Written,
@@ -229,7 +230,7 @@ impl Importer {
         let permit = self.under_way.clone().acquire_owned().await;
         let permit = permit.map_err(|error| Problem::internal(error.to_string()))?;
         let (report, keys) = (self.report.clone(), self.keys.clone());
-        let reply = Box::new(move |written: Written| {
+        let reply = Reply::to(move |written: Written| {
             match written {
                 Ok(_) => drop(keys.fetch_add(1, Ordering::Relaxed)),
                 Err(error) => {

@@ -52,11 +52,11 @@ impl ValueCache {
             return Some(value.clone());
         }
         let value = self.old.remove(&(segment, offset))?;
-        self.put(location, value.clone());
+        self.put(location, &value);
         Some(value)
     }
 
-    pub fn put(&mut self, location: Location, value: Bytes) {
+    pub fn put(&mut self, location: Location, value: &Bytes) {
         let Location::Log { segment, offset } = location else { return };
         self.young_bytes += value.len() + OVERHEAD;
         if self.young_bytes > BYTES_MAX / 2 {
@@ -64,6 +64,6 @@ impl ValueCache {
             self.old = std::mem::take(&mut self.young);
         }
         // A slice of a larger buffer would keep all of it.
-        self.young.insert((segment, offset), Bytes::copy_from_slice(&value));
+        self.young.insert((segment, offset), Bytes::copy_from_slice(value));
     }
 }

@@ -1,8 +1,9 @@
-//! The committer thread: feeds the machine with what waits, makes its batches durable with one
-//! fdatasync each, and answers. A failed write or fdatasync stops the store for good: what the
+//! The committer: feeds the machine with what waits, makes its batches durable with one fdatasync
+//! each, and answers. Which thread that happens on, `seat` decides. A failed write or fdatasync stops the store for good: what the
 //! disk holds is unknown then, and trying again could acknowledge what was lost.
 
 mod cleaning;
+mod performing;
 mod sessions;
 
 use std::collections::{HashMap, VecDeque};
@@ -11,23 +12,23 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use model::{Key, Machine, Timestamp};
-use store::event::{Change, Effect, Entry, Event, Ticket, Unwritten, Write};
-use store::machine::BATCH_WRITES_MAX;
-use store::{Commit, Location, Position};
+use store::Position;
+use store::event::{Change, Effect, Event, Ticket, Write};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use self::sessions::Aside;
 use super::cache::NumberHasher;
 use super::local::Shared;
 use super::log::{Batch, CommitLog, LogError};
-use super::mailbox::{Expected, Receiver};
+use super::mailbox::Expected;
 use super::open::Options;
 use super::replication::Incoming;
-use super::{CommitId, Cursor, Reply, StoreError, Value, Written, snapshot};
+use super::reply::Reply;
+use super::{StoreError, snapshot};
 use crate::driver::Clock;
 use crate::lockfile::FileLock;
 
@@ -96,12 +97,13 @@ struct Snapshotting {
 pub struct Committer {
     shared: Arc<Shared>,
     log: Box<dyn CommitLog>,
-    commands: Receiver<Command>,
     clock: Clock,
     dir: PathBuf,
     options: Options,
     pending: HashMap<Ticket, Pending, BuildHasherDefault<NumberHasher>>,
     next_ticket: u64,
+    /// Emptied, for the next effects.
+    effects: [Vec<Effect>; 2],
     /// How many entries it had, and how long the disk took.
     last_batch: (usize, Duration),
     /// Why the batch whose writers are being answered was refused.
@@ -115,28 +117,18 @@ pub struct Committer {
     collecting: Option<JoinHandle<()>>,
     /// What the disk had no room for.
     aside: Option<Aside>,
-    /// Released when the thread ends.
+    ended: Option<Result<Closing, LogError>>,
+    /// Released when all has ended.
     _lock: FileLock,
 }
 
-/// Ends the watches however the thread ends.
-struct AtEnd(Arc<Shared>);
-
-impl Drop for AtEnd {
-    fn drop(&mut self) {
-        let mut watchers = self.0.watchers();
-        self.0.stop("its writing thread ended".into());
-        self.0.desk.stop();
-        watchers.clear();
-    }
-}
+type Closing = Vec<oneshot::Sender<Result<(), StoreError>>>;
 
 impl Committer {
     #[allow(clippy::too_many_arguments, reason = "made in one place, from what opening found")]
     pub fn new(
         shared: Arc<Shared>,
         log: Box<dyn CommitLog>,
-        commands: Receiver<Command>,
         clock: Clock,
         dir: PathBuf,
         options: Options,
@@ -146,12 +138,12 @@ impl Committer {
         Committer {
             shared,
             log,
-            commands,
             clock,
             dir,
             options,
             pending: HashMap::default(),
             next_ticket: 0,
+            effects: Default::default(),
             last_batch: (0, Duration::ZERO),
             refusal: None,
             snapshot,
@@ -160,28 +152,44 @@ impl Committer {
             collect_at: Timestamp(0),
             collecting: None,
             aside: None,
+            ended: None,
             _lock: lock,
         }
     }
 
-    pub fn run(mut self) {
-        let _at_end = AtEnd(self.shared.clone());
-        let closed = self.work();
-        let (result, replies) = match closed {
-            Ok(replies) => {
-                self.shared.stop("it was closed".into());
-                (Ok(()), replies)
-            }
-            Err(error) => {
+    /// What has come, and what is due by now. Nothing more once the store has ended.
+    pub fn work(&mut self, commands: Vec<Command>, deserted: bool) {
+        if self.has_ended() {
+            return;
+        }
+        match self.turn(commands, deserted) {
+            Ok(None) => {}
+            Ok(Some(closing)) => self.ended = Some(Ok(closing)),
+            Err(error) => self.ended = Some(Err(error)),
+        }
+    }
+
+    /// It was closed, or its disk failed: `finish` is due.
+    pub fn has_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    pub fn finish(mut self) {
+        let (result, replies) = match self.ended.take() {
+            Some(Err(error)) => {
                 tracing::error!(%error, "store.stopped: no write is accepted any more");
                 self.shared.stop(error.to_string());
                 (Err(()), Vec::new())
+            }
+            closed => {
+                self.shared.stop("it was closed".into());
+                (Ok(()), closed.into_iter().flatten().flatten().collect())
             }
         };
         let shared = self.shared.clone();
         for pending in std::mem::take(&mut self.pending).into_values() {
             if let Some((reply, _)) = pending.reply {
-                reply(Err(shared.stopped()));
+                reply.say(Err(shared.stopped()));
             }
         }
         if let Some(snapshotting) = self.snapshotting.take() {
@@ -197,57 +205,64 @@ impl Committer {
         }
     }
 
-    /// Until the store is closed: returns those who wait for that.
-    fn work(&mut self) -> Result<Vec<oneshot::Sender<Result<(), StoreError>>>, LogError> {
-        loop {
-            let gathered = self.commands.take(BATCH_WRITES_MAX, self.wait(), self.expected());
-            let deserted = gathered.is_err();
-            let mut writes = Vec::new();
-            let mut closing = Vec::new();
-            let mut squashes = Vec::new();
-            let mut told = Vec::new();
-            for command in gathered.into_iter().flatten() {
-                match command {
-                    Command::Write { key, change, only_over, value, reply, permit } => {
-                        let ticket = self.expect(value, Some((reply, permit)));
-                        writes.push(Write { ticket, key, change, only_over });
-                    }
-                    Command::Squash { before, reply } => squashes.push((before, reply)),
-                    Command::Received(_) | Command::Tell(..) => told.push(command),
-                    Command::Close { reply } => closing.push(reply),
+    /// Once the store is closed, those who wait for that.
+    fn turn(
+        &mut self,
+        commands: Vec<Command>,
+        deserted: bool,
+    ) -> Result<Option<Closing>, LogError> {
+        let mut writes = Vec::with_capacity(commands.len());
+        let mut closing = Vec::new();
+        let mut squashes = Vec::new();
+        let mut told = Vec::new();
+        for command in commands {
+            match command {
+                Command::Write { key, change, only_over, value, reply, permit } => {
+                    let ticket = self.expect(value, Some((reply, permit)));
+                    writes.push(Write { ticket, key, change, only_over });
                 }
+                Command::Squash { before, reply } => squashes.push((before, reply)),
+                Command::Received(_) | Command::Tell(..) => told.push(command),
+                Command::Close { reply } => closing.push(reply),
             }
-            if !writes.is_empty() {
-                self.feed(Event::Write(writes))?;
-            }
-            for (before, reply) in squashes {
-                self.feed(Event::Squash { before })?;
-                let _ = reply.send(());
-            }
-            for command in told {
-                self.hear(command)?;
-            }
-            if deserted || !closing.is_empty() {
-                let batch = self.shared.machine().next_batch();
-                match self.log.append(&Batch::closing(batch)) {
-                    // Without room for its last record the log is whole all the same.
-                    Ok(_) | Err(LogError::Refused(_)) => return Ok(closing),
-                    Err(error) => return Err(error),
-                }
-            }
-            self.housekeep()?;
         }
+        if !writes.is_empty() {
+            self.feed(Some(Event::Write(writes)))?;
+        }
+        for (before, reply) in squashes {
+            self.feed(Some(Event::Squash { before }))?;
+            let _ = reply.send(());
+        }
+        for command in told {
+            self.hear(command)?;
+        }
+        if deserted || !closing.is_empty() {
+            let batch = self.shared.machine().next_batch();
+            return match self.log.append(&Batch::closing(batch)) {
+                // Without room for its last record the log is whole all the same.
+                Ok(_) | Err(LogError::Refused(_)) => Ok(Some(closing)),
+                Err(error) => Err(error),
+            };
+        }
+        self.housekeep()?;
+        Ok(None)
     }
 
     /// Many who were answered together write again together: to wait for them no longer than the
     /// disk takes costs each of them little, and saves writing it twice.
-    fn expected(&self) -> Option<Expected> {
+    pub fn expected(&self) -> Option<Expected> {
         let (count, took) = self.last_batch;
         let patience = took.min(PATIENCE_MAX);
         (count >= TOGETHER_MIN).then_some(Expected { count, patience })
     }
 
-    fn wait(&self) -> Duration {
+    /// How long the disk took for the last batch.
+    pub fn disk_took(&self) -> Duration {
+        self.last_batch.1
+    }
+
+    /// Until something is due, unless something comes.
+    pub fn wait(&self) -> Duration {
         if !self.moves.is_empty() {
             return Duration::ZERO;
         }
@@ -268,130 +283,6 @@ impl Committer {
         let ticket = self.ticket();
         self.pending.insert(ticket, Pending { value, reply });
         ticket
-    }
-
-    /// Hands the machine an event and performs what follows, until nothing does.
-    fn feed(&mut self, event: Event) -> Result<(), LogError> {
-        let effects = self.handle(Some(event));
-        self.perform_all(effects)
-    }
-
-    fn perform_all(&mut self, effects: Vec<Effect>) -> Result<(), LogError> {
-        let mut effects = VecDeque::from(effects);
-        while let Some(effect) = effects.pop_front() {
-            match effect {
-                Effect::Persist { batch, entries } => {
-                    let event = self.persist(batch, &entries)?;
-                    drop(entries);
-                    effects.extend(self.handle(Some(event)));
-                }
-                Effect::Acknowledge { ticket, cid } => self.answer(ticket, Ok(cid.map(CommitId))),
-                Effect::Refuse { ticket, reason } => {
-                    let disk = self.refusal.as_ref().filter(|_| reason == Unwritten::NoRoom);
-                    let refused = || StoreError::Refused(reason.to_string());
-                    let error = disk.map_or_else(refused, Refusal::error);
-                    self.answer(ticket, Err(error));
-                }
-                Effect::Alarm(alarm) => tracing::error!(%alarm, "store.alarm"),
-                Effect::Release { ticket } => {
-                    self.pending.remove(&ticket);
-                }
-                Effect::Send { to, message } => self.send(to, message),
-                Effect::SetAside { commits, anew } => {
-                    if let Some(event) = self.set_aside(commits, anew) {
-                        effects.extend(self.handle(Some(event)));
-                    }
-                }
-                Effect::Resync => self.resync(),
-                // The transport watches the keys of the roster.
-                Effect::Roster(_) => {}
-                // Delivered under the machine's lock.
-                Effect::Notify { .. } | Effect::Arrived { .. } | Effect::Expired { .. } => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// An event, or a tick for none. Watchers hear of changes before anybody can see later ones.
-    fn handle(&mut self, event: Option<Event>) -> Vec<Effect> {
-        let now = self.clock.now();
-        // Each commit is announced and acknowledged.
-        let mut effects = match &event {
-            Some(Event::Persisted { locations, .. }) => Vec::with_capacity(2 * locations.len()),
-            _ => Vec::new(),
-        };
-        let mut machine = self.shared.machine_mut();
-        match event {
-            Some(event) => machine.handle(now, event, &mut effects),
-            None => machine.tick(now, &mut effects),
-        }
-        let incarnation = machine.arrivals().incarnation();
-        for effect in &effects {
-            match effect {
-                Effect::Notify { arrival, ticket, commit } => {
-                    let cursor = Cursor { incarnation, arrival: *arrival };
-                    self.announce(cursor, *ticket, commit);
-                }
-                Effect::Arrived { arrival, commit } => {
-                    let cursor = Cursor { incarnation, arrival: *arrival };
-                    let value = self.shared.value(commit, None);
-                    self.shared.announce(cursor, &commit.key, value, false);
-                }
-                Effect::Expired { arrival, commit } => {
-                    let cursor = Cursor { incarnation, arrival: *arrival };
-                    self.shared.announce(cursor, &commit.key, None, true);
-                }
-                _ => {}
-            }
-        }
-        effects
-    }
-
-    fn announce(&self, cursor: Cursor, ticket: Ticket, commit: &Commit) {
-        let inline = self.pending.get(&ticket).map(|pending| pending.value.clone());
-        if let (Location::Log { .. }, Some(value)) = (commit.location, &inline) {
-            self.shared.cache().put(commit.location, value.clone());
-        }
-        let value = self.shared.value(commit, inline);
-        if let Some(Value::Away { desk, .. }) = &value {
-            desk.look_again();
-        }
-        self.shared.announce(cursor, &commit.key, value, false);
-    }
-
-    fn answer(&mut self, ticket: Ticket, answer: Written) {
-        if let Some(Pending { reply: Some((reply, _permit)), .. }) = self.pending.remove(&ticket) {
-            reply(answer);
-        }
-    }
-
-    fn persist(&mut self, number: u64, entries: &[Entry]) -> Result<Event, LogError> {
-        let batch = Batch::encode(number, entries, |entry| {
-            let pending = entry.ticket().and_then(|ticket| self.pending.get(&ticket));
-            pending.map(|pending| pending.value.clone()).unwrap_or_default()
-        });
-        // Every batch before this one is in the index, so it covers all full segments.
-        let begins = self.log.begins_segment(batch.frames.len());
-        let frozen = begins.then(|| self.shared.machine().freeze());
-        let began = Instant::now();
-        match self.log.append(&batch) {
-            Ok(appended) => {
-                self.refusal = None;
-                self.last_batch = (entries.len(), began.elapsed());
-                if let Some(frozen) = frozen {
-                    self.start_snapshot(number - 1, frozen);
-                }
-                let locations = batch.locations(entries, appended);
-                Ok(Event::Persisted { batch: number, locations })
-            }
-            Err(LogError::Refused(source)) => {
-                let what = LogError::Refused(copy_of(&source)).to_string();
-                tracing::warn!(error = what, "store.refused");
-                self.refusal = Some(Refusal { what, source });
-                Ok(Event::Refused { batch: number })
-            }
-            Err(error) => Err(error),
-        }
     }
 
     /// In the background, unless one is being written or the log has grown by less than the
@@ -418,8 +309,7 @@ impl Committer {
     fn housekeep(&mut self) -> Result<(), LogError> {
         let now = self.clock.now();
         if self.shared.machine().deadline().is_some_and(|deadline| deadline <= now) {
-            let effects = self.handle(None);
-            self.perform_all(effects)?;
+            self.feed(None)?;
         }
         self.set_aside_again()?;
         if now >= self.collect_at {

@@ -38,10 +38,11 @@ use self::writes::{Job, Operation, WRITES_QUEUED_MAX, Write, Writes, closed};
 use super::backend::EtcdAddress;
 use super::board::Note;
 use super::open::{OpenError, Options, lock, make_dir};
+use super::reply::Reply;
 use super::values::{ValueFiles, ValueWriter};
 use super::watchers::QUEUE_MAX;
 use super::{
-    CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Reply, Store, StoreError, Submission,
+    CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Submission,
     Submitted, Value, ValueFile, Version, Watch, Written,
 };
 use crate::driver::Clock;
@@ -288,7 +289,7 @@ impl Store for EtcdStore {
     async fn submit(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
         self.check_open()?;
         if write.key.is_local() {
-            reply(self.submit_note(write));
+            reply.say(self.submit_note(write));
             return Ok(());
         }
         let Submission { key, change, only_over } = write;

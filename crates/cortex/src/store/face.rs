@@ -48,6 +48,9 @@ const CONNECTIONS_MAX: u64 = 50_000;
 const THREADS_SHARE: usize = 2;
 /// The committer is one; more than a few only wait for it.
 const THREADS_MAX: usize = 4;
+/// Connections that are served before new bytes are looked for. All that had some by then write
+/// one batch; the runtime's own 61 made batches half as large of 100 clients.
+const TURNS_BETWEEN_LOOKS: u32 = 1024;
 /// Commands above 64 KiB that are being received: at most 4 MiB each.
 const LARGE_COMMANDS_MAX: usize = 8;
 
@@ -157,7 +160,10 @@ pub fn start(
     let (stop, stopping) = watch::channel(false);
     let mut handle = FaceHandle { tcp, tls, unix: config.unix, stop, threads: Vec::new() };
     for (number, listeners) in listeners.into_iter().enumerate() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .event_interval(TURNS_BETWEEN_LOOKS)
+            .enable_all()
+            .build()?;
         let (context, stopping) = (context.clone(), stopping.clone());
         let serve = move || runtime.block_on(serve(context, number == 0, listeners, stopping));
         let thread = std::thread::Builder::new().name(format!("store-face-{number}")).spawn(serve);
@@ -185,7 +191,7 @@ async fn serve(
             }
         });
     }
-    let bell = Arc::new(Bell::default());
+    let bell = Arc::new(Bell::new());
     let (hurrying, store) = (bell.clone(), context.store.clone());
     tokio::spawn(async move {
         loop {

@@ -27,11 +27,13 @@ use super::mailbox::{Sender, mailbox};
 use super::open::Options;
 use super::recovery::Recovered;
 use super::replication::{Outlet, Replication};
+use super::reply::Reply;
+use super::seat::Seat;
 use super::segment::{Segment, read_value};
 use super::values::{ValueFiles, ValueWriter, blocking};
 use super::watchers::Watchers;
 use super::{
-    CommitId, Cursor, Entry, HistoryEntry, Reply, Store, StoreError, Submission, Submitted, Value,
+    CommitId, Cursor, Entry, HistoryEntry, Store, StoreError, Submission, Submitted, Value,
     ValueFile, Version, Watch, WatchEvent,
 };
 use crate::driver::Clock;
@@ -130,7 +132,7 @@ impl Shared {
             what: format!("the value of '{}' cannot be read: {source}", commit.key),
             source,
         })?;
-        self.cache().put(commit.location, value.clone());
+        self.cache().put(commit.location, &value);
         Ok(value)
     }
 
@@ -153,11 +155,18 @@ impl Shared {
         }
     }
 
-    pub fn announce(&self, cursor: Cursor, key: &Arc<str>, value: Option<Value>, expired: bool) {
+    /// The value is made for those who watch the key, if there are any.
+    pub fn announce(
+        &self,
+        cursor: Cursor,
+        key: &Arc<str>,
+        expired: bool,
+        value: impl Fn() -> Option<Value>,
+    ) {
         self.watchers().notify(key, cursor, || WatchEvent::Changed {
             cursor,
             key: key_of(key.clone()),
-            value: value.clone(),
+            value: value(),
             expired,
         });
     }
@@ -208,6 +217,7 @@ pub fn key_of(text: Arc<str>) -> Key {
 pub struct LocalStore {
     shared: Arc<Shared>,
     commands: Sender<Command>,
+    seat: Arc<Seat>,
     queue: Arc<Semaphore>,
     clock: Clock,
 }
@@ -254,19 +264,13 @@ impl LocalStore {
             outlet: OnceLock::new(),
         });
         let (commands, received) = mailbox();
-        let committer = Committer::new(
-            shared.clone(),
-            log,
-            received,
-            clock,
-            dir,
-            options,
-            recovered.snapshot,
-            lock,
-        );
-        std::thread::Builder::new().name("store-commit".into()).spawn(move || committer.run())?;
+        let committer =
+            Committer::new(shared.clone(), log, clock, dir, options, recovered.snapshot, lock);
+        let seat = Arc::new(Seat::new(shared.clone(), received, committer, clock));
+        let own = seat.clone();
+        std::thread::Builder::new().name("store-commit".into()).spawn(move || own.run())?;
         let queue = Arc::new(Semaphore::new(WRITES_QUEUED_MAX));
-        Ok(LocalStore { shared, commands, queue, clock })
+        Ok(LocalStore { shared, commands, seat, queue, clock })
     }
 
     fn set_note(&self, key: Key, value: Bytes) -> CommitId {
@@ -299,7 +303,7 @@ impl LocalStore {
 
     fn announce(&self, machine: &StoreMachine, arrival: u64, key: &Key, value: Option<Value>) {
         let cursor = Cursor { incarnation: machine.arrivals().incarnation(), arrival };
-        self.shared.announce(cursor, &key.clone().into(), value, false);
+        self.shared.announce(cursor, &key.clone().into(), false, || value.clone());
     }
 
     fn note(&self, key: &Key) -> Option<Entry> {
@@ -360,7 +364,7 @@ impl Store for LocalStore {
 
     async fn submit(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
         if write.key.is_local() {
-            reply(self.submit_note(write));
+            reply.say(self.submit_note(write));
             return Ok(());
         }
         self.commands.send(self.command(write, reply).await?).map_err(|_| self.shared.stopped())
@@ -368,7 +372,7 @@ impl Store for LocalStore {
 
     async fn submit_unhurried(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
         if write.key.is_local() {
-            reply(self.submit_note(write));
+            reply.say(self.submit_note(write));
             return Ok(());
         }
         self.commands.leave(self.command(write, reply).await?).map_err(|_| self.shared.stopped())
@@ -393,7 +397,9 @@ impl Store for LocalStore {
     }
 
     fn hurry(&self) {
-        self.commands.hurry();
+        if !self.seat.commit_here() {
+            self.commands.hurry();
+        }
     }
 
     async fn expire(&self, key: &Key, expires: Option<Timestamp>) -> Result<bool, StoreError> {

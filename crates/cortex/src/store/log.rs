@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 
-use bytes::Bytes;
 use store::Location;
 use store::event::Entry;
 use store::frame::{self, MARK_LENGTH};
@@ -72,15 +71,18 @@ pub struct Batch {
 }
 
 impl Batch {
-    pub fn encode(number: u64, entries: &[Entry], value: impl Fn(&Entry) -> Bytes) -> Batch {
+    pub fn encode<'a>(
+        number: u64,
+        entries: &'a [Entry],
+        value: impl Fn(&'a Entry) -> &'a [u8],
+    ) -> Batch {
         let mut frames = Vec::with_capacity(entries.len() * FRAME_BYTES_USUAL);
         let mut offsets = Vec::with_capacity(entries.len());
         let mut payload = Vec::new();
         for (i, entry) in entries.iter().enumerate() {
             payload.clear();
             offsets.push(frames.len() as u32);
-            let value = value(entry);
-            entry.record(&value).encode(&mut payload);
+            entry.encode(value(entry), &mut payload);
             frame::write(&mut frames, number, i + 1 == entries.len(), &payload);
         }
         Batch { number, frames, offsets }

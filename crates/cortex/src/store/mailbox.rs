@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// So many are due in any case: a batch for which one wait for the disk costs each of them little.
-const UNHURRIED_MAX: usize = 128;
+const UNHURRIED_MAX: usize = 1024;
 
 struct State<T> {
     waiting: VecDeque<T>,
@@ -137,40 +137,49 @@ impl<T> Receiver<T> {
         state
     }
 
-    /// At most so many, oldest first; what there is, due or not, when the wait is over. Once
-    /// something is due, more are waited for as `expected` says.
-    pub fn take(
-        &self,
-        most: usize,
-        wait: Duration,
-        expected: Option<Expected>,
-    ) -> Result<Vec<T>, Deserted> {
+    /// Until something is due, and then for more as `expected` says; or until the wait is over.
+    pub fn await_due(&self, wait: Duration, expected: Option<Expected>) -> Result<(), Deserted> {
         let mut state = self.wait(self.0.state(), wait, |state| state.due);
         if let Some(Expected { count, patience }) = expected
             && state.due
         {
-            state.wanted = count.min(most);
+            state.wanted = count;
             state = self.wait(state, patience, |state| state.waiting.len() >= state.wanted);
             state.wanted = 0;
         }
-        if state.waiting.is_empty() && state.senders == 0 {
-            return Err(Deserted);
-        }
+        if state.waiting.is_empty() && state.senders == 0 { Err(Deserted) } else { Ok(()) }
+    }
+
+    /// At most so many, oldest first, due or not.
+    pub fn take(&self, most: usize) -> Vec<T> {
+        let mut state = self.0.state();
         let most = most.min(state.waiting.len());
         let taken = state.waiting.drain(..most).collect();
         state.due &= !state.waiting.is_empty();
-        Ok(taken)
+        taken
     }
-}
 
-impl<T> Drop for Receiver<T> {
-    fn drop(&mut self) {
+    /// Wakes who waits for something that is due.
+    pub fn rouse(&self) {
+        let mut state = self.0.state();
+        state.due = true;
+        self.0.wake(state);
+    }
+
+    /// Sending fails from now on.
+    pub fn close(&self) {
         let mut state = self.0.state();
         state.closed = true;
         let unheard = std::mem::take(&mut state.waiting);
         // Who sent them hears of it when they are dropped, and may send again.
         drop(state);
         drop(unheard);
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -186,28 +195,35 @@ mod tests {
         let (sender, receiver) = mailbox();
         sender.leave(1).unwrap();
         sender.leave(2).unwrap();
-        let waiting = std::thread::spawn(move || (receiver.take(9, LONG, None), receiver));
+        let waiting = std::thread::spawn(move || (receiver.await_due(LONG, None), receiver));
         sender.hurry();
-        let (taken, receiver) = waiting.join().unwrap();
-        assert_eq!(taken, Ok(vec![1, 2]));
-        assert_eq!(receiver.take(9, SOON, None), Ok(vec![]));
+        let (due, receiver) = waiting.join().unwrap();
+        assert_eq!(due, Ok(()));
+        assert_eq!(receiver.take(1), [1]);
+        assert_eq!(receiver.await_due(LONG, None), Ok(()), "the rest is due still");
+        assert_eq!(receiver.take(9), [2]);
+        assert_eq!(receiver.await_due(SOON, None), Ok(()));
+        assert_eq!(receiver.take(9), [0; 0]);
         sender.leave(3).unwrap();
-        assert_eq!(
-            receiver.take(9, SOON, None),
-            Ok(vec![3]),
-            "a wait that ends takes what there is"
-        );
-        sender.leave(4).unwrap();
-        sender.send(5).unwrap();
-        assert_eq!(receiver.take(1, LONG, None), Ok(vec![4]));
-        assert_eq!(receiver.take(1, LONG, None), Ok(vec![5]), "the rest is due still");
+        assert_eq!(receiver.await_due(SOON, None), Ok(()));
+        assert_eq!(receiver.take(9), [3], "a wait that ends takes what there is");
     }
 
     #[test]
-    fn many_need_no_word() {
+    fn one_batch_needs_no_word() {
         let (sender, receiver) = mailbox();
         (0..UNHURRIED_MAX).for_each(|n| sender.leave(n).unwrap());
-        assert_eq!(receiver.take(UNHURRIED_MAX, LONG, None).unwrap().len(), UNHURRIED_MAX);
+        assert_eq!(receiver.await_due(LONG, None), Ok(()));
+        assert_eq!(receiver.take(UNHURRIED_MAX).len(), UNHURRIED_MAX);
+    }
+
+    #[test]
+    fn who_is_roused_finds_what_there_is() {
+        let (sender, receiver) = mailbox::<u8>();
+        receiver.rouse();
+        assert_eq!(receiver.await_due(LONG, None), Ok(()));
+        assert!(receiver.take(9).is_empty());
+        drop(sender);
     }
 
     #[test]
@@ -217,8 +233,8 @@ mod tests {
         other.leave(1).unwrap();
         drop(other);
         let waiting = std::thread::spawn(move || {
-            assert_eq!(receiver.take(9, SOON, None), Ok(vec![1]));
-            assert_eq!(receiver.take(9, LONG, None), Err(Deserted));
+            assert_eq!(receiver.take(9), [1]);
+            assert_eq!(receiver.await_due(LONG, None), Err(Deserted));
         });
         drop(sender);
         waiting.join().unwrap();

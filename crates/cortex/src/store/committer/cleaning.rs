@@ -88,7 +88,7 @@ impl Committer {
                 Err(error) => tracing::error!(%error, "store.value_damaged"),
             }
         }
-        if moves.is_empty() { Ok(()) } else { self.feed(Event::Move(moves)) }
+        if moves.is_empty() { Ok(()) } else { self.feed(Some(Event::Move(moves))) }
     }
 
     /// In the background: a directory may be large and the disk slow.

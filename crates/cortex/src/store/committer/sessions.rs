@@ -32,7 +32,7 @@ impl Committer {
         match command {
             Command::Received(incoming) => self.take_in(incoming),
             Command::Tell(event, reply) => {
-                let fed = self.feed(event);
+                let fed = self.feed(Some(event));
                 if let Some(reply) = reply.filter(|_| fed.is_ok()) {
                     let _ = reply.send(());
                 }
@@ -54,7 +54,7 @@ impl Committer {
                 };
             }
         }
-        let taken = self.feed(Event::Received { from, message });
+        let taken = self.feed(Some(Event::Received { from, message }));
         drop(room);
         taken
     }
@@ -101,7 +101,7 @@ impl Committer {
     pub(super) fn set_aside_again(&mut self) -> Result<(), LogError> {
         let Some(aside) = self.aside.take() else { return Ok(()) };
         match self.put_aside(aside) {
-            Some(event) => self.feed(event),
+            Some(event) => self.feed(Some(event)),
             None => Ok(()),
         }
     }

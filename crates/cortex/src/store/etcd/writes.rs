@@ -11,7 +11,8 @@ use etcd_client::{
 use model::Key;
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::{CommitId, Reply, StoreError};
+use super::super::reply::Reply;
+use super::super::{CommitId, StoreError};
 use super::feed::Feed;
 use super::leases::{Leases, NO_LEASE};
 use super::link::{Answer, LinkError};
@@ -131,7 +132,7 @@ impl Writes {
         let (done, revision) = match sent {
             Ok(sent) => sent,
             Err(error) => {
-                replies.into_iter().for_each(|reply| reply(Err(error.clone().into_store())));
+                replies.into_iter().for_each(|reply| reply.say(Err(error.clone().into_store())));
                 return;
             }
         };
@@ -139,7 +140,7 @@ impl Writes {
             self.feed.hub.wait_until_told(revision, TELL_MAX).await;
         }
         for ((operation, done), reply) in operations.iter().zip(done).zip(replies) {
-            reply(Ok(done.was_there.then(|| self.id(operation, revision))));
+            reply.say(Ok(done.was_there.then(|| self.id(operation, revision))));
         }
     }
 

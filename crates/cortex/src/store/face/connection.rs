@@ -380,23 +380,26 @@ impl Connection {
         if self.pending.is_empty() {
             return;
         }
-        let mut answers = self.gathering.all().await.into_iter();
-        for awaited in self.pending.drain(..) {
-            match awaited {
-                Awaited::Ok(count) => match first_error(answers.by_ref().take(count)) {
-                    Ok(_) => self.replies.ok(),
-                    Err(error) => self.replies.error(&format!("ERR {error}")),
-                },
-                Awaited::Count(count) => match first_error(answers.by_ref().take(count)) {
-                    Ok(made) => self.replies.integer(made),
-                    Err(error) => self.replies.error(&format!("ERR {error}")),
-                },
-                Awaited::Failed(Problem(text), count) => {
-                    answers.by_ref().take(count).for_each(drop);
-                    self.replies.error(&text);
+        self.gathering.complete().await;
+        let Connection { gathering, pending, replies, .. } = self;
+        gathering.empty(|answers| {
+            for awaited in pending.drain(..) {
+                let (count, counts) = match awaited {
+                    Awaited::Ok(count) => (count, false),
+                    Awaited::Count(count) => (count, true),
+                    Awaited::Failed(Problem(text), count) => {
+                        answers.take(count).for_each(drop);
+                        replies.error(&text);
+                        continue;
+                    }
+                };
+                match first_error(answers.take(count)) {
+                    Ok(made) if counts => replies.integer(made),
+                    Ok(_) => replies.ok(),
+                    Err(error) => replies.error(&format!("ERR {error}")),
                 }
             }
-        }
+        });
     }
 
     async fn send(&mut self) -> io::Result<()> {

@@ -4,15 +4,17 @@
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
+use std::thread::ThreadId;
 
 use tokio::sync::Notify;
 
-use crate::store::{Reply, StoreError, Written};
+use crate::store::Written;
+use crate::store::reply::{Listener, Reply};
 
 /// Wakes connections of one thread. To wake a task of another thread costs a system call; this
 /// does so once for all that are ready by the time that thread looks.
-#[derive(Default)]
 pub struct Bell {
+    thread: ThreadId,
     state: Mutex<BellState>,
     written: Notify,
 }
@@ -24,11 +26,20 @@ struct BellState {
 }
 
 impl Bell {
+    /// For the connections of the calling thread.
+    pub fn new() -> Bell {
+        let thread = std::thread::current().id();
+        Bell { thread, state: Mutex::default(), written: Notify::new() }
+    }
+
     fn state(&self) -> MutexGuard<'_, BellState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake(&self, waker: Waker) {
+        if std::thread::current().id() == self.thread {
+            return waker.wake();
+        }
         let mut state = self.state();
         state.ready.push(waker);
         let ringer = state.ringer.take();
@@ -61,6 +72,9 @@ impl Bell {
     }
 }
 
+/// An idle connection keeps room for so many answers.
+const IDLE_MAX: usize = 4;
+
 /// The answers to the writes of one connection.
 pub struct Gathering {
     state: Mutex<GatheringState>,
@@ -83,13 +97,14 @@ impl Gathering {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for the answer to the next write.
+    /// For the answer to the next write.
     pub fn reply(self: &Arc<Self>) -> Reply {
         let mut state = self.state();
-        let mut place = Place { gathering: self.clone(), index: state.answers.len(), open: true };
+        let place = state.answers.len();
         state.answers.push(None);
         state.missing += 1;
-        Box::new(move |answer| place.put(answer))
+        drop(state);
+        Reply::new(self.clone(), place)
     }
 
     /// Writes were submitted, and may wait for those of other connections.
@@ -97,44 +112,38 @@ impl Gathering {
         self.bell.written.notify_one();
     }
 
-    /// Every answer, in the order of the writes; empties the gathering.
-    pub async fn all(&self) -> Vec<Written> {
+    /// Every answer is there.
+    pub async fn complete(&self) {
         poll_fn(|context| {
             let mut state = self.state();
-            if state.missing > 0 {
-                state.waker = Some(context.waker().clone());
-                return Poll::Pending;
+            if state.missing == 0 {
+                return Poll::Ready(());
             }
-            Poll::Ready(std::mem::take(&mut state.answers).into_iter().flatten().collect())
+            state.waker = Some(context.waker().clone());
+            Poll::Pending
         })
         .await
     }
-}
 
-struct Place {
-    gathering: Arc<Gathering>,
-    index: usize,
-    open: bool,
-}
-
-impl Place {
-    fn put(&mut self, answer: Written) {
-        self.open = false;
-        let mut state = self.gathering.state();
-        state.answers[self.index] = Some(answer);
-        state.missing -= 1;
-        let waker = if state.missing == 0 { state.waker.take() } else { None };
-        drop(state);
-        if let Some(waker) = waker {
-            self.gathering.bell.wake(waker);
+    /// The answers, in the order of the writes; empties the gathering.
+    pub fn empty(&self, into: impl FnOnce(&mut dyn Iterator<Item = Written>)) {
+        let mut state = self.state();
+        into(&mut state.answers.drain(..).flatten());
+        if state.answers.capacity() > IDLE_MAX {
+            state.answers = Vec::new();
         }
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        if self.open {
-            self.put(Err(StoreError::Stopped("it ended before the write was durable".into())));
+impl Listener for Gathering {
+    fn hear(&self, place: usize, written: Written) {
+        let mut state = self.state();
+        state.answers[place] = Some(written);
+        state.missing -= 1;
+        let waker = if state.missing == 0 { state.waker.take() } else { None };
+        drop(state);
+        if let Some(waker) = waker {
+            self.bell.wake(waker);
         }
     }
 }
@@ -145,7 +154,7 @@ mod tests {
 
     #[tokio::test]
     async fn all_answers_come_in_order_also_from_another_thread() {
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(Bell::new());
         let ringing = bell.clone();
         tokio::spawn(async move { ringing.ring().await });
         let gathering = Gathering::new(bell);
@@ -156,17 +165,22 @@ mod tests {
                     match i {
                         7 => drop(reply),
                         _ => {
-                            reply(Ok((i % 2 == 0).then_some(crate::store::CommitId([i as u8; 32]))))
+                            let id = crate::store::CommitId([i as u8; 32]);
+                            reply.say(Ok((i % 2 == 0).then_some(id)))
                         }
                     }
                 }
             });
-            let answers = gathering.all().await;
+            gathering.complete().await;
+            let mut answers = Vec::new();
+            gathering.empty(|all| answers.extend(all));
             assert_eq!(answers.len(), 50);
             for (i, answer) in answers.into_iter().enumerate() {
                 match answer {
                     Ok(id) => assert_eq!(id.map(|id| id.0[0]), (i % 2 == 0).then_some(i as u8)),
-                    Err(error) => assert!(i == 7 && matches!(error, StoreError::Stopped(_))),
+                    Err(error) => {
+                        assert!(i == 7 && matches!(error, crate::store::StoreError::Stopped(_)))
+                    }
                 }
             }
             thread.join().unwrap();

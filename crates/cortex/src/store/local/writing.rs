@@ -10,8 +10,9 @@ use store::{Action, Expiry};
 
 use super::LocalStore;
 use crate::store::committer::Command;
+use crate::store::reply::Reply;
 use crate::store::{
-    INLINE_VALUE_MAX, Reply, StoreError, Submission, Submitted, ValueFile, Version, Written,
+    INLINE_VALUE_MAX, StoreError, Submission, Submitted, ValueFile, Version, Written,
 };
 
 /// What needs no file, as the committer takes it; anything else is handed back.

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::fixture::{bytes, key, lookup, set, text};
 use crate::driver::Clock;
+use crate::store::reply::Reply;
 use crate::store::{
     Cursor, INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, Value, Watch,
     WatchEvent,
@@ -239,7 +240,7 @@ pub async fn writes_of_one_caller_keep_their_order(site: &impl Site) {
             2 => Submission::delete(key(&format!("o::{}", n % 5))),
             _ => Submission::set(key(&format!("o::{}", n % 5)), bytes(&n.to_string())),
         };
-        let reply = Box::new(move |written| drop(sender.send((n, written))));
+        let reply = Reply::to(move |written| drop(sender.send((n, written))));
         store.submit(write, reply).await.unwrap();
     }
     // A delete of nothing may be answered before the writes in front of it.

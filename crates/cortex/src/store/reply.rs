@@ -1,0 +1,55 @@
+//! Who is told what became of a write: once, on the thread that commits, which must not be made to
+//! wait.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{StoreError, Written};
+
+/// Those who wait for several writes, by their places.
+pub trait Listener: Send + Sync {
+    /// Must not block.
+    fn hear(&self, place: usize, written: Written);
+}
+
+type Told = Box<dyn FnOnce(Written) + Send>;
+
+impl Listener for Mutex<Option<Told>> {
+    fn hear(&self, _place: usize, written: Written) {
+        let told = self.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(told) = told {
+            told(written);
+        }
+    }
+}
+
+/// When it is dropped unsaid, the store has ended before the write was durable.
+pub struct Reply {
+    listener: Option<Arc<dyn Listener>>,
+    place: usize,
+}
+
+impl Reply {
+    pub fn new(listener: Arc<dyn Listener>, place: usize) -> Reply {
+        Reply { listener: Some(listener), place }
+    }
+
+    pub fn to(told: impl FnOnce(Written) + Send + 'static) -> Reply {
+        let told: Told = Box::new(told);
+        Reply::new(Arc::new(Mutex::new(Some(told))), 0)
+    }
+
+    pub fn say(mut self, written: Written) {
+        if let Some(listener) = self.listener.take() {
+            listener.hear(self.place, written);
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(listener) = self.listener.take() {
+            let unsaid = StoreError::Stopped("it ended before the write was durable".into());
+            listener.hear(self.place, Err(unsaid));
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! On which thread the committer works: its own, or, where cores are few and the disk is quick, the
+//! one whose clients have written. There a second thread would only be woken, wait for the disk and
+//! wake the first again, at a third of what the write itself costs. What comes from elsewhere, and
+//! what is due by the clock, the committer's own thread sees to.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use model::Timestamp;
+use store::machine::BATCH_WRITES_MAX;
+
+use super::committer::{Command, Committer};
+use super::local::Shared;
+use super::mailbox::Receiver;
+use crate::driver::Clock;
+
+/// A slower disk is waited for elsewhere: so long do those wait, about, who only read.
+const DISK_QUICK_NS: u64 = 1_000_000;
+/// One in so many of the mean is the newest batch.
+const DISK_SHARE: u64 = 8;
+/// A disk that stood still is not held to be slow for long.
+const DISK_KNOWN_MAX_NS: u64 = 10 * DISK_QUICK_NS;
+/// With more of them, talking to clients goes on while the disk is waited for.
+const CORES_FEW: usize = 2;
+
+pub struct Seat {
+    shared: Arc<Shared>,
+    commands: Receiver<Command>,
+    committer: Mutex<Option<Committer>>,
+    clock: Clock,
+    few_cores: bool,
+    /// How long the disk takes, in nanoseconds: a moving mean, as one slow answer says little.
+    disk_takes: AtomicU64,
+    /// Milliseconds of the clock; the thread looks again then.
+    sleeps_until: AtomicU64,
+}
+
+/// Ends the watches however the thread ends.
+struct AtEnd(Arc<Shared>);
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        let mut watchers = self.0.watchers();
+        self.0.stop("its writing thread ended".into());
+        self.0.desk.stop();
+        watchers.clear();
+    }
+}
+
+impl Seat {
+    pub fn new(
+        shared: Arc<Shared>,
+        commands: Receiver<Command>,
+        committer: Committer,
+        clock: Clock,
+    ) -> Seat {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        Seat {
+            shared,
+            commands,
+            committer: Mutex::new(Some(committer)),
+            clock,
+            few_cores: cores <= CORES_FEW,
+            disk_takes: AtomicU64::new(u64::MAX / 2),
+            sleeps_until: AtomicU64::new(0),
+        }
+    }
+
+    /// The committer's own thread, until the store has ended.
+    pub fn run(&self) {
+        let _at_end = AtEnd(self.shared.clone());
+        while let Some((wait, expected)) = self.rest() {
+            let deserted = self.commands.await_due(wait, expected).is_err();
+            let mut seat = self.sit();
+            let Some(committer) = seat.as_mut() else { break };
+            self.work(committer, self.commands.take(BATCH_WRITES_MAX), deserted);
+        }
+        // A panic elsewhere left what nobody may go on with.
+        let poisoned = self.committer.is_poisoned();
+        let committer = self.sit().take();
+        self.commands.close();
+        match committer {
+            Some(committer) if !poisoned => committer.finish(),
+            _ => {}
+        }
+    }
+
+    fn work(&self, committer: &mut Committer, commands: Vec<Command>, deserted: bool) {
+        committer.work(commands, deserted);
+        let took = u64::try_from(committer.disk_took().as_nanos()).unwrap_or(u64::MAX);
+        let before = self.disk_takes.load(Ordering::Relaxed).min(DISK_KNOWN_MAX_NS);
+        let mean = before - before / DISK_SHARE + took / DISK_SHARE;
+        self.disk_takes.store(mean, Ordering::Relaxed);
+    }
+
+    fn sit(&self) -> MutexGuard<'_, Option<Committer>> {
+        self.committer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long nothing need be done here, and who is likely to write; none at the end.
+    fn rest(&self) -> Option<(Duration, Option<super::mailbox::Expected>)> {
+        let seat = self.committer.lock().ok()?;
+        let committer = seat.as_ref().filter(|committer| !committer.has_ended())?;
+        let wait = committer.wait();
+        self.sleeps_until.store(self.clock.now().after(wait).0, Ordering::Relaxed);
+        Some((wait, committer.expected()))
+    }
+
+    /// Commits here and now what was left. False if that is for the committer's own thread to do.
+    pub fn commit_here(&self) -> bool {
+        if !self.few_cores || self.disk_takes.load(Ordering::Relaxed) > DISK_QUICK_NS {
+            return false;
+        }
+        let Ok(mut seat) = self.committer.try_lock() else { return false };
+        let Some(committer) = seat.as_mut() else { return false };
+        let _rouse = RouseOnPanic(self);
+        let commands = self.commands.take(BATCH_WRITES_MAX);
+        let more = commands.len() == BATCH_WRITES_MAX;
+        self.work(committer, commands, false);
+        let sleeps_until = Timestamp(self.sleeps_until.load(Ordering::Relaxed));
+        let next = self.clock.now().after(committer.wait());
+        if more || committer.has_ended() || next < sleeps_until {
+            // Until it has looked, it need not be told again.
+            self.sleeps_until.store(0, Ordering::Relaxed);
+            self.commands.rouse();
+        }
+        true
+    }
+}
+
+/// The thread ends the store when it finds that somebody else's turn was not finished.
+struct RouseOnPanic<'a>(&'a Seat);
+
+impl Drop for RouseOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.commands.rouse();
+        }
+    }
+}
