@@ -22,7 +22,7 @@ use model::{Key, Prefix, Timestamp};
 use store::resp::reply::Replies;
 use store::resp::request::{Parsed, Requests};
 use store::resp::{COMMAND_BYTES_MAX, Protocol};
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
@@ -405,8 +405,21 @@ impl Connection {
     async fn send(&mut self) -> io::Result<()> {
         let mut bytes = &self.replies.bytes[..];
         while !bytes.is_empty() {
-            let written = timeout(PAUSE_MAX, self.wire.write(bytes)).await;
-            match written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
+            let wire = &mut self.wire;
+            let at_once = poll_fn(|context| {
+                Poll::Ready(match Pin::new(&mut *wire).poll_write(context, bytes) {
+                    Poll::Ready(written) => Some(written),
+                    Poll::Pending => None,
+                })
+            });
+            let written = match at_once.await {
+                Some(written) => written,
+                None => {
+                    let written = timeout(PAUSE_MAX, self.wire.write(bytes)).await;
+                    written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+                }
+            };
+            match written? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 count => bytes = &bytes[count..],
             }
