@@ -458,7 +458,7 @@ impl Store for Shared {
             return Err(closed());
         }
         if write.key.is_local() {
-            reply(self.submit_note(write));
+            reply.say(self.submit_note(write));
             return Ok(());
         }
         let Submission { key, change, only_over } = write;
@@ -481,7 +481,7 @@ impl Store for Shared {
             return Ok(self.hand_on(self.ledger.ask(set, value)?, reply));
         }
         // Large values are written one after the other by whoever waits for them.
-        reply(self.put(key, &file, expires, only_over).await);
+        reply.say(self.put(key, &file, expires, only_over).await);
         Ok(())
     }
 

@@ -20,6 +20,7 @@ use super::super::{
 use super::wire::{self, At, FromStore, PART_BYTES, Part, Past, Request, Shape, ToStore, Told};
 use crate::store::bulk::BoxedStream;
 use crate::store::peers::identity::to_hex;
+use crate::store::reply::Reply;
 
 /// Requests of one stream that are under way; the rest waits in the kernel.
 const REQUESTS_MAX: usize = 256;
@@ -183,7 +184,7 @@ impl Session {
             Err(StoreError::Refused("notes under 'local' stay on their node".into()))
         } else {
             let write = Submission { key, change, only_over: only_over.map(Into::into) };
-            self.store.submit(write, Box::new(move |result| drop(reply.send(result)))).await
+            self.store.submit(write, Reply::to(move |result| drop(reply.send(result)))).await
         };
         self.tasks.spawn(async move {
             let stopped = || Err(StoreError::Stopped("it was closed".into()));
