@@ -625,7 +625,7 @@ impl Shared {
         tokio::spawn(async move {
             let answer = checked(answer.await.unwrap_or_else(|_| Err(closed())));
             let part = answer.and_then(|mut parts| parts.pop().ok_or_else(strange));
-            reply(part.and_then(|(part, _)| written(part)));
+            reply.say(part.and_then(|(part, _)| written(part)));
         });
     }
 }
