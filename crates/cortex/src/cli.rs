@@ -25,6 +25,7 @@ mod spelling;
 mod status;
 mod store;
 mod up;
+mod vera;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -154,7 +155,11 @@ struct Session {
 struct Exit(u8);
 
 pub fn main() -> ExitCode {
-    main_with(std::env::args_os().collect())
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if vera::is_called(arguments.first()) {
+        return vera::main(arguments);
+    }
+    main_with(arguments)
 }
 
 fn main_with(arguments: Vec<OsString>) -> ExitCode {

@@ -78,8 +78,7 @@ pub async fn run(config: NodeConfig, started: &Started) -> anyhow::Result<()> {
     let _lock = identity::lock(&layout)?;
     identity::socket_directory(&layout)?;
     let id = identity::node_id(&layout)?;
-    let roles =
-        roles::settle(&layout, config.roles.as_ref(), &config.store, config.peers.join.is_some())?;
+    let roles = roles::settle(&layout, config.roles.as_ref(), &config.store, config.peers.joins())?;
     let (clock, faults) = (Clock::start(), Faults::default());
     let options = Options::with_faults(faults.clone());
     let is_guest = config.store == Backend::Local && !roles.has(Role::Store);
@@ -93,7 +92,7 @@ pub async fn run(config: NodeConfig, started: &Started) -> anyhow::Result<()> {
     let bus = Arc::new(Bus::default());
     let of = (layout.clone(), id.clone());
     let peers = Peers::open(prepared, of.0, of.1, clock, store.clone(), bus.clone()).await?;
-    let asked = config.peers.listen.is_some() || config.peers.join.is_some();
+    let asked = config.peers.listen.is_some() || config.peers.joins();
     ensure!(
         !asked || peers.is_some(),
         "nodes with a store in etcd meet there: leave --listen and --join out"

@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::ops::RangeInclusive;
 
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
 use model::{ApplicationName, ApplicationSpec, TypedKey};
+use serde::Deserialize;
 
-use super::Api;
 use super::problem::Problem;
-use super::records;
+use super::wire::ApplicationRow;
+use super::{Api, Shared, parse, records};
 
 /// Where ports are given out from when none is asked for: what developers expect, and a thousand
 /// applications are more than one machine runs.
@@ -35,6 +39,26 @@ pub async fn allot(
                 .hint("choose another with `apps create --port`")
             }),
     }
+}
+
+#[derive(Debug, Deserialize)]
+struct Chosen {
+    port: u16,
+}
+
+/// From now on the application answers there.
+pub async fn change(
+    State(api): State<Shared>,
+    Path(app): Path<String>,
+    body: Bytes,
+) -> Result<Json<ApplicationRow>, Problem> {
+    let Chosen { port } = parse(&body)?;
+    let _changing = api.changes.lock().await;
+    let mut app = records::require(&*api.store, &app).await?;
+    app.spec.port = allot(&api, &app.name, Some(port)).await?;
+    app.spec.port_chosen = true;
+    records::write(&*api.store, TypedKey::Spec(app.name.clone()), &app.spec).await?;
+    Ok(Json(app.row(&api)))
 }
 
 async fn taken(api: &Api) -> Result<BTreeMap<u16, ApplicationName>, Problem> {

@@ -62,6 +62,17 @@ pub async fn push_directory(session: &Session, directory: &Path) -> anyhow::Resu
     push(session, source, &name, Repeat::IfChanged).await
 }
 
+/// Of an application whose name is known.
+pub async fn push_as(
+    session: &Session,
+    directory: &Path,
+    vcs: Vcs,
+    name: &ApplicationName,
+) -> anyhow::Result<()> {
+    let source = find(directory, vcs, None).await?;
+    push(session, source, name, Repeat::Always).await
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repeat {
     Always,

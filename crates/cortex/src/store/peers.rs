@@ -2,6 +2,7 @@
 //! strangers. A node that is alone opens no port and runs none of this until an invitation is asked
 //! of it. Owns the life of the transport; the store's machine decides what is said over it.
 
+pub mod adding;
 pub mod dial;
 pub mod files;
 pub mod frame;
@@ -51,8 +52,17 @@ pub struct PeerOptions {
     /// Told to others in place of where this node listens.
     pub advertise: Option<SocketAddr>,
     pub join: Option<Token>,
+    /// A brand new node waits until a member adds it.
+    pub awaits: bool,
     /// This node keeps no store.
     pub guest: bool,
+}
+
+impl PeerOptions {
+    /// Whether this node is to come into a cluster.
+    pub fn joins(&self) -> bool {
+        self.join.is_some() || self.awaits
+    }
 }
 
 /// What is settled before the store is opened.
@@ -74,13 +84,22 @@ pub async fn prepare(
     let held = Membership::load(&dir)?;
     let before = held.as_ref().and_then(|held| held.listen);
     let asked = options.listen.or(before).unwrap_or(LISTEN_DEFAULT);
-    let wanted = options.listen.is_some() || options.join.is_some() || before.is_some();
+    let wanted = options.listen.is_some() || options.joins() || before.is_some();
     let listener = wanted.then(|| listen::bind(asked)).transpose()?;
     let listen = match &listener {
         Some(listener) => listener.local_addr()?,
         None => asked,
     };
-    if let Some(token) = &options.join {
+    let joins = match (&listener, &held) {
+        _ if options.join.is_some() => options.join.clone(),
+        (Some(listener), None) if options.awaits => Some(adding::wait(&dir, node, listener).await?),
+        (_, Some(held)) if options.awaits && held.redeemed.is_none() => bail!(
+            "this node has a store of its own already, and --await is for a brand new one: give \
+             it an empty --data-dir, or leave --await out"
+        ),
+        _ => None,
+    };
+    if let Some(token) = &joins {
         join::redeem(&dir, token, node, listen, options).await?;
     } else if options.listen.is_some() && before != Some(listen) {
         let held = held.map_or_else(|| Membership::load_or_found(&dir), Ok)?;

@@ -26,12 +26,21 @@ pub struct PeerArgs {
     /// Join a cluster: what `cortex nodes invite` printed on one of its members
     #[arg(long, value_name = "INVITATION")]
     join: Option<Token>,
+    /// Wait until somebody adds this brand new node from a member: vera --add-node HOST:PORT
+    #[arg(long = "await", conflicts_with = "join")]
+    awaits: bool,
 }
 
 impl PeerArgs {
     pub fn options(&self) -> PeerOptions {
         let (listen, advertise) = (self.listen, self.advertise);
-        PeerOptions { listen, advertise, join: self.join.clone(), guest: false }
+        PeerOptions {
+            listen,
+            advertise,
+            join: self.join.clone(),
+            awaits: self.awaits,
+            guest: false,
+        }
     }
 
     /// The same options for another process that runs the same node; without the invitation.
@@ -41,9 +50,10 @@ impl PeerArgs {
         listen.into_iter().chain(advertise).collect()
     }
 
-    /// For the one process that redeems it.
+    /// For the one process that redeems it, or waits for it.
     pub fn invitation(&self) -> Option<String> {
-        self.join.as_ref().map(|join| format!("--join={join}"))
+        let awaits = self.awaits.then(|| "--await".to_string());
+        self.join.as_ref().map(|join| format!("--join={join}")).or(awaits)
     }
 }
 

@@ -48,7 +48,7 @@ pub struct ClusterTls {
     pub join_server: Arc<ServerConfig>,
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
