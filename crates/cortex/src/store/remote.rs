@@ -47,6 +47,7 @@ use super::{
 use crate::driver::{Clock, drive};
 use crate::layout::DataDirectory;
 use crate::lockfile::FileLock;
+use crate::node::parts::supervise;
 
 /// Calls, losses and what is heard of one connection.
 const EVENTS_MAX: usize = 1024;
@@ -120,11 +121,7 @@ pub async fn open(
     let made = tokio::task::spawn_blocking(move || prepare(&layout, node, clock, options)).await;
     let shared = made.unwrap_or_else(|_| Err(OpenError::Interrupted))?;
     let (running, keeping) = (shared.clone(), shared.clone());
-    shared.spawn(async move {
-        if let Err(error) = running.run().await {
-            tracing::error!(error = format!("{error:#}"), "remote.failed");
-        }
-    });
+    shared.spawn(supervise("remote", move || running.clone().run()));
     shared.spawn(async move { keeping.collect().await });
     Ok(shared)
 }

@@ -44,4 +44,5 @@ mod storage;
 mod thesis;
 mod tour;
 mod unfit;
+mod vera;
 mod wait;

@@ -1,5 +1,6 @@
 //! Nodes that do only some of what nodes do: two keep the store and take requests, a third runs
-//! instances and nothing else. It goes on with the other store when the one it uses is lost.
+//! instances and nothing else, a fourth takes requests alone. Those without a store go on with the
+//! other one when the one they use is lost.
 
 use std::path::Path;
 
@@ -81,13 +82,17 @@ fn a_node_without_a_store_moves_to_another_one() {
     }
     guest.run(&["nodes", "invite"]).refused().saying(&["keeps no store"]);
 
+    // Another one without a store takes requests, and runs nothing.
+    let front = join(&one, &["--roles", "router,checker"]);
+    await_state(&two, &id_of(&front), "alive");
+
     // Pushed through a node that runs nothing itself; the source is fetched from it.
     let project = one.path(NAME);
     copy_of_example(NAME, &project);
     large_file(&project);
     one.push(&project, NAME);
     await_all_on(&two, &id, COUNT);
-    for site in [through(&one), through(&two)] {
+    for site in [through(&one), through(&two), through(&front)] {
         wait_for("an answer through any node", STATE_DEADLINE, || answers(&site));
     }
     assert!(through(&guest).try_get("/").is_err(), "it takes nothing from the public");
@@ -98,7 +103,9 @@ fn a_node_without_a_store_moves_to_another_one() {
     let (lost, kept) = if used == first { (&mut one, &mut two) } else { (&mut two, &mut one) };
     let other = if used == first { second } else { first };
     let callers = Callers::start(&through(kept), "/", &["Hello"]);
+    let others = Callers::start(&through(&front), "/", &["Hello"]);
     callers.answered_more(100);
+    others.answered_more(100);
     lost.kill_nine();
     guest.cortex(&["store", "set", "written::while", "lost"]);
     await_value(kept, "written::while", "lost");
@@ -106,7 +113,9 @@ fn a_node_without_a_store_moves_to_another_one() {
     kept.cortex(&["scale", "-a", NAME, &format!("web={}", COUNT + 1)]);
     await_all_on(kept, &id, COUNT + 1);
     callers.answered_more(100);
+    others.answered_more(100);
     callers.finish_without_failure();
+    others.finish_without_failure();
 
     // It is back; the other one stands still and says nothing.
     lost.up();

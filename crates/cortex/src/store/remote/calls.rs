@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use bytes::Bytes;
 use model::NodeId;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -79,8 +79,11 @@ impl Calls {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner).remove(node)
     }
 
-    async fn use_it(&mut self, node: NodeId) -> anyhow::Result<()> {
-        let stream = self.take(&node).context("a connection that was made is there")?;
+    fn use_it(&mut self, node: NodeId) {
+        let Some(stream) = self.take(&node) else {
+            self.events.try_send(Event::Lost(node)).ok();
+            return;
+        };
         let (out, frames) = mpsc::unbounded_channel();
         let (shared, events) = (self.shared.clone(), self.events.clone());
         tracing::info!(%node, "remote.uses");
@@ -98,7 +101,16 @@ impl Calls {
             events.send(Event::Lost(node)).await.ok();
         });
         self.in_use = Some(in_use);
-        Ok(())
+    }
+}
+
+/// What is called anew begins without what was used before.
+impl Drop for Calls {
+    fn drop(&mut self) {
+        if let Some(in_use) = self.in_use.take() {
+            in_use.abort();
+        }
+        self.shared.ledger.disconnect();
     }
 }
 
@@ -108,7 +120,7 @@ impl Shell for Calls {
     async fn perform(&mut self, effect: Effect) -> anyhow::Result<()> {
         match effect {
             Effect::Call(node) => self.call(node),
-            Effect::Use(node) => self.use_it(node).await?,
+            Effect::Use(node) => self.use_it(node),
             Effect::Discard(node) => drop(self.take(&node)),
             Effect::Leave(node) => {
                 tracing::info!(%node, "remote.leaves");
