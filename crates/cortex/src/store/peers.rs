@@ -9,7 +9,7 @@ pub mod frame;
 pub mod identity;
 pub mod invitation;
 pub mod join;
-mod link;
+pub mod link;
 mod links;
 mod listen;
 mod liveness;

@@ -9,6 +9,8 @@ mod hub;
 mod keepers;
 mod ledger;
 pub mod serve;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -111,9 +111,10 @@ fn a_brand_new_node_is_added_once_its_fingerprint_is_confirmed() {
     let address = format!("127.0.0.1:{}", free_port());
     client.vera(&["--add-node", &address]).refused().saying(&["no new node", "--await"]);
     // A member is not a node that waits.
-    let listen = node.cortex(&["nodes", "--json"]);
-    let rows: Vec<serde_json::Value> = serde_json::from_str(&listen).expect("rows");
-    let member = rows[0]["addresses"][0].as_str().expect("its address").to_string();
+    let member = wait_for("its address", STATE_DEADLINE, || {
+        let row = await_state(&node, &id_of(&node), "alive");
+        row["addresses"][0].as_str().map(String::from).ok_or_else(|| row.to_string())
+    });
     client.vera(&["--add-node", &member]).refused().saying(&["does not wait"]);
 
     let directory = TempDir::with_prefix("cortex-e2e-").expect("a temporary directory");

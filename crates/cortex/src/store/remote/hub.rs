@@ -2,7 +2,7 @@
 //! from this one. Cursors are this hub's own, so that a watcher goes on where it was when another
 //! node is used: from the newest changes, which are kept here, or by reading again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -149,17 +149,22 @@ impl State {
         }
     }
 
-    /// None when that is not known.
+    /// Each key once, by its newest change; none when that is not known.
     fn since(&self, from: Cursor, prefix: &Prefix) -> Option<Vec<WatchEvent>> {
         let is_known = from.incarnation == self.incarnation
             && from.arrival >= self.forgotten
             && from.arrival <= self.last;
         let after = self.recent.iter().filter(|(arrival, _)| *arrival > from.arrival);
-        let wanted = after.filter(|(_, event)| match event {
-            WatchEvent::Changed { key, .. } => prefix.matches(key),
-            WatchEvent::Resync { .. } => true,
-        });
-        is_known.then(|| wanted.map(|(_, event)| event.clone()).collect())
+        let mut newest: BTreeMap<&Key, (u64, &WatchEvent)> = BTreeMap::new();
+        for (arrival, event) in after {
+            if let WatchEvent::Changed { key, .. } = event
+                && prefix.matches(key)
+            {
+                newest.insert(key, (*arrival, event));
+            }
+        }
+        let in_order: BTreeMap<u64, &WatchEvent> = newest.into_values().collect();
+        is_known.then(|| in_order.into_values().cloned().collect())
     }
 }
 

@@ -57,7 +57,7 @@ pub async fn serve(store: SharedStore, stream: BoxedStream) -> anyhow::Result<()
         out,
         room: Arc::new(Semaphore::new(REQUESTS_MAX)),
         tasks: JoinSet::new(),
-        watches: false,
+        follower: None,
     };
     let reading = async {
         session.take(head, value).await?;
@@ -133,7 +133,8 @@ struct Session {
     room: Arc<Semaphore>,
     /// They end with the session.
     tasks: JoinSet<()>,
-    watches: bool,
+    /// Answers to writes go behind the changes that they made, once changes are told.
+    follower: Option<mpsc::Sender<Bytes>>,
 }
 
 impl Session {
@@ -143,12 +144,12 @@ impl Session {
             ToStore::Ping => {
                 self.out.send(wire::frame(&FromStore::Pong, b"")).await?;
             }
-            ToStore::Watch { from } if !self.watches => {
-                self.watches = true;
-                let from = from.map(Into::into);
-                let watch = self.store.watch(Prefix::all(), from).await?;
+            ToStore::Watch { from } if self.follower.is_none() => {
+                let watch = self.store.watch(Prefix::all(), from.map(Into::into)).await?;
+                let (follower, answers) = mpsc::channel(FRAMES_MAX);
+                self.follower = Some(follower);
                 let out = self.out.clone();
-                self.tasks.spawn(async move { follow(watch, out).await });
+                self.tasks.spawn(async move { follow(watch, answers, out).await });
             }
             ToStore::Watch { .. } | ToStore::Put { .. } => bail!("it spoke out of turn"),
             ToStore::Ask { id, what } => {
@@ -186,13 +187,14 @@ impl Session {
             let write = Submission { key, change, only_over: only_over.map(Into::into) };
             self.store.submit(write, Reply::to(move |result| drop(reply.send(result)))).await
         };
+        let behind = self.follower.clone().unwrap_or_else(|| self.out.clone());
         self.tasks.spawn(async move {
             let stopped = || Err(StoreError::Stopped("it was closed".into()));
             let written = match queued {
                 Ok(()) => written.await.unwrap_or_else(|_| stopped()),
                 Err(error) => Err(error),
             };
-            out.send(answer(id, of_written(written), true, &[])).await.ok();
+            behind.send(answer(id, of_written(written), true, &[])).await.ok();
             drop(permit);
         });
     }
@@ -209,29 +211,40 @@ fn answer(id: u64, part: Part, last: bool, bytes: &[u8]) -> Bytes {
     wire::frame(&FromStore::Answer { id, part, last }, bytes)
 }
 
-async fn follow(mut watch: Watch, out: mpsc::Sender<Bytes>) {
-    while let Some(event) = watch.next().await {
-        let frame = match event {
-            WatchEvent::Resync { cursor } => {
-                wire::frame(&FromStore::Resync { at: At::from(cursor) }, b"")
-            }
-            WatchEvent::Changed { key, .. } if key.is_local() => continue,
-            WatchEvent::Changed { cursor, key, value, expired } => {
-                let at = At::from(cursor);
-                let (value, bytes) = match value {
-                    None => (None, Bytes::new()),
-                    Some(value) => {
-                        let (shape, bytes) = shape(&key, value).await;
-                        (Some(shape), bytes)
-                    }
-                };
-                wire::frame(&FromStore::Changed { at, key, value, expired }, &bytes)
-            }
+/// The store tells of a change before it answers whoever made it; here they stay in that order.
+async fn follow(mut watch: Watch, mut answers: mpsc::Receiver<Bytes>, out: mpsc::Sender<Bytes>) {
+    loop {
+        let frame = tokio::select! {
+            biased;
+            event = watch.next() => match event {
+                Some(event) => told_of(event).await,
+                None => return,
+            },
+            Some(answer) = answers.recv() => Some(answer),
         };
+        let Some(frame) = frame else { continue };
         if out.send(frame).await.is_err() {
             return;
         }
     }
+}
+
+/// None for what is this node's own.
+async fn told_of(event: WatchEvent) -> Option<Bytes> {
+    let head = match event {
+        WatchEvent::Resync { cursor } => FromStore::Resync { at: At::from(cursor) },
+        WatchEvent::Changed { key, .. } if key.is_local() => return None,
+        WatchEvent::Changed { cursor, key, value: None, expired } => {
+            FromStore::Changed { at: At::from(cursor), key, value: None, expired }
+        }
+        WatchEvent::Changed { cursor, key, value: Some(value), expired } => {
+            let (shape, bytes) = shape(&key, value).await;
+            let value = Some(shape);
+            let head = FromStore::Changed { at: At::from(cursor), key, value, expired };
+            return Some(wire::frame(&head, &bytes));
+        }
+    };
+    Some(wire::frame(&head, b""))
 }
 
 /// Cortex's own records are read whole there, so they go whole, also those that are files here.
