@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::interrupted::Interrupted;
@@ -94,6 +94,16 @@ impl Process {
             std::thread::sleep(POLL);
         }
         Ok(())
+    }
+
+    /// An error once it has ended.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let pid = Pid::from_raw(self.child.id() as i32).context("a process has a number")?;
+        let asked = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        match waitid(WaitId::Pid(pid), asked)? {
+            None => Ok(()),
+            Some(_) => bail!("{} ended", self.name),
+        }
     }
 
     /// Of a process that ended.

@@ -15,6 +15,7 @@ mod statistics;
 mod table;
 mod thesis;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
@@ -169,17 +170,24 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
         }
         None => temporary_directory()?,
     };
-    let result = measure(&plan, &directory, &interrupted);
+    let on_disk = report::is_disk(&directory)?;
+    if !on_disk {
+        eprintln!("{} is in memory: nothing is durable there; give --dir", directory.display());
+    }
+    let mut report = Report::new(&plan, on_disk);
+    let result = measure(&plan, &directory, &mut report, &interrupted);
     std::fs::remove_dir_all(&directory).ok();
     // What broke because everything was told to stop is no news.
-    interrupted.check()?;
-    let report = result?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", table::print(&report));
+    let result = interrupted.check().and(result);
+    report.finish(result.as_ref().err());
+    if report.has_figures() || result.is_ok() {
+        if args.json {
+            println!("{}", serde_json::to_string_pretty(&report)?);
+        } else {
+            print!("{}", table::print(&report));
+        }
     }
-    Ok(())
+    result
 }
 
 /// Raised to what the administrator allows at most; servers that are started inherit it.
@@ -195,12 +203,13 @@ fn allow_descriptors(needed: u64) -> anyhow::Result<()> {
     Ok(setrlimit(Resource::Nofile, limit)?)
 }
 
-fn measure(plan: &Plan, directory: &Path, interrupted: &Interrupted) -> anyhow::Result<Report> {
-    let on_disk = report::is_disk(directory)?;
-    if !on_disk {
-        eprintln!("{} is in memory: nothing is durable there; give --dir", directory.display());
-    }
-    let mut report = Report::new(plan, on_disk);
+/// What was measured before an error is in the report.
+fn measure(
+    plan: &Plan,
+    directory: &Path,
+    report: &mut Report,
+    interrupted: &Interrupted,
+) -> anyhow::Result<()> {
     let mut kinds = Vec::new();
     for kind in &plan.kinds {
         match kind.missing() {
@@ -214,29 +223,47 @@ fn measure(plan: &Plan, directory: &Path, interrupted: &Interrupted) -> anyhow::
     if plan.has(Part::Load) {
         let mut contenders = Vec::new();
         for kind in &kinds {
-            contenders.extend(start(*kind, directory, &mut report, interrupted)?);
+            contenders.extend(start(*kind, directory, report, interrupted)?);
         }
         report.compare(&contenders);
-        warm_up(plan, &contenders, interrupted)?;
-        loads(plan, &contenders, &mut report, interrupted)?;
-        report.finish();
+        loads(plan, contenders, report, interrupted)?;
     }
     if plan.has(Part::Descriptors) {
         for kind in kinds.iter().filter(|kind| matches!(kind, Kind::Cortex | Kind::Redis)) {
-            few_descriptors(plan, *kind, directory, &mut report, interrupted)?;
+            let endured = few_descriptors(plan, *kind, directory, report, interrupted);
+            go_on_without(*kind, endured, report, interrupted)?;
         }
     }
     if plan.has(Part::Replication) && kinds.contains(&Kind::CortexPair) {
         eprintln!("replication, {} s", plan.seconds);
         let directory = directory.join("replication");
         std::fs::create_dir(&directory)?;
-        if let Some(pair) = start(Kind::CortexPair, &directory, &mut report, interrupted)? {
+        if let Some(pair) = start(Kind::CortexPair, &directory, report, interrupted)? {
             let (from, to) = pair.resp().zip(pair.replica).context("a pair has two addresses")?;
-            let replicated = replication::measure(from, to, plan.seconds, interrupted)?;
-            report.replication = Some(replicated);
+            let replicated = replication::measure(from, to, plan.seconds, interrupted);
+            report.replication = go_on_without(Kind::CortexPair, replicated, report, interrupted)?;
         }
     }
-    Ok(report)
+    Ok(())
+}
+
+/// One that fails while it is measured is reported, and the others are measured all the same.
+fn go_on_without<T>(
+    kind: Kind,
+    result: anyhow::Result<T>,
+    report: &mut Report,
+    interrupted: &Interrupted,
+) -> anyhow::Result<Option<T>> {
+    match result {
+        Ok(measured) => Ok(Some(measured)),
+        Err(error) => {
+            interrupted.check()?;
+            let why = format!("{error:#}");
+            eprintln!("{} failed and is left out from here on: {why}", kind.name());
+            report.leave_out(kind, why);
+            Ok(None)
+        }
+    }
 }
 
 /// One that cannot be started is left out with the reason: the others are worth comparing.
@@ -246,35 +273,40 @@ fn start(
     report: &mut Report,
     interrupted: &Interrupted,
 ) -> anyhow::Result<Option<Contender>> {
-    match site::start(kind, directory, interrupted) {
-        Ok(contender) => Ok(Some(contender)),
-        Err(error) => {
-            interrupted.check()?;
-            let why = format!("{error:#}");
-            eprintln!("{} is left out: {why}", kind.name());
-            report.leave_out(kind, why);
-            Ok(None)
-        }
-    }
+    let started = site::start(kind, directory, interrupted);
+    go_on_without(kind, started, report, interrupted)
 }
 
 fn loads(
     plan: &Plan,
-    contenders: &[Contender],
+    contenders: Vec<Contender>,
     report: &mut Report,
     interrupted: &Interrupted,
 ) -> anyhow::Result<()> {
+    let mut sound = Vec::new();
+    for contender in contenders {
+        let warmed = warm_up(plan, &contender, interrupted);
+        sound.extend(
+            go_on_without(contender.kind, warmed, report, interrupted)?.map(|()| contender),
+        );
+    }
+    let mut failed = BTreeSet::new();
     for run in 1..=plan.runs {
         for mode in MODES {
             for workers in &plan.workers {
                 eprintln!("run {run} of {}: {}, {workers} workers", plan.runs, mode.name());
                 let load = Load { mode, workers: *workers, turns: plan.turns };
-                for offset in 0..contenders.len() {
+                for offset in 0..sound.len() {
                     // Another one begins in each run.
-                    let contender = &contenders[(offset + run as usize) % contenders.len()];
-                    if let Some(load) = contender.kind.load(load) {
-                        let run = one(contender, load, interrupted)?;
-                        report.add(load, contender.kind, run);
+                    let contender = &sound[(offset + run as usize) % sound.len()];
+                    let kind = contender.kind;
+                    let Some(load) = kind.load(load).filter(|_| !failed.contains(&kind)) else {
+                        continue;
+                    };
+                    let measured = one(contender, load, interrupted);
+                    match go_on_without(kind, measured, report, interrupted)? {
+                        Some(run) => report.add(load, kind, run),
+                        None => drop(failed.insert(kind)),
                     }
                 }
             }
@@ -300,17 +332,15 @@ fn few_descriptors(
     Ok(())
 }
 
-fn warm_up(plan: &Plan, contenders: &[Contender], interrupted: &Interrupted) -> anyhow::Result<()> {
-    eprintln!("warming up");
+fn warm_up(plan: &Plan, contender: &Contender, interrupted: &Interrupted) -> anyhow::Result<()> {
+    eprintln!("warming up {}", contender.kind.name());
     let turns = (plan.turns / WARM_UP_PART).max(1);
     let workers = plan.workers.iter().copied().min().unwrap_or(1);
-    for contender in contenders {
-        let load = Load { mode: Mode::Persistent, workers, turns };
-        if let Some(load) = contender.kind.load(load) {
-            contender.run(load, interrupted)?;
-        }
+    let load = Load { mode: Mode::Persistent, workers, turns };
+    match contender.kind.load(load) {
+        Some(load) => contender.run(load, interrupted).map(drop),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn one(contender: &Contender, load: Load, interrupted: &Interrupted) -> anyhow::Result<Run> {

@@ -1,16 +1,16 @@
 //! `cortex bench store` as a user runs it, short: that everybody is measured and nothing is left
 //! behind. What it measures in so short a time is not looked at.
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::machine::{kill, processes_below};
-use crate::node::{binary, run};
-use crate::wait::wait_until;
+use crate::node::{Running, binary, run};
+use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 const TURNS: u64 = 50;
 
@@ -74,6 +74,82 @@ fn an_interrupted_measurement_stops_everything() {
     });
     assert!(!status.unwrap().success());
     assert_nothing_left(place.path());
+}
+
+/// Many short runs, of which nobody waits for the last.
+fn long_measurement(place: &Path) -> (Running, PathBuf) {
+    let turns = TURNS.to_string();
+    let arguments = ["--against", "redis,sqlite", "--turns", &turns, "--runs", "50"];
+    let mut command = bench_store(place, &arguments);
+    let out = place.with_extension("out");
+    command.args(["--parts", "load", "--json"]);
+    command.stdout(File::create(&out).unwrap()).stderr(File::create(progress(&out)).unwrap());
+    let running = Running(command.spawn().unwrap());
+    let begun = || fs::read_to_string(progress(&out)).unwrap().contains("run 2 of 50");
+    wait_until("the second run", begun);
+    (running, out)
+}
+
+fn progress(out: &Path) -> PathBuf {
+    out.with_extension("progress")
+}
+
+fn ended(running: &mut Running) -> ExitStatus {
+    wait_for("the measurement to end", STATE_DEADLINE, || {
+        running.0.try_wait().unwrap().ok_or_else(|| "it goes on".to_string())
+    })
+}
+
+fn report(out: &Path) -> Value {
+    let text = fs::read_to_string(out).unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: '{text}'"))
+}
+
+fn runs_of(report: &Value, kind: &str) -> Vec<usize> {
+    let rows = report["rows"].as_array().unwrap().iter();
+    let cells = rows.flat_map(|row| row["cells"].as_array().unwrap());
+    let cells = cells.filter(|cell| cell["kind"] == kind);
+    cells.map(|cell| cell["runs"].as_array().unwrap().len()).collect()
+}
+
+#[test]
+fn an_interrupted_measurement_shows_what_it_has() {
+    let outer = tempfile::tempdir().unwrap();
+    let place = outer.path().join("place");
+    fs::create_dir(&place).unwrap();
+    let (mut running, out) = long_measurement(&place);
+    kill(running.0.id(), Signal::INT);
+    assert!(!ended(&mut running).success());
+    let report = report(&out);
+    assert!(report["incomplete"].as_str().unwrap().contains("interrupted"), "{report:#}");
+    let runs = runs_of(&report, "redis");
+    assert!(!runs.is_empty() && runs.iter().all(|runs| (1..50).contains(runs)), "{report:#}");
+    assert_nothing_left(&place);
+}
+
+#[test]
+fn a_server_that_fails_is_left_out_and_the_others_go_on() {
+    let outer = tempfile::tempdir().unwrap();
+    let place = outer.path().join("place");
+    fs::create_dir(&place).unwrap();
+    let (mut running, out) = long_measurement(&place);
+    let servers = processes_below(&place);
+    let redis = servers.iter().filter(|(_, command)| command.contains("redis-server"));
+    redis.for_each(|(pid, _)| kill(*pid, Signal::KILL));
+    wait_for("the others to go on", STATE_DEADLINE, || {
+        let said = fs::read_to_string(progress(&out)).unwrap();
+        let failed = said.find("redis").filter(|_| said.contains("left out from here on"));
+        if failed.is_some() && said.contains("run 5 of 50") { Ok(()) } else { Err(said) }
+    });
+    kill(running.0.id(), Signal::TERM);
+    ended(&mut running);
+    let report = report(&out);
+    let left_out = report["not_run"].as_array().unwrap().iter();
+    let names: Vec<&Value> = left_out.map(|left| &left["name"]).collect();
+    assert!(names.contains(&&"redis".into()), "{report:#}");
+    let most = |kind| runs_of(&report, kind).into_iter().max();
+    assert!(most("sqlite") > most("redis"), "{report:#}");
+    assert_nothing_left(&place);
 }
 
 #[test]

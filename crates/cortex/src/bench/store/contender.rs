@@ -123,16 +123,18 @@ pub struct Contender {
 
 impl Contender {
     pub fn run(&self, load: Load, interrupted: &Interrupted) -> anyhow::Result<Seen> {
+        let sound = || {
+            interrupted.check()?;
+            self.processes.iter().try_for_each(Process::check)
+        };
         let run = match &self.place {
             Place::Resp(address) if load.mode == Mode::Unawaited => {
-                load::run_unawaited(*address, load, interrupted)
+                load::run_unawaited(*address, load, &sound)
             }
-            Place::Resp(address) => load::run::<resp::Resp>(*address, load, interrupted),
-            Place::Etcd(address) => load::run::<etcd::Etcd>(*address, load, interrupted),
-            Place::Postgres(address) => {
-                load::run::<postgres::Postgres>(*address, load, interrupted)
-            }
-            Place::Sqlite(file) => load::run_sqlite(file, load, interrupted),
+            Place::Resp(address) => load::run::<resp::Resp>(*address, load, &sound),
+            Place::Etcd(address) => load::run::<etcd::Etcd>(*address, load, &sound),
+            Place::Postgres(address) => load::run::<postgres::Postgres>(*address, load, &sound),
+            Place::Sqlite(file) => load::run_sqlite(file, load, &sound),
         };
         run.with_context(|| format!("the load on {}", self.kind.name()))
     }

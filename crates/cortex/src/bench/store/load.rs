@@ -15,7 +15,6 @@ use super::client::resp::Resp;
 use super::client::{Action, Connection, TURN, sqlite};
 use super::statistics::Latencies;
 use super::{Load, Mode};
-use crate::bench::interrupted::Interrupted;
 
 /// Where workers share connections, they share so many: with one for each, etcd took half as much
 /// processor time again for an operation.
@@ -103,10 +102,10 @@ impl Pause {
 pub fn run<C: Connection>(
     address: SocketAddr,
     load: Load,
-    interrupted: &Interrupted,
+    sound: &dyn Fn() -> anyhow::Result<()>,
 ) -> anyhow::Result<Seen> {
     let pool = Rc::new(Pool::<C>::default());
-    drive(load, interrupted, async move |course| match load.mode {
+    drive(load, sound, async move |course| match load.mode {
         Mode::NewConnection => new_connections::<C>(address, course).await,
         Mode::Persistent => kept_connection::<C>(address, course, &pool).await,
         Mode::Unawaited => bail!("only the Redis protocol is sent without waiting"),
@@ -117,12 +116,13 @@ pub fn run<C: Connection>(
 pub fn run_unawaited(
     address: SocketAddr,
     load: Load,
-    interrupted: &Interrupted,
+    sound: &dyn Fn() -> anyhow::Result<()>,
 ) -> anyhow::Result<Seen> {
-    drive(load, interrupted, async move |course| unawaited(address, course).await)
+    drive(load, sound, async move |course| unawaited(address, course).await)
 }
 
-fn drive<F>(load: Load, interrupted: &Interrupted, work: F) -> anyhow::Result<Seen>
+/// Until it is done, or there is no use in going on.
+fn drive<F>(load: Load, sound: &dyn Fn() -> anyhow::Result<()>, work: F) -> anyhow::Result<Seen>
 where
     F: AsyncFn(&Course) -> anyhow::Result<()> + Clone + 'static,
 {
@@ -142,17 +142,16 @@ where
         anyhow::Ok(())
     };
     let told = async {
-        while interrupted.check().is_ok() && course.started.elapsed() < RUN_TIME_MAX {
+        while course.started.elapsed() < RUN_TIME_MAX {
+            sound()?;
             tokio::time::sleep(INTERRUPTED_POLL).await;
         }
+        bail!("the server did not answer for {RUN_TIME_MAX:?}")
     };
     runtime.block_on(local.run_until(async {
         tokio::select! {
             ended = all => ended,
-            () = told => {
-                interrupted.check()?;
-                bail!("the server did not answer for {RUN_TIME_MAX:?}")
-            }
+            ended = told => ended,
         }
     }))?;
     let seconds = course.started.elapsed().as_secs_f64();
@@ -294,7 +293,11 @@ async fn tell(address: SocketAddr, action: Action, turn: u64) -> anyhow::Result<
 }
 
 /// Each worker is a thread: SQLite's calls wait.
-pub fn run_sqlite(file: &Path, load: Load, interrupted: &Interrupted) -> anyhow::Result<Seen> {
+pub fn run_sqlite(
+    file: &Path,
+    load: Load,
+    sound: &(dyn Fn() -> anyhow::Result<()> + Sync),
+) -> anyhow::Result<Seen> {
     ensure!(load.mode != Mode::Unawaited, "SQLite's writes are always waited for");
     let next = AtomicU64::new(0);
     let started = Instant::now();
@@ -306,6 +309,7 @@ pub fn run_sqlite(file: &Path, load: Load, interrupted: &Interrupted) -> anyhow:
             if turn >= load.turns {
                 return Ok((latencies, repeated, failure));
             }
+            sound()?;
             for action in TURN {
                 let (since, mut pause) = (Instant::now(), Pause::new());
                 loop {
@@ -320,7 +324,6 @@ pub fn run_sqlite(file: &Path, load: Load, interrupted: &Interrupted) -> anyhow:
                             break;
                         }
                         Err(error) => {
-                            interrupted.check()?;
                             ensure!(started.elapsed() < RUN_TIME_MAX, "SQLite: {error:#}");
                             repeated += 1;
                             failure.get_or_insert(format!("{error:#}"));

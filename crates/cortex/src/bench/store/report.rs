@@ -25,6 +25,9 @@ pub fn is_disk(directory: &Path) -> anyhow::Result<bool> {
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub plan: Plan,
+    /// Why it ended before everything was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
     /// False: the directory is in memory, and no figure is of a durable store.
     pub on_disk: bool,
     pub contenders: Vec<Named>,
@@ -121,6 +124,7 @@ impl Report {
         };
         Report {
             plan: plan.clone(),
+            incomplete: None,
             on_disk,
             contenders: Vec::new(),
             not_run: vec![mongodb],
@@ -155,9 +159,14 @@ impl Report {
         cells[at].add(run);
     }
 
-    /// Once all runs are in.
-    pub fn finish(&mut self) {
+    /// Once all runs are in, or there will be no more.
+    pub fn finish(&mut self, cut_short_by: Option<&anyhow::Error>) {
+        self.incomplete = cut_short_by.map(|error| format!("{error:#}"));
         self.ratios = ratios::reached(self);
+    }
+
+    pub fn has_figures(&self) -> bool {
+        !self.rows.is_empty() || !self.descriptors.is_empty() || self.replication.is_some()
     }
 
     pub fn sum(&self, mode: Mode, workers: usize, kind: Kind) -> Option<&Sum> {

@@ -21,6 +21,9 @@ fn write_all(report: &Report, out: &mut String) -> fmt::Result {
     if !report.on_disk {
         writeln!(out, "NOTHING OF THIS IS DURABLE: the directory is in memory; give --dir\n")?;
     }
+    if let Some(why) = &report.incomplete {
+        writeln!(out, "NOT EVERYTHING WAS MEASURED: {why}\n")?;
+    }
     if !report.rows.is_empty() {
         rows(report, out)?;
         beside_the_thesis(report, out)?;
@@ -256,7 +259,7 @@ mod tests {
                 report.add(load, *kind, Run::new(seen, 0.3, 0.6));
             }
         }
-        report.finish();
+        report.finish(None);
         report
     }
 
