@@ -112,6 +112,76 @@ fn redis_cli_and_redis_benchmark() {
     assert!(server.cli(&["DBSIZE"]).parse::<u64>().unwrap() > 100);
 }
 
+impl Server {
+    /// What redis-cli prints when it comes over TLS and trusts the store's own certificate.
+    fn over_tls(&self, who: &[&str], command: &[&str]) -> String {
+        let certificate = self.path("data/redis-tls/certificate.pem");
+        let mut cli = Command::new("redis-cli");
+        cli.args(["-h", "127.0.0.1", "-p", &self.tls_port.to_string(), "--tls", "--cacert"]);
+        cli.arg(certificate).arg("--no-auth-warning").args(who).args(command);
+        let outcome = run(cli, &format!("redis-cli --tls {}", command.join(" "))).succeeded();
+        outcome.stdout.trim_end().to_string()
+    }
+}
+
+#[test]
+fn redis_cli_over_tls_says_who_it_is_and_may_what_it_may() {
+    let server = Server::start();
+    assert_eq!(server.cli(&["MSET", "node::a", "3", "app::website", "2"]), "OK");
+    let token = server.cli(&["CORTEX.USER", "SET", "web", "WRITE", "app::web", "READ", "node"]);
+    assert_eq!(token.len(), 64, "{token}");
+    let nobody = server.over_tls(&[], &["GET", "node::a"]);
+    assert!(nobody.contains("NOAUTH"), "{nobody}");
+    let wrong = server.over_tls(&["--user", "web", "--pass", "guess"], &["GET", "node::a"]);
+    assert!(wrong.contains("WRONGPASS") && wrong.contains("NOAUTH"), "{wrong}");
+    let web = ["--user", "web", "--pass", &token];
+    for (command, said) in [
+        (&["SET", "app::web::a", "1"][..], "OK"),
+        (&["GET", "app::web::a"], "1"),
+        (&["GET", "node::a"], "3"),
+        (&["SET", "node::a", "4"], "NOPERM"),
+        (&["GET", "app::website"], "NOPERM"),
+        (&["DEL", "app::web::a", "node::a"], "NOPERM"),
+        (&["CORTEX.USER", "LIST"], "NOPERM"),
+        (&["--scan"], "app::web::a\nnode::a"),
+    ] {
+        let reply = server.over_tls(&web, command);
+        let good = if said == "NOPERM" { reply.contains(said) } else { reply == said };
+        assert!(good, "{command:?}: {reply}");
+    }
+    // A certificate that it does not trust, and no TLS at all.
+    let mut cli = Command::new("redis-cli");
+    cli.args(["-h", "127.0.0.1", "-p", &server.tls_port.to_string(), "--tls", "PING"]);
+    let outcome = run(cli, "redis-cli --tls");
+    assert!(!outcome.stdout.contains("PONG"), "{outcome:?}");
+    let mut cli = Command::new("redis-cli");
+    cli.args(["-h", "127.0.0.1", "-p", &server.tls_port.to_string(), "PING"]);
+    let outcome = run(cli, "redis-cli on the port of TLS");
+    assert!(!outcome.stdout.contains("PONG"), "{outcome:?}");
+    assert_eq!(server.cli(&["CORTEX.USER", "DEL", "web"]), "1");
+    assert!(server.over_tls(&web, &["GET", "node::a"]).contains("WRONGPASS"));
+}
+
+#[test]
+fn redis_cli_is_told_why_something_is_refused() {
+    let server = Server::start();
+    assert_eq!(server.cli(&["SET", "a", "1"]), "OK");
+    for (command, reason) in [
+        (&["SETNX", "a", "2"][..], "locks"),
+        (&["SET", "a", "2", "NX"], "locks"),
+        (&["SET", "a", "2", "XX"], "locks"),
+        (&["INCR", "a"], "one sum would be lost"),
+        (&["MULTI"], "change at once"),
+        (&["EVAL", "return 1", "0"], "change at once"),
+        (&["SELECT", "1"], "database 0"),
+        (&["SET", "a::", "1"], "must not be empty"),
+    ] {
+        let said = server.cli(command);
+        assert!(said.contains(reason), "{command:?}: {said}");
+    }
+    assert_eq!(server.cli(&["GET", "a"]), "1");
+}
+
 #[test]
 fn the_redis_client_of_python() {
     let server = Server::start();
