@@ -264,8 +264,12 @@ pub enum Unwritten {
 /// What somebody has to look into. Each is reported once until it is over.
 #[derive(Clone, Debug, Error, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Alarm {
-    #[error("two commits have one time and node: {position:?}; two nodes share an id")]
-    Conflict { position: Position },
+    /// Over when that peer and this node hold the same again.
+    #[error(
+        "two commits have one time and node: {position:?}, here and on node {peer:?}; two nodes \
+         share an id, or {peer:?} was set back to an old copy: remove it and let it join again"
+    )]
+    Conflict { position: Position, peer: NodeTag },
     #[error("no session with node {peer:?}: {reason}")]
     Quarantined { peer: NodeTag, reason: Refusal },
     #[error(
@@ -275,6 +279,7 @@ pub enum Alarm {
     Behind,
     #[error("this node was removed from its cluster; let it join again")]
     Evicted,
+    /// Over when this node holds everything again.
     #[error("this node lost a part of its past; it copies from node {authority:?}")]
     LostPast { authority: NodeTag },
 }

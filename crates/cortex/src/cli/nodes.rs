@@ -9,6 +9,7 @@ use serde_json::json;
 use super::{Json, Session, output};
 use crate::api::wire::{Invitation, NodeRow, NodeShown, RemovedNode};
 use crate::client::encode;
+use crate::store::peers::status::ClusterStatus;
 
 /// Between two looks at a node that is being emptied.
 const POLL: Duration = Duration::from_millis(250);
@@ -76,8 +77,18 @@ impl Nodes {
     }
 }
 
+/// What this node's store wants looked into, if it has peers at all.
+async fn warn(session: &Session) {
+    let status: anyhow::Result<ClusterStatus> = session.client.get("/v1/cluster").await;
+    let Ok(status) = status else { return };
+    for warning in status.clock_doubt.iter().chain(&status.alarms) {
+        output::say(&format!("Look into this: {warning}"));
+    }
+}
+
 async fn list(session: &Session, json: Json) -> anyhow::Result<()> {
     let rows: Vec<NodeRow> = session.client.get("/v1/nodes").await?;
+    warn(session).await;
     if json.json {
         return output::json(&rows);
     }

@@ -117,7 +117,7 @@ impl StoreMachine {
                 let position = commit.at;
                 let cid = commit.cid();
                 if self.admit(now, ticket, commit, &cid, effects) == Admitted::Conflict {
-                    self.alarm(Alarm::Conflict { position }, effects);
+                    self.alarm(Alarm::Conflict { position, peer: self.node }, effects);
                 }
                 effects.push(Effect::Acknowledge { ticket, cid: Some(cid) });
             }
@@ -185,6 +185,7 @@ impl StoreMachine {
 
     fn read_roster(&mut self, effects: &mut Vec<Effect>) {
         if self.sync.members.read_roster(&self.replica) {
+            self.calm_about_strangers();
             let roster = self.sync.members.roster();
             self.wait(Waiting::Vector, effects);
             effects.push(Effect::Roster(roster));

@@ -273,7 +273,7 @@ impl StoreMachine {
         let more = giving.cut || !giving.ask.is_empty();
         let was_news = giving.batch > 0;
         self.sync.giving = None;
-        self.calm(now, from);
+        self.calm(now, from, whole && !more);
         let link = self.sync.links.of(from);
         link.head = Some(head);
         if whole && !more {

@@ -164,15 +164,29 @@ impl StoreMachine {
         }
     }
 
-    /// A session with this peer went well.
-    pub(crate) fn calm(&mut self, now: Timestamp, peer: NodeTag) {
+    /// A session with this peer went well; a whole one leaves nothing in which the two differ, and
+    /// a conflict would have cut it off.
+    pub(crate) fn calm(&mut self, now: Timestamp, peer: NodeTag, whole: bool) {
         let link = self.sync.links.of(peer);
         link.pause = None;
         link.last_session = Some(now);
+        let catching_up = self.is_fresh();
         self.alarmed.retain(|alarm| match alarm {
             Alarm::Quarantined { peer: other, .. } => *other != peer,
             Alarm::Behind | Alarm::Evicted => false,
-            Alarm::Conflict { .. } | Alarm::LostPast { .. } => true,
+            Alarm::Conflict { peer: other, .. } => *other != peer || !whole,
+            Alarm::LostPast { .. } => catching_up,
+        });
+    }
+
+    /// Who is no member any more is nobody's concern.
+    pub(crate) fn calm_about_strangers(&mut self) {
+        let (members, own) = (&self.sync.members, self.node);
+        self.alarmed.retain(|alarm| match alarm {
+            Alarm::Quarantined { peer, .. } | Alarm::Conflict { peer, .. } => {
+                *peer == own || members.is_member(*peer)
+            }
+            Alarm::Behind | Alarm::Evicted | Alarm::LostPast { .. } => true,
         });
     }
 }

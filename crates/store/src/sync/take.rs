@@ -247,7 +247,7 @@ impl StoreMachine {
             self.sync.members.hear(&taking.acks, newest_admitted(now));
             self.sync.members.confirm(from);
         }
-        self.calm(now, from);
+        self.calm(now, from, whole);
         let head = self.replica.history().head();
         self.send(from, session, Body::Noted { whole, head }, effects);
     }
@@ -260,7 +260,7 @@ impl StoreMachine {
         origin: Origin,
         effects: &mut Vec<Effect>,
     ) {
-        self.alarm(Alarm::Conflict { position }, effects);
+        self.alarm(Alarm::Conflict { position, peer: origin.peer }, effects);
         if position.node == self.node {
             // The peer has what this node issued before it lost that and issued the stamp again.
             self.lose_past(now, origin.peer, position.stamp, effects);

@@ -7,7 +7,7 @@ use store::sync::compare::{self, ROUNDS_MAX, SUMMARIES_MAX};
 use store::sync::message::{Answer, Body, Held, Range, Refusal, Summary};
 use store::{Action, Commit, Fingerprint, Horizons, NodeTag, Position, Stamp};
 
-use crate::greetings::{good_session, greet};
+use crate::greetings::{good_session, greet, open};
 use crate::node::{CLUSTER, Node, set, stamp, tag};
 
 fn at(node: &Node, ago: u64, of: &str) -> Position {
@@ -42,7 +42,58 @@ fn one_time_and_node_with_two_commits() {
     assert_eq!(kept.cid(), set(place, "k").cid(), "the first one stays");
     assert_eq!(quarantined(&node, Refusal::Conflict), 1);
     assert_eq!(node.alarms.len(), 2, "{:?}", node.alarms);
-    assert!(node.alarms.contains(&Alarm::Conflict { position: place }));
+    assert!(node.alarms.contains(&Alarm::Conflict { position: place, peer: n2 }));
+    node.finish();
+}
+
+#[test]
+fn a_conflict_is_over_when_both_hold_the_same_and_is_told_again_after_that() {
+    let (mut node, n2) = opened();
+    let place = at(&node, 10, "n2");
+    let conflict = Alarm::Conflict { position: place, peer: n2 };
+    let clash = |node: &mut Node, session| {
+        greet(node, n2, session);
+        node.commits(n2, session, 0, vec![set(place, "k"), set(place, "l")]);
+        assert_eq!(node.refusal_to(n2), Some(Refusal::Conflict));
+        node.pass(100);
+    };
+    let told = |node: &Node| node.alarms.iter().filter(|alarm| **alarm == conflict).count();
+    clash(&mut node, 2);
+    // A session with somebody else changes nothing of it.
+    good_session(&mut node, tag("n3"), 3);
+    assert!(node.machine.alarms().any(|alarm| *alarm == conflict));
+    clash(&mut node, 4);
+    assert_eq!(told(&node), 1);
+    good_session(&mut node, n2, 5);
+    assert_eq!(node.machine.alarms().count(), 0);
+    clash(&mut node, 6);
+    assert_eq!(told(&node), 2);
+    // Whoever was removed is nobody's concern any more.
+    node.write("cluster::nodes::n2", false);
+    node.pass(100);
+    assert_eq!(node.machine.alarms().count(), 0);
+    node.finish();
+}
+
+#[test]
+fn a_lost_past_is_over_once_everything_is_here_again() {
+    let (mut node, n2) = opened();
+    let mut hello = node.hello_of(n2);
+    hello.acks.insert(tag("n1"), stamp(Timestamp(node.now.0 + 100)));
+    open(&mut node, n2, 2, hello);
+    let lost = Alarm::LostPast { authority: n2 };
+    assert!(node.machine.alarms().any(|alarm| *alarm == lost), "{:?}", node.alarms);
+    assert!(node.machine.is_fresh());
+    node.pass(2000);
+    good_session(&mut node, n2, 3);
+    assert!(node.machine.alarms().any(|alarm| *alarm == lost), "n3 may have more");
+    for session in 4..8 {
+        node.pass(1000);
+        good_session(&mut node, [n2, tag("n3")][session as usize % 2], session);
+    }
+    assert!(!node.machine.is_fresh());
+    assert_eq!(node.machine.alarms().count(), 0);
+    assert_eq!(node.alarms.iter().filter(|alarm| **alarm == lost).count(), 1);
     node.finish();
 }
 
@@ -78,7 +129,7 @@ fn a_commit_in_the_place_of_one_of_this_nodes() {
     let mine = node.machine.replica().newest("mine").unwrap().clone();
     node.commits(n2, 1, 0, vec![set(mine.at, "other")]);
     assert_eq!(node.refusal_to(n2), Some(Refusal::Conflict));
-    assert!(node.alarms.contains(&Alarm::Conflict { position: mine.at }));
+    assert!(node.alarms.contains(&Alarm::Conflict { position: mine.at, peer: n2 }));
     assert_eq!(node.machine.replica().newest("mine"), Some(&mine));
     node.finish();
 }

@@ -132,9 +132,17 @@ impl Connection {
             ("# Replication", String::new()),
             ("role", "master".into()),
             ("history", head),
+        ];
+        let replication = context.store.replication();
+        let alarms = replication.map(|it| it.state().alarms).unwrap_or_default();
+        let told = alarms.iter().map(|alarm| ("alarm", alarm.to_string()));
+        let last = [
+            ("alarms", alarms.len().to_string()),
             ("# Keyspace", String::new()),
             ("db0", format!("keys={keys},expires=0,avg_ttl=0")),
         ];
+        let (count, keyspace) = last.split_at(1);
+        let rows = rows.into_iter().chain(count.to_vec()).chain(told).chain(keyspace.to_vec());
         for (name, value) in rows {
             // Writing to a string cannot fail.
             let _ = match name.starts_with('#') {
