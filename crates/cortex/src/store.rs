@@ -190,11 +190,12 @@ impl Value {
             Value::Inline(_) => Ok(None),
             Value::File { hash, size, path } => {
                 let (value, path) = (ValueName { hash: hash.0, size: *size }, path.clone());
+                let at = path.clone();
                 let open = move || {
                     let what = format!("{} cannot be read", path.display());
                     File::open(&path).map_err(|source| StoreError::Io { what, source })
                 };
-                Ok(Some(ValueReader::of_file(blocking(open).await?, value)))
+                Ok(Some(ValueReader::of_file(blocking(open).await?, value, at)))
             }
             Value::Away { hash, size, desk } => {
                 desk.read(ValueName { hash: hash.0, size: *size }).await.map(Some)
@@ -211,7 +212,11 @@ impl Value {
             Value::Away { hash, size, .. } => {
                 Err(StoreError::Away(format!("{hash} ({size} bytes) is still to come")))
             }
-            Value::File { path, .. } => match std::fs::read(path) {
+            Value::File { path, hash, size } => match std::fs::read(path) {
+                Ok(bytes) if *blake3::hash(&bytes).as_bytes() != hash.0 => {
+                    values::set_aside(path, &ValueName { hash: hash.0, size: *size });
+                    Err(StoreError::Away(format!("the file of {hash} was damaged")))
+                }
                 Ok(bytes) => Ok(bytes.into()),
                 Err(source) => Err(StoreError::Io {
                     what: format!("{} cannot be read", path.display()),

@@ -20,6 +20,8 @@ use super::launcher::{LaunchSpec, Launcher, Purpose};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::observe::process::boot_id;
+use crate::store::bulk::ValueName;
+use crate::store::values::suspect;
 use crate::store::{SharedStore, Value};
 
 pub use environment::shell_command;
@@ -176,10 +178,11 @@ impl Preparer {
             match source {
                 Value::Inline(bytes) => unpack::unpack(&bytes[..], expected, &directory)?,
                 Value::Away { .. } => anyhow::bail!("the source is not on this node yet"),
-                Value::File { path, .. } => {
+                Value::File { path, hash, size } => {
                     let file = std::fs::File::open(&path)
                         .with_context(|| format!("{} cannot be opened", path.display()))?;
-                    unpack::unpack(std::io::BufReader::new(file), expected, &directory)?;
+                    unpack::unpack(std::io::BufReader::new(file), expected, &directory)
+                        .inspect_err(|_| suspect(&path, &ValueName { hash: hash.0, size }))?;
                 }
             }
             persist::link(&directory, &persist, &paths)

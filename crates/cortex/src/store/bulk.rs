@@ -16,6 +16,7 @@ mod tests;
 mod thread;
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -53,6 +54,15 @@ impl ValueName {
     }
 }
 
+/// What a commit says of a large value beside its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub sha1: [u8; 20],
+    /// Who wrote the commit, and of which key.
+    pub by: NodeId,
+    pub key: Arc<str>,
+}
+
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 pub type BoxedStream = Box<dyn Stream>;
@@ -82,6 +92,12 @@ pub enum BulkError {
     /// This node's own disk.
     #[error("the value cannot be kept here ({0}): free space, then it comes by itself")]
     Disk(#[source] io::Error),
+    /// The value is whole, and no commit that names it says the truth of it.
+    #[error(
+        "the commit of '{}' by node {} gives another SHA-1 than the value has: the value is not \
+         taken in; set that key again", .0.key, .0.by
+    )]
+    Claimed(Claim),
     /// Bytes of an earlier run were not what they should be; they are gone, go on.
     #[error("what was kept of the value was damaged and is fetched again")]
     Damaged,

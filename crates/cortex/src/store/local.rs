@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use self::writing::small;
 use super::board::Board;
+use super::bulk::ValueName;
 use super::bulk::desk::Desk;
 use super::cache::ValueCache;
 use super::committer::{Command, Committer};
@@ -109,6 +110,12 @@ impl Shared {
     /// The value of a commit whose bytes are at hand or in a file of their own.
     pub fn value(&self, commit: &Commit, inline: Option<Bytes>) -> Option<Value> {
         match (commit.action, commit.location) {
+            // One that was found damaged is on other nodes alone, like one that never came.
+            (Action::Set { hash, size, .. }, Location::File)
+                if self.values.is_damaged(&ValueName { hash, size }) =>
+            {
+                Some(Value::Away { hash: ContentHash(hash), size, desk: self.desk.clone() })
+            }
             (Action::Set { hash, size, .. }, Location::File) => {
                 Some(Value::File { hash: ContentHash(hash), size, path: self.values.path(&hash) })
             }

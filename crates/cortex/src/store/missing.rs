@@ -7,15 +7,18 @@ use std::collections::BinaryHeap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Weak};
 
-use store::{Event, Position, Replica};
+use store::{Action, Commit, Event, Position, Replica};
 
-use super::bulk::ValueName;
 use super::bulk::schedule::Wants;
+use super::bulk::{Claim, ValueName};
 use super::committer::Command;
 use super::local::Shared;
 
 /// Looked at under one lock of the machine: well below a millisecond.
 const STEP: usize = 256;
+
+/// Commits of one value that are heard; it takes one that tells the truth.
+const CLAIMS_MAX: usize = 64;
 
 pub struct Missing {
     /// The store ends when its owner drops it.
@@ -63,6 +66,21 @@ impl Wants for Missing {
         let replica = machine.replica();
         let absent = replica.absent().get(&value.hash);
         absent.is_some_and(|absent| absent.needed_by.iter().any(|at| wins(replica, *at)))
+    }
+
+    fn claims(&self, value: &ValueName) -> Vec<Claim> {
+        let Some(shared) = self.shared.upgrade() else { return Vec::new() };
+        let machine = shared.machine();
+        let replica = machine.replica();
+        let Some(absent) = replica.absent().get(&value.hash) else { return Vec::new() };
+        let commits = absent.needed_by.iter().filter_map(|at| replica.history().get(*at));
+        let claim = |commit: &Commit| match commit.action {
+            Action::Set { sha1, .. } => {
+                Some(Claim { sha1, by: commit.at.node.node(), key: commit.key.clone() })
+            }
+            Action::Delete => None,
+        };
+        commits.filter_map(claim).take(CLAIMS_MAX).collect()
     }
 
     fn arrived(&self, values: &[ValueName]) {

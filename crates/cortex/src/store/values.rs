@@ -15,7 +15,7 @@ use model::value::ContentHash;
 use sha1::{Digest, Sha1};
 
 use super::bulk::ValueName;
-use super::bulk::outline::{Outliner, Outlines};
+use super::bulk::outline::{Outline, Outliner, Outlines};
 use super::disk::{create, sync_dir};
 use super::{INLINE_VALUE_MAX, StoreError, ValueFile};
 
@@ -24,6 +24,8 @@ pub const VALUE_BYTES_MAX: u64 = 4 << 30;
 const INCOMING: &str = "incoming";
 /// What has come so far of values that are fetched, by their names.
 const PARTIAL: &str = "partial";
+/// Files that are not what their names say: looked for on other nodes, kept until one is found.
+const DAMAGED: &str = "damaged";
 /// Written bytes are sent to the disk this often: else gigabytes of them would stand before the
 /// log's next fdatasync.
 pub const SYNC_BYTES: u64 = 8 << 20;
@@ -49,6 +51,7 @@ impl ValueFiles {
         }
         std::fs::create_dir(&incoming)?;
         std::fs::create_dir_all(dir.join(PARTIAL))?;
+        std::fs::create_dir_all(dir.join(DAMAGED))?;
         Ok(Arc::new(ValueFiles {
             dir,
             age_min,
@@ -76,6 +79,26 @@ impl ValueFiles {
             sha1: Sha1::new(),
             files: self.clone(),
         })
+    }
+
+    /// Values whose files were found damaged here and that nobody has replaced yet.
+    pub fn damaged(&self) -> io::Result<Vec<ValueName>> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(self.dir.join(DAMAGED))? {
+            let entry = entry?;
+            found.extend(entry.file_name().to_str().and_then(damaged_value));
+        }
+        Ok(found)
+    }
+
+    pub fn is_damaged(&self, value: &ValueName) -> bool {
+        self.dir.join(damaged_name(value)).exists()
+    }
+
+    /// What lies under its name is not the value: nobody reads it there any more, and it is fetched
+    /// from another node.
+    pub fn set_aside(&self, value: &ValueName) {
+        set_aside(&self.path(&value.hash), value);
     }
 
     pub async fn writer(self: &Arc<Self>) -> Result<ValueWriter, StoreError> {
@@ -177,6 +200,11 @@ impl ValueFiles {
         // Over an equal file, should there be one: the new one is young and surely whole.
         std::fs::rename(from, &path)?;
         sync_dir(fan)?;
+        let size = std::fs::metadata(&path)?.len();
+        match std::fs::remove_file(self.dir.join(damaged_name(&ValueName { hash: *hash, size }))) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         Ok(path)
     }
 
@@ -192,10 +220,12 @@ impl ValueFiles {
             for entry in std::fs::read_dir(fan.path())? {
                 let entry = entry?;
                 let name = entry.file_name();
+                let value = name.to_str().and_then(|name| {
+                    let damaged = damaged_value(name).map(|value| ContentHash(value.hash));
+                    damaged.or_else(|| name.parse::<ContentHash>().ok())
+                });
                 // Whatever else lies here is not ours to remove.
-                let Some(hash) = name.to_str().and_then(|n| n.parse::<ContentHash>().ok()) else {
-                    continue;
-                };
+                let Some(hash) = value else { continue };
                 // What was begun is not needed where the whole came another way.
                 let referred = |hash: &[u8; 32]| {
                     let superfluous = fan.file_name() == PARTIAL && self.path(hash).exists();
@@ -221,6 +251,39 @@ impl ValueFiles {
         }
         std::fs::remove_file(path)?;
         Ok(true)
+    }
+}
+
+/// The length is part of it, as a file may have lost some of its own.
+fn damaged_name(value: &ValueName) -> PathBuf {
+    Path::new(DAMAGED).join(format!("{}.{}", value.text(), value.size))
+}
+
+fn damaged_value(name: &str) -> Option<ValueName> {
+    let (hash, size) = name.split_once('.')?;
+    Some(ValueName { hash: hash.parse::<ContentHash>().ok()?.0, size: size.parse().ok()? })
+}
+
+/// Reads a file through that was found unfit for use: if it is not the value, it is set aside.
+pub fn suspect(path: &Path, value: &ValueName) {
+    let read = File::open(path).and_then(Outline::read);
+    if read.is_ok_and(|outline| outline.hash() != value.hash) {
+        set_aside(path, value);
+    }
+}
+
+pub fn set_aside(path: &Path, value: &ValueName) {
+    let Some(dir) = path.parent().and_then(Path::parent) else { return };
+    let aside = dir.join(damaged_name(value));
+    match std::fs::rename(path, &aside) {
+        Ok(()) => tracing::error!(
+            aside = %aside.display(),
+            "bulk.value_damaged: a file was not what its name says; it is set aside, and other \
+             nodes are asked for the value: look after this disk"
+        ),
+        // Of several that read it, the first moves it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => tracing::error!(path = %path.display(), %error, "bulk.value_damaged"),
     }
 }
 

@@ -204,3 +204,27 @@ fn a_large_value_comes_through_ten_cuts_in_bounded_memory_while_commits_flow() {
         assert!(peak < idle + MEMORY_MAX, "{}: {idle} bytes idle, {peak} at most", member.name);
     }
 }
+
+#[test]
+fn a_value_that_rots_on_one_disk_comes_again_from_the_other() {
+    let one = Member::start("one", &[]);
+    let two = Member::join("two", &one);
+    let sent = upload(&one, "large::value", MIB);
+    let hex = sent.to_hex().to_string();
+    let file = two.data().join("values").join(&hex[..2]).join(&hex);
+    wait_for("the file", TRANSFER_DEADLINE, || match fs::metadata(&file) {
+        Ok(found) if found.len() == MIB => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    let mut rotten = fs::read(&file).expect("its file");
+    rotten[70_000] ^= 1;
+    fs::write(&file, &rotten).expect("a bad disk");
+    assert!(download(&two, "large::value").is_err(), "false bytes are never taken for the value");
+    let read = wait_for("the value again", TRANSFER_DEADLINE, || download(&two, "large::value"));
+    assert_eq!(read, sent);
+    wait_for("a sound file", TRANSFER_DEADLINE, || match fs::read(&file) {
+        Ok(bytes) if blake3::hash(&bytes) == sent => Ok(()),
+        other => Err(format!("{:?}", other.map(|bytes| bytes.len()))),
+    });
+    assert_eq!(two.log().matches("bulk.value_damaged").count(), 1, "{}", two.log());
+}

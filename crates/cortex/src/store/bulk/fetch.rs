@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::frame::{Kind, Request, Wanted, decode_hashes};
 use super::links::{Asking, Links, answer, ask};
 use super::partial::Partial;
-use super::{BUFFER_BYTES, BulkError, GROUP_BYTES, SPAN_GROUPS, ValueName};
+use super::{BUFFER_BYTES, BulkError, Claim, GROUP_BYTES, SPAN_GROUPS, ValueName};
 use crate::store::values::ValueFiles;
 
 /// Spans asked for ahead: the next answer is on its way while one is written.
@@ -24,12 +24,14 @@ const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Fetches a value until it is whole and durable, or no holder brings it any further. `progress`
-/// hears how many bytes are proven and can be read from the partial file.
+/// hears how many bytes are proven and can be read from the partial file. One of `claims` has to be
+/// true, if there are any.
 pub async fn fetch(
     values: &Arc<ValueFiles>,
     links: &Links,
     value: ValueName,
     holders: &[NodeId],
+    claims: Vec<Claim>,
     progress: &(dyn Fn(u64) + Send + Sync),
 ) -> Result<(), BulkError> {
     let mut holders: VecDeque<NodeId> = holders.iter().cloned().collect();
@@ -40,7 +42,7 @@ pub async fn fetch(
         let Some(peer) = holders.pop_front() else { break };
         let before = slot.as_ref().map_or(0, Partial::bytes);
         let error = match attempt(values, links, value, &peer, &mut slot, progress).await {
-            Ok(()) => return finish(slot).await,
+            Ok(()) => return finish(slot, claims).await,
             Err(error) => error,
         };
         let proven = slot.as_ref().map_or(0, Partial::bytes);
@@ -53,7 +55,7 @@ pub async fn fetch(
                     "bulk.false_peer: nothing of it is kept; look after that node's disk"
                 );
             }
-            BulkError::Lacks | BulkError::Unable(_) => {}
+            BulkError::Lacks | BulkError::Unable(_) | BulkError::Claimed(_) => {}
             BulkError::Cut(_) | BulkError::Stalled | BulkError::Damaged => holders.push_back(peer),
         }
         last = error;
@@ -65,9 +67,19 @@ pub async fn fetch(
     Err(last)
 }
 
-async fn finish(slot: Option<Partial>) -> Result<(), BulkError> {
+async fn finish(slot: Option<Partial>, claims: Vec<Claim>) -> Result<(), BulkError> {
     let Some(partial) = slot else { return Err(lost()) };
-    spawn_blocking(move || partial.finish()).await.map_err(|_| lost())?
+    let finish = move || {
+        if let Some(false_claim) = claims.first() {
+            let sha1 = partial.sha1()?;
+            if claims.iter().all(|claim| claim.sha1 != sha1) {
+                partial.discard();
+                return Err(BulkError::Claimed(false_claim.clone()));
+            }
+        }
+        partial.finish()
+    };
+    spawn_blocking(finish).await.map_err(|_| lost())?
 }
 
 /// Its task panicked or was cancelled with the runtime.

@@ -8,10 +8,15 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use sha1::{Digest, Sha1};
+
 use super::frame::Wanted;
 use super::outline::Shape;
 use super::{BulkError, Cv, GROUP_BYTES, SPAN_GROUPS, ValueName};
 use crate::store::values::{SYNC_BYTES, ValueFiles};
+
+/// Read at a time for the whole value's SHA-1.
+const SHA1_BYTES: usize = 1 << 20;
 
 pub struct Partial {
     value: ValueName,
@@ -158,6 +163,25 @@ impl Partial {
             self.unsynced = 0;
         }
         Ok(())
+    }
+
+    /// Of the whole value: its commit tells this hash too.
+    pub fn sha1(&self) -> Result<[u8; 20], BulkError> {
+        let (mut hasher, mut buffer) = (Sha1::new(), vec![0; SHA1_BYTES]);
+        let mut at = 0;
+        while at < self.value.size {
+            let count = (self.value.size - at).min(SHA1_BYTES as u64) as usize;
+            self.file.read_exact_at(&mut buffer[..count], at).map_err(BulkError::Disk)?;
+            hasher.update(&buffer[..count]);
+            at += count as u64;
+        }
+        Ok(hasher.finalize().into())
+    }
+
+    /// Nothing of it is kept.
+    pub fn discard(&self) {
+        // What stays goes with age.
+        let _ = std::fs::remove_file(&self.path);
     }
 
     /// Makes the whole value durable under its name.

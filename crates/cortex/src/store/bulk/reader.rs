@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 use super::desk::{Desk, Progress, next, unreadable};
 use super::{BUFFER_BYTES, ValueName};
 use crate::store::StoreError;
-use crate::store::values::blocking;
+use crate::store::values::{blocking, set_aside};
 
 pub struct ValueReader {
     value: ValueName,
@@ -22,19 +23,27 @@ pub struct ValueReader {
     proven: u64,
     /// None for a value that is whole.
     progress: Option<watch::Receiver<Progress>>,
+    /// Of a whole file; what comes from another node is proven as it comes.
+    check: Option<Check>,
+}
+
+/// What was read so far, and where: a disk may give back other bytes than it was given.
+struct Check {
+    hasher: Box<blake3::Hasher>,
+    path: PathBuf,
 }
 
 impl ValueReader {
-    pub fn of_file(file: File, value: ValueName) -> ValueReader {
-        let file = Arc::new(file);
-        ValueReader { value, file, at: 0, proven: value.size, progress: None }
+    pub fn of_file(file: File, value: ValueName, path: PathBuf) -> ValueReader {
+        let (file, check) = (Arc::new(file), Check { hasher: Box::default(), path });
+        ValueReader { value, file, at: 0, proven: value.size, progress: None, check: Some(check) }
     }
 
     /// Waits until the first bytes are here, so that a value that cannot be had is an error before
     /// anything was said.
     pub(super) async fn of_coming(desk: &Desk, value: ValueName) -> Result<Self, StoreError> {
         if let Some(file) = open(desk, value, Desired::Whole).await? {
-            return Ok(ValueReader::of_file(file, value));
+            return Ok(ValueReader::of_file(file, value, desk.values.path(&value.hash)));
         }
         let mut progress = desk.ask(value)?;
         loop {
@@ -53,7 +62,7 @@ impl ValueReader {
                 return Err(unreadable(&value, io::ErrorKind::NotFound.into()));
             };
             let (file, progress) = (Arc::new(file), Some(progress));
-            return Ok(ValueReader { value, file, at: 0, proven, progress });
+            return Ok(ValueReader { value, file, at: 0, proven, progress, check: None });
         }
     }
 
@@ -61,7 +70,7 @@ impl ValueReader {
         self.value.size
     }
 
-    /// The next bytes, at most 64 KiB; none at the end.
+    /// The next bytes, at most 64 KiB; none at the end. The last ones come only if all were right.
     pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
         if self.at >= self.value.size {
             return Ok(None);
@@ -78,13 +87,27 @@ impl ValueReader {
         }
         let (file, at, value) = (self.file.clone(), self.at, self.value);
         let count = (self.proven - at).min(BUFFER_BYTES as u64) as usize;
+        let mut check = self.check.take();
         let read = move || {
             let mut bytes = vec![0; count];
             let read = file.read_exact_at(&mut bytes, at);
+            if let Some(check) = &mut check {
+                check.hasher.update(&bytes);
+                let ends = at + count as u64 == value.size;
+                if read.is_err() || ends && *check.hasher.finalize().as_bytes() != value.hash {
+                    set_aside(&check.path, &value);
+                    let what = "its file is damaged; it is fetched from another node: try again";
+                    return Err(unreadable(
+                        &value,
+                        io::Error::new(io::ErrorKind::InvalidData, what),
+                    ));
+                }
+            }
             read.map_err(|source| unreadable(&value, source))?;
-            Ok(Bytes::from(bytes))
+            Ok((Bytes::from(bytes), check))
         };
-        let bytes = blocking(read).await?;
+        let (bytes, check) = blocking(read).await?;
+        self.check = check;
         self.at += bytes.len() as u64;
         Ok(Some(bytes))
     }

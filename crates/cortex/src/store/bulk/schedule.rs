@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::desk::{Desk, Progress};
 use super::fetch::fetch;
 use super::links::Links;
-use super::{ASKED_MAX, BulkError, GROUP_BYTES, SPAN_GROUPS, ValueName};
+use super::{ASKED_MAX, BulkError, Claim, GROUP_BYTES, SPAN_GROUPS, ValueName};
 
 /// Values fetched at a time that nobody reads yet.
 const FETCHES_MAX: usize = 4;
@@ -39,6 +39,8 @@ pub trait Wants: Send + Sync + 'static {
     /// all there are, so it is called once for many.
     fn missing(&self, max: usize, skip: &dyn Fn(&ValueName) -> bool) -> Vec<ValueName>;
     fn is_missing(&self, value: &ValueName) -> bool;
+    /// What those who wrote of it say of it.
+    fn claims(&self, value: &ValueName) -> Vec<Claim>;
     /// These are here now, durable.
     fn arrived(&self, values: &[ValueName]);
 }
@@ -55,6 +57,8 @@ pub struct Schedule {
     tasks: JoinSet<(ValueName, Result<(), BulkError>)>,
     running: BTreeMap<ValueName, AbortHandle>,
     put_off: BTreeMap<ValueName, PutOff>,
+    /// Of which nothing true is said, and what is said of them: until somebody says something else.
+    refused: BTreeMap<ValueName, Vec<Claim>>,
     /// Whose turn is next, newest first.
     line: VecDeque<ValueName>,
     /// The line is to be formed anew, once this instant has come.
@@ -75,6 +79,7 @@ impl Schedule {
             tasks: JoinSet::new(),
             running: BTreeMap::new(),
             put_off: BTreeMap::new(),
+            refused: BTreeMap::new(),
             line: VecDeque::new(),
             line_due: Some(Instant::now()),
             was_cut: false,
@@ -88,7 +93,7 @@ impl Schedule {
         while let Some(desk) = self.desk.upgrade().filter(|desk| !desk.is_stopped()) {
             self.meet_peers();
             self.give_up(&desk);
-            self.form_line();
+            self.form_line(&desk);
             let wait = self.start_some(&desk).await;
             let changed = desk.changed.notified();
             tokio::select! {
@@ -111,7 +116,7 @@ impl Schedule {
         self.line_due.get_or_insert(Instant::now() + LINE_PAUSE);
     }
 
-    fn form_line(&mut self) {
+    fn form_line(&mut self, desk: &Desk) {
         let now = Instant::now();
         if self.line.is_empty() && self.line_due.is_none() && self.was_cut {
             self.line_due = Some(now);
@@ -119,11 +124,19 @@ impl Schedule {
         if self.line_due.is_none_or(|due| due > now) {
             return;
         }
+        self.refused.retain(|value, claims| self.wants.claims(value) == *claims);
         let skip = |value: &ValueName| {
+            if self.refused.contains_key(value) {
+                return true;
+            }
             let waits = self.put_off.get(value).is_some_and(|put_off| put_off.until > now);
             waits || self.running.contains_key(value)
         };
         self.line = self.wants.missing(ASKED_MAX, &skip).into();
+        // After what never came: these may still be read where they are at hand elsewhere.
+        let damaged = desk.values.damaged().unwrap_or_default();
+        let room = ASKED_MAX.saturating_sub(self.line.len());
+        self.line.extend(damaged.into_iter().filter(|value| !skip(value)).take(room));
         self.was_cut = self.line.len() == ASKED_MAX;
         self.line_due = None;
         let line = &self.line;
@@ -145,7 +158,8 @@ impl Schedule {
     fn give_up(&mut self, desk: &Desk) {
         let wants = &self.wants;
         self.running.retain(|value, task| {
-            let goes_on = desk.is_awaited(value) || wants.is_missing(value);
+            let goes_on =
+                desk.is_awaited(value) || wants.is_missing(value) || desk.values.is_damaged(value);
             if !goes_on {
                 task.abort();
             }
@@ -187,6 +201,14 @@ impl Schedule {
     /// What to start now: what is read first, then the newest.
     fn choose(&mut self, desk: &Desk) -> Vec<ValueName> {
         let mut chosen: Vec<ValueName> = desk.awaited();
+        chosen.retain(|value| match self.refused.get(value).and_then(|claims| claims.first()) {
+            Some(claim) => {
+                let why = BulkError::Claimed(claim.clone()).to_string();
+                desk.report(value, Progress::Failed(why));
+                false
+            }
+            None => true,
+        });
         chosen.retain(|value| !self.running.contains_key(value));
         chosen.truncate(ALL_FETCHES_MAX.saturating_sub(self.running.len()));
         let mut places = FETCHES_MAX.saturating_sub(self.running.len() + chosen.len());
@@ -202,7 +224,7 @@ impl Schedule {
                 return true;
             }
             // It may have been replaced since the line was formed.
-            if wants.is_missing(value) {
+            if wants.is_missing(value) || desk.values.is_damaged(value) {
                 places -= 1;
                 large -= usize::from(is_large(value));
                 chosen.push(*value);
@@ -251,9 +273,10 @@ impl Schedule {
 
     fn start(&mut self, desk: &Arc<Desk>, value: ValueName, holders: Vec<NodeId>) {
         let (links, desk) = (self.links.clone(), desk.clone());
+        let claims = self.wants.claims(&value);
         let work = async move {
             let report = |proven| desk.report(&value, Progress::Proven(proven));
-            let fetched = fetch(&desk.values, &links, value, &holders, &report).await;
+            let fetched = fetch(&desk.values, &links, value, &holders, claims, &report).await;
             (value, fetched)
         };
         self.running.insert(value, self.tasks.spawn(work));
@@ -276,6 +299,15 @@ impl Schedule {
                 Ok(()) => {
                     self.put_off.remove(&value);
                     arrived.push(value);
+                }
+                Err(BulkError::Claimed(claim)) => {
+                    let error = BulkError::Claimed(claim).to_string();
+                    tracing::error!(value = value.text(), error, "bulk.claim_refused");
+                    if self.refused.len() >= PUT_OFF_MAX {
+                        self.refused.clear();
+                    }
+                    self.refused.insert(value, self.wants.claims(&value));
+                    desk.report(&value, Progress::Failed(error));
                 }
                 Err(error) => {
                     tracing::warn!(value = value.text(), size = value.size, %error, "bulk.put_off");

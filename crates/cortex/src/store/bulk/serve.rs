@@ -137,12 +137,7 @@ impl Server {
             let file = values.open_value(&value).map_err(Unmet::disk)?.ok_or(Unmet::Lacks)?;
             let outline = Arc::new(Outline::read(file).map_err(Unmet::disk)?);
             if outline.hash() != value.hash {
-                let path = values.path(&value.hash);
-                tracing::error!(
-                    path = %path.display(),
-                    "bulk.value_damaged: the file is not what its name says and is not given to \
-                     others: look after this disk, then put the file of another node in its place"
-                );
+                values.set_aside(&value);
                 return Err(Unmet::Unable("its file is damaged".into()));
             }
             values.outlines.put(value.hash, outline.clone());
@@ -177,9 +172,20 @@ impl Server {
         while at < end {
             let file = file.clone();
             let count = (end - at).min(BUFFER_BYTES as u64) as usize;
+            let told = page[((at / GROUP_BYTES as u64) - first) as usize..].to_vec();
+            let (shape, values) = (outline.shape, self.values.clone());
             let read = move || {
                 buffer.resize(count, 0);
-                file.read_exact_at(&mut buffer, at).map(|()| buffer)
+                file.read_exact_at(&mut buffer, at)?;
+                let groups = (at / GROUP_BYTES as u64..).zip(buffer.chunks(GROUP_BYTES)).zip(told);
+                for ((group, bytes), told) in groups {
+                    if shape.hash_group(group, bytes) != told {
+                        // It was whole when its outline was made.
+                        values.set_aside(&value);
+                        return Err(io::Error::from(io::ErrorKind::InvalidData));
+                    }
+                }
+                Ok(buffer)
             };
             // Mid-answer: the peer has to see that the rest does not come.
             buffer = spawn_blocking(read).await.map_err(io::Error::other)??;

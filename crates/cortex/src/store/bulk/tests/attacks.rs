@@ -85,15 +85,17 @@ async fn a_value_of_another_length_or_content_is_refused() {
     let mut rotten = whole.clone();
     rotten[70_000] ^= 1;
     std::fs::write(from.values.path(&value.hash), &rotten).unwrap();
-    let error = peers.fetch(&to, value).await.unwrap_err();
-    assert!(matches!(error, BulkError::False(_)), "{error}");
+    peers.fetch(&to, value).await.unwrap_err();
     assert_true(&to, &value, &whole, "rotten since it was written");
+    assert!(from.values.is_damaged(&value), "it is not given again");
     let mut forgetful = Node::new();
     std::fs::create_dir_all(forgetful.values.path(&value.hash).parent().unwrap()).unwrap();
     std::fs::write(forgetful.values.path(&value.hash), &rotten).unwrap();
     forgetful.restart();
     let error = Peers::of(&[&forgetful]).fetch(&to, value).await.unwrap_err();
     assert!(matches!(error, BulkError::Unable(_)), "{error}");
+    assert_eq!(forgetful.values.damaged().unwrap(), [value]);
+    std::fs::write(forgetful.values.path(&value.hash), &rotten).unwrap();
     // And one that believes in its forgery.
     forgetful.values.outlines.put(value.hash, Arc::new(Outline::read(&rotten[..]).unwrap()));
     let error = Peers::of(&[&forgetful]).fetch(&to, value).await.unwrap_err();

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::world::{Fate, Node, Peers, bytes};
 use crate::store::bulk::desk::Desk;
 use crate::store::bulk::schedule::Wants;
-use crate::store::bulk::{GROUP_BYTES, SPAN_GROUPS, ValueName};
+use crate::store::bulk::{Claim, GROUP_BYTES, SPAN_GROUPS, ValueName};
 use crate::store::{StoreError, Value};
 
 const SPAN: usize = SPAN_GROUPS * GROUP_BYTES;
@@ -20,11 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Wishes {
     missing: Mutex<Vec<ValueName>>,
     came: Mutex<Vec<ValueName>>,
+    claims: Mutex<Vec<Claim>>,
 }
 
 impl Wishes {
     fn of(values: &[ValueName]) -> Arc<Wishes> {
-        Arc::new(Wishes { missing: Mutex::new(values.to_vec()), came: Mutex::default() })
+        Arc::new(Wishes { missing: Mutex::new(values.to_vec()), ..Wishes::default() })
     }
 
     fn missing_now(&self) -> std::sync::MutexGuard<'_, Vec<ValueName>> {
@@ -53,6 +54,10 @@ impl Wants for Wishes {
 
     fn is_missing(&self, value: &ValueName) -> bool {
         self.missing_now().contains(value)
+    }
+
+    fn claims(&self, _: &ValueName) -> Vec<Claim> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn arrived(&self, values: &[ValueName]) {
@@ -195,6 +200,76 @@ async fn what_is_here_already_is_not_fetched_and_what_was_replaced_is_given_up()
     wishes.wait_for(2).await;
     assert_eq!(wishes.came(), [here, new]);
     assert_eq!(to.load(&new), Some(bytes(90_000, 3)));
+}
+
+async fn here(to: &Node, name: &ValueName, whole: &[u8]) {
+    let whole = async {
+        while to.values.is_damaged(name) || to.load(name).as_deref() != Some(whole) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, whole).await.expect("it is fetched again");
+}
+
+#[tokio::test]
+async fn a_file_that_rots_is_found_by_its_readers_and_fetched_again() {
+    let whole = bytes(SPAN + 777, 1);
+    let (from, to) = (Node::new(), Node::new());
+    let name = from.store(&whole);
+    to.store(&whole);
+    let peers = Peers::of(&[&from]);
+    // No commit misses it: the store believes that it is here.
+    let fetching = Fetching::start(&to, &peers, &Wishes::of(&[]));
+    let path = to.values.path(&name.hash);
+    let hash = model::value::ContentHash(name.hash);
+    let file = Value::File { hash, size: name.size, path: path.clone() };
+    assert!(read(&file).await.unwrap() == whole);
+    let mut rotten = whole.clone();
+    rotten[99] ^= 4;
+    for rotten in [&rotten[..], &whole[..whole.len() - 1]] {
+        std::fs::write(&path, rotten).unwrap();
+        let error = read(&file).await.unwrap_err().to_string();
+        assert!(error.contains("cannot be read"), "{error}");
+        // Read while it comes again, or after.
+        fetching.0.look_again();
+        assert!(read(&fetching.value(name)).await.unwrap() == whole);
+        here(&to, &name, &whole).await;
+        assert!(to.values.damaged().unwrap().is_empty());
+    }
+    // A record is read in one go, and nobody waits for it: it comes all the same.
+    std::fs::write(&path, &rotten).unwrap();
+    assert!(matches!(file.read(u64::MAX), Err(StoreError::Away(_))));
+    assert!(to.values.is_damaged(&name));
+    fetching.0.look_again();
+    here(&to, &name, &whole).await;
+}
+
+#[tokio::test]
+async fn a_value_of_which_nothing_true_is_said_is_refused_until_somebody_does() {
+    use sha1::Digest;
+    let whole = bytes(200_000, 1);
+    let (from, to) = (Node::new(), Node::new());
+    let name = from.store(&whole);
+    let peers = Peers::of(&[&from]);
+    let wishes = Wishes::of(&[name]);
+    let liar = Claim { sha1: [7; 20], by: "liar".parse().unwrap(), key: "false::key".into() };
+    *wishes.claims.lock().unwrap() = vec![liar.clone()];
+    let fetching = Fetching::start(&to, &peers, &wishes);
+    for _ in 0..3 {
+        let error = fetching.value(name).here().await.unwrap_err().to_string();
+        for needle in ["another SHA-1", "false::key", "liar", "set that key again"] {
+            assert!(error.contains(needle), "{error}");
+        }
+        assert!(to.load(&name).is_none() && !to.partial(&name).exists());
+    }
+    let brought = peers.all_brought();
+    assert!(brought < 2 * whole.len() as u64, "{brought} bytes: it came once");
+    let sha1 = sha1::Sha1::digest(&whole).into();
+    let honest = Claim { sha1, by: "honest".parse().unwrap(), key: "true::key".into() };
+    *wishes.claims.lock().unwrap() = vec![liar, honest];
+    fetching.0.look_again();
+    wishes.wait_for(1).await;
+    here(&to, &name, &whole).await;
 }
 
 #[test]

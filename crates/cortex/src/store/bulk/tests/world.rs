@@ -138,7 +138,7 @@ impl Peers {
     pub async fn fetch(self: &Arc<Self>, to: &Node, value: ValueName) -> Result<(), BulkError> {
         let links = Links::new(self.clone());
         let holders = self.reachable();
-        fetch::fetch(&to.values, &links, value, &holders, &|_| ()).await
+        fetch::fetch(&to.values, &links, value, &holders, Vec::new(), &|_| ()).await
     }
 }
 
