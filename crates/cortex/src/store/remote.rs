@@ -34,9 +34,9 @@ use self::keepers::Keepers;
 use self::ledger::{Ledger, closed};
 use self::wire::{At, FromStore, Part, Request, Shape, ToStore, Told};
 use super::board::Note;
-use super::bulk::ValueName;
 use super::bulk::desk::Desk;
 use super::bulk::schedule::Wants;
+use super::bulk::{Claim, ValueName};
 use super::open::{self, OpenError, Options};
 use super::peers::identity::{Authority, Membership, from_hex, node_key, random};
 use super::peers::roster;
@@ -90,6 +90,10 @@ impl Wants for Nothing {
 
     fn is_missing(&self, _value: &ValueName) -> bool {
         false
+    }
+
+    fn claims(&self, _value: &ValueName) -> Vec<Claim> {
+        Vec::new()
     }
 
     fn arrived(&self, _values: &[ValueName]) {}
@@ -384,7 +388,7 @@ impl Shared {
         stream.write_all(&wire::frame(&put, b"")).await?;
         let value = ValueName { hash: file.hash.0, size: file.size };
         let opened = std::fs::File::open(&file.path).context("the uploaded value is gone")?;
-        let reader = super::bulk::reader::ValueReader::of_file(opened, value);
+        let reader = super::bulk::reader::ValueReader::of_file(opened, value, file.path.clone());
         let mut pieces = std::pin::pin!(reader.into_stream());
         while let Some(piece) = futures_util::StreamExt::next(&mut pieces).await {
             let piece = piece?;
