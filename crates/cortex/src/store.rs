@@ -214,7 +214,7 @@ impl Value {
             }
             Value::File { path, hash, size } => match std::fs::read(path) {
                 Ok(bytes) if *blake3::hash(&bytes).as_bytes() != hash.0 => {
-                    values::set_aside(path, &ValueName { hash: hash.0, size: *size });
+                    values::suspect(path, &ValueName { hash: hash.0, size: *size });
                     Err(StoreError::Away(format!("the file of {hash} was damaged")))
                 }
                 Ok(bytes) => Ok(bytes.into()),

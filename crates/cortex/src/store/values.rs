@@ -95,12 +95,6 @@ impl ValueFiles {
         self.dir.join(damaged_name(value)).exists()
     }
 
-    /// What lies under its name is not the value: nobody reads it there any more, and it is fetched
-    /// from another node.
-    pub fn set_aside(&self, value: &ValueName) {
-        set_aside(&self.path(&value.hash), value);
-    }
-
     pub async fn writer(self: &Arc<Self>) -> Result<ValueWriter, StoreError> {
         let values = self.clone();
         blocking(move || {
@@ -264,15 +258,19 @@ fn damaged_value(name: &str) -> Option<ValueName> {
     Some(ValueName { hash: hash.parse::<ContentHash>().ok()?.0, size: size.parse().ok()? })
 }
 
-/// Reads a file through that was found unfit for use: if it is not the value, it is set aside.
+/// Reads a file through again in which something was found that is not of the value. If so, nobody
+/// reads it there any more, and it is fetched from another node.
 pub fn suspect(path: &Path, value: &ValueName) {
-    let read = File::open(path).and_then(Outline::read);
-    if read.is_ok_and(|outline| outline.hash() != value.hash) {
-        set_aside(path, value);
+    match File::open(path).and_then(Outline::read) {
+        // It was replaced meanwhile.
+        Ok(outline) if outline.hash() == value.hash => return,
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+        Err(error) => {
+            tracing::error!(path = %path.display(), %error, "bulk.value_unreadable");
+            return;
+        }
     }
-}
-
-pub fn set_aside(path: &Path, value: &ValueName) {
     let Some(dir) = path.parent().and_then(Path::parent) else { return };
     let aside = dir.join(damaged_name(value));
     match std::fs::rename(path, &aside) {

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::desk::{Desk, Progress, next, unreadable};
 use super::{BUFFER_BYTES, ValueName};
 use crate::store::StoreError;
-use crate::store::values::{blocking, set_aside};
+use crate::store::values::{blocking, suspect};
 
 pub struct ValueReader {
     value: ValueName,
@@ -94,8 +94,10 @@ impl ValueReader {
             if let Some(check) = &mut check {
                 check.hasher.update(&bytes);
                 let ends = at + count as u64 == value.size;
-                if read.is_err() || ends && *check.hasher.finalize().as_bytes() != value.hash {
-                    set_aside(&check.path, &value);
+                let short = read.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::UnexpectedEof);
+                let whole = read.is_ok() && ends;
+                if short || whole && *check.hasher.finalize().as_bytes() != value.hash {
+                    suspect(&check.path, &value);
                     let what = "its file is damaged; it is fetched from another node: try again";
                     return Err(unreadable(
                         &value,

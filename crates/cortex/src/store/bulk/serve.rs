@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::frame::{Framed, Kind, Request, Wanted, encode_bits};
 use super::outline::Outline;
 use super::{BUFFER_BYTES, BulkError, GROUP_BYTES, SPAN_GROUPS, Stream, ValueName};
-use crate::store::values::ValueFiles;
+use crate::store::values::{ValueFiles, suspect};
 
 /// Streams at a time, with some 100 KiB each; a peer needs a few.
 const STREAMS_MAX: usize = 64;
@@ -137,7 +137,7 @@ impl Server {
             let file = values.open_value(&value).map_err(Unmet::disk)?.ok_or(Unmet::Lacks)?;
             let outline = Arc::new(Outline::read(file).map_err(Unmet::disk)?);
             if outline.hash() != value.hash {
-                values.set_aside(&value);
+                suspect(&values.path(&value.hash), &value);
                 return Err(Unmet::Unable("its file is damaged".into()));
             }
             values.outlines.put(value.hash, outline.clone());
@@ -181,7 +181,7 @@ impl Server {
                 for ((group, bytes), told) in groups {
                     if shape.hash_group(group, bytes) != told {
                         // It was whole when its outline was made.
-                        values.set_aside(&value);
+                        suspect(&values.path(&value.hash), &value);
                         return Err(io::Error::from(io::ErrorKind::InvalidData));
                     }
                 }
