@@ -69,6 +69,8 @@ pub struct AgentContext {
     pub scheduled: scheduled::Running,
     /// None where this node runs everything.
     pub placing: Option<Placing>,
+    /// Whether what earlier processes left running is held.
+    pub adopted: Arc<AtomicBool>,
     /// Set before actors are told, so that one which starts again meanwhile knows it too.
     pub shutting_down: AtomicBool,
 }
@@ -85,6 +87,7 @@ pub async fn run(
     mut shutdown: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     adopt(&context).await?;
+    context.adopted.store(true, Ordering::Relaxed);
     let mut watch = context.store.watch(Prefix::all(), None).await?;
     let mut actors = Actors::new(context.clone());
     actors.start_all().await?;

@@ -22,6 +22,7 @@ mod releases;
 mod rollback;
 mod status;
 mod transfer;
+mod upgrade;
 mod upload;
 pub mod wire;
 
@@ -44,6 +45,7 @@ use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::store::SharedStore;
 use crate::store::peers::Peers;
+use crate::upgrade::Upgrading;
 pub use archive::stays_inside;
 pub use machine::user_name;
 use problem::Problem;
@@ -80,6 +82,8 @@ pub struct ApiContext {
     pub control: Arc<dyn NodeControl>,
     /// None where something else replicates the store.
     pub peers: Option<Arc<Peers>>,
+    /// None where the store is kept alone.
+    pub upgrading: Option<Arc<Upgrading>>,
 }
 
 struct Api {
@@ -195,6 +199,8 @@ fn router(context: ApiContext) -> Router {
         .route("/v1/apps/{app}/logs", get(logs::lines))
         .route("/v1/ps", get(processes::list_all))
         .route("/v1/status", get(status::status))
+        .route("/v1/upgrade", get(upgrade::show).post(upgrade::start).delete(upgrade::cancel))
+        .route("/v1/upgrade/vitals", get(upgrade::vitals))
         .route("/v1/doctor", get(doctor::doctor))
         .route("/v1/metrics", get(status::metrics))
         .route("/v1/fail-points/{name}", post(status::set_fail_point))

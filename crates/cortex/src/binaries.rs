@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -95,9 +96,17 @@ pub fn hash(source: &Path) -> io::Result<String> {
     }
 }
 
+/// Whether there is a copy of what has this hash.
+pub fn has(directory: &Path, hash: &str) -> bool {
+    hash.get(..32).is_some_and(|name| directory.join(name).exists())
+}
+
 fn copy(source: &Path, directory: &Path, path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    let fresh = directory.join(format!("new-{}", std::process::id()));
+    // Several parts of a node may look for its copy at once.
+    static COPIES: AtomicU64 = AtomicU64::new(0);
+    let turn = COPIES.fetch_add(1, Ordering::Relaxed);
+    let fresh = directory.join(format!("new-{}-{turn}", std::process::id()));
     let _ = fs::remove_file(&fresh);
     let copied = write(source, &fresh).and_then(|()| fs::rename(&fresh, path));
     if copied.is_err() {

@@ -3,6 +3,7 @@
 
 mod application;
 mod apps;
+mod attend;
 mod config;
 mod deploy;
 mod doctor;
@@ -21,10 +22,12 @@ mod releases;
 mod restart;
 mod rollback;
 mod scale;
+mod self_check;
 mod spelling;
 mod status;
 mod store;
 mod up;
+mod upgrade;
 mod vera;
 
 use std::ffi::OsString;
@@ -114,6 +117,14 @@ enum Command {
     Store(store::Store),
     /// Print the node's metrics in the format of Prometheus
     Metrics(metrics::Metrics),
+    /// Let all nodes run another binary of Cortex, one after the other
+    Upgrade(upgrade::Upgrade),
+    /// Say whether this binary works here, and which formats it knows
+    #[command(hide = true)]
+    SelfCheck(self_check::SelfCheck),
+    /// Stand for a node process that has handed over
+    #[command(hide = true)]
+    Attend(attend::Attend),
     /// Measure this platform on this machine
     Bench(crate::bench::BenchArgs),
 }
@@ -207,6 +218,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     if let Command::Install(install) = cli.command {
         return install.run(&context);
     }
+    if let Command::Attend(attend) = cli.command {
+        return attend.run(&context);
+    }
     if let Command::Bench(bench) = &cli.command {
         return crate::bench::run(bench);
     }
@@ -226,7 +240,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
 
 async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
     match command {
-        Command::Up(_) | Command::Install(_) | Command::Bench(_) => {
+        Command::Up(_) | Command::Install(_) | Command::Attend(_) | Command::Bench(_) => {
             unreachable!("started above, without this runtime")
         }
         Command::Down(command) => command.run(context).await,
@@ -247,6 +261,8 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Pin(command) => command.run(context).await,
         Command::Store(command) => command.run(context).await,
         Command::Metrics(command) => command.run(context).await,
+        Command::Upgrade(command) => command.run(context).await,
+        Command::SelfCheck(command) => command.run().await,
     }
 }
 

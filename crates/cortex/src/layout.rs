@@ -149,6 +149,11 @@ impl DataDirectory {
         self.sockets.join("api")
     }
 
+    /// Where a process that runs the node hands over to the next one.
+    pub fn handover_socket(&self) -> PathBuf {
+        self.sockets.join("handover")
+    }
+
     /// `id` as in `run()`; hashed to stay short.
     pub fn shim_socket(&self, id: &str) -> PathBuf {
         self.sockets.join(format!("shim-{}", &blake3::hash(id.as_bytes()).to_hex()[..16]))

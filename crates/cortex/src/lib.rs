@@ -23,3 +23,4 @@ pub mod shim;
 pub mod source;
 pub mod store;
 pub mod transfer;
+pub mod upgrade;

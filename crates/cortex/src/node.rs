@@ -38,13 +38,16 @@ use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::{PublicPort, RouterConfig, RouterHandle};
+use crate::shared_port::Listeners;
 use crate::store::SharedStore;
 use crate::store::backend::Backend;
 use crate::store::bus::Bus;
-use crate::store::face::FaceConfig;
+use crate::store::face::{FaceConfig, FaceHandle};
 use crate::store::open::Options;
 use crate::store::peers::{self, PeerOptions, Peers, roster};
 use crate::store::remote;
+use crate::upgrade::succession::{Left, Testament};
+use crate::upgrade::{Origin, Upgrading};
 
 /// How one node runs. Validated where the command line is read.
 #[derive(Clone, Debug)]
@@ -67,13 +70,24 @@ pub struct NodeConfig {
     pub fail_points: bool,
     /// Where applications find programs: this process's own `PATH`.
     pub search_path: String,
+    pub listeners: Arc<Listeners>,
+}
+
+/// Why a node's run is over.
+pub enum Ended {
+    Stopped,
+    /// Another process is to go on with it.
+    HandedOver(Box<Left>),
 }
 
 /// Requests under way when the node ends may take this long to be answered.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// As above where another process has taken over, so that nothing waits for it.
+const LEAVE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Runs the node until it is told to stop: by a signal, or by `cortex down`.
-pub async fn run(config: NodeConfig, started: &Started) -> anyhow::Result<()> {
+/// Runs the node until it is told to stop, by a signal or by `cortex down`, or until another
+/// process is to run it.
+pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyhow::Result<Ended> {
     let layout = config.layout.clone();
     let _lock = identity::lock(&layout)?;
     identity::socket_directory(&layout)?;
@@ -82,7 +96,9 @@ pub async fn run(config: NodeConfig, started: &Started) -> anyhow::Result<()> {
     let (clock, faults) = (Clock::start(), Faults::default());
     let options = Options::with_faults(faults.clone());
     let is_guest = config.store == Backend::Local && !roles.has(Role::Store);
-    let asked = PeerOptions { guest: is_guest, ..config.peers.clone() };
+    let listeners = config.listeners.clone();
+    let asked =
+        PeerOptions { guest: is_guest, listeners: listeners.clone(), ..config.peers.clone() };
     let prepared = peers::prepare(&layout, &id, &asked).await?;
     roles::keep(&layout, &roles)?;
     let store = match is_guest {
@@ -117,29 +133,27 @@ pub async fn run(config: NodeConfig, started: &Started) -> anyhow::Result<()> {
         said().await?;
     }
     let face = config.redis.map(|address| {
-        let face = FaceConfig { tcp: Some(address), ..FaceConfig::default() };
+        let face = FaceConfig { tcp: Some(address), listeners, ..FaceConfig::default() };
         crate::store::face::start(face, store.clone(), bus, id.clone(), clock)
     });
     let face = face.transpose()?;
-    let node = Node { config, roles, id, clock, faults, store, peers };
+    let adopted = Arc::new(AtomicBool::new(!roles.has(Role::Agent)));
+    let of = (layout.clone(), id.clone(), store.clone(), peers.clone());
+    let upgrading = Arc::new(Upgrading::new(of.0, of.1, of.2, of.3, adopted, origin));
+    let node = Node { config, roles, id, clock, faults, store, peers, upgrading };
     let (stop_applications, stopping) = watch::channel(false);
     let (mut parts, control) = node.start(stopping)?;
     started.save(&layout)?;
     tracing::info!(node = %node.id, data = %layout.root().display(), "node.started");
-    tokio::select! {
+    let testament = tokio::select! {
         // The agent ends when all applications have stopped; no other part ends by itself.
-        _ = parts.join_next() => {}
-        () = told_to_stop(&control, &stop_applications) => {}
-    }
-    std::fs::remove_file(layout.api_socket()).ok();
-    if let Some(router) = control.router.clone() {
-        tokio::task::spawn_blocking(move || router.stop(ANSWER_LIMIT)).await?;
-    }
-    parts.shutdown().await;
-    drop(face);
-    node.store.close().await?;
+        _ = parts.join_next() => None,
+        () = told_to_stop(&control, &stop_applications) => None,
+        testament = node.upgrading.handed_over() => Some(testament),
+    };
+    let ended = node.end(&control, testament, parts, face).await?;
     tracing::info!(node = %node.id, "node.stopped");
-    Ok(())
+    Ok(ended)
 }
 
 struct Node {
@@ -151,15 +165,50 @@ struct Node {
     store: SharedStore,
     /// None where something else replicates the store.
     peers: Option<Arc<Peers>>,
+    upgrading: Arc<Upgrading>,
 }
 
 impl Node {
+    /// Stops everything; what has been taken on is answered. With a testament, what waits for an
+    /// answer waits on for the next process.
+    async fn end(
+        &self,
+        control: &Control,
+        testament: Option<Testament>,
+        mut parts: JoinSet<()>,
+        face: Option<FaceHandle>,
+    ) -> anyhow::Result<Ended> {
+        std::fs::remove_file(self.config.layout.api_socket()).ok();
+        let router = control.router.clone();
+        match (&testament, router.clone()) {
+            (Some(_), Some(router)) => router.leave(LEAVE_LIMIT),
+            (Some(_), None) => {}
+            (None, router) => {
+                self.upgrading.says_farewell();
+                self.config.listeners.release_all();
+                if let Some(router) = router {
+                    tokio::task::spawn_blocking(move || router.stop(ANSWER_LIMIT)).await?;
+                }
+            }
+        }
+        parts.shutdown().await;
+        drop(face);
+        self.store.close().await?;
+        let Some(testament) = testament else { return Ok(Ended::Stopped) };
+        Ok(Ended::HandedOver(Box::new(Left {
+            testament,
+            listeners: self.config.listeners.hand_over(),
+            public: router.as_ref().and_then(|router| router.public()),
+            router,
+        })))
+    }
+
     /// Each part in a task of its own, under supervision.
     fn start(
         &self,
         stopping: watch::Receiver<bool>,
     ) -> anyhow::Result<(JoinSet<()>, Arc<Control>)> {
-        let Node { config, roles, id, clock, faults, store, peers } = self;
+        let Node { config, roles, id, clock, faults, store, peers, upgrading } = self;
         let (clock, metrics) = (*clock, Metrics::default());
         let router = self.router(&metrics)?;
         let control = Arc::new(Control {
@@ -177,6 +226,7 @@ impl Node {
             http: router.as_ref().and_then(|router| router.public()).unwrap_or(config.http),
             control: control.clone(),
             peers: peers.clone(),
+            upgrading: Some(upgrading.clone()),
         };
         let mut parts = JoinSet::new();
         if let Some(peers) = peers.clone() {
@@ -191,6 +241,10 @@ impl Node {
         } else {
             parts.spawn(until_stopping(stopping));
         }
+        let (next, ports) = (upgrading.clone(), control.clone());
+        parts.spawn(supervise("upgrade", move || {
+            crate::upgrade::rolling::run(next.clone(), ports.clone(), clock)
+        }));
         parts.spawn(supervise("api", move || crate::api::serve(api.clone())));
         if roles.has(Role::Checker) {
             let (checked, of, failing) = (store.clone(), id.clone(), faults.clone());
@@ -210,7 +264,7 @@ impl Node {
     /// Also where instances run and nothing is taken from the public: routers of other nodes bring
     /// requests for them.
     fn router(&self, metrics: &Metrics) -> anyhow::Result<Option<Arc<RouterHandle>>> {
-        let Node { config, roles, id, clock, faults, store, peers } = self;
+        let Node { config, roles, id, clock, faults, store, peers, .. } = self;
         let is_public = roles.has(Role::Router);
         if !is_public && !roles.has(Role::Agent) {
             return Ok(None);
@@ -220,7 +274,7 @@ impl Node {
                 public: is_public.then_some(config.http),
                 threads: config.threads,
                 queue: QueueLimits::default(),
-                listeners: Arc::default(),
+                listeners: config.listeners.clone(),
             },
             store.clone(),
             id.clone(),
@@ -237,7 +291,7 @@ impl Node {
 
     fn start_agent(&self, parts: &mut JoinSet<()>, stopping: watch::Receiver<bool>) {
         let Node { config, id, clock, faults, store, peers, .. } = self;
-        let agent = agent_context(config, id, *clock, store, faults);
+        let agent = agent_context(config, id, *clock, store, faults, &self.upgrading.adopted);
         if let Some(peers) = peers.clone() {
             let moving = Moving::new(agent.clone(), config.layout.clone(), peers);
             parts.spawn(supervise("moving", move || moving.clone().run()));
@@ -266,6 +320,7 @@ fn agent_context(
     clock: Clock,
     store: &SharedStore,
     faults: &Faults,
+    adopted: &Arc<AtomicBool>,
 ) -> Arc<AgentContext> {
     let launcher = Arc::new(PlainLauncher::new(config.layout.clone()));
     let preparer = Preparer::new(
@@ -287,6 +342,7 @@ fn agent_context(
         registry: Registry::default(),
         placing: Some(Placing::default()),
         scheduled: Default::default(),
+        adopted: adopted.clone(),
         shutting_down: AtomicBool::new(false),
     })
 }

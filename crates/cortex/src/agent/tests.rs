@@ -56,6 +56,7 @@ fn context_with(directory: &Path, launcher: Arc<FakeLauncher>) -> Arc<AgentConte
         registry: Registry::default(),
         placing: None,
         scheduled: Default::default(),
+        adopted: Arc::default(),
         shutting_down: AtomicBool::new(false),
     })
 }

@@ -212,6 +212,10 @@ impl Cluster {
         here.chain(taking().filter(|id| !self.is_here(id)))
     }
 
+    pub fn all(&self) -> impl Iterator<Item = &NodeId> {
+        self.nodes.keys()
+    }
+
     pub fn others(&self, id: &NodeId) -> impl Iterator<Item = &NodeId> {
         self.nodes.keys().filter(move |other| *other != id)
     }

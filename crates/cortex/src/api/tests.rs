@@ -82,6 +82,7 @@ impl Fixture {
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             control: control.clone(),
             peers: None,
+            upgrading: None,
         };
         let serving = tokio::spawn(super::serve(context));
         let client = Client::new(&layout);

@@ -61,7 +61,7 @@ pub async fn push(
 }
 
 /// Streams the body to a file. The disk is the slower side: the channel makes the socket wait.
-async fn receive(mut writer: ValueWriter, body: Body) -> Result<ValueWriter, Problem> {
+pub(super) async fn receive(mut writer: ValueWriter, body: Body) -> Result<ValueWriter, Problem> {
     let (chunks, mut waiting) = mpsc::channel::<Bytes>(CHUNKS_WAITING_MAX);
     let disk = tokio::task::spawn_blocking(move || -> Result<ValueWriter, StoreError> {
         while let Some(chunk) = waiting.blocking_recv() {
@@ -139,7 +139,7 @@ fn plan_of(tree: &SourceTree, forced: Option<&str>, name: &str) -> Result<Plan, 
     })
 }
 
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
     tokio::task::spawn_blocking(work).await.map_err(|error| Problem::internal(error.to_string()))?

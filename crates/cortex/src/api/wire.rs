@@ -1,7 +1,9 @@
 //! What travels between client and API, as JSON under `/v1`. Fields are only ever added.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use agent::upgrade::trial::Vitals;
+use model::value::ContentHash;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -357,3 +359,59 @@ pub struct Imported {
 
 /// `{"hash": …}` and the like: answers of one value.
 pub type Answer = BTreeMap<String, Value>;
+
+/// `GET /v1/upgrade`: how far the nodes are with another binary.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UpgradeShown {
+    /// `none`, `rolling`, `waiting`, `finished` or `stopped`.
+    pub state: String,
+    /// The same for people.
+    pub says: String,
+    #[serde(default)]
+    pub binary: Option<String>,
+    #[serde(default)]
+    pub version: Option<String>,
+    /// In the order of their turns.
+    pub nodes: Vec<UpgradeRow>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UpgradeRow {
+    pub node: String,
+    /// BLAKE3 of what it runs.
+    #[serde(default)]
+    pub binary: Option<String>,
+    pub alive: bool,
+    /// `pending`, `trying`, `done`, `returned` or `refused`; `running` where nothing was asked for.
+    pub state: String,
+    #[serde(default)]
+    pub why: Option<String>,
+    #[serde(default)]
+    pub since: Option<String>,
+}
+
+/// `GET /v1/upgrade/vitals`: what a node that is being tried says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeVitals {
+    #[serde(default)]
+    pub binary: Option<ContentHash>,
+    pub adopted: bool,
+    pub claimed: BTreeSet<String>,
+    pub ready: BTreeSet<String>,
+    pub ports: BTreeSet<String>,
+    pub peers: usize,
+}
+
+impl From<Vitals> for NodeVitals {
+    fn from(vitals: Vitals) -> NodeVitals {
+        let Vitals { binary, adopted, claimed, ready, ports, peers } = vitals;
+        NodeVitals { binary, adopted, claimed, ready, ports, peers }
+    }
+}
+
+impl From<NodeVitals> for Vitals {
+    fn from(vitals: NodeVitals) -> Vitals {
+        let NodeVitals { binary, adopted, claimed, ready, ports, peers } = vitals;
+        Vitals { binary, adopted, claimed, ready, ports, peers }
+    }
+}

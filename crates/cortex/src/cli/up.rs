@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -16,9 +17,12 @@ use tracing::level_filters::LevelFilter;
 use super::store::cluster::PeerArgs;
 use super::{Session, output, push};
 use crate::layout::DataDirectory;
-use crate::node::NodeConfig;
 use crate::node::started::Started;
+use crate::node::{Ended, NodeConfig};
+use crate::shared_port::Listeners;
 use crate::store::backend::Backend;
+use crate::upgrade::succession::{self, Heir, Outcome};
+use crate::upgrade::{Origin, attend};
 
 const HTTP_DEFAULT: &str = "0.0.0.0:8080";
 /// Recovery of a large store takes seconds.
@@ -65,6 +69,18 @@ pub struct Up {
     /// Set by --detach for the process it starts
     #[arg(long, hide = true)]
     detached: bool,
+    /// Set by an upgrade: another process hands the node over to this one
+    #[arg(long, hide = true)]
+    take_over: bool,
+    /// Set by an upgrade: another process stands for this one
+    #[arg(long, hide = true)]
+    attended: bool,
+}
+
+/// The process that runs the node now.
+struct Next {
+    pid: u32,
+    program: PathBuf,
 }
 
 impl Up {
@@ -80,8 +96,25 @@ impl Up {
             return self.run_detached(session);
         }
         self.start_log(&session.layout)?;
-        let config = NodeConfig {
-            layout: session.layout.clone(),
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("control")
+            .enable_all()
+            .build()?;
+        let next = runtime.block_on(self.run_node(session))?;
+        runtime.shutdown_background();
+        match next {
+            // Whoever started this process goes on seeing it.
+            Some(next) if !self.detached && !self.attended => {
+                Err(attend::become_attendant(&next.program, &session.layout, next.pid))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn config(&self, layout: &DataDirectory) -> NodeConfig {
+        NodeConfig {
+            layout: layout.clone(),
             http: self.http,
             peers: self.peers.options(),
             store: self.store.clone(),
@@ -91,17 +124,55 @@ impl Up {
             load: self.load,
             fail_points: self.fail_points,
             search_path: std::env::var("PATH").unwrap_or_default(),
-        };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .thread_name("control")
-            .enable_all()
-            .build()?;
-        runtime.block_on(async {
-            let started = Started::new(self.arguments(), config.search_path.clone());
-            let node = crate::node::run(config, &started);
-            run_and_push(std::pin::pin!(node), session, self.directory.as_deref()).await
-        })
+            listeners: Arc::default(),
+        }
+    }
+
+    /// Until the node ends, here or in the process that has taken over.
+    async fn run_node(&self, session: &Session) -> anyhow::Result<Option<Next>> {
+        let layout = &session.layout;
+        let mut config = self.config(layout);
+        let started = Started::new(self.arguments(), config.search_path.clone());
+        let (mut origin, mut directory) = (Origin::Fresh, self.directory.as_deref());
+        let mut says = !self.take_over;
+        if self.take_over {
+            let (bound, heir) = Heir::meet(layout)?;
+            config.listeners = Arc::new(Listeners::inheriting(bound));
+            origin = Origin::OnTrial(heir);
+        }
+        loop {
+            let node = crate::node::run(config.clone(), &started, origin);
+            let node = std::pin::pin!(node);
+            let ended = run_and_push(node, session, directory, says).await?;
+            let Ended::HandedOver(left) = ended else { return Ok(None) };
+            let tried = succession::attempt(layout, &left, &self.successor(layout)).await;
+            match tried.unwrap_or_else(|error| Outcome::Returned(format!("{error:#}"))) {
+                Outcome::Kept(pid) => {
+                    let program = left.testament.path.clone();
+                    left.leave(pid).await?;
+                    return Ok(Some(Next { pid, program }));
+                }
+                Outcome::Stopped => return Ok(None),
+                Outcome::Returned(why) => {
+                    config.listeners = Arc::new(Listeners::inheriting(left.listeners));
+                    // An invitation is redeemed once.
+                    (config.peers.join, config.peers.awaits) = (None, false);
+                    origin = Origin::Returned { roll: left.testament.roll, why };
+                    (directory, says) = (None, false);
+                }
+            }
+        }
+    }
+
+    /// Of the process that takes over.
+    fn successor(&self, layout: &DataDirectory) -> Vec<String> {
+        let root = layout.root().to_string_lossy().into_owned();
+        let kind = if self.detached { "--detached" } else { "--attended" };
+        let mut all: Vec<String> =
+            ["up", "--take-over", kind, "--data-dir"].map(str::to_owned).into();
+        all.push(root);
+        all.extend(self.arguments());
+        all
     }
 
     /// Its options for a process that is to run the same node, without the invitation.
@@ -121,7 +192,8 @@ impl Up {
     pub fn check_lasting(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.peers.invitation().is_none() && self.directory.is_none(),
-            "an invitation or a directory to push is for one start alone: leave it out, and use              it with `cortex up` once"
+            "an invitation or a directory to push is for one start alone: leave it out, and use \
+             it with `cortex up` once"
         );
         anyhow::ensure!(!self.detach && !self.detached, "leave --detach out");
         Ok(())
@@ -193,10 +265,14 @@ impl Up {
 }
 
 async fn run_and_push(
-    mut node: std::pin::Pin<&mut impl Future<Output = anyhow::Result<()>>>,
+    mut node: std::pin::Pin<&mut impl Future<Output = anyhow::Result<Ended>>>,
     session: &Session,
     directory: Option<&Path>,
-) -> anyhow::Result<()> {
+    says: bool,
+) -> anyhow::Result<Ended> {
+    if !says {
+        return node.await;
+    }
     let pushed = async {
         wait_until_answering(session, || Ok(())).await?;
         output::say(&format!("The node runs on {}", session.layout.root().display()));

@@ -40,6 +40,7 @@ use super::SharedStore;
 use super::bus::Bus;
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
+use crate::shared_port::Listeners;
 
 /// The port of nodes, on all addresses, once it is needed.
 pub const NODE_PORT: u16 = 8205;
@@ -56,6 +57,7 @@ pub struct PeerOptions {
     pub awaits: bool,
     /// This node keeps no store.
     pub guest: bool,
+    pub listeners: Arc<Listeners>,
 }
 
 impl PeerOptions {
@@ -71,6 +73,7 @@ pub struct Prepared {
     listener: Option<TcpListener>,
     listen: SocketAddr,
     advertise: Option<SocketAddr>,
+    listeners: Arc<Listeners>,
 }
 
 /// Redeems the invitation, if one was given; the identity that comes of it is durable then. Blocks
@@ -85,7 +88,7 @@ pub async fn prepare(
     let before = held.as_ref().and_then(|held| held.listen);
     let asked = options.listen.or(before).unwrap_or(LISTEN_DEFAULT);
     let wanted = options.listen.is_some() || options.joins() || before.is_some();
-    let listener = wanted.then(|| listen::bind(asked)).transpose()?;
+    let listener = wanted.then(|| listen::have(asked, &options.listeners)).transpose()?;
     let listen = match &listener {
         Some(listener) => listener.local_addr()?,
         None => asked,
@@ -105,7 +108,8 @@ pub async fn prepare(
         let held = held.map_or_else(|| Membership::load_or_found(&dir), Ok)?;
         Membership { listen: Some(listen), ..held }.save(&dir)?;
     }
-    Ok(Prepared { listener, listen, advertise: options.advertise })
+    let listeners = options.listeners.clone();
+    Ok(Prepared { listener, listen, advertise: options.advertise, listeners })
 }
 
 pub struct Peers {
@@ -117,6 +121,7 @@ pub struct Peers {
     bus: Arc<Bus>,
     listen: SocketAddr,
     advertise: Option<SocketAddr>,
+    listeners: Arc<Listeners>,
     listener: Mutex<Option<TcpListener>>,
     net: OnceLock<Arc<Net>>,
     down: watch::Sender<BTreeSet<NodeId>>,
@@ -164,6 +169,7 @@ impl Peers {
             bus,
             listen: prepared.listen,
             advertise: prepared.advertise,
+            listeners: prepared.listeners,
             listener: Mutex::new(prepared.listener),
             net: OnceLock::new(),
             down: watch::Sender::default(),
@@ -257,7 +263,7 @@ impl Peers {
             return Ok(net.clone());
         }
         let given = locked(&self.listener).take();
-        let listener = given.map_or_else(|| listen::bind(self.listen), Ok)?;
+        let listener = given.map_or_else(|| listen::have(self.listen, &self.listeners), Ok)?;
         let listen = listener.local_addr()?;
         let dir = self.layout.cluster();
         let mut membership = Membership::load_or_found(&dir)?;

@@ -44,5 +44,6 @@ mod storage;
 mod thesis;
 mod tour;
 mod unfit;
+mod upgrade;
 mod vera;
 mod wait;

@@ -33,14 +33,8 @@ pub struct PeerArgs {
 
 impl PeerArgs {
     pub fn options(&self) -> PeerOptions {
-        let (listen, advertise) = (self.listen, self.advertise);
-        PeerOptions {
-            listen,
-            advertise,
-            join: self.join.clone(),
-            awaits: self.awaits,
-            guest: false,
-        }
+        let Self { listen, advertise, join, awaits } = self.clone();
+        PeerOptions { listen, advertise, join, awaits, ..PeerOptions::default() }
     }
 
     /// The same options for another process that runs the same node; without the invitation.

@@ -120,6 +120,7 @@ impl Serve {
             http: SocketAddr::from(([127, 0, 0, 1], 0)),
             control: told.clone(),
             peers: peers.clone(),
+            upgrading: None,
         };
         let mut parts = JoinSet::new();
         if let Some(peers) = peers {

@@ -17,6 +17,7 @@ use tokio_rustls::{LazyConfigAcceptor, rustls};
 use super::frame::{Greeting, Refused};
 use super::tls::{ALPN_BULK, ALPN_FILES, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER, ALPN_STORE};
 use super::{Net, join, link, roster};
+use crate::shared_port::Listeners;
 
 /// Callers whose handshake is under way; the rest wait in the kernel's queue.
 const HANDSHAKES_MAX: usize = 64;
@@ -27,6 +28,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const REPORT_INTERVAL: Duration = Duration::from_secs(600);
 /// Addresses and reasons that are remembered.
 const REPORTS_MAX: usize = 512;
+
+/// The node port: of the process before where it hands over to this one. It waits for callers as
+/// long as any process does.
+pub fn have(at: SocketAddr, listeners: &Listeners) -> anyhow::Result<StdListener> {
+    let listener = listeners.inherited(at).map_or_else(|| bind(at), Ok)?;
+    let kept = [listener];
+    listeners.keep(at, &kept)?;
+    let [listener] = kept;
+    Ok(listener)
+}
 
 pub fn bind(at: SocketAddr) -> anyhow::Result<StdListener> {
     let socket = socket2::Socket::new(
