@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -76,9 +76,9 @@ impl Upgrade {
         }
     }
 
-    async fn send(&self, session: &Session, binary: &PathBuf) -> anyhow::Result<UpgradeShown> {
+    async fn send(&self, session: &Session, binary: &Path) -> anyhow::Result<UpgradeShown> {
         let opened = tokio::task::spawn_blocking({
-            let binary = binary.clone();
+            let binary = binary.to_path_buf();
             move || File::open(binary)
         });
         let cannot = || format!("{} cannot be read", binary.display());

@@ -22,7 +22,7 @@ const AT_ONCE: usize = 64;
 /// As many as a process may have open.
 const SOCKETS_MAX: usize = 65_536;
 /// Some 100 bytes for each address.
-const HEAD_BYTES_MAX: u64 = 1 << 20;
+const HEAD_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct Head {
@@ -105,13 +105,14 @@ fn receive_some(stream: &UnixStream) -> anyhow::Result<Vec<OwnedFd>> {
 /// A byte at a time: what follows travels with the sockets.
 fn read_line(stream: &UnixStream) -> anyhow::Result<Vec<u8>> {
     let mut line = Vec::new();
-    for byte in stream.take(HEAD_BYTES_MAX).bytes() {
-        match byte? {
-            b'\n' => return Ok(line),
-            byte => line.push(byte),
+    let mut byte = [0];
+    while line.len() < HEAD_BYTES_MAX && (&*stream).read(&mut byte)? > 0 {
+        match byte {
+            [b'\n'] => return Ok(line),
+            [byte] => line.push(byte),
         }
     }
-    anyhow::bail!("it ends early")
+    anyhow::bail!("it ends early, or never")
 }
 
 #[cfg(test)]
