@@ -78,15 +78,16 @@ fn an_interrupted_measurement_stops_everything() {
 
 /// Many short runs, of which nobody waits for the last.
 fn long_measurement(place: &Path) -> (Running, PathBuf) {
-    let turns = TURNS.to_string();
-    let arguments = ["--against", "redis,sqlite", "--turns", &turns, "--runs", "50"];
+    let arguments = ["--against", "redis,sqlite", "--turns", "3", "--workers", "2", "--runs", "50"];
     let mut command = bench_store(place, &arguments);
     let out = place.with_extension("out");
     command.args(["--parts", "load", "--json"]);
     command.stdout(File::create(&out).unwrap()).stderr(File::create(progress(&out)).unwrap());
     let running = Running(command.spawn().unwrap());
-    let begun = || fs::read_to_string(progress(&out)).unwrap().contains("run 2 of 50");
-    wait_until("the second run", begun);
+    wait_for("the second run", STATE_DEADLINE, || {
+        let said = fs::read_to_string(progress(&out)).unwrap();
+        if said.contains("run 2 of 50") { Ok(()) } else { Err(said) }
+    });
     (running, out)
 }
 

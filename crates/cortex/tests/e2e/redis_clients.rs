@@ -120,7 +120,8 @@ impl Server {
         cli.args(["-h", "127.0.0.1", "-p", &self.tls_port.to_string(), "--tls", "--cacert"]);
         cli.arg(certificate).arg("--no-auth-warning").args(who).args(command);
         let outcome = run(cli, &format!("redis-cli --tls {}", command.join(" "))).succeeded();
-        outcome.stdout.trim_end().to_string()
+        // That somebody is not who they say is told on stderr.
+        format!("{}{}", outcome.stdout, outcome.stderr).trim_end().to_string()
     }
 }
 

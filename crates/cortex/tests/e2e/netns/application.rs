@@ -32,7 +32,7 @@ def call(target):
             number += 1
             mine = number
         try:
-            connection = http.client.HTTPConnection(target, timeout=60)
+            connection = http.client.HTTPConnection(target, timeout=300)
             connection.request("GET", "/", headers={"Host": name, "X-Request-Number": str(mine)})
             answer = connection.getresponse()
             answer.read()
