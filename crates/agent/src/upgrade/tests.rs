@@ -1,3 +1,5 @@
+//! Pictures of a few nodes, and what each makes of them.
+
 use super::*;
 
 const OLD: ContentHash = ContentHash([1; 32]);
