@@ -56,13 +56,14 @@ pub async fn start(
     body: Body,
 ) -> Result<Json<UpgradeShown>, Problem> {
     upgrading(&api)?;
+    // First of all: a client that still sends would not see an answer.
+    let upload = receive(api.store.writer().await?, body).await?;
     let limit_ms = query.within_seconds.map_or(LIMIT_MS, |seconds| seconds.saturating_mul(1000));
     if !(LIMIT_MIN_MS..=LIMIT_MAX_MS).contains(&limit_ms) {
         let (least, most) = (LIMIT_MIN_MS / 1000, LIMIT_MAX_MS / 1000);
         let what = format!("a node becomes healthy within {least} to {most} s");
         return Err(Problem::invalid("invalid_limit", what).hint("leave --within out for 120 s"));
     }
-    let upload = receive(api.store.writer().await?, body).await?;
     let directory = api.layout.bin();
     let (file, version) = blocking(move || {
         let version = examine(&upload, &directory)?;

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
 use clap::Args;
 use hyper::Method;
@@ -86,6 +86,8 @@ impl Upgrade {
         if !file.metadata().with_context(cannot)?.is_file() {
             bail!("{} is no file: give the `cortex` executable", binary.display());
         }
+        // One that cannot take it says so before anything is sent.
+        let _: UpgradeShown = session.client.get("/v1/upgrade").await?;
         let mut query = Vec::new();
         query.extend(self.node.as_ref().map(|node| format!("node={}", encode(node))));
         query.extend(self.within.map(|seconds| format!("within_seconds={seconds}")));
@@ -93,6 +95,11 @@ impl Upgrade {
         let path = format!("/v1/upgrade?{}", query.join("&"));
         let chunks = futures_util::stream::try_unfold(file, chunk);
         let shown = session.client.upload::<UpgradeShown>(Method::POST, &path, chunks).await;
+        // A node that is gone breaks the pipe, which is no quiet end here.
+        let shown = shown.map_err(|error| match error.downcast_ref::<ClientError>() {
+            Some(_) => error,
+            None => anyhow!("the binary could not be handed over: {error:#}"),
+        });
         let shown = output::finish(shown)?;
         output::say("done");
         Ok(shown)

@@ -124,7 +124,7 @@ fn a_crontab_line_brings_everything_back_after_a_reboot() {
         run(command, name).succeeded().stdout
     };
     assert!(version("cortex").starts_with("cortex "));
-    assert!(version("vera").starts_with("cortex "));
+    assert!(version("vera").starts_with("vera "));
 
     lose_everything(&mut node);
     // As cron does it: its own environment, the line's command given to sh.
