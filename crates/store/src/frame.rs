@@ -188,8 +188,8 @@ impl Secret {
         Some(Frame { batch, last: flags & FLAG_LAST != 0, payload, length })
     }
 
-    /// Reads every frame from `start` on and finds where the segment ends. `first` is the batch that
-    /// must come first, where that is known.
+    /// Reads every frame from `start` on and finds where the segment ends. `first` is the batch
+    /// that must come first, where that is known.
     pub fn check(
         &self,
         bytes: &[u8],
@@ -236,8 +236,8 @@ impl Secret {
         }
     }
 
-    /// Looks for what can only have been written once the batch at `offset` was durable: its mark, or
-    /// a later batch. With nothing read yet, the lowest batch found is taken to be the torn one.
+    /// Looks for what can only have been written once the batch at `offset` was durable: its mark,
+    /// or a later batch. With nothing read yet, the lowest one found is taken to be the torn one.
     fn acknowledged(&self, bytes: &[u8], offset: usize, torn: Option<u64>) -> Option<Damage> {
         let mut torn = torn;
         let mut at = offset.next_multiple_of(ALIGNMENT);

@@ -1,6 +1,7 @@
 //! Which cluster this node belongs to and what proves it: DATA/cluster with the cluster's id, its
-//! authority (every member is the whole platform, so every member holds it), this node's own key and
-//! how it came in. Must not know the network; opening the store and redeeming an invitation drive it.
+//! authority (every member is the whole platform, so every member holds it), this node's own key
+//! and how it came in. Must not know the network; opening the store and redeeming an invitation
+//! drive it.
 
 use std::fs;
 use std::io::{self, Write};
