@@ -6,7 +6,8 @@ pub mod postgres;
 pub mod resp;
 pub mod sqlite;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::net::SendFlags;
@@ -43,11 +44,26 @@ pub trait Connection: Sized + 'static {
     async fn close(self);
 }
 
+/// A closed connection keeps its port for a while. One source has 28,232 of them, which was less
+/// than these servers close meanwhile: they all took 14,000 new connections a second.
+const SOURCES: u32 = 64;
+
+/// Each of them in turn.
+fn source() -> Ipv4Addr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    Ipv4Addr::from(u32::from(Ipv4Addr::LOCALHOST) + NEXT.fetch_add(1, Ordering::Relaxed) % SOURCES)
+}
+
 /// Connecting on loopback ends inside the call, so the first bytes can follow at once: nothing
 /// waits for an event that has already come.
 pub fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
+    if let SocketAddr::V4(address) = address
+        && address.ip().is_loopback()
+    {
+        socket.bind(&SocketAddr::from((source(), 0)).into())?;
+    }
     match socket.connect(&address.into()) {
         Err(error)
             if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) =>

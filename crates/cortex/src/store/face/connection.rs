@@ -1,6 +1,8 @@
 //! One connection: reads commands, carries them out in order and sends the replies. Writes that
 //! follow each other are queued together, and so share their wait for the disk.
 
+mod at_once;
+mod commands;
 mod describe;
 mod ends;
 mod keys;
@@ -19,21 +21,22 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use model::{Key, Prefix, Timestamp};
+use store::resp::COMMAND_BYTES_MAX;
 use store::resp::reply::Replies;
-use store::resp::request::{Parsed, Requests};
-use store::resp::{COMMAND_BYTES_MAX, Protocol};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use store::resp::request::Requests;
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
+use self::at_once::Rest;
 use super::FaceContext;
 use super::access::{DEFAULT_USER, Rights};
 use super::clients::ClientRow;
 use super::gathering::{Bell, Gathering};
-use super::table::{self, Spec, Verb};
+use super::table::Verb;
 use super::wire::Wire;
 use crate::store::bus::{Delivery, Subscriber};
-use crate::store::{StoreError, Submission, Watch, WatchEvent, Written};
+use crate::store::{StoreError, Watch, WatchEvent};
 
 /// Read at once; one buffer for all connections of a thread.
 const READ_BYTES: usize = 64 << 10;
@@ -174,11 +177,25 @@ impl Connection {
         }
     }
 
+    /// What seldom happens is boxed: a future moves with all the room it may ever need.
     async fn run(&mut self) -> io::Result<()> {
         while self.wait().await? {
-            self.consume().await?;
+            loop {
+                match self.consume_at_once() {
+                    Rest::Nothing => break,
+                    Rest::Queue(write, reply, awaited) => {
+                        Box::pin(self.queue_when_possible(write, reply, awaited)).await;
+                    }
+                    Rest::Commands => {
+                        Box::pin(self.consume()).await?;
+                        break;
+                    }
+                }
+            }
             self.settle().await;
-            self.send().await?;
+            if !self.send_at_once()? {
+                Box::pin(self.send()).await?;
+            }
             if self.closing {
                 return self.wire.shutdown().await;
             }
@@ -194,6 +211,15 @@ impl Connection {
                 self.input = Vec::new();
             }
         }
+        let large = self.input.len() > FREE_COMMAND_BYTES || self.room.is_some();
+        if large || self.subscriber.is_some() || self.watch.is_some() {
+            return Box::pin(self.wait_for_more()).await;
+        }
+        let Connection { wire, input, .. } = self;
+        Ok(poll_fn(|context| poll_fill(wire, input, context)).await? > 0)
+    }
+
+    async fn wait_for_more(&mut self) -> io::Result<bool> {
         if self.input.len() > FREE_COMMAND_BYTES && self.room.is_none() {
             self.room = self.context.room.clone().acquire_owned().await.ok();
         }
@@ -239,187 +265,11 @@ impl Connection {
         true
     }
 
-    /// Carries out every whole command that has come.
-    async fn consume(&mut self) -> io::Result<()> {
-        let mut input = std::mem::take(&mut self.input);
-        let mut requests = std::mem::take(&mut self.requests);
-        let mut at = 0;
-        while !self.closing {
-            match requests.parse(&input[at..]) {
-                Ok(Parsed::Incomplete) => break,
-                Ok(Parsed::Command { used }) => {
-                    let words = Words { requests: &requests, input: &input[at..] };
-                    if words.len() > 0 {
-                        self.execute(words).await?;
-                    }
-                    at += used;
-                }
-                Ok(Parsed::Streamed { used, length, options }) => {
-                    self.settle().await;
-                    let key = requests.argument(&input[at..], 1).unwrap_or_default().to_vec();
-                    input.drain(..at + used);
-                    at = 0;
-                    let set = self.set_streamed(key, &mut input, length, options);
-                    Box::pin(set).await?;
-                    requests = Requests::default();
-                }
-                Err(error) => {
-                    self.settle().await;
-                    self.replies.error(&format!("ERR {error}"));
-                    self.closing = true;
-                }
-            }
-            if self.pending.len() >= PENDING_MAX {
-                self.settle().await;
-            }
-            if self.replies.bytes.len() >= SEND_BYTES {
-                self.send().await?;
-            }
-        }
-        input.drain(..at);
-        self.input = input;
-        self.requests = requests;
-        Ok(())
-    }
-
-    async fn execute(&mut self, words: Words<'_>) -> io::Result<()> {
-        self.context.clients.commands.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let mut written = None;
-        let done = match self.admit(words) {
-            Ok(spec) => {
-                let queued = matches!(spec.verb, Verb::Set | Verb::Del | Verb::Mset);
-                if !queued {
-                    self.settle().await;
-                    written = Some(self.replies.bytes.len());
-                }
-                match spec.verb {
-                    Verb::Set => self.set(words).await,
-                    Verb::Get => self.get(words).await?,
-                    Verb::Del => self.del(words).await,
-                    Verb::Mset => self.mset(words).await,
-                    Verb::Ping => self.ping(words),
-                    // Boxed: the frequent ones above keep a connection's task small.
-                    verb => Box::pin(self.carry_out(verb, words)).await?,
-                }
-            }
-            Err(problem) => Err(problem),
-        };
-        if let Err(Problem(text)) = done {
-            self.settle().await;
-            // Half a reply must not stand before the error.
-            self.replies.bytes.truncate(written.unwrap_or(usize::MAX));
-            self.replies.error(&text);
-        }
-        Ok(())
-    }
-
-    /// Whether the command exists, is whole, and may be used now.
-    fn admit(&mut self, words: Words<'_>) -> Result<&'static Spec, Problem> {
-        if let Some(since) = self.refused_multi
-            && !words.is(0, "EXEC")
-            && !words.is(0, "DISCARD")
-        {
-            if self.context.clock.now().since(since) < TOGETHER_MAX {
-                return Err(Problem("EXECABORT refused, as the MULTI before it was".into()));
-            }
-            self.refused_multi = None;
-        }
-        let Some(spec) = table::find(words.get(0)) else {
-            let name = String::from_utf8_lossy(words.get(0)).to_ascii_uppercase();
-            let name: String = name.chars().take(64).collect();
-            self.refused_multi = (name == "MULTI").then(|| self.context.clock.now());
-            return Err(match table::refusal(&name) {
-                Some(reason) => Problem::error(format!("{name} is refused: {reason}")),
-                None => Problem::error(format!("unknown command '{name}'; see COMMAND")),
-            });
-        };
-        let count = i32::try_from(words.len()).unwrap_or(i32::MAX);
-        if count < spec.arity.abs() || spec.arity > 0 && count != spec.arity {
-            let name = spec.name.to_ascii_lowercase();
-            return Err(Problem::error(format!("wrong number of arguments for '{name}' command")));
-        }
-        let open = matches!(spec.verb, Verb::Auth | Verb::Hello | Verb::Quit | Verb::Reset);
-        if matches!(self.rights, Rights::None) && !open {
-            return Err(Problem("NOAUTH Authentication required: AUTH user token".into()));
-        }
-        let listening = self.subscriber.as_ref().is_some_and(|s| s.count() > 0);
-        if listening && self.replies.protocol == Protocol::Resp2 && !while_subscribed(spec.verb) {
-            return Err(Problem::error(format!(
-                "Can't execute '{}': only (P)SUBSCRIBE / (P)UNSUBSCRIBE / PING / QUIT / RESET are \
-                 allowed in this context; HELLO 3 lifts that",
-                spec.name.to_ascii_lowercase()
-            )));
-        }
-        Ok(spec)
-    }
-
-    /// Queues writes; one reply for all of them comes with those before it.
-    async fn queue(
-        &mut self,
-        writes: impl IntoIterator<Item = Submission>,
-        reply: impl FnOnce(usize) -> Awaited,
-    ) {
-        let mut count = 0;
-        for write in writes {
-            count += 1;
-            let place = self.gathering.reply();
-            let Some((write, place)) = self.context.store.submit_at_once(write, place) else {
-                continue;
-            };
-            if let Err(error) = self.context.store.submit_unhurried(write, place).await {
-                self.gathering.written();
-                return self.pending.push(Awaited::Failed(error.into(), count));
-            }
-        }
-        self.gathering.written();
-        self.pending.push(reply(count));
-    }
-
-    /// Waits for the queued writes, and replies to them.
-    async fn settle(&mut self) {
-        if self.pending.is_empty() {
-            return;
-        }
-        self.gathering.complete().await;
-        let Connection { gathering, pending, replies, .. } = self;
-        gathering.empty(|answers| {
-            for awaited in pending.drain(..) {
-                let (count, counts) = match awaited {
-                    Awaited::Ok(count) => (count, false),
-                    Awaited::Count(count) => (count, true),
-                    Awaited::Failed(Problem(text), count) => {
-                        answers.take(count).for_each(drop);
-                        replies.error(&text);
-                        continue;
-                    }
-                };
-                match first_error(answers.take(count)) {
-                    Ok(made) if counts => replies.integer(made),
-                    Ok(_) => replies.ok(),
-                    Err(error) => replies.error(&format!("ERR {error}")),
-                }
-            }
-        });
-    }
-
     async fn send(&mut self) -> io::Result<()> {
         let mut bytes = &self.replies.bytes[..];
         while !bytes.is_empty() {
-            let wire = &mut self.wire;
-            let at_once = poll_fn(|context| {
-                Poll::Ready(match Pin::new(&mut *wire).poll_write(context, bytes) {
-                    Poll::Ready(written) => Some(written),
-                    Poll::Pending => None,
-                })
-            });
-            let written = match at_once.await {
-                Some(written) => written,
-                None => {
-                    let written = timeout(PAUSE_MAX, self.wire.write(bytes)).await;
-                    written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
-                }
-            };
-            match written? {
+            let written = timeout(PAUSE_MAX, self.wire.write(bytes)).await;
+            match written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 count => bytes = &bytes[count..],
             }
@@ -427,11 +277,29 @@ impl Connection {
         if matches!(self.wire, Wire::Tls(_)) {
             self.wire.flush().await?;
         }
+        self.empty_replies();
+        Ok(())
+    }
+
+    /// False when something is left that has to wait for the client.
+    fn send_at_once(&mut self) -> io::Result<bool> {
+        while !self.replies.bytes.is_empty() {
+            match self.wire.try_write(&self.replies.bytes) {
+                Ok(count) if count == self.replies.bytes.len() => self.empty_replies(),
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => drop(self.replies.bytes.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    fn empty_replies(&mut self) {
         self.replies.bytes.clear();
         if self.replies.bytes.capacity() > IDLE_BYTES_MAX {
             self.replies.bytes = Vec::new();
         }
-        Ok(())
     }
 
     fn key(&self, bytes: &[u8], write: bool) -> Result<Key, Problem> {
@@ -466,32 +334,6 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.context.clients.leave(self.id);
     }
-}
-
-fn while_subscribed(verb: Verb) -> bool {
-    matches!(
-        verb,
-        Verb::Subscribe
-            | Verb::Psubscribe
-            | Verb::Unsubscribe
-            | Verb::Punsubscribe
-            | Verb::Ping
-            | Verb::Quit
-            | Verb::Reset
-    )
-}
-
-/// How many writes were made; none of them was refused.
-fn first_error(answers: impl Iterator<Item = Written>) -> Result<i64, StoreError> {
-    let mut made = Ok(0);
-    for answer in answers {
-        match (&mut made, answer) {
-            (Ok(made), Ok(id)) => *made += i64::from(id.is_some()),
-            (Ok(_), Err(error)) => made = Err(error),
-            (Err(_), _) => {}
-        }
-    }
-    made
 }
 
 /// Reads what has come behind what is there. No buffer is held while nothing comes.

@@ -14,6 +14,17 @@ pub enum Wire {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+impl Wire {
+    /// What goes out without waiting; nothing over TLS, which may have to wait for anything.
+    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Wire::Tcp(stream) => stream.try_write(bytes),
+            Wire::Unix(stream) => stream.try_write(bytes),
+            Wire::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
 impl AsyncRead for Wire {
     fn poll_read(
         self: Pin<&mut Self>,
