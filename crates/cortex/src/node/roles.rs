@@ -1,5 +1,5 @@
-//! What this node does: told at a start, kept in the data directory, so that the next start needs no
-//! option.
+//! What this node does: told at a start, kept in the data directory, so that the next start needs
+//! no option.
 
 use std::fs;
 use std::io;

@@ -46,8 +46,7 @@ pub async fn connect(shared: &Shared, node: &NodeId) -> anyhow::Result<Stream> {
     let caller = Caller { tls: &shared.tls, node: &shared.node, pin };
     let config = shared.tls.store_client();
     let made = dial::reach(caller, node, &addresses, config, ALPN_STORE);
-    let made = timeout(CALL_MAX, made).await.map_err(|_| anyhow!("no answer in time"))?;
-    Ok(made?)
+    timeout(CALL_MAX, made).await.map_err(|_| anyhow!("no answer in time"))?
 }
 
 impl Calls {

@@ -196,8 +196,8 @@ impl Ledger {
         self.state().line.as_ref().map(|line| line.node.clone())
     }
 
-    /// To be called from time to time: whoever has waited too long hears so. Returns the node in use
-    /// where it does not get on with writing.
+    /// To be called from time to time: whoever has waited too long hears so. Returns the node in
+    /// use where it does not get on with writing.
     pub fn look(&self) -> Option<NodeId> {
         let mut state = self.state();
         let now = Instant::now();

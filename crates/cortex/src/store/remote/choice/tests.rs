@@ -1,8 +1,12 @@
+//! The choice, step by step and under whatever happens.
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
 use super::*;
+
+type Nodes = BTreeSet<NodeId>;
 
 fn id(name: &str) -> NodeId {
     name.parse().unwrap()
@@ -142,10 +146,11 @@ proptest! {
     ) {
         let names = ["a", "b", "c", "d"];
         let mut driven = Driven::new(&names);
-        let mut calling: BTreeSet<NodeId> =
-            driven.machine.candidates.iter().filter(|(_, c)| c.calling).map(|c| c.0.clone()).collect();
+        let candidates = driven.machine.candidates.iter();
+        let mut calling: Nodes =
+            candidates.filter(|(_, c)| c.calling).map(|c| c.0.clone()).collect();
         let mut used: Option<NodeId> = None;
-        let take = |effects: Vec<Effect>, calling: &mut BTreeSet<NodeId>, used: &mut Option<NodeId>| {
+        let take = |effects: Vec<Effect>, calling: &mut Nodes, used: &mut Option<NodeId>| {
             for effect in effects {
                 match effect {
                     Effect::Call(node) => assert!(calling.insert(node)),

@@ -1,3 +1,5 @@
+//! What is asked, lost and asked again; whoever waits too long.
+
 use super::super::wire::FromStore;
 use super::*;
 
