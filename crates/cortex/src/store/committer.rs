@@ -1,6 +1,7 @@
 //! The committer: feeds the machine with what waits, makes its batches durable with one fdatasync
-//! each, and answers. Which thread that happens on, `seat` decides. A failed write or fdatasync stops the store for good: what the
-//! disk holds is unknown then, and trying again could acknowledge what was lost.
+//! each, and answers. Which thread that happens on, `seat` decides. A failed write or fdatasync
+//! stops the store for good: what the disk holds is unknown then, and trying again could
+//! acknowledge what was lost.
 
 mod cleaning;
 mod performing;

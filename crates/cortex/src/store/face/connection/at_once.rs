@@ -1,5 +1,5 @@
-//! What can be carried out without waiting for anything, which is nearly all of what clients ask: no
-//! future is made for it. Whatever is out of the ordinary, errors too, is left to `commands`.
+//! What can be carried out without waiting for anything, which is nearly all of what clients ask:
+//! no future is made for it. Whatever is out of the ordinary, errors too, is left to `commands`.
 
 use std::sync::atomic::Ordering;
 

@@ -1,5 +1,5 @@
-//! Commands in the order in which they came: whether one may be carried out now, and by whom. Writes
-//! that follow each other are queued together, and so share their wait for the disk.
+//! Commands in the order in which they came: whether one may be carried out now, and by whom.
+//! Writes that follow each other are queued together, and so share their wait for the disk.
 
 use std::io;
 
