@@ -23,6 +23,7 @@ pub mod replication;
 pub mod reply;
 mod seat;
 mod segment;
+mod shared;
 mod snapshot;
 #[cfg(test)]
 mod tests;

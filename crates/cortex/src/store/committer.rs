@@ -23,12 +23,12 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use self::sessions::Aside;
 use super::cache::NumberHasher;
-use super::local::Shared;
 use super::log::{Batch, CommitLog, LogError};
 use super::mailbox::Expected;
 use super::open::Options;
 use super::replication::Incoming;
 use super::reply::Reply;
+use super::shared::Shared;
 use super::{StoreError, snapshot};
 use crate::driver::Clock;
 use crate::lockfile::FileLock;

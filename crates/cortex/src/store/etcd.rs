@@ -471,7 +471,7 @@ impl Store for EtcdStore {
         written.await.ok();
         self.feed.hub.close();
         self.tasks.iter().for_each(JoinHandle::abort);
-        super::local::locked(&self.lock).take();
+        super::shared::locked(&self.lock).take();
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use store::{Action, Commit, Event, Position, Replica};
 use super::bulk::schedule::Wants;
 use super::bulk::{Claim, ValueName};
 use super::committer::Command;
-use super::local::Shared;
+use super::shared::Shared;
 
 /// Looked at under one lock of the machine: well below a millisecond.
 const STEP: usize = 256;

@@ -16,6 +16,7 @@ use super::disk::{self, Disk, OwnDisk};
 use super::local::LocalStore;
 use super::log::{CommitLog, SegmentedLog};
 use super::peers::identity::Membership;
+use super::seat;
 use super::values::ValueFiles;
 use crate::driver::Clock;
 use crate::faults::Faults;
@@ -41,6 +42,8 @@ pub struct Options {
     /// A value file that no commit refers to stays this long.
     pub value_age_min: Duration,
     pub fault: FaultHook,
+    /// See `seat`.
+    pub few_cores: bool,
     /// Where the log and its snapshots are.
     pub disk: Arc<dyn Disk>,
 }
@@ -60,6 +63,7 @@ impl Default for Options {
             segment_bytes_max: SEGMENT_BYTES_MAX,
             value_age_min: VALUE_AGE_MIN,
             fault: Arc::new(|_| Ok(())),
+            few_cores: seat::are_cores_few(),
             disk: Arc::new(OwnDisk),
         }
     }

@@ -21,8 +21,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::bulk::BulkPeers;
 use super::bulk::desk::Desk;
 use super::committer::Command;
-use super::local::Shared;
 use super::missing::Missing;
+use super::shared::Shared;
 use super::{INLINE_VALUE_MAX, StoreError};
 use crate::driver::Clock;
 

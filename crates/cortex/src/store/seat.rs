@@ -11,8 +11,8 @@ use model::Timestamp;
 use store::machine::BATCH_WRITES_MAX;
 
 use super::committer::{Command, Committer};
-use super::local::Shared;
-use super::mailbox::Receiver;
+use super::mailbox::{Expected, Receiver};
+use super::shared::Shared;
 use crate::driver::Clock;
 
 /// A slower disk is waited for elsewhere: so long do those wait, about, who only read.
@@ -23,6 +23,10 @@ const DISK_SHARE: u64 = 8;
 const DISK_KNOWN_MAX_NS: u64 = 10 * DISK_QUICK_NS;
 /// With more of them, talking to clients goes on while the disk is waited for.
 const CORES_FEW: usize = 2;
+
+pub fn are_cores_few() -> bool {
+    std::thread::available_parallelism().is_ok_and(|cores| cores.get() <= CORES_FEW)
+}
 
 pub struct Seat {
     shared: Arc<Shared>,
@@ -54,14 +58,14 @@ impl Seat {
         commands: Receiver<Command>,
         committer: Committer,
         clock: Clock,
+        few_cores: bool,
     ) -> Seat {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         Seat {
             shared,
             commands,
             committer: Mutex::new(Some(committer)),
             clock,
-            few_cores: cores <= CORES_FEW,
+            few_cores,
             disk_takes: AtomicU64::new(u64::MAX / 2),
             sleeps_until: AtomicU64::new(0),
         }
@@ -99,7 +103,7 @@ impl Seat {
     }
 
     /// How long nothing need be done here, and who is likely to write; none at the end.
-    fn rest(&self) -> Option<(Duration, Option<super::mailbox::Expected>)> {
+    fn rest(&self) -> Option<(Duration, Option<Expected>)> {
         let seat = self.committer.lock().ok()?;
         let committer = seat.as_ref().filter(|committer| !committer.has_ended())?;
         let wait = committer.wait();

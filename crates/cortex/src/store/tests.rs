@@ -11,4 +11,5 @@ mod full;
 mod local;
 mod memory;
 mod powercut;
+mod seat;
 mod syncing;

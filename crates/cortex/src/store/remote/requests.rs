@@ -303,7 +303,7 @@ impl Store for Shared {
         self.hub.close();
         self.large.stop();
         self.closing.send_replace(true);
-        super::super::local::locked(&self.lock).take();
+        super::super::shared::locked(&self.lock).take();
         Ok(())
     }
 }

@@ -1,0 +1,221 @@
+//! What the committer and the readers of one node's store share, and how a commit becomes the entry
+//! that a reader gets. Owns no thread and decides nothing.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+
+use bytes::Bytes;
+use model::value::ContentHash;
+use model::{Key, NodeId, Prefix, Timestamp};
+use store::watch::Since;
+use store::{Action, Commit, Expiry, Location, StoreMachine};
+
+use super::board::Board;
+use super::bulk::ValueName;
+use super::bulk::desk::Desk;
+use super::cache::ValueCache;
+use super::log::Segments;
+use super::replication::Outlet;
+use super::segment::{Segment, read_value};
+use super::values::ValueFiles;
+use super::watchers::Watchers;
+use super::{Cursor, Entry, StoreError, Value, Version, WatchEvent};
+
+/// Locks are taken in the order of the fields.
+pub struct Shared {
+    machine: RwLock<StoreMachine>,
+    pub segments: Segments,
+    pub board: Mutex<Board>,
+    cache: Mutex<ValueCache>,
+    watchers: Mutex<Watchers>,
+    pub values: Arc<ValueFiles>,
+    pub desk: Arc<Desk>,
+    stopped: OnceLock<String>,
+    pub node: NodeId,
+    /// None while nobody else can be reached.
+    outlet: OnceLock<Arc<dyn Outlet>>,
+}
+
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A value that is at hand, or where to read it.
+pub enum Found {
+    Here(Entry),
+    OnDisk(Commit, Segment),
+}
+
+impl Shared {
+    pub fn new(
+        machine: StoreMachine,
+        segments: Segments,
+        values: Arc<ValueFiles>,
+        node: NodeId,
+    ) -> Shared {
+        Shared {
+            machine: RwLock::new(machine),
+            segments,
+            board: Mutex::default(),
+            cache: Mutex::default(),
+            watchers: Mutex::default(),
+            desk: Desk::new(values.clone()),
+            values,
+            stopped: OnceLock::new(),
+            node,
+            outlet: OnceLock::new(),
+        }
+    }
+
+    pub fn machine(&self) -> RwLockReadGuard<'_, StoreMachine> {
+        self.machine.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn machine_mut(&self) -> std::sync::RwLockWriteGuard<'_, StoreMachine> {
+        self.machine.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn cache(&self) -> MutexGuard<'_, ValueCache> {
+        locked(&self.cache)
+    }
+
+    pub fn watchers(&self) -> MutexGuard<'_, Watchers> {
+        locked(&self.watchers)
+    }
+
+    pub fn connect(&self, outlet: Arc<dyn Outlet>) {
+        if self.outlet.set(outlet).is_err() {
+            tracing::error!("store.connected_twice");
+        }
+    }
+
+    pub fn outlet(&self) -> Option<&Arc<dyn Outlet>> {
+        self.outlet.get()
+    }
+
+    /// Only the first reason counts.
+    pub fn stop(&self, reason: String) {
+        let _ = self.stopped.set(reason);
+    }
+
+    pub fn has_stopped(&self) -> bool {
+        self.stopped.get().is_some()
+    }
+
+    pub fn stopped(&self) -> StoreError {
+        let reason = self.stopped.get().map_or("its writing thread ended", |reason| reason);
+        StoreError::Stopped(reason.into())
+    }
+
+    /// The value of a commit whose bytes are at hand or in a file of their own.
+    pub fn value(&self, commit: &Commit, inline: Option<Bytes>) -> Option<Value> {
+        match (commit.action, commit.location) {
+            // One that was found damaged is on other nodes alone, like one that never came.
+            (Action::Set { hash, size, .. }, Location::File)
+                if self.values.is_damaged(&ValueName { hash, size }) =>
+            {
+                Some(Value::Away { hash: ContentHash(hash), size, desk: self.desk.clone() })
+            }
+            (Action::Set { hash, size, .. }, Location::File) => {
+                Some(Value::File { hash: ContentHash(hash), size, path: self.values.path(&hash) })
+            }
+            (Action::Set { hash, size, .. }, Location::Nowhere) if inline.is_none() => {
+                Some(Value::Away { hash: ContentHash(hash), size, desk: self.desk.clone() })
+            }
+            (Action::Set { .. }, _) => inline.map(Value::Inline),
+            (Action::Delete, _) => None,
+        }
+    }
+
+    pub fn file_of(&self, commit: &Commit) -> Option<Segment> {
+        let Location::Log { segment, .. } = commit.location else { return None };
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        segments.get(&segment).cloned()
+    }
+
+    /// Reads the value of a commit in the log.
+    pub fn read(&self, commit: &Commit, file: &Segment) -> Result<Bytes, StoreError> {
+        let value = read_value(file, commit).map_err(|source| StoreError::Io {
+            what: format!("the value of '{}' cannot be read: {source}", commit.key),
+            source,
+        })?;
+        self.cache().put(commit.location, &value);
+        Ok(value)
+    }
+
+    /// Called under the machine's lock, so that no segment goes before its file is at hand.
+    pub fn find(&self, commit: &Commit) -> Option<Found> {
+        let cached = self.cache().get(commit.location);
+        match self.value(commit, cached) {
+            Some(value) => Some(Found::Here(entry(commit, value))),
+            None => Some(Found::OnDisk(commit.clone(), self.file_of(commit)?)),
+        }
+    }
+
+    pub fn complete(&self, found: Found) -> Result<Entry, StoreError> {
+        match found {
+            Found::Here(entry) => Ok(entry),
+            Found::OnDisk(commit, file) => {
+                let value = Value::Inline(self.read(&commit, &file)?);
+                Ok(entry(&commit, value))
+            }
+        }
+    }
+
+    /// The value is made for those who watch the key, if there are any.
+    pub fn announce(
+        &self,
+        cursor: Cursor,
+        key: &Arc<str>,
+        expired: bool,
+        value: impl Fn() -> Option<Value>,
+    ) {
+        self.watchers().notify(key, cursor, || WatchEvent::Changed {
+            cursor,
+            key: key_of(key.clone()),
+            value: value(),
+            expired,
+        });
+    }
+
+    /// What a watcher must hear first, to go on from its cursor; none when that is not known.
+    pub fn changes_since(
+        &self,
+        machine: &StoreMachine,
+        now: Timestamp,
+        from: Cursor,
+        prefix: &Prefix,
+    ) -> Option<Vec<WatchEvent>> {
+        let since = machine.arrivals().since(from.incarnation, from.arrival, prefix);
+        let Since::Changed(keys) = since else { return None };
+        let board = locked(&self.board);
+        let mut events = Vec::new();
+        for (arrival, text) in keys {
+            let key = key_of(text.clone());
+            let value = if key.is_local() {
+                board.get(&key).map(|note| Value::Inline(note.value.clone()))
+            } else {
+                let commit = machine.replica().get(&text, now);
+                let found = commit.and_then(|commit| self.find(commit));
+                found.map(|found| self.complete(found)).transpose().ok()?.map(|entry| entry.value)
+            };
+            let cursor = Cursor { incarnation: from.incarnation, arrival };
+            events.push(WatchEvent::Changed { cursor, key, value, expired: false });
+        }
+        Some(events)
+    }
+}
+
+fn entry(commit: &Commit, value: Value) -> Entry {
+    Entry {
+        key: key_of(commit.key.clone()),
+        value,
+        set_at: commit.at.stamp.time(),
+        node: commit.at.node.node(),
+        expires: commit.expires().map(Expiry::time),
+        version: Version(commit.at),
+    }
+}
+
+pub fn key_of(text: Arc<str>) -> Key {
+    Key::try_from(text).expect("commits hold well-formed keys")
+}
