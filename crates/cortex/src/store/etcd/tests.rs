@@ -17,6 +17,7 @@ use super::keyspace::Keyspace;
 use super::link::Link;
 use crate::driver::Clock;
 use crate::store::backend::Backend;
+use crate::store::reply::Reply;
 use crate::store::tests::contract::{self, DEADLINE, Site, next_change, next_event, prefix};
 use crate::store::tests::fixture::{bytes, key, lookup, set};
 use crate::store::values::ValueFiles;
@@ -232,7 +233,7 @@ async fn writers_who_wait_together_share_a_transaction() {
     let (sender, mut replies) = tokio::sync::mpsc::unbounded_channel();
     for n in 0..500 {
         let sender = sender.clone();
-        let reply = Box::new(move |written| drop(sender.send(written)));
+        let reply = Reply::to(move |written| drop(sender.send(written)));
         let write = Submission::set(key(&format!("k::{n}")), bytes("v"));
         store.submit(write, reply).await.unwrap();
     }

@@ -93,7 +93,7 @@ impl Writes {
         self.jobs.close();
         while let Ok(job) = self.jobs.try_recv() {
             match job {
-                Job::Write(write) => (write.reply)(Err(closed())),
+                Job::Write(write) => write.reply.say(Err(closed())),
                 Job::Close(closed) => drop(closed.send(())),
             }
         }
