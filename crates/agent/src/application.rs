@@ -4,6 +4,8 @@
 //! may be lost or repeated at the cost of latency alone.
 
 mod adopt;
+mod building;
+mod contract;
 mod elsewhere;
 mod plan;
 mod rollout;
@@ -14,16 +16,18 @@ mod unfit;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::application::{Health, Holder};
-use model::instance::{INCARNATIONS_MAX, ProcessIdentity};
+use model::instance::INCARNATIONS_MAX;
 use model::probe::Verdict;
 use model::{
-    ApplicationName, ApplicationSpec, Claim, Generation, InstanceId, Machine, NodeId, ProcessType,
-    Release, ReleaseId, Rollout, Timestamp,
+    ApplicationName, ApplicationSpec, Claim, Generation, InstanceId, Machine, NodeId, Release,
+    ReleaseId, Rollout, Timestamp,
 };
 
 use crate::placement::Hold;
 use crate::restart::History;
+use building::Artefacts;
+pub use building::{BUILDERS_MAX, Candidate};
+pub use contract::{Adopted, Effect, Event, Exit, Failure, IncarnationId};
 use elsewhere::Elsewhere;
 pub use plan::{DRAIN_MAX, FAILING_PATIENCE, GONE_PATIENCE};
 use rollout::{Attempt, Stage};
@@ -38,168 +42,6 @@ const NOTED_LINES_MAX: usize = 10;
 const PASSES_MAX: usize = 32;
 /// When they were not enough, something is wrong: look again, without spinning.
 const PASSES_PAUSE: Duration = Duration::from_millis(100);
-
-/// Which process exactly: a slot's place and the incarnation in it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct IncarnationId {
-    pub instance: InstanceId,
-    pub generation: Generation,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// Records as they are in the store now; none when deleted. At start the actor feeds all of
-    /// them, then `Adopted`; only then does the machine decide anything.
-    Spec(Option<ApplicationSpec>),
-    Release(ReleaseId, Option<Release>),
-    Rollout(Option<Rollout>),
-    /// This node's own claims: read at start, ignored afterwards (nobody else writes them).
-    Claim(InstanceId, Claim),
-    /// Another node's claim on one of the application's slots.
-    Other(InstanceId, NodeId, Option<Claim>),
-    /// Which nodes count as alive, this one included.
-    Live(BTreeSet<NodeId>),
-    /// The places that this node runs, from placement. A node that never hears of any runs all.
-    Places(BTreeMap<(ProcessType, model::Slot), Hold>),
-    /// Who has the files of the persistent paths.
-    Holder(Option<Holder>),
-    /// This node's checker's verdict.
-    Verdict(InstanceId, Option<Verdict>),
-    /// Which processes of this application the shims on this node hold.
-    Adopted(Vec<Adopted>),
-
-    /// Answer to `Build`.
-    Built {
-        release: ReleaseId,
-        result: Result<(), Failure>,
-    },
-    /// Answer to `RunReleaseSteps`.
-    Released {
-        release: ReleaseId,
-        result: Result<(), Failure>,
-    },
-    /// Answer to `Start`: the process exists. `Exited` follows once, whenever that is.
-    Started {
-        id: IncarnationId,
-        process: ProcessIdentity,
-        port: Option<u16>,
-    },
-    /// Answer to `Start`: no process came into being.
-    StartFailed {
-        id: IncarnationId,
-        why: String,
-    },
-    /// Answers to `AwaitHealthy`. `warning` names an address other than loopback that was bound.
-    Healthy {
-        id: IncarnationId,
-        warning: Option<String>,
-    },
-    /// Not healthy yet; repeated when the detail changes. The machine keeps the time limit.
-    NotYetHealthy {
-        id: IncarnationId,
-        detail: String,
-    },
-    /// The whole process tree is gone.
-    Exited {
-        id: IncarnationId,
-        exit: Exit,
-    },
-    /// The router sends nothing there any more and nothing is in flight.
-    Drained {
-        id: IncarnationId,
-    },
-    /// Resident memory of the whole process tree.
-    Memory {
-        id: IncarnationId,
-        bytes: u64,
-    },
-    /// `cortex down`: stop everything, start nothing.
-    Shutdown,
-}
-
-/// What a shim says of the process it holds, or held.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Adopted {
-    pub id: IncarnationId,
-    pub process: ProcessIdentity,
-    pub port: Option<u16>,
-    /// Set when it ended while nobody listened.
-    pub exit: Option<Exit>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exit {
-    /// For people: "exit status 1", "killed by signal 9".
-    pub how: String,
-    /// Exit status 0.
-    pub success: bool,
-    /// The end of its output.
-    pub last_words: String,
-    /// Its shim stopped it, as no node process spoke to it for longer than the lease.
-    pub lease_over: bool,
-}
-
-/// Why a build or release step failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// One sentence: "Installing gems failed with exit status 1".
-    pub why: String,
-    /// The end of the step's output.
-    pub last_words: String,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
-    /// Unpack and run the build steps, unless that was done. Safe to repeat.
-    Build {
-        release: Release,
-    },
-    /// Run the release steps (migrations) in the built release.
-    RunReleaseSteps {
-        release: Release,
-    },
-    /// Start one process of a built release. Web processes get a free port.
-    Start {
-        id: IncarnationId,
-        release: Release,
-        process: ProcessType,
-    },
-    /// Probe until healthy or the process exits: the port bound by the process's tree, then the
-    /// HTTP path where set. Without a port (workers): alive for a second.
-    AwaitHealthy {
-        id: IncarnationId,
-        port: Option<u16>,
-        health: Health,
-    },
-    /// SIGTERM to the whole tree, SIGKILL after `grace`. `Exited` follows.
-    Stop {
-        id: IncarnationId,
-        grace: Duration,
-    },
-    /// The exit was taken note of: what the shim left on disk may go.
-    Forget {
-        id: IncarnationId,
-    },
-    /// Durable before the next effect.
-    WriteClaim {
-        instance: InstanceId,
-        claim: Option<Claim>,
-    },
-    WriteRollout(Rollout),
-    WriteHolder(Holder),
-    /// What was to run here cannot be prepared or started here.
-    Unfit,
-    /// That was said of a release that is not wanted any more.
-    Fit,
-    /// One line for people, into the application's own log.
-    Note(String),
-    /// Directories of all other releases may be removed.
-    PruneReleases {
-        keep: Vec<ReleaseId>,
-    },
-    /// After `Shutdown` or the deletion of the specification: nothing runs here any more.
-    AllStopped,
-}
 
 /// The agent's part of one application on one node.
 #[derive(Debug)]
@@ -221,6 +63,7 @@ pub struct Application {
     /// Since when the rollout's coordinator is gone.
     orphaned: Option<Timestamp>,
     builds: BTreeMap<ReleaseId, Build>,
+    artefacts: Artefacts,
     /// A release that is being rolled out and could not be started here: others try.
     unfit_for: Option<ReleaseId>,
     slots: BTreeMap<Place, Slot>,
@@ -271,6 +114,7 @@ impl Application {
             outdated: None,
             orphaned: None,
             builds: BTreeMap::new(),
+            artefacts: Artefacts::default(),
             unfit_for: None,
             slots: BTreeMap::new(),
             held: None,
@@ -316,12 +160,23 @@ impl Application {
                 }
             }
             Event::Other(instance, node, claim) => self.elsewhere.claimed(instance, node, claim),
-            Event::Live(nodes) => self.elsewhere.live = nodes,
+            Event::Live(nodes) => {
+                self.elsewhere.met |= nodes.len() > 1;
+                self.elsewhere.live = nodes;
+            }
             Event::Places(places) => self.held = Some(places),
             Event::Holder(holder) => self.elsewhere.holder = holder,
             Event::Verdict(instance, verdict) => self.verdict_changed(now, instance, verdict),
             Event::Adopted(adopted) => self.adopt(now, adopted),
             Event::Built { release, result } => self.built(now, &release, result),
+            Event::Fetched { release, result } => self.fetched(&release, result),
+            Event::Shared { release, result } => self.shared(now, &release, result),
+            Event::Builders { release, candidates } => {
+                self.builders_found(now, &release, candidates);
+            }
+            Event::Artefact { release, builder, fits } => {
+                self.artefacts.note(release, builder, fits);
+            }
             Event::Released { release, result } => self.released(now, &release, result),
             Event::Started { id, process, port } => self.started(now, id, process, port),
             Event::StartFailed { id, why } => self.start_failed(now, &id, &why),
@@ -373,18 +228,9 @@ impl Application {
         self.verdicts.insert(place, Seen { verdict, since });
     }
 
-    fn build(&mut self, id: &ReleaseId) {
-        let Some(release) = self.releases.get(id).cloned() else { return };
-        let history = match self.builds.get(id) {
-            Some(Build::Failed(history)) => history.clone(),
-            _ => History::default(),
-        };
-        self.builds.insert(id.clone(), Build::Running(history));
-        self.emit(Effect::Build { release });
-    }
-
     fn decide(&mut self, now: Timestamp) {
         self.claim_places(now);
+        self.await_artefact(now);
         let mut passes = 0;
         loop {
             self.wake = None;
@@ -451,6 +297,7 @@ impl Application {
         keep.extend(processes.map(|process| process.record.release.clone()));
         if keep != self.kept {
             self.builds.retain(|release, _| keep.contains(release));
+            self.artefacts.keep(&keep);
             self.kept.clone_from(&keep);
             self.emit(Effect::PruneReleases { keep: keep.into_iter().collect() });
         }

@@ -248,6 +248,12 @@ fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
             );
         }
     }
+    // What steps of the user's own do is not known.
+    recipe.portable = match manifest.portable {
+        Some(true) => Some(recipe.portable.take().unwrap_or_default()),
+        None if manifest.build.is_none() => recipe.portable.take(),
+        _ => None,
+    };
     if let Some(command) = &manifest.postdeploy {
         let name = "Running app.json's postdeploy script".into();
         recipe.release.push(Step { name, command: command.clone() });
@@ -321,6 +327,9 @@ fn settings(manifest: &Manifest) -> Settings {
     }
     settings.limits.memory_bytes = manifest.memory_bytes;
     settings.limits.concurrency = manifest.concurrency;
+    settings.limits.build_memory_bytes = manifest.build_memory_bytes;
+    settings.limits.build_cores = manifest.build_cores;
+    settings.limits.build_time_ms = manifest.build_time_ms;
     settings.rollout = manifest.rollout.unwrap_or_default();
     if let Some(balance) = &manifest.balance {
         settings.balance.clone_from(balance);

@@ -47,6 +47,8 @@ pub struct Manifest {
     pub processes: BTreeMap<ProcessType, ManifestProcess>,
     /// Replaces the detected build steps.
     pub build: Option<Vec<String>>,
+    /// What these leave is of use on other machines of the same kind.
+    pub portable: Option<bool>,
     /// Replaces the detected release steps.
     pub release: Option<Vec<String>>,
     /// Runs after the release steps, whatever they are.
@@ -60,6 +62,9 @@ pub struct Manifest {
     pub health: ManifestHealth,
     pub memory_bytes: Option<u64>,
     pub concurrency: Option<u32>,
+    pub build_memory_bytes: Option<u64>,
+    pub build_cores: Option<u32>,
+    pub build_time_ms: Option<u64>,
     pub rollout: Option<RolloutMode>,
     pub balance: Option<String>,
     pub stop_grace_ms: Option<u64>,

@@ -192,6 +192,9 @@ fn the_reference_file_is_read_whole() {
     let settings = plan.settings;
     assert_eq!(settings.health.path.as_deref(), Some("/up"));
     assert_eq!(settings.limits.memory_bytes, Some(512 << 20));
+    assert_eq!(settings.limits.build_memory_bytes, Some(2 << 30));
+    assert_eq!(settings.limits.build_cores, Some(2));
+    assert_eq!(settings.limits.build_time_ms, Some(45 * 60_000));
     assert_eq!((settings.rollout, settings.stop_grace_ms), (RolloutMode::StartFirst, 30_000));
 }
 
@@ -238,6 +241,9 @@ fn mistakes_in_our_file_are_named() {
         ("stop_grace = '30'", "stop_grace: '30' is no duration"),
         ("stop_grace = '99999999999999999999s'", "is no duration"),
         ("[limits]\nmemory = '1KB'", "limits.memory"),
+        ("[limits]\nbuild_memory = 'much'", "limits.build_memory"),
+        ("[limits]\nbuild_cores = 0", "limits.build_cores must be 1"),
+        ("[limits]\nbuild_time = '0s'", "limits.build_time"),
         ("[limits]\nconcurrency = 0", "limits.concurrency must be 1"),
         ("[processes]\nweb = ''", "a command is empty"),
         ("[processes]\n'a b' = 'x'", "'a b' cannot be a process type"),
@@ -386,5 +392,27 @@ proptest! {
                 prop_assert!(mount.directory.split('/').all(|name| name != ".."));
             }
         }
+    }
+}
+
+#[test]
+fn what_is_built_once_is_known() {
+    let go = [("go.mod", "module x\n"), ("main.go", "package main\n")];
+    let flask = [("app.py", "from flask import Flask\napp = Flask(__name__)\n")];
+    let portable = |files: &[(&str, &str)], settings: &str| {
+        let files = files.iter().copied().chain([("cortex.toml", settings)]);
+        let plan = plan_release(&SourceTree::from_pairs(files), None, "shop").unwrap();
+        plan.recipe.portable.is_some()
+    };
+    let own = "build = ['make']\n";
+    for (files, settings, expected) in [
+        (&go[..], "", true),
+        (&go, "portable = false\n", false),
+        (&go, own, false),
+        (&go, &format!("{own}portable = true\n"), true),
+        (&flask, "", false),
+        (&flask, "portable = true\n", true),
+    ] {
+        assert_eq!(portable(files, settings), expected, "{files:?} {settings}");
     }
 }

@@ -1,8 +1,14 @@
-//! Probes every instance of this node in a loop and decides what its state is. Pure; the shell in
-//! the binary performs the probes and writes the verdicts. Historic name: G23.
+//! Probes every instance of this node in a loop and decides what its state is, and testifies of
+//! instances of nodes that have no checker. Pure; the shell in the binary performs the probes and
+//! writes the verdicts. Historic name: G23.
 
+mod jury;
+pub mod mutants;
 mod probe;
 mod schedule;
+mod witness;
 
+pub use jury::{Jury, Ruling, Said, WITNESSES_NEEDED};
 pub use probe::{Method, Outcome, Target};
 pub use schedule::{Checker, Effect, Event, PROBES_AT_ONCE_MAX};
+pub use witness::{WITNESSES_MAX, Witnessed, is_witness};

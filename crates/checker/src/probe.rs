@@ -45,6 +45,9 @@ pub enum Outcome {
     Unwell {
         detail: String,
     },
+    /// Its node could not be asked. That says nothing of the instance, so what was said of it
+    /// before is taken back.
+    Unreached,
 }
 
 /// Counts in a row decide; a single good probe clears both.
@@ -62,7 +65,8 @@ impl Tally {
                 *self = Tally::default();
                 Some(Health::Healthy)
             }
-            Outcome::Absent { .. } => {
+            // Only a mistake counts it, see `Checker`.
+            Outcome::Absent { .. } | Outcome::Unreached => {
                 self.absent = self.absent.saturating_add(1);
                 (self.absent >= GONE_AFTER).then_some(Health::Gone)
             }

@@ -7,6 +7,7 @@ use model::probe::{Health, Verdict};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{Generation, InstanceId, Machine, Timestamp};
 
+use crate::mutants;
 use crate::probe::{Outcome, RECHECK, Tally, Target};
 
 /// Each probe holds a socket; a node with hundreds of instances still finishes a round in time.
@@ -14,40 +15,41 @@ pub const PROBES_AT_ONCE_MAX: usize = 64;
 /// A report that never comes (its task died) must not stop an instance from being probed for ever.
 const REPORT_LOST_AFTER: Duration = Duration::from_secs(60);
 
+/// `I` names an instance: of this node by itself, of another one together with that node.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum Event<I = InstanceId> {
     /// An instance is to be probed (or probed otherwise than before); none when no longer.
-    Target(InstanceId, Option<Target>),
+    Target(I, Option<Target>),
     /// The verdict that this node wrote earlier, read at start.
-    Written(InstanceId, Verdict),
+    Written(I, Verdict),
     /// The router could not reach it: probe at once.
-    Suspect(InstanceId, Generation),
+    Suspect(I, Generation),
     /// Answer to `Effect::Probe`.
-    Probed { instance: InstanceId, generation: Generation, outcome: Outcome },
+    Probed { instance: I, generation: Generation, outcome: Outcome },
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
+pub enum Effect<I = InstanceId> {
     Probe {
-        instance: InstanceId,
+        instance: I,
         target: Target,
     },
     /// None: nothing is to be said of this instance any more.
     WriteVerdict {
-        instance: InstanceId,
+        instance: I,
         verdict: Option<Verdict>,
     },
 }
 
 /// The checker of one node.
 #[derive(Debug)]
-pub struct Checker {
+pub struct Checker<I = InstanceId> {
     /// Spreads probes of instances that came together; seeded from outside.
     random: u64,
-    watched: BTreeMap<InstanceId, Watched>,
+    watched: BTreeMap<I, Watched>,
     /// The same instances by the time of their next step.
-    due: BTreeSet<(Timestamp, InstanceId)>,
-    written: BTreeMap<InstanceId, Verdict>,
+    due: BTreeSet<(Timestamp, I)>,
+    written: BTreeMap<I, Verdict>,
     probing: usize,
 }
 
@@ -59,8 +61,8 @@ struct Watched {
     probing: bool,
 }
 
-impl Checker {
-    pub fn new(seed: u64) -> Checker {
+impl<I: Clone + Ord> Checker<I> {
+    pub fn new(seed: u64) -> Checker<I> {
         Checker {
             random: seed,
             watched: BTreeMap::new(),
@@ -73,9 +75,9 @@ impl Checker {
     fn target(
         &mut self,
         now: Timestamp,
-        instance: InstanceId,
+        instance: I,
         target: Option<Target>,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<Effect<I>>,
     ) {
         let Some(target) = target else {
             self.forget(&instance);
@@ -102,14 +104,14 @@ impl Checker {
         self.watched.insert(instance, Watched { target, tally, next, probing: false });
     }
 
-    fn forget(&mut self, instance: &InstanceId) {
+    fn forget(&mut self, instance: &I) {
         if let Some(watched) = self.watched.remove(instance) {
             self.due.remove(&(watched.next, instance.clone()));
             self.probing -= usize::from(watched.probing);
         }
     }
 
-    fn schedule(&mut self, instance: &InstanceId, at: Timestamp) {
+    fn schedule(&mut self, instance: &I, at: Timestamp) {
         if let Some(watched) = self.watched.get_mut(instance) {
             self.due.remove(&(watched.next, instance.clone()));
             watched.next = at;
@@ -117,7 +119,7 @@ impl Checker {
         }
     }
 
-    fn suspect(&mut self, now: Timestamp, instance: &InstanceId, generation: Generation) {
+    fn suspect(&mut self, now: Timestamp, instance: &I, generation: Generation) {
         let fresh = self
             .watched
             .get(instance)
@@ -130,10 +132,10 @@ impl Checker {
     fn probed(
         &mut self,
         now: Timestamp,
-        instance: InstanceId,
+        instance: I,
         generation: Generation,
         outcome: &Outcome,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<Effect<I>>,
     ) {
         let Some(watched) = self.watched.get_mut(&instance) else { return };
         if watched.target.generation != generation || !watched.probing {
@@ -141,6 +143,15 @@ impl Checker {
         }
         watched.probing = false;
         self.probing -= 1;
+        if *outcome == Outcome::Unreached && !mutants::active(mutants::SILENCE_IS_GONE) {
+            watched.tally = Tally::default();
+            let wait = watched.target.interval;
+            self.schedule(&instance, now.after(wait));
+            if self.written.remove(&instance).is_some() {
+                effects.push(Effect::WriteVerdict { instance, verdict: None });
+            }
+            return;
+        }
         let health = watched.tally.count(outcome);
         let wait = if watched.tally.in_doubt() { RECHECK } else { watched.target.interval };
         self.schedule(&instance, now.after(wait));
@@ -154,6 +165,7 @@ impl Checker {
         let detail = match outcome {
             Outcome::Well => "answers".into(),
             Outcome::Absent { detail } | Outcome::Unwell { detail } => detail.clone(),
+            Outcome::Unreached => "its node is silent".into(),
         };
         let verdict = Verdict {
             v: RECORD_VERSION,
@@ -168,7 +180,7 @@ impl Checker {
     }
 
     /// Starts what is due, as far as probes may run at once.
-    fn start_due(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    fn start_due(&mut self, now: Timestamp, effects: &mut Vec<Effect<I>>) {
         self.give_up_lost(now);
         while self.probing < PROBES_AT_ONCE_MAX {
             let Some((at, instance)) = self.due.first().cloned() else { break };
@@ -207,11 +219,11 @@ impl Checker {
     }
 }
 
-impl Machine for Checker {
-    type Event = Event;
-    type Effect = Effect;
+impl<I: Clone + Ord> Machine for Checker<I> {
+    type Event = Event<I>;
+    type Effect = Effect<I>;
 
-    fn handle(&mut self, now: Timestamp, event: Event, effects: &mut Vec<Effect>) {
+    fn handle(&mut self, now: Timestamp, event: Event<I>, effects: &mut Vec<Effect<I>>) {
         match event {
             Event::Target(instance, target) => self.target(now, instance, target, effects),
             Event::Written(instance, verdict) => {
@@ -225,7 +237,7 @@ impl Machine for Checker {
         self.start_due(now, effects);
     }
 
-    fn tick(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    fn tick(&mut self, now: Timestamp, effects: &mut Vec<Effect<I>>) {
         self.start_due(now, effects);
     }
 

@@ -3,6 +3,7 @@
 //! that faulted.
 
 pub mod actor;
+pub mod builders;
 pub mod launcher;
 pub mod load;
 pub mod moving;
@@ -59,6 +60,8 @@ const TASKS_END_MAX: Duration = Duration::from_secs(10);
 pub struct AgentContext {
     pub store: SharedStore,
     pub node: NodeId,
+    /// As its record says it; empty where nothing is known of it.
+    pub platform: String,
     pub clock: Clock,
     pub faults: Faults,
     pub launcher: Arc<dyn Launcher>,

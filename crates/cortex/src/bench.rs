@@ -5,6 +5,8 @@ mod interrupted;
 pub mod platform;
 mod process;
 pub mod proxy;
+pub mod reliability;
+mod statistics;
 pub mod store;
 
 use std::fs;
@@ -25,6 +27,8 @@ pub enum What {
     Platform(platform::PlatformArgs),
     /// The router beside nginx and HAProxy: processor time per request, latency, memory
     Proxy(proxy::ProxyArgs),
+    /// What lost machines cost: the thesis's test with `ab`, numbered requests, a pair of nodes
+    Reliability(reliability::ReliabilityArgs),
     /// The replicated store beside Redis, etcd, PostgreSQL and SQLite: set, lookup, delete
     Store(store::StoreArgs),
     #[command(hide = true)]
@@ -35,6 +39,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     match &args.what {
         What::Platform(args) => platform::run(args),
         What::Proxy(args) => proxy::run(args),
+        What::Reliability(args) => reliability::run(args),
         What::Store(args) => store::run(args),
         What::ProxyRouter(args) => proxy::run_standalone(args),
     }

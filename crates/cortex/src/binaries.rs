@@ -106,7 +106,7 @@ fn copy(source: &Path, directory: &Path, path: &Path) -> io::Result<()> {
     // Several parts of a node may look for its copy at once.
     static COPIES: AtomicU64 = AtomicU64::new(0);
     let turn = COPIES.fetch_add(1, Ordering::Relaxed);
-    let fresh = directory.join(format!("new-{}-{turn}", std::process::id()));
+    let fresh = directory.join(format!("{}{turn}", unfinished()));
     let _ = fs::remove_file(&fresh);
     let copied = write(source, &fresh).and_then(|()| fs::rename(&fresh, path));
     if copied.is_err() {
@@ -116,19 +116,28 @@ fn copy(source: &Path, directory: &Path, path: &Path) -> io::Result<()> {
     copied
 }
 
+/// How the names of copies begin that this process has not finished.
+fn unfinished() -> String {
+    format!("new-{}-", std::process::id())
+}
+
 fn write(source: &Path, fresh: &Path) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o700).open(fresh)?;
     io::copy(&mut fs::File::open(source)?, &mut file)?;
     file.flush()
 }
 
-/// Removes the copies that nothing runs from and that have no role.
+/// Removes the copies that nothing runs from and that have no role, and what other processes left
+/// unfinished.
 pub fn prune(directory: &Path, in_use: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
     let roles = [Role::Current, Role::Previous, Role::Candidate];
     let named: BTreeSet<PathBuf> =
         roles.into_iter().filter_map(|role| named(directory, role)).collect();
     for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
+        let (path, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;
+        if name.to_string_lossy().starts_with(&unfinished()) {
+            continue;
+        }
         let is_role = roles.iter().any(|role| path.ends_with(role.name()));
         if !is_role && !in_use.contains(&path) && !named.contains(&path) {
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
@@ -176,7 +185,12 @@ mod tests {
         name(&bin, Role::Current, &one).unwrap();
         name(&bin, Role::Current, &two).unwrap();
         name(&bin, Role::Previous, &one).unwrap();
+        let (ours, left) = (bin.join(format!("{}0", unfinished())), bin.join("new-0-0"));
+        for unfinished in [&ours, &left] {
+            fs::write(unfinished, "half").unwrap();
+        }
         prune(&bin, &BTreeSet::new()).unwrap();
+        assert!(ours.exists() && !left.exists());
         assert_eq!(named(&bin, Role::Current), Some(two.clone()));
         assert_eq!(fs::read(bin.join("cortex")).unwrap(), b"two");
         assert!(one.exists() && two.exists() && !three.exists());

@@ -1,7 +1,11 @@
 //! The checker's shell: keeps the machine told of this node's instances, probes, and writes the
 //! verdicts. It reads the store and nothing else; the agent and the router never hear of it.
 
+pub mod answers;
+mod frame;
+pub mod jury;
 mod targets;
+pub mod witness;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -137,26 +141,33 @@ impl Shell for ProbeShell {
                 });
             }
             Effect::WriteVerdict { instance, verdict } => {
-                let key = TypedKey::Probe(self.node.clone(), instance.clone()).key();
-                match verdict {
-                    Some(verdict) => {
-                        tracing::info!(
-                            %instance,
-                            generation = verdict.generation,
-                            health = ?verdict.health,
-                            detail = verdict.detail,
-                            "checker.verdict"
-                        );
-                        self.store.set(key, record::encode(&verdict).into()).await?;
-                    }
-                    None => drop(self.store.delete(key).await?),
-                }
+                let key = TypedKey::Probe(self.node.clone(), instance.clone());
+                write_verdict(&self.store, key, &instance, verdict.as_ref(), "probe").await?;
             }
         }
         Ok(())
     }
 }
 
+/// This node's word on an instance, and what it rests on; none is no word any more.
+async fn write_verdict(
+    store: &SharedStore,
+    key: TypedKey,
+    instance: &InstanceId,
+    verdict: Option<&Verdict>,
+    by: &str,
+) -> anyhow::Result<()> {
+    let Some(verdict) = verdict else {
+        store.delete(key.key()).await?;
+        return Ok(());
+    };
+    let Verdict { generation, health, detail, .. } = verdict;
+    tracing::info!(%instance, generation, ?health, detail, by, "checker.verdict");
+    store.set(key.key(), record::encode(verdict).into()).await?;
+    Ok(())
+}
+
+/// Of an instance of this node.
 async fn probe(instance: &InstanceId, target: &Target) -> Outcome {
     let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let result = match &target.method {

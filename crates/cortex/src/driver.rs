@@ -15,8 +15,15 @@ pub struct Clock {
 
 impl Clock {
     pub fn start() -> Clock {
-        let wall_at_start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Clock { wall_at_start, start: Instant::now() }
+        Clock::start_off(0)
+    }
+
+    /// As on a machine whose clock is wrong by so many seconds.
+    pub fn start_off(seconds: i64) -> Clock {
+        let right = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let off = Duration::from_secs(seconds.unsigned_abs());
+        let wrong = if seconds < 0 { right.checked_sub(off) } else { right.checked_add(off) };
+        Clock { wall_at_start: wrong.unwrap_or_default(), start: Instant::now() }
     }
 
     pub fn now(&self) -> Timestamp {

@@ -3,6 +3,7 @@
 
 pub mod identity;
 pub mod parts;
+pub mod platform;
 pub mod roles;
 pub mod started;
 
@@ -68,6 +69,8 @@ pub struct NodeConfig {
     pub load: Option<u32>,
     /// Tests may arm fail points through the API.
     pub fail_points: bool,
+    /// Seconds by which this node's clock is wrong, in tests.
+    pub clock_off: i64,
     /// Where applications find programs: this process's own `PATH`.
     pub search_path: String,
     pub listeners: Arc<Listeners>,
@@ -93,12 +96,13 @@ pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyho
     identity::socket_directory(&layout)?;
     let id = identity::node_id(&layout)?;
     let roles = roles::settle(&layout, config.roles.as_ref(), &config.store, config.peers.joins())?;
-    let (clock, faults) = (Clock::start(), Faults::default());
+    let (clock, faults) = (Clock::start_off(config.clock_off), Faults::default());
     let options = Options::with_faults(faults.clone());
     let is_guest = config.store == Backend::Local && !roles.has(Role::Store);
     let listeners = config.listeners.clone();
     let asked =
         PeerOptions { guest: is_guest, listeners: listeners.clone(), ..config.peers.clone() };
+    let asked = PeerOptions { clock_off: config.clock_off, ..asked };
     let prepared = peers::prepare(&layout, &id, &asked).await?;
     roles::keep(&layout, &roles)?;
     let store = match is_guest {
@@ -126,8 +130,13 @@ pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyho
             async move { announce(store, &config, &id, roles, clock, enters).await }
         }
     };
-    if joining || is_guest {
-        // Writes wait until this node has what its cluster has, or has found whose store it uses.
+    let doubts_clock = match &peers {
+        Some(peers) => peers.status().await?.clock_doubt.is_some(),
+        None => false,
+    };
+    if joining || is_guest || doubts_clock {
+        // Writes wait until this node has what its cluster has, has found whose store it uses, or
+        // was told that its clock is right.
         tokio::spawn(supervise("announce", said));
     } else {
         said().await?;
@@ -246,12 +255,7 @@ impl Node {
             crate::upgrade::rolling::run(next.clone(), ports.clone(), clock)
         }));
         parts.spawn(supervise("api", move || crate::api::serve(api.clone())));
-        if roles.has(Role::Checker) {
-            let (checked, of, failing) = (store.clone(), id.clone(), faults.clone());
-            parts.spawn(supervise("checker", move || {
-                crate::checker::run(checked.clone(), of.clone(), clock, failing.clone())
-            }));
-        }
+        self.start_checker(&mut parts);
         let failing = faults.clone();
         parts.spawn(supervise("metrics", move || metrics.clone().run(failing.clone())));
         let (loaded, of, fixed) = (store.clone(), id.clone(), config.load);
@@ -259,6 +263,34 @@ impl Node {
             crate::agent::load::run(loaded.clone(), of.clone(), clock, fixed)
         }));
         Ok((parts, control))
+    }
+
+    /// Where there is no checker, those of other nodes are heard.
+    fn start_checker(&self, parts: &mut JoinSet<()>) {
+        let Node { roles, id, clock, faults, store, peers, .. } = self;
+        let (store, node, clock) = (store.clone(), id.clone(), *clock);
+        if roles.has(Role::Agent)
+            && let Some(peers) = peers
+        {
+            crate::checker::answers::give(peers, store.clone(), node.clone());
+        }
+        if !roles.has(Role::Checker) {
+            if let Some(peers) = peers.clone().filter(|_| roles.has(Role::Agent)) {
+                parts.spawn(supervise("jury", move || {
+                    crate::checker::jury::run(store.clone(), node.clone(), peers.alive(), clock)
+                }));
+            }
+            return;
+        }
+        let (checked, of, failing) = (store.clone(), node.clone(), faults.clone());
+        parts.spawn(supervise("checker", move || {
+            crate::checker::run(checked.clone(), of.clone(), clock, failing.clone())
+        }));
+        if let Some(peers) = peers.clone() {
+            parts.spawn(supervise("witness", move || {
+                crate::checker::witness::run(store.clone(), node.clone(), peers.clone(), clock)
+            }));
+        }
     }
 
     /// Also where instances run and nothing is taken from the public: routers of other nodes bring
@@ -334,6 +366,7 @@ fn agent_context(
     Arc::new(AgentContext {
         store: store.clone(),
         node: node.clone(),
+        platform: platform::of_this_machine().into(),
         clock,
         faults: faults.clone(),
         launcher,
@@ -392,6 +425,7 @@ async fn announce(
         cores: std::thread::available_parallelism()
             .map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX)),
         memory_bytes: system.totalram.saturating_mul(u64::from(system.mem_unit)),
+        platform: platform::of_this_machine().into(),
         started_at: clock.now(),
         http: config.http.to_string(),
         roles,

@@ -105,9 +105,28 @@ impl Snapshot {
         {
             return Some(Memory { bytes, measure: Measure::Proportional });
         }
-        let pages: u64 = tree.iter().map(|pid| self.processes[pid].resident_pages).sum();
-        let bytes = pages.saturating_mul(rustix::param::page_size() as u64);
-        Some(Memory { bytes, measure: Measure::Resident })
+        Some(Memory { bytes: self.resident_bytes(&tree), measure: Measure::Resident })
+    }
+
+    /// Everything below `root`, without itself.
+    pub fn descendants(&self, root: u32) -> Vec<u32> {
+        self.below(root).split_off(1)
+    }
+
+    /// An upper bound: pages that are shared count once for each who shares them.
+    pub fn resident_bytes(&self, tree: &[u32]) -> u64 {
+        tree.iter().map(|pid| self.resident_of(*pid)).sum()
+    }
+
+    /// Shared pages count once; those of other users' processes as above.
+    pub fn exact_bytes(&self, tree: &[u32]) -> u64 {
+        let one = |pid: &u32| proportional_bytes(*pid).unwrap_or_else(|| self.resident_of(*pid));
+        tree.iter().map(one).sum()
+    }
+
+    fn resident_of(&self, pid: u32) -> u64 {
+        let pages = self.processes.get(&pid).map_or(0, |stat| stat.resident_pages);
+        pages.saturating_mul(rustix::param::page_size() as u64)
     }
 }
 

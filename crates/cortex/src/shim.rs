@@ -6,6 +6,7 @@
 pub mod message;
 pub mod record;
 
+mod cap;
 mod child;
 mod connection;
 mod hold;

@@ -3,6 +3,7 @@
 //! thread that may block.
 
 mod directory;
+mod header;
 mod repository;
 
 use std::io::Write;
@@ -10,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+
+pub use self::header::header;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Vcs {

@@ -51,6 +51,7 @@ impl Place {
             ]),
             log: self.log(),
             port: Some(20_001),
+            cap: None,
         }
     }
 

@@ -165,6 +165,15 @@ pub struct Limits {
     /// Requests at a time per instance; overrides what the framework's recipe says.
     #[serde(default)]
     pub concurrency: Option<u32>,
+    /// What the steps of a build, or those of a release, may take: memory of the whole tree ...
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_memory_bytes: Option<u64>,
+    /// ... cores ...
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_cores: Option<u32>,
+    /// ... and time, for all of them together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_time_ms: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -179,6 +179,8 @@ pub enum TypedKey {
     Release(ApplicationName, ReleaseId),
     /// The tar archive that was pushed.
     Source(ApplicationName, ContentHash),
+    /// What came of building a release on a node, as a tar archive; for nodes of this platform.
+    Artefact(ApplicationName, ReleaseId, NodeId, String),
     Rollout(ApplicationName),
     /// Who has the files of its persistent paths.
     Holder(ApplicationName),
@@ -188,6 +190,8 @@ pub enum TypedKey {
     Cron(ApplicationName, String),
     Claim(InstanceId, NodeId),
     Probe(NodeId, InstanceId),
+    /// What the checker of the first says of an instance that the second runs.
+    Testimony(NodeId, InstanceId, NodeId),
     Member(NodeId),
     /// A node of the cluster that keeps no store, and so is no member of it.
     Guest(NodeId),
@@ -226,6 +230,9 @@ impl TypedKey {
                 format!("app::{app}::release::{}::{}", id.number, id.node)
             }
             TypedKey::Source(app, hash) => format!("app::{app}::source::{hash}"),
+            TypedKey::Artefact(app, id, builder, platform) => {
+                format!("app::{app}::artefact::{}::{}::{builder}::{platform}", id.number, id.node)
+            }
             TypedKey::Rollout(app) => format!("app::{app}::rollout"),
             TypedKey::Holder(app) => format!("app::{app}::holder"),
             TypedKey::Move(app) => format!("app::{app}::move"),
@@ -235,6 +242,9 @@ impl TypedKey {
             }
             TypedKey::Probe(node, id) => {
                 format!("probe::{node}::{}::{}::{}", id.application, id.process, id.slot)
+            }
+            TypedKey::Testimony(node, id, owner) => {
+                format!("probe::{node}::{}::{}::{}::{owner}", id.application, id.process, id.slot)
             }
             TypedKey::Member(node) => format!("cluster::nodes::{node}"),
             TypedKey::Guest(node) => format!("cluster::nodes::{node}::guest"),
@@ -278,6 +288,11 @@ impl TypedKey {
                 }
             }
             ["app", app, "source", hash] => TypedKey::Source(app.parse().ok()?, hash.parse().ok()?),
+            ["app", app, "artefact", number, node, builder, platform] => {
+                let id = ReleaseId { number: number.parse().ok()?, node: node.parse().ok()? };
+                let (builder, platform) = (builder.parse().ok()?, platform.to_owned());
+                TypedKey::Artefact(app.parse().ok()?, id, builder, platform)
+            }
             ["app", app, "rollout"] => TypedKey::Rollout(app.parse().ok()?),
             ["app", app, "holder"] => TypedKey::Holder(app.parse().ok()?),
             ["app", app, "move"] => TypedKey::Move(app.parse().ok()?),
@@ -288,6 +303,11 @@ impl TypedKey {
             ["probe", node, app, process, slot] => {
                 TypedKey::Probe(node.parse().ok()?, instance(app, process, slot)?)
             }
+            ["probe", node, app, process, slot, owner] => TypedKey::Testimony(
+                node.parse().ok()?,
+                instance(app, process, slot)?,
+                owner.parse().ok()?,
+            ),
             ["cluster", "nodes", node] => TypedKey::Member(node.parse().ok()?),
             ["cluster", "nodes", node, "guest"] => TypedKey::Guest(node.parse().ok()?),
             ["cluster", "drained", node] => TypedKey::Drained(node.parse().ok()?),
@@ -318,11 +338,14 @@ impl TypedKey {
             | TypedKey::ConfigAt(app, _)
             | TypedKey::Release(app, _)
             | TypedKey::Source(app, _)
+            | TypedKey::Artefact(app, ..)
             | TypedKey::Rollout(app)
             | TypedKey::Holder(app)
             | TypedKey::Move(app)
             | TypedKey::Cron(app, _) => Some(app),
-            TypedKey::Claim(id, _) | TypedKey::Probe(_, id) => Some(&id.application),
+            TypedKey::Claim(id, _) | TypedKey::Probe(_, id) | TypedKey::Testimony(_, id, _) => {
+                Some(&id.application)
+            }
             TypedKey::Board(
                 Board::Drained(id, _) | Board::Memory(id, _) | Board::Suspect(id, _),
             ) => Some(&id.application),
@@ -388,7 +411,8 @@ mod tests {
             TypedKey::Spec(app.clone()),
             TypedKey::Config(app.clone()),
             TypedKey::ConfigAt(app.clone(), release.clone()),
-            TypedKey::Release(app.clone(), release),
+            TypedKey::Release(app.clone(), release.clone()),
+            TypedKey::Artefact(app.clone(), release, node.clone(), "x86_64-musl".into()),
             TypedKey::Source(app.clone(), ContentHash([7; 32])),
             TypedKey::Rollout(app.clone()),
             TypedKey::Holder(app.clone()),
@@ -397,6 +421,7 @@ mod tests {
             TypedKey::Drained(node.clone()),
             TypedKey::Claim(id.clone(), node.clone()),
             TypedKey::Probe(node.clone(), id.clone()),
+            TypedKey::Testimony(node.clone(), id.clone(), node.clone()),
             TypedKey::Member(node.clone()),
             TypedKey::Guest(node.clone()),
             TypedKey::NodeInfo(node.clone()),

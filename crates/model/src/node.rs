@@ -43,6 +43,10 @@ pub struct NodeInfo {
     pub version: String,
     pub cores: u32,
     pub memory_bytes: u64,
+    /// Kind of processor, C library and system, as `x86_64-glibc2.36-debian12`: what is built on a
+    /// node runs on others that say the same. Empty where it could not be told.
+    #[serde(default)]
+    pub platform: String,
     pub started_at: Timestamp,
     /// Where this node's public HTTP listens, if it has a router.
     pub http: String,

@@ -6,7 +6,9 @@ use crate::id::Generation;
 use crate::record::Unknown;
 use crate::time::Timestamp;
 
-/// `probe::NODE::NAME::PROCESS::SLOT`: NODE's verdict on an instance, written when it changes.
+/// `probe::NODE::NAME::PROCESS::SLOT`: NODE's verdict on an instance of its own, written when it
+/// changes. `probe::NODE::NAME::PROCESS::SLOT::OWNER`: what NODE's checker says of one of OWNER,
+/// which has no checker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     pub v: u32,

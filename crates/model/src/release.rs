@@ -48,6 +48,10 @@ pub struct Recipe {
     /// Once per release in the cluster: migrations.
     #[serde(default)]
     pub release: Vec<Step>,
+    /// What the build steps leave is of use on other machines of the same kind; none where it names
+    /// this machine or its own path, as virtual environments do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub portable: Option<Portable>,
     #[serde(default)]
     pub processes: BTreeMap<ProcessType, ProcessRecipe>,
     /// Given to steps and processes; never overrides what the user configured.
@@ -81,6 +85,13 @@ impl Recipe {
     pub fn is_tied(&self) -> bool {
         !self.persist.is_empty() && !self.persist_shared
     }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Portable {
+    /// Paths relative to the release that are of no use elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
 }
 
 /// One command, run by `/bin/sh -c` in the release's directory.

@@ -1,5 +1,7 @@
 //! How far a release has got.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{NodeId, ReleaseId};
@@ -21,6 +23,12 @@ pub struct Rollout {
     /// whoever pushed it should know.
     #[serde(default)]
     pub message: Option<String>,
+    /// The node that built `target` and offers what came of it to the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built_on: Option<NodeId>,
+    /// Nodes on which `target` cannot be built for want of a tool, and what each said.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unable: BTreeMap<NodeId, String>,
     pub changed_at: Timestamp,
     #[serde(flatten)]
     pub unknown: Unknown,
@@ -35,6 +43,8 @@ impl Rollout {
             phase: RolloutPhase::Done,
             coordinator,
             message: None,
+            built_on: None,
+            unable: BTreeMap::new(),
             changed_at: now,
             unknown: Unknown::new(),
         }

@@ -91,9 +91,8 @@ impl Records {
 }
 
 /// What is to be watched.
-pub fn prefixes(node: &NodeId) -> Vec<Prefix> {
-    let probes = format!("probe::{node}");
-    ["app", "instance", "cluster::nodes", &probes]
+pub fn prefixes() -> Vec<Prefix> {
+    ["app", "instance", "cluster::nodes", "probe"]
         .iter()
         .filter_map(|text| text.parse().ok())
         .collect()
@@ -130,7 +129,7 @@ impl Book {
         let name = match &typed {
             TypedKey::Spec(name) | TypedKey::Rollout(name) | TypedKey::Release(name, _) => name,
             TypedKey::Claim(id, _) => &id.application,
-            TypedKey::Probe(node, id) if *node == self.node => &id.application,
+            TypedKey::Probe(_, id) => &id.application,
             _ => return None,
         };
         let name = name.clone();
@@ -235,6 +234,7 @@ impl Records {
             TypedKey::Release(_, id) => put(&mut self.releases, id, read(value)?),
             TypedKey::Claim(id, node) if node != *here => self.far.put(node, id, read(value)?),
             TypedKey::Claim(id, _) => put(&mut self.claims, id, read(value)?),
+            TypedKey::Probe(node, id) if node != *here => self.far.judge(node, id, read(value)?),
             TypedKey::Probe(_, id) => put(&mut self.verdicts, id, read(value)?),
             _ => {}
         }
@@ -316,209 +316,4 @@ fn endpoints(records: &Records, serving: &ReleaseId) -> Vec<EndpointDescription>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use model::application::Settings;
-    use model::release::ProcessRecipe;
-    use model::value::ContentHash;
-    use model::{Incarnation, Recipe, Timestamp};
-
-    fn name() -> ApplicationName {
-        "shop".parse().unwrap()
-    }
-
-    fn instance(slot: u32) -> InstanceId {
-        InstanceId { application: name(), process: ProcessType::web(), slot }
-    }
-
-    fn id(number: u64) -> ReleaseId {
-        ReleaseId { number, node: "n1".parse().unwrap() }
-    }
-
-    fn incarnation(generation: u64, release: u64, state: InstanceState) -> Incarnation {
-        Incarnation {
-            generation,
-            release: id(release),
-            restart: 0,
-            state,
-            port: Some(20_000),
-            process: None,
-            started_at: None,
-            concurrency: Some(1),
-            restarts: 0,
-            reason: None,
-        }
-    }
-
-    struct World(Book);
-
-    impl World {
-        fn new() -> World {
-            World(Book::new("n1".parse().unwrap()))
-        }
-
-        fn put<T: serde::Serialize>(&mut self, key: TypedKey, record: &T) -> &mut World {
-            let (affected, error) = self.0.apply(&key.key(), Some(&record::encode(record)));
-            assert!(error.is_none());
-            assert!(affected.is_some_and(|affected| affected == name()), "{key:?}");
-            self
-        }
-
-        fn serve(&mut self, release: u64, web: bool) -> &mut World {
-            let mut recipe = Recipe::default();
-            if web {
-                let process = ProcessRecipe { default_count: 1, ..ProcessRecipe::default() };
-                recipe.processes.insert(ProcessType::web(), process);
-            }
-            let record = Release {
-                v: 1,
-                id: id(release),
-                source: ContentHash([0; 32]),
-                source_bytes: 0,
-                recipe,
-                settings: Settings::default(),
-                created_at: Timestamp(0),
-                author: String::new(),
-                note: String::new(),
-                replaces: None,
-                unknown: Default::default(),
-            };
-            let mut rollout = Rollout::new("n1".parse().unwrap(), Timestamp(0));
-            rollout.serving = Some(id(release));
-            self.put(TypedKey::Release(name(), id(release)), &record)
-                .put(TypedKey::Rollout(name()), &rollout)
-        }
-
-        fn claim(&mut self, slot: u32, incarnations: Vec<Incarnation>) -> &mut World {
-            self.claim_on("n1", slot, incarnations)
-        }
-
-        fn claim_on(
-            &mut self,
-            node: &str,
-            slot: u32,
-            incarnations: Vec<Incarnation>,
-        ) -> &mut World {
-            let mut claim = Claim::new(Timestamp(0));
-            claim.incarnations = incarnations;
-            self.put(TypedKey::Claim(instance(slot), node.parse().unwrap()), &claim)
-        }
-
-        /// Node, instances, concurrency.
-        fn far(&self) -> Vec<(String, u32, Option<u32>)> {
-            let far = self.0.describe(&name()).unwrap().far;
-            let row =
-                |one: FarDescription| (one.node.to_string(), one.instances(), one.concurrency);
-            far.into_iter().map(row).collect()
-        }
-
-        fn generations(&self) -> Vec<u64> {
-            let description = self.0.describe(&name()).unwrap();
-            description.endpoints.iter().map(|endpoint| endpoint.generation).collect()
-        }
-    }
-
-    #[test]
-    fn ready_instances_of_the_serving_release_take_traffic() {
-        let mut world = World::new();
-        let mut spec = ApplicationSpec::new(Timestamp(0));
-        spec.domains = vec!["Shop.Example.".into(), "other.localhost".into(), "a b".into()];
-        world.put(TypedKey::Spec(name()), &spec);
-        assert_eq!(world.0.describe(&name()).unwrap().processes, Processes::NoRelease);
-        world.serve(1, true).claim(
-            1,
-            vec![
-                incarnation(1, 1, InstanceState::Draining),
-                incarnation(2, 1, InstanceState::Ready),
-                incarnation(3, 2, InstanceState::Ready),
-                incarnation(4, 1, InstanceState::Starting),
-            ],
-        );
-        assert_eq!(world.generations(), [2]);
-        assert_eq!(world.0.describe(&name()).unwrap().hosts, ["shop.localhost", "shop.example"]);
-        assert_eq!(world.0.draining(), BTreeSet::from([(instance(1), 1)]));
-        world.serve(2, true);
-        assert_eq!(world.generations(), [3]);
-        world.serve(2, false);
-        assert_eq!(world.0.describe(&name()).unwrap().processes, Processes::FilesOnly);
-    }
-
-    #[test]
-    fn a_gone_instance_takes_none() {
-        let mut world = World::new();
-        world.put(TypedKey::Spec(name()), &ApplicationSpec::new(Timestamp(0))).serve(1, true);
-        world.claim(1, vec![incarnation(2, 1, InstanceState::Ready)]);
-        let mut verdict = Verdict {
-            v: 1,
-            generation: 2,
-            health: Health::Gone,
-            detail: String::new(),
-            changed_at: Timestamp(7),
-            unknown: Default::default(),
-        };
-        let key = TypedKey::Probe("n1".parse().unwrap(), instance(1));
-        world.put(key.clone(), &verdict);
-        assert!(world.generations().is_empty());
-        verdict.generation = 1;
-        world.put(key, &verdict);
-        assert_eq!(world.generations(), [2]);
-        // Another node's checker, cut off perhaps, takes nothing from this one.
-        verdict.generation = 2;
-        let others = TypedKey::Probe("n2".parse().unwrap(), instance(1)).key();
-        world.0.apply(&others, Some(&record::encode(&verdict)));
-        assert_eq!(world.generations(), [2]);
-    }
-
-    #[test]
-    fn an_older_release_never_serves_again() {
-        let mut world = World::new();
-        world.put(TypedKey::Spec(name()), &ApplicationSpec::new(Timestamp(0)));
-        world.serve(1, true).serve(2, true).serve(1, true);
-        assert_eq!(world.0.describe(&name()).unwrap().serving, Some(id(2)));
-        world.serve(3, true);
-        assert_eq!(world.0.describe(&name()).unwrap().serving, Some(id(3)));
-    }
-
-    #[test]
-    fn instances_of_members_that_answer_are_far_endpoints() {
-        let node = |id: &str| id.parse::<NodeId>().unwrap();
-        let mut world = World::new();
-        world.put(TypedKey::Spec(name()), &ApplicationSpec::new(Timestamp(0))).serve(1, true);
-        let ready = incarnation(5, 1, InstanceState::Ready);
-        let mixed = vec![incarnation(1, 1, InstanceState::Draining), ready.clone()];
-        world.claim_on("n2", 1, mixed).claim_on("n2", 2, vec![ready.clone()]);
-        let unlimited = Incarnation { concurrency: None, ..ready.clone() };
-        world.claim_on("n3", 3, vec![unlimited]);
-        world.claim_on("n3", 4, vec![incarnation(5, 2, InstanceState::Ready)]);
-        assert!(world.far().is_empty(), "none of them is a member");
-        assert!(!world.0.describe(&name()).unwrap().unreachable);
-        assert_eq!(world.0.set_member(&node("n2"), true), BTreeSet::from([name()]));
-        assert!(world.0.set_member(&node("n2"), true).is_empty(), "no change");
-        world.0.set_member(&node("n3"), true);
-        assert_eq!(world.far(), [("n2".into(), 2, Some(2)), ("n3".into(), 1, None)]);
-        assert!(world.generations().is_empty());
-        let down = BTreeSet::from([node("n2")]);
-        assert_eq!(world.0.set_down(down.clone()), BTreeSet::from([name()]));
-        assert_eq!(world.far(), [("n3".into(), 1, None)]);
-        world.0.set_member(&node("n3"), false);
-        assert!(world.far().is_empty());
-        assert!(world.0.describe(&name()).unwrap().unreachable);
-        world.claim(1, vec![ready]);
-        assert!(!world.0.describe(&name()).unwrap().unreachable, "one is here");
-        assert_eq!(world.0.draining(), BTreeSet::new());
-    }
-
-    #[test]
-    fn an_unreadable_record_changes_nothing() {
-        let mut world = World::new();
-        world.put(TypedKey::Spec(name()), &ApplicationSpec::new(Timestamp(0)));
-        let (affected, error) = world.0.apply(&TypedKey::Spec(name()).key(), Some(b"{"));
-        assert!(affected.is_some() && error.is_some());
-        assert!(world.0.describe(&name()).is_some());
-        world.0.apply(&TypedKey::Spec(name()).key(), None);
-        assert!(world.0.describe(&name()).is_none());
-        assert_eq!(world.0.names().count(), 0);
-        world.0.apply(&TypedKey::Spec(name()).key(), Some(b"{"));
-        assert_eq!(world.0.names().count(), 0);
-    }
-}
+mod tests;

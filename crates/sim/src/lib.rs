@@ -12,6 +12,7 @@ pub mod records;
 pub mod scenario;
 pub mod spread;
 pub mod users;
+pub mod witnesses;
 pub mod world;
 
 mod judge;

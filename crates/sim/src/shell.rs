@@ -33,6 +33,10 @@ impl World {
                 self.tell(|| format!("build {}", release.id.short()));
                 self.answer(name, life, wait, Event::Built { release: release.id, result });
             }
+            // Of one node among several.
+            Effect::Fetch { .. } | Effect::Share { .. } | Effect::FindBuilders { .. } => {
+                panic!("a node alone asks nobody: {effect:?}")
+            }
             Effect::RunReleaseSteps { release } => {
                 let bad = self.quality(name, &release.id) == Quality::BadReleaseStep;
                 let result = self.step_result(bad, Fault::BadReleaseStep, "Migrating failed");
@@ -118,7 +122,7 @@ impl World {
             return Ok(());
         }
         self.count(fault);
-        Err(Failure { why: why.into(), last_words: "no network".into() })
+        Err(Failure { why: why.into(), last_words: "no network".into(), ..Failure::default() })
     }
 
     fn await_healthy(&mut self, name: &ApplicationName, life: u64, id: IncarnationId) {

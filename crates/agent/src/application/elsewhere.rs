@@ -15,6 +15,8 @@ use crate::placement::Hold;
 pub(super) struct Elsewhere {
     claims: BTreeMap<(Place, NodeId), Claim>,
     pub live: BTreeSet<NodeId>,
+    /// Others lived at some time: they may come back.
+    pub met: bool,
     pub holder: Option<Holder>,
 }
 

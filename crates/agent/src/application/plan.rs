@@ -252,7 +252,10 @@ impl Plan {
 
     fn build(&mut self, app: &Application, now: Timestamp, release: &ReleaseId) {
         match app.builds.get(release) {
-            None => self.steps.push(Step::Build(release.clone())),
+            None => match app.artefact_until(release).filter(|until| *until > now) {
+                Some(until) => self.wait_until(until),
+                None => self.steps.push(Step::Build(release.clone())),
+            },
             Some(super::Build::Failed(history)) if history.not_before() <= now => {
                 self.steps.push(Step::Build(release.clone()));
             }

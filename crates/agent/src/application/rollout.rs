@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::application::RolloutMode;
-use model::{NodeId, ReleaseId, Rollout, RolloutPhase, Timestamp};
+use model::{NodeId, Release, ReleaseId, Rollout, RolloutPhase, Timestamp};
 
+use super::building::{Choice, NOWHERE};
 use super::plan::{DRAIN_MAX, LAUNCH_MAX, STOP_REPEAT, all_places, mode, stop_grace};
 use super::slot::{Place, Process};
 use super::{Application, Build, Effect, Failure};
@@ -31,6 +32,8 @@ pub const LAST_WORDS_BYTES_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Building,
+    /// What was built is made available to other nodes.
+    Sharing,
     Releasing,
     Starting,
 }
@@ -42,6 +45,10 @@ pub(super) struct Attempt {
     pub stage: Stage,
     /// When the stage began.
     pub since: Timestamp,
+    /// Where it is built.
+    pub choice: Choice,
+    /// What the build lacks here, until it is known who else could try.
+    pub lacking: Option<Failure>,
     pub exits: BTreeMap<Place, u32>,
     /// For whoever pushed; the first is enough, as all instances are alike.
     pub warning: Option<String>,
@@ -54,7 +61,17 @@ pub(super) struct Attempt {
 impl Attempt {
     fn new(target: ReleaseId, stage: Stage, now: Timestamp) -> Attempt {
         let (exits, failed) = (BTreeMap::new(), BTreeMap::new());
-        Attempt { target, stage, since: now, exits, warning: None, failed, failed_at: now }
+        Attempt {
+            target,
+            stage,
+            since: now,
+            choice: Choice::Made,
+            lacking: None,
+            exits,
+            warning: None,
+            failed,
+            failed_at: now,
+        }
     }
 }
 
@@ -103,6 +120,7 @@ impl Application {
             self.rollout = Some(Rollout { serving, coordinator: self.node.clone(), ..record });
             self.attempt = None;
             self.begin(now, Stage::Building);
+            self.open_choice();
         } else if record.coordinator != self.node {
             // A request says what serves as its command read it.
             if record.phase != RolloutPhase::Requested {
@@ -234,7 +252,17 @@ impl Application {
         self.note(format!("Rolling out {}", target.short()));
         self.attempt = Some(Attempt::new(target, stage, now));
         if stage == Stage::Building {
+            self.built_on(None);
             self.write_rollout(now, RolloutPhase::Building, None);
+        }
+    }
+
+    /// What was pushed here may be built elsewhere; what was handed to this node is built here.
+    fn open_choice(&mut self) {
+        let tried = self.rollout.as_ref().is_some_and(|rollout| !rollout.unable.is_empty());
+        let attempt = self.attempt.as_mut().filter(|a| a.target.node == self.node && !tried);
+        if let Some(attempt) = attempt {
+            attempt.choice = Choice::Open;
         }
     }
 
@@ -270,17 +298,17 @@ impl Application {
             self.hold_files(now);
         }
         match attempt.stage {
-            Stage::Building => match self.builds.get(&attempt.target) {
+            Stage::Building if attempt.choice != Choice::Made => {
+                return self.choose_builder(now, &release);
+            }
+            Stage::Building => match self.builds.get(&attempt.target).cloned() {
                 None => self.build(&attempt.target),
-                Some(Build::Done) if release.recipe.release.is_empty() => {
-                    self.enter_stage(now, Stage::Starting);
-                }
-                Some(Build::Done) => {
-                    self.enter_stage(now, Stage::Releasing);
-                    self.emit(Effect::RunReleaseSteps { release });
-                }
+                Some(Build::Done) if self.share(now, &release) => {}
+                Some(Build::Done) => self.release_or_start(now, release),
                 Some(Build::Running(_) | Build::Failed(_)) => return false,
             },
+            Stage::Sharing if !self.sharing_takes_too_long(now, attempt.since) => return false,
+            Stage::Sharing => self.release_or_start(now, release),
             Stage::Releasing => return false,
             Stage::Starting => {
                 if self.no_node_can(now, &release) {
@@ -308,7 +336,9 @@ impl Application {
                 }
                 self.attempt = None;
                 self.serving = Some(attempt.target.clone());
-                self.write_rollout(now, RolloutPhase::Done, attempt.warning);
+                let said: Vec<String> = attempt.warning.into_iter().chain(self.unable()).collect();
+                let said = (!said.is_empty()).then(|| said.join("; "));
+                self.write_rollout(now, RolloutPhase::Done, said);
                 self.note(format!("{} is serving", attempt.target.short()));
             }
         }
@@ -335,9 +365,11 @@ impl Application {
             return false;
         }
         let record = self.rollout.take().unwrap_or_else(|| Rollout::new(self.node.clone(), now));
-        self.rollout = Some(Rollout { target: Some(newest), ..record });
+        let unable = BTreeMap::new();
+        self.rollout = Some(Rollout { target: Some(newest), unable, ..record });
         self.unrequested = None;
         self.begin(now, Stage::Building);
+        self.open_choice();
         true
     }
 
@@ -357,13 +389,39 @@ impl Application {
         true
     }
 
+    fn release_or_start(&mut self, now: Timestamp, release: Release) {
+        if release.recipe.release.is_empty() {
+            return self.enter_stage(now, Stage::Starting);
+        }
+        self.enter_stage(now, Stage::Releasing);
+        self.emit(Effect::RunReleaseSteps { release });
+    }
+
+    pub(super) fn shared(
+        &mut self,
+        now: Timestamp,
+        release: &ReleaseId,
+        result: Result<(), String>,
+    ) {
+        let sharing = |a: &&Attempt| a.target == *release && a.stage == Stage::Sharing;
+        let release = self.releases.get(release).cloned();
+        let (Some(_), Some(release)) = (self.attempt.as_ref().filter(sharing), release) else {
+            return;
+        };
+        match result {
+            Ok(()) => self.built_on(Some(self.node.clone())),
+            Err(why) => self.note(format!("Other nodes build it themselves: {why}")),
+        }
+        self.release_or_start(now, release);
+    }
+
     fn enter_stage(&mut self, now: Timestamp, stage: Stage) {
         if let Some(attempt) = &mut self.attempt {
             attempt.stage = stage;
             attempt.since = now;
         }
         let phase = match stage {
-            Stage::Building => RolloutPhase::Building,
+            Stage::Building | Stage::Sharing => RolloutPhase::Building,
             Stage::Releasing => RolloutPhase::Releasing,
             Stage::Starting => RolloutPhase::Starting,
         };
@@ -389,7 +447,9 @@ impl Application {
             .as_ref()
             .is_some_and(|a| a.target == *release && a.stage != Stage::Releasing);
         if awaited {
-            self.fail_rollout(now, failure.why, &failure.last_words);
+            if !self.ask_others(now, &failure) {
+                self.fail_rollout(now, failure.why, &failure.last_words);
+            }
         } else {
             if self.is_placed() {
                 if self.followed() == Some(release) {
@@ -442,6 +502,10 @@ impl Application {
     pub(super) fn fail_rollout(&mut self, now: Timestamp, why: String, last_words: &str) {
         let Some(attempt) = self.attempt.take() else { return };
         let mut message = why;
+        // Where it was tried before, that may be what has to be mended.
+        if let Some(unable) = self.unable().filter(|_| !message.contains(NOWHERE)) {
+            message = format!("{message} ({unable})");
+        }
         let words = tail(last_words.trim_end(), LAST_WORDS_BYTES_MAX);
         if !words.is_empty() {
             message.push('\n');

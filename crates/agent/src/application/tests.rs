@@ -1,10 +1,11 @@
 //! The machine under a world in which everything works at once, except what a test breaks.
 
 use model::application::{ProcessSpec, RolloutMode};
+use model::instance::ProcessIdentity;
 use model::record::Unknown;
 use model::release::{ProcessRecipe, Recipe, Step};
 use model::value::ContentHash;
-use model::{InstanceState, RolloutPhase};
+use model::{InstanceState, ProcessType, RolloutPhase};
 
 use super::*;
 
@@ -113,7 +114,11 @@ impl World {
         match effect.clone() {
             Effect::Build { release } => {
                 let broken = self.broken.get(&release.id.number) == Some(&Broken::Build);
-                let failure = Failure { why: "No gem".into(), last_words: "bundler".into() };
+                let failure = Failure {
+                    why: "No gem".into(),
+                    last_words: "bundler".into(),
+                    ..Failure::default()
+                };
                 let result = if broken { Err(failure) } else { Ok(()) };
                 vec![Event::Built { release: release.id, result }]
             }
@@ -156,6 +161,10 @@ impl World {
             }
             Effect::Note(_) | Effect::Forget { .. } | Effect::PruneReleases { .. } => Vec::new(),
             Effect::WriteHolder(_) | Effect::Unfit | Effect::Fit => Vec::new(),
+            // Never of a node that runs everything itself.
+            Effect::Fetch { .. } | Effect::Share { .. } | Effect::FindBuilders { .. } => {
+                panic!("{effect:?}")
+            }
         }
     }
 

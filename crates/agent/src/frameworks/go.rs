@@ -1,7 +1,7 @@
 //! Go: the module's main package, built by the toolchain into one executable.
 
 use model::Recipe;
-use model::release::Step;
+use model::release::{Portable, Step};
 
 use super::{Framework, RecipeError, shell_word, sqlite, web_only};
 use crate::source::{SourceFile, SourceTree};
@@ -33,6 +33,7 @@ impl Framework for Go {
         let command = format!("{BUILD} -o .cortex-app {}", shell_word(&package));
         Ok(Recipe {
             build: vec![Step { name: "Building the Go program".into(), command }],
+            portable: Some(Portable::default()),
             processes: web_only("./.cortex-app".into(), None),
             persist: sqlite::named_in_code(tree, "*.go"),
             notes: super::port_note(tree, "*.go", "os.Getenv(\"PORT\")"),

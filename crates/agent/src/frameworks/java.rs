@@ -1,7 +1,7 @@
 //! Java by Maven: Spring Boot, Vert.x, Pekko and every other project whose pom.xml builds a server.
 
 use model::Recipe;
-use model::release::Step;
+use model::release::{Portable, Step};
 
 use super::{Framework, RecipeError, port_note, web_only};
 use crate::source::SourceTree;
@@ -62,6 +62,7 @@ impl Framework for Java {
         notes.retain(|_| !text.contains("spring-boot"));
         Ok(Recipe {
             build: vec![Step { name: "Building with Maven".into(), command: build }],
+            portable: Some(Portable::default()),
             processes: web_only(format!("java $JAVA_OPTS {start}"), None),
             notes,
             ..Recipe::default()

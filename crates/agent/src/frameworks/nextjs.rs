@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use model::Recipe;
-use model::release::{StaticMount, Step};
+use model::release::{Portable, StaticMount, Step};
 
 use super::node::Node;
 use super::{Framework, RecipeError, packages, web_only};
@@ -56,6 +56,8 @@ impl Framework for NextJs {
         let mut recipe = Recipe {
             environment: environment(),
             path: vec!["node_modules/.bin".into()],
+            // That is a link to this node's own.
+            portable: Some(Portable { without: vec![".next/cache".into()] }),
             ..Recipe::default()
         };
         match output(tree).as_deref() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::Recipe;
-use model::release::{StaticMount, Step};
+use model::release::{Portable, StaticMount, Step};
 use serde_json::Value;
 
 use super::{Framework, RecipeError, packages, shell_word, sqlite, web_only};
@@ -77,6 +77,7 @@ impl Framework for Node {
         }
         Ok(Recipe {
             build,
+            portable: Some(Portable::default()),
             processes,
             environment: BTreeMap::from([("NODE_ENV".into(), "production".into())]),
             path: vec!["node_modules/.bin".into()],

@@ -1,7 +1,7 @@
 //! PHP, by its own web server: one request at a time, so several instances.
 
 use model::Recipe;
-use model::release::Step;
+use model::release::{Portable, Step};
 
 use super::{Framework, RecipeError, shell_word, sqlite, web_only};
 use crate::source::SourceTree;
@@ -59,6 +59,7 @@ impl Framework for Php {
         let server = "php -d display_errors=0 -d log_errors=1 -d expose_php=0 -S \"$HOST:$PORT\"";
         Ok(Recipe {
             build,
+            portable: Some(Portable::default()),
             processes: web_only(format!("{server} -t {root} .cortex-router.php"), Some(1)),
             persist: sqlite::named_in_code(tree, "*.php"),
             ..Recipe::default()

@@ -2,7 +2,7 @@
 //! cache; the executable is copied into the release.
 
 use model::Recipe;
-use model::release::Step;
+use model::release::{Portable, Step};
 
 use super::{Framework, RecipeError, port_note, shell_word, sqlite, web_only};
 use crate::procfile::PROCFILE;
@@ -49,6 +49,7 @@ impl Framework for Rust {
         let command = format!("{BUILD}{arguments} && {copy}");
         Ok(Recipe {
             build: vec![Step { name: "Building the Rust program".into(), command }],
+            portable: Some(Portable::default()),
             processes,
             persist: sqlite::named_in_code(tree, "*.rs"),
             notes: port_note(tree, "*.rs", "std::env::var(\"PORT\")"),

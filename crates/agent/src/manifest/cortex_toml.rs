@@ -28,6 +28,7 @@ struct File {
     #[serde(default)]
     domains: Vec<String>,
     build: Option<Vec<String>>,
+    portable: Option<bool>,
     release: Option<Vec<String>>,
     #[serde(default)]
     persist: Vec<String>,
@@ -88,6 +89,9 @@ struct Health {
 struct Limits {
     memory: Option<String>,
     concurrency: Option<u32>,
+    build_memory: Option<String>,
+    build_cores: Option<u32>,
+    build_time: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -132,14 +136,18 @@ fn validate(file: File) -> Result<Manifest, String> {
         environment: environment(file.env)?,
         processes: processes(file.processes)?,
         build: commands("build", file.build)?,
+        portable: file.portable,
         release: commands("release", file.release)?,
         persist: file.persist.iter().map(|path| relative_path(path)).collect::<Result<_, _>>()?,
         persist_shared: file.persist_shared,
         statics: file.statics.into_iter().map(static_mount).collect::<Result<_, _>>()?,
         cron: super::cron::validate(file.cron)?,
         health: health(file.health)?,
-        memory_bytes: file.limits.memory.map(|text| memory(&text)).transpose()?,
+        memory_bytes: memory("limits.memory", file.limits.memory)?,
         concurrency: concurrency("limits.concurrency", file.limits.concurrency)?,
+        build_memory_bytes: memory("limits.build_memory", file.limits.build_memory)?,
+        build_cores: build_cores(file.limits.build_cores)?,
+        build_time_ms: duration("limits.build_time", file.limits.build_time)?,
         rollout: file.rollout,
         balance: file.balance,
         stop_grace_ms: duration("stop_grace", file.stop_grace)?,
@@ -276,8 +284,18 @@ fn duration(key: &str, text: Option<String>) -> Result<Option<u64>, String> {
     }
 }
 
-fn memory(text: &str) -> Result<u64, String> {
-    let (number, unit) = split_unit(text);
+fn build_cores(cores: Option<u32>) -> Result<Option<u32>, String> {
+    match cores {
+        Some(0) => {
+            Err("limits.build_cores must be 1 or more; leave it out for half of them".into())
+        }
+        cores => Ok(cores),
+    }
+}
+
+fn memory(key: &str, text: Option<String>) -> Result<Option<u64>, String> {
+    let Some(text) = text else { return Ok(None) };
+    let (number, unit) = split_unit(&text);
     let factor = match unit.to_ascii_lowercase().as_str() {
         "k" | "kb" | "kib" => 1 << 10,
         "m" | "mb" | "mib" => 1 << 20,
@@ -285,9 +303,9 @@ fn memory(text: &str) -> Result<u64, String> {
         _ => 0,
     };
     match number.and_then(|number| number.checked_mul(factor)) {
-        Some(bytes) if bytes >= MEMORY_BYTES_MIN => Ok(bytes),
+        Some(bytes) if bytes >= MEMORY_BYTES_MIN => Ok(Some(bytes)),
         _ => Err(format!(
-            "limits.memory: '{}' is no size of at least 4 MB; write '512MB' or '1GB'",
+            "{key}: '{}' is no size of at least 4 MB; write '512MB' or '1GB'",
             text.escape_debug()
         )),
     }

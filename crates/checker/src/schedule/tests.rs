@@ -132,3 +132,20 @@ fn probes_at_once_are_bounded_and_lost_reports_are_made_up_for() {
     }
     assert!(started.len() > PROBES_AT_ONCE_MAX, "{}", started.len());
 }
+
+/// Not to reach the node of an instance is no news of the instance.
+#[test]
+fn silence_is_no_verdict_and_takes_back_what_was_said() {
+    let mut bench = Bench::new();
+    bench.handle(Event::Target(instance(1), Some(target(1))));
+    for _ in 0..10 {
+        assert_eq!(bench.probe(Outcome::Unreached), []);
+    }
+    bench.probe(absent());
+    assert_eq!(bench.probe(Outcome::Unreached), [], "what was counted before is forgotten");
+    bench.probe(absent());
+    assert_eq!(health(&bench.probe(absent())), Some(Health::Gone));
+    let effects = bench.probe(Outcome::Unreached);
+    assert_eq!(effects, [Effect::WriteVerdict { instance: instance(1), verdict: None }]);
+    assert_eq!(bench.probe(Outcome::Unreached), []);
+}

@@ -15,11 +15,11 @@ use model::{key, record};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 
-use super::AgentContext;
 use super::launcher::{Held, Purpose};
 use super::placing::{Assignments, Placing};
 use super::ready::{Readiness, await_healthy};
 use super::registry::Stopping;
+use super::{AgentContext, builders};
 use crate::driver::{Shell, drive};
 use crate::store::{Value, readable};
 
@@ -186,6 +186,10 @@ fn event_of(context: &AgentContext, key: &Key, value: Option<&Value>) -> Option<
         TypedKey::Release(_, id) => Some(Event::Release(id, present(key, value)?)),
         TypedKey::Rollout(_) => Some(Event::Rollout(present(key, value)?)),
         TypedKey::Holder(_) => Some(Event::Holder(present(key, value)?)),
+        TypedKey::Artefact(_, release, builder, platform) => {
+            let fits = value.map(|_| builders::are_alike(&platform, &context.platform));
+            Some(Event::Artefact { release, builder, fits })
+        }
         TypedKey::Claim(instance, node) if node != context.node => {
             Some(Event::Other(instance, node, present::<Claim>(key, value)?))
         }
@@ -369,6 +373,24 @@ impl Shell for ActorShell {
             Effect::Build { release } => self.spawn(async move {
                 let result = context.preparer.build(&name, &release).await;
                 Some(Event::Built { release: release.id, result })
+            }),
+            Effect::Fetch { release, builder } => self.spawn(async move {
+                let (preparer, platform) = (&context.preparer, &context.platform);
+                let result = preparer.fetch(&name, &release, &builder, platform).await;
+                let result = result.map_err(|error| format!("{error:#}"));
+                Some(Event::Fetched { release: release.id, result })
+            }),
+            Effect::Share { release } => self.spawn(async move {
+                let result = context.preparer.share(&name, &release, &context.platform).await;
+                let result = result.map_err(|error| format!("{error:#}"));
+                Some(Event::Shared { release: release.id, result })
+            }),
+            Effect::FindBuilders { release } => self.spawn(async move {
+                let found = builders::candidates(&*context.store, &context.platform).await;
+                let found = found.inspect_err(|error| {
+                    tracing::warn!(application = %name, %error, "agent.no_candidates");
+                });
+                Some(Event::Builders { release, candidates: found.unwrap_or_default() })
             }),
             Effect::RunReleaseSteps { release } => self.spawn(async move {
                 let result = context.preparer.release_steps(&name, &release).await;

@@ -25,6 +25,20 @@ pub struct LaunchSpec {
     /// Output goes here, a time before each line; rotated by the shim.
     pub log: PathBuf,
     pub port: Option<u16>,
+    /// None: as much as the machine has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap: Option<Cap>,
+}
+
+/// The most that a process and everything below it may take of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cap {
+    /// Above it the whole tree is stopped.
+    pub memory_bytes: u64,
+    /// Likewise.
+    pub processes: u32,
+    /// They run on no more than so many.
+    pub cores: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

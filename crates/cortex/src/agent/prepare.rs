@@ -2,6 +2,8 @@
 //! the steps, and says how its processes are launched. Every part is safe to repeat: a node that
 //! was killed half-way starts over.
 
+mod artefact;
+mod caps;
 mod environment;
 mod persist;
 mod prune;
@@ -14,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use agent::application::{Failure, IncarnationId};
 use anyhow::Context;
+use model::value::ContentHash;
 use model::{ApplicationName, NodeId, ProcessType, Release, ReleaseId, TypedKey};
 
 use super::launcher::{LaunchSpec, Launcher, Purpose};
@@ -80,14 +83,8 @@ impl Preparer {
         }
         let _slot = self.builds.acquire().await;
         self.unpack(application, release, &directory).await.map_err(failure("unpacking"))?;
-        for (number, step) in release.recipe.build.iter().enumerate() {
-            self.step(application, release, step, &format!("build-{number}")).await?;
-        }
-        let boot = boot_id()
-            .and_then(|boot| std::fs::write(&mark, &boot).map(|()| boot))
-            .context("the build's mark cannot be set")
-            .map_err(failure("finishing the build"))?;
-        make_durable(mark, boot);
+        self.steps(application, release, "build", &release.recipe.build).await?;
+        set_mark(mark).map_err(failure("finishing the build"))?;
         self.prune_caches(application).await;
         Ok(())
     }
@@ -100,10 +97,7 @@ impl Preparer {
     ) -> Result<(), Failure> {
         let turn = self.turn(application, &release.id);
         let _turn = turn.lock().await;
-        for (number, step) in release.recipe.release.iter().enumerate() {
-            self.step(application, release, step, &format!("release-{number}")).await?;
-        }
-        Ok(())
+        self.steps(application, release, "release", &release.recipe.release).await
     }
 
     /// Those that nobody holds any more go here, so that there are as many as releases in work.
@@ -139,6 +133,7 @@ impl Preparer {
             environment,
             log: self.layout.instance_log(&id.instance),
             port,
+            cap: None,
         })
     }
 
@@ -157,6 +152,7 @@ impl Preparer {
             environment: self.environment(application, release).await?,
             log: self.layout.logs(application).join(format!("{task}.log")),
             port: None,
+            cap: None,
         })
     }
 
@@ -170,14 +166,25 @@ impl Preparer {
         let entry = self.store.lookup(&key).await?;
         let source = entry.context("the source is not in the store any more: push again")?.value;
         let source = source.here().await?;
+        self.unpack_value(application, release, directory, source, release.source).await
+    }
+
+    /// `archive` is on this node.
+    async fn unpack_value(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+        directory: &Path,
+        archive: Value,
+        expected: ContentHash,
+    ) -> anyhow::Result<()> {
         let persist = self.layout.persist(application);
         let (directory, paths) = (directory.to_path_buf(), release.recipe.persist.clone());
-        let expected = release.source;
         tokio::task::spawn_blocking(move || {
             start_over(&directory)?;
-            match source {
+            match archive {
                 Value::Inline(bytes) => unpack::unpack(&bytes[..], expected, &directory)?,
-                Value::Away { .. } => anyhow::bail!("the source is not on this node yet"),
+                Value::Away { .. } => anyhow::bail!("its bytes are not on this node yet"),
                 Value::File { path, hash, size } => {
                     let file = std::fs::File::open(&path)
                         .with_context(|| format!("{} cannot be opened", path.display()))?;
@@ -203,6 +210,15 @@ fn is_built(directory: &Path, mark: &Path) -> bool {
     let Ok(text) = std::fs::read_to_string(mark) else { return false };
     let of_this_boot = boot_id().is_ok_and(|boot| text.split(' ').next() == Some(&boot));
     directory.is_dir() && (of_this_boot || text.ends_with(DURABLE))
+}
+
+/// It is built whole.
+fn set_mark(mark: PathBuf) -> anyhow::Result<()> {
+    let boot = boot_id()
+        .and_then(|boot| std::fs::write(&mark, &boot).map(|()| boot))
+        .context("the build's mark cannot be set")?;
+    make_durable(mark, boot);
+    Ok(())
 }
 
 /// In the background: nobody who pushes waits for a slow disk.
@@ -237,7 +253,7 @@ fn start_over(directory: &Path) -> anyhow::Result<()> {
 }
 
 fn failure(doing: &'static str) -> impl Fn(anyhow::Error) -> Failure {
-    move |error| Failure { why: format!("{doing} failed: {error:#}"), last_words: String::new() }
+    move |error| Failure { why: format!("{doing} failed: {error:#}"), ..Failure::default() }
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ fn context_with(directory: &Path, launcher: Arc<FakeLauncher>) -> Arc<AgentConte
     Arc::new(AgentContext {
         store,
         node,
+        platform: String::new(),
         clock,
         faults: Faults::default(),
         launcher,

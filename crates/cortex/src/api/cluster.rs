@@ -1,5 +1,7 @@
 //! The cluster as the store keeps it: its members, invitations, and what a person may decide.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -33,15 +35,21 @@ pub async fn status(State(api): State<Shared>) -> Result<Json<ClusterStatus>, Pr
 struct Invite {
     #[serde(default)]
     address: Option<String>,
+    /// How long it holds; none for as long as one may.
+    #[serde(default)]
+    seconds: Option<u64>,
 }
 
 pub async fn invite(State(api): State<Shared>, body: Bytes) -> Result<Json<Invitation>, Problem> {
-    let Invite { address } = if body.is_empty() { Invite::default() } else { parse(&body)? };
-    let token = peers(&api)?.invite(address).await.map_err(failed("not_invited"))?;
+    let Invite { address, seconds } =
+        if body.is_empty() { Invite::default() } else { parse(&body)? };
+    let age_max = seconds.map_or(INVITATION_AGE_MAX, Duration::from_secs);
+    let age_max = age_max.min(INVITATION_AGE_MAX);
+    let token = peers(&api)?.invite(address, age_max).await.map_err(failed("not_invited"))?;
     Ok(Json(Invitation {
         invitation: token.to_string(),
         address: token.address,
-        expires_at: records::rfc3339(api.now().after(INVITATION_AGE_MAX)),
+        expires_at: records::rfc3339(api.now().after(age_max)),
     }))
 }
 

@@ -1,13 +1,14 @@
 //! How a release gets on, as a stream of JSON lines: phases from the store, output of its steps
 //! from its log. Ends with the rollout.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use model::{ApplicationName, Prefix, ReleaseId, RolloutPhase, TypedKey};
+use model::{ApplicationName, NodeId, Prefix, ReleaseId, Rollout, RolloutPhase, TypedKey};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -36,7 +37,8 @@ pub async fn stream(
     let watch = api.store.watch(Prefix::from(key), None).await?;
     let log = Follower::from_start(api.layout.build_log(&app.name, &id), "build".into());
     let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
-    let reporter = Reporter { api, name, id, log, shown: None, sender };
+    let unable = BTreeSet::new();
+    let reporter = Reporter { api, name, id, log, shown: None, unable, builder: None, sender };
     tokio::spawn(async move { reporter.run(watch).await });
     Ok(ndjson(receiver))
 }
@@ -58,6 +60,10 @@ struct Reporter {
     id: ReleaseId,
     log: Follower,
     shown: Option<RolloutPhase>,
+    /// Nodes that were said to be unable to build it.
+    unable: BTreeSet<NodeId>,
+    /// The other node that was said to build it.
+    builder: Option<NodeId>,
     sender: mpsc::Sender<Progress>,
 }
 
@@ -118,6 +124,7 @@ impl Reporter {
             let phase = records::phase_word(rollout.phase).to_string();
             self.send(Progress::Phase { phase }).await?;
         }
+        self.report_builder(rollout).await?;
         match rollout.phase {
             RolloutPhase::Done => {
                 self.await_router(&app.name).await;
@@ -132,6 +139,23 @@ impl Reporter {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The output of another node's steps stays there; its end comes with a failure.
+    async fn report_builder(&mut self, rollout: &Rollout) -> Result<(), Ended> {
+        for (node, why) in &rollout.unable {
+            if self.unable.insert(node.clone()) {
+                let text = format!("Node {node} cannot build it: {why}");
+                self.send(Progress::Line { text }).await?;
+            }
+        }
+        let builder = &rollout.coordinator;
+        let elsewhere = rollout.phase == RolloutPhase::Building && *builder != self.api.node;
+        if elsewhere && self.builder.as_ref() != Some(builder) {
+            self.builder = Some(builder.clone());
+            self.send(Progress::Line { text: format!("On node {builder}") }).await?;
+        }
+        Ok(())
     }
 
     /// Who is told that a release serves gets its answers, and not those of the one before.

@@ -72,6 +72,8 @@ pub async fn make(api: &Api, app: &mut Application, draft: Draft) -> Result<Rele
     rollout.phase = RolloutPhase::Requested;
     rollout.coordinator = coordinator;
     rollout.message = None;
+    rollout.built_on = None;
+    rollout.unable.clear();
     rollout.changed_at = api.now();
     records::write(store, TypedKey::Rollout(app.name.clone()), &rollout).await?;
     app.rollout = Some(rollout);
@@ -106,9 +108,6 @@ async fn next_number(api: &Api, app: &Application) -> Result<u64, Problem> {
 /// Never removes what serves or what is being rolled out.
 async fn prune(api: &Api, app: &mut Application) -> Result<(), Problem> {
     let excess = app.releases.len().saturating_sub(RELEASES_KEPT);
-    if excess == 0 {
-        return Ok(());
-    }
     let rollout = app.rollout.as_ref();
     let in_use: BTreeSet<ReleaseId> = rollout
         .into_iter()
@@ -126,6 +125,8 @@ async fn prune(api: &Api, app: &mut Application) -> Result<(), Problem> {
     let is_stale = |key: &Key| match TypedKey::parse(key) {
         Some(TypedKey::Release(_, id) | TypedKey::ConfigAt(_, id)) => removed.contains(&id),
         Some(TypedKey::Source(_, hash)) => !sources.contains(&hash),
+        // Nobody will start an older one again: a rollback makes a release of its own.
+        Some(TypedKey::Artefact(_, id, ..)) => !in_use.contains(&id),
         _ => false,
     };
     let keys = api.store.keys(&model::key::application_prefix(&app.name)).await?;

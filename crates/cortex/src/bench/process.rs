@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -40,6 +40,16 @@ pub fn on_loopback(port: u16) -> SocketAddr {
 pub fn free_port() -> anyhow::Result<u16> {
     let listener = TcpListener::bind(on_loopback(0)).context("no port is free on loopback")?;
     Ok(listener.local_addr()?.port())
+}
+
+/// What it printed, once it has succeeded.
+pub fn output_of(command: &mut Command) -> anyhow::Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("{name} cannot be started"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name} failed, {}: {text}{errors}", output.status);
+    Ok(text)
 }
 
 /// Stopped when it is dropped, with its children.

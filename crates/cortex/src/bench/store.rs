@@ -11,7 +11,6 @@ mod ratios;
 mod replication;
 mod report;
 mod site;
-mod statistics;
 mod table;
 mod thesis;
 

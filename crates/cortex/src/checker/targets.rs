@@ -42,7 +42,7 @@ impl Targets {
 
     /// The newest ready incarnation: older ones are on their way out, a starting one is the
     /// agent's to watch.
-    fn target(&self, instance: &InstanceId, claim: &Claim) -> Option<Target> {
+    pub fn target(&self, instance: &InstanceId, claim: &Claim) -> Option<Target> {
         let ready =
             claim.incarnations.iter().rev().find(|one| one.state == InstanceState::Ready)?;
         let key = (instance.application.clone(), ready.release.clone());

@@ -1,5 +1,7 @@
 //! Shows a rollout while it happens, as every command does that makes a release.
 
+use anyhow::Context;
+
 use super::{Exit, Session, output};
 use crate::api::wire::{Progress, Released};
 use crate::client::encode;
@@ -35,8 +37,16 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
         encode(&released.application),
         encode(&released.id)
     );
-    let mut lines = session.client.lines(&path).await?;
-    while let Some(progress) = lines.next::<Progress>().await? {
+    let lost = || {
+        let app = &released.application;
+        format!(
+            "nothing more is heard of {}; its rollout goes on, on another node if this one is \
+             lost: `cortex releases -a {app}`, on any of them, says how it ends",
+            released.release
+        )
+    };
+    let mut lines = session.client.lines(&path).await.with_context(lost)?;
+    while let Some(progress) = lines.next::<Progress>().await.with_context(lost)? {
         match progress {
             Progress::Phase { phase } => {
                 if let Some(heading) = heading(&phase, released) {
@@ -58,7 +68,7 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
             }
         }
     }
-    anyhow::bail!("the node went away; the rollout goes on when it is back")
+    Err(anyhow::anyhow!("the node went away").context(lost()))
 }
 
 fn heading(phase: &str, released: &Released) -> Option<String> {

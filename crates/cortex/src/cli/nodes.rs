@@ -34,6 +34,9 @@ enum Action {
         /// Where the new node finds this one, if not where this one thinks it is
         #[arg(long, value_name = "HOST:PORT")]
         address: Option<String>,
+        /// How long it holds [default: an hour, which is the longest]
+        #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        seconds: Option<u64>,
         #[command(flatten)]
         json: Json,
     },
@@ -69,7 +72,9 @@ impl Nodes {
         match self.action {
             None => list(session, self.json).await,
             Some(Action::List { json }) => list(session, json).await,
-            Some(Action::Invite { address, json }) => invite(session, address, json).await,
+            Some(Action::Invite { address, seconds, json }) => {
+                invite(session, address, seconds, json).await
+            }
             Some(Action::Drain { node, no_wait, wait: _ }) => drain(session, &node, !no_wait).await,
             Some(Action::Activate { node }) => activate(session, &node).await,
             Some(Action::Remove { node, force }) => remove(session, &node, force).await,
@@ -148,15 +153,21 @@ fn cells(row: &NodeRow) -> Vec<String> {
     ]
 }
 
-async fn invite(session: &Session, address: Option<String>, json: Json) -> anyhow::Result<()> {
-    let body = json!({ "address": address });
+async fn invite(
+    session: &Session,
+    address: Option<String>,
+    seconds: Option<u64>,
+    json: Json,
+) -> anyhow::Result<()> {
+    let body = json!({ "address": address, "seconds": seconds });
     let made: Invitation = session.client.post("/v1/cluster/invitations", &body).await?;
     if json.json {
         return output::json(&made);
     }
     output::print(&format!("cortex up --join {}", made.invitation))?;
+    let length = seconds.map_or_else(|| "an hour".to_owned(), |seconds| format!("{seconds} s"));
     output::say(&format!(
-        "Paste this line on the new machine. It lets one node in, once, until {} (an hour from \
+        "Paste this line on the new machine. It lets one node in, once, until {} ({length} from \
          now), and only while this node runs.",
         made.expires_at
     ));

@@ -66,6 +66,15 @@ pub struct Up {
     /// Let tests make parts fail
     #[arg(long, hide = true)]
     fail_points: bool,
+    /// Seconds by which tests make this node's clock wrong
+    #[arg(
+        long,
+        hide = true,
+        requires = "fail_points",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    clock_off: i64,
     /// Set by --detach for the process it starts
     #[arg(long, hide = true)]
     detached: bool,
@@ -123,6 +132,7 @@ impl Up {
             threads: self.threads.map(usize::from),
             load: self.load,
             fail_points: self.fail_points,
+            clock_off: self.clock_off,
             search_path: std::env::var("PATH").unwrap_or_default(),
             listeners: Arc::default(),
         }

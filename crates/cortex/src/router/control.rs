@@ -36,7 +36,7 @@ const PORT_RETRY: Duration = Duration::from_secs(2);
 /// Runs until the store stops.
 pub async fn run(shared: Arc<Shared>, store: SharedStore) -> anyhow::Result<()> {
     let (sender, mut changes) = mpsc::channel(CHANGES_MAX);
-    let watching = watch(store.clone(), prefixes(&shared.node), sender);
+    let watching = watch(store.clone(), prefixes(), sender);
     let mut down = shared.peers.get().map(|peers| peers.down());
     let mut control = Control {
         book: Book::new(shared.node.clone()),
@@ -174,7 +174,7 @@ impl Control {
     async fn read_all(&mut self) -> anyhow::Result<BTreeSet<ApplicationName>> {
         let mut affected: BTreeSet<_> = self.live().applications.keys().cloned().collect();
         self.book = Book::new(self.shared.node.clone());
-        for prefix in prefixes(&self.shared.node) {
+        for prefix in prefixes() {
             for entry in self.store.prefix(&prefix).await? {
                 affected.extend(self.note(&entry.key, Some(&entry.value)));
             }

@@ -17,8 +17,8 @@ use anyhow::Context;
 use rustix::pipe::PipeFlags;
 use serde::{Deserialize, Serialize};
 
-use super::{EXEC, OWN_BINARY, OWN_NAME};
-use crate::agent::launcher::{LaunchSpec, Purpose};
+use super::{EXEC, OWN_BINARY, OWN_NAME, cap};
+use crate::agent::launcher::{Cap, LaunchSpec, Purpose};
 
 /// A program on a file system that hangs is given up on.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,6 +38,7 @@ struct Program {
     directory: PathBuf,
     environment: BTreeMap<String, String>,
     task: bool,
+    cap: Option<Cap>,
 }
 
 pub struct Started {
@@ -75,6 +76,7 @@ fn hand_over(stream: &mut UnixStream, spec: LaunchSpec) -> anyhow::Result<()> {
         argv: spec.argv,
         directory: spec.directory,
         environment: spec.environment,
+        cap: spec.cap,
     };
     stream.set_read_timeout(Some(EXEC_TIMEOUT))?;
     stream.set_write_timeout(Some(EXEC_TIMEOUT))?;
@@ -111,6 +113,9 @@ fn prepare_and_exec(shim: &mut UnixStream) -> anyhow::Result<Never> {
     raise_oom_score(if program.task { TASK_OOM_SCORE } else { INSTANCE_OOM_SCORE });
     if program.task {
         yield_to_others();
+    }
+    if let Some(cap) = &program.cap {
+        cap::apply(cap);
     }
     let (name, arguments) =
         program.argv.split_first().context("the command is empty: nothing to run")?;

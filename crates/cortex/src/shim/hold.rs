@@ -14,6 +14,7 @@ use model::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitStatus};
 
+use super::cap::Watch;
 use super::child;
 use super::connection::Connection;
 use super::log::{FILE_BYTES_MAX, LogFile};
@@ -108,6 +109,8 @@ struct Running {
     started: Instant,
     lease: Lease,
     lease_over: bool,
+    watch: Option<Watch>,
+    over_cap: Option<String>,
     stopping: Option<Stopping>,
 }
 
@@ -163,7 +166,7 @@ impl Shim {
             Phase::Running(running) => match &running.stopping {
                 // Nothing wakes the loop when the main process ends, or it has.
                 None if running.main_end.is_none() => now + STOP_CHECK_INTERVAL,
-                None => running.lease_end().map_or(self.check_at, |end| end.min(self.check_at)),
+                None => running.next_look(self.check_at),
                 Some(Stopping { kill_interval: Some(interval), .. }) => now + *interval,
                 Some(Stopping { kill_at, .. }) => (*kill_at).min(now + STOP_CHECK_INTERVAL),
             },
@@ -257,7 +260,7 @@ impl Shim {
             // A missing log is no reason not to serve; its lines are counted as lost.
             let _ = fs::create_dir_all(directory);
         }
-        let (purpose, port) = (spec.purpose.clone(), spec.port);
+        let (purpose, port, cap) = (spec.purpose.clone(), spec.port, spec.cap);
         let log = LogFile::new(spec.log.clone(), FILE_BYTES_MAX);
         let started = child::start(spec)?;
         let pid = started.child.id();
@@ -283,6 +286,8 @@ impl Shim {
             started: Instant::now(),
             lease: Lease::new(lease_ms.map(Duration::from_millis), Timestamp(0)),
             lease_over: false,
+            watch: cap.map(|cap| Watch::new(cap, Instant::now())),
+            over_cap: None,
             stopping: None,
         };
         if let Err(error) = written {
@@ -392,6 +397,12 @@ impl Running {
         self.started.checked_add(Duration::from_millis(end.0))
     }
 
+    /// When something may have to be done, at the latest at `limit`.
+    fn next_look(&self, limit: Instant) -> Instant {
+        let watch = self.watch.as_ref().map(Watch::next);
+        self.lease_end().into_iter().chain(watch).fold(limit, Instant::min)
+    }
+
     /// A shorter grace than before counts; a longer one does not.
     fn stop(&mut self, grace: Duration) {
         let kill_at = Instant::now() + grace;
@@ -426,6 +437,13 @@ impl Running {
             self.lease_over = true;
             self.stop(LEASE_GRACE);
         }
+        if self.stopping.is_none()
+            && let Some(excess) = self.watch.as_mut().and_then(|watch| watch.look(now))
+        {
+            self.over_cap = Some(excess);
+            // It grows while it is asked to end.
+            self.stop(Duration::ZERO);
+        }
         if let Some(stopping) = &mut self.stopping
             && now >= stopping.kill_at
         {
@@ -444,6 +462,8 @@ impl Running {
         let mut how = self.status.map_or_else(|| "ended".to_owned(), tree::describe);
         if lease_over {
             how.push_str(", stopped by its shim: the node was away for longer than the lease");
+        } else if let Some(excess) = &self.over_cap {
+            how = format!("stopped by its shim, as it {excess}");
         } else if !killed_here
             && self.status.and_then(|status| status.terminating_signal()) == Some(9)
         {
@@ -455,6 +475,7 @@ impl Running {
             success: self.status.and_then(|status| status.exit_status()) == Some(0),
             last_words: self.output.finish(),
             lease_over,
+            over_cap: self.over_cap,
             ended_at: Timestamp(now_ms()),
             holding: self.holding,
         }

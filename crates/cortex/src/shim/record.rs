@@ -48,6 +48,9 @@ pub struct Ended {
     /// The shim stopped it by itself, as the node stayed away.
     #[serde(default)]
     pub lease_over: bool,
+    /// The shim stopped it by itself, as it took more than its cap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_cap: Option<String>,
     pub ended_at: Timestamp,
 }
 
@@ -58,6 +61,7 @@ impl Ended {
             success: self.success,
             last_words: self.last_words.clone(),
             lease_over: self.lease_over,
+            over_cap: self.over_cap.clone(),
         }
     }
 }

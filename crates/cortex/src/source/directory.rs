@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use ignore::{DirEntry, WalkBuilder};
-use tar::{Builder, EntryType, Header};
+use tar::{Builder, EntryType};
+
+use super::header;
 
 /// Heroku's and ours, in the format of `.gitignore`, which is honoured too.
 const IGNORE_FILES: &[&str] = &[".slugignore", ".cortexignore"];
@@ -83,17 +85,6 @@ fn append(
     }
     // Sockets, pipes and devices belong to something that runs here: they are no source.
     Ok(())
-}
-
-fn header(kind: EntryType, mode: u32, size: u64) -> Header {
-    let mut header = Header::new_gnu();
-    header.set_entry_type(kind);
-    header.set_mode(mode);
-    header.set_size(size);
-    header.set_mtime(0);
-    header.set_uid(0);
-    header.set_gid(0);
-    header
 }
 
 fn link_target(root: &Path, link: &Path) -> anyhow::Result<PathBuf> {

@@ -24,7 +24,7 @@ use super::open::Options;
 use super::recovery::Recovered;
 use super::replication::Replication;
 use super::reply::Reply;
-use super::seat::Seat;
+use super::seat::{Seat, unhurried_max};
 use super::shared::{Found, Shared, key_of, locked};
 use super::values::{ValueFiles, ValueWriter, blocking};
 use super::{
@@ -77,8 +77,8 @@ impl LocalStore {
         }
         let machine = StoreMachine::new(&node, now, past, cluster);
         let shared = Arc::new(Shared::new(machine, log.segments().clone(), values, node));
-        let (commands, received) = mailbox();
         let few_cores = options.few_cores;
+        let (commands, received) = mailbox(unhurried_max(few_cores));
         let committer =
             Committer::new(shared.clone(), log, clock, dir, options, recovered.snapshot, lock);
         let seat = Arc::new(Seat::new(shared.clone(), received, committer, clock, few_cores));

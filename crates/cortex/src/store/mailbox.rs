@@ -5,9 +5,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// So many are due in any case: a batch for which one wait for the disk costs each of them little.
-const UNHURRIED_MAX: usize = 1024;
-
 struct State<T> {
     waiting: VecDeque<T>,
     /// What waits need not wait any longer.
@@ -17,6 +14,8 @@ struct State<T> {
     wanted: usize,
     senders: usize,
     closed: bool,
+    /// So many are due in any case.
+    unhurried_max: usize,
 }
 
 struct Mailbox<T> {
@@ -53,9 +52,17 @@ pub struct Closed;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Deserted;
 
-pub fn mailbox<T>() -> (Sender<T>, Receiver<T>) {
-    let waiting = VecDeque::new();
-    let state = State { waiting, due: false, asleep: false, wanted: 0, senders: 1, closed: false };
+/// What is left there unhurriedly is due once there are `unhurried_max` of it.
+pub fn mailbox<T>(unhurried_max: usize) -> (Sender<T>, Receiver<T>) {
+    let state = State {
+        waiting: VecDeque::new(),
+        due: false,
+        asleep: false,
+        wanted: 0,
+        senders: 1,
+        closed: false,
+        unhurried_max,
+    };
     let mailbox = Arc::new(Mailbox { state: Mutex::new(state), woken: Condvar::new() });
     (Sender(mailbox.clone()), Receiver(mailbox))
 }
@@ -84,7 +91,7 @@ impl<T> Sender<T> {
             return Err(Closed);
         }
         state.waiting.push_back(command);
-        state.due |= due || state.waiting.len() >= UNHURRIED_MAX;
+        state.due |= due || state.waiting.len() >= state.unhurried_max;
         if state.due {
             self.0.wake(state);
         }
@@ -187,12 +194,13 @@ impl<T> Drop for Receiver<T> {
 mod tests {
     use super::*;
 
+    const ENOUGH: usize = 100;
     const SOON: Duration = Duration::from_millis(1);
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
     fn what_is_left_waits_for_the_word() {
-        let (sender, receiver) = mailbox();
+        let (sender, receiver) = mailbox(ENOUGH);
         sender.leave(1).unwrap();
         sender.leave(2).unwrap();
         let waiting = std::thread::spawn(move || (receiver.await_due(LONG, None), receiver));
@@ -211,15 +219,15 @@ mod tests {
 
     #[test]
     fn one_batch_needs_no_word() {
-        let (sender, receiver) = mailbox();
-        (0..UNHURRIED_MAX).for_each(|n| sender.leave(n).unwrap());
+        let (sender, receiver) = mailbox(ENOUGH);
+        (0..ENOUGH).for_each(|n| sender.leave(n).unwrap());
         assert_eq!(receiver.await_due(LONG, None), Ok(()));
-        assert_eq!(receiver.take(UNHURRIED_MAX).len(), UNHURRIED_MAX);
+        assert_eq!(receiver.take(ENOUGH).len(), ENOUGH);
     }
 
     #[test]
     fn who_is_roused_finds_what_there_is() {
-        let (sender, receiver) = mailbox::<u8>();
+        let (sender, receiver) = mailbox::<u8>(ENOUGH);
         receiver.rouse();
         assert_eq!(receiver.await_due(LONG, None), Ok(()));
         assert!(receiver.take(9).is_empty());
@@ -228,7 +236,7 @@ mod tests {
 
     #[test]
     fn both_ends_hear_of_the_end_of_the_other() {
-        let (sender, receiver) = mailbox();
+        let (sender, receiver) = mailbox(ENOUGH);
         let other = sender.clone();
         other.leave(1).unwrap();
         drop(other);
@@ -239,7 +247,7 @@ mod tests {
         drop(sender);
         waiting.join().unwrap();
 
-        let (sender, receiver) = mailbox();
+        let (sender, receiver) = mailbox(ENOUGH);
         let unheard = Arc::new(());
         sender.send(unheard.clone()).unwrap();
         drop(receiver);

@@ -25,6 +25,7 @@ pub mod tls;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use model::{NodeId, Timestamp};
@@ -57,6 +58,8 @@ pub struct PeerOptions {
     pub awaits: bool,
     /// This node keeps no store.
     pub guest: bool,
+    /// Seconds by which this node's clock is wrong, in tests.
+    pub clock_off: i64,
     pub listeners: Arc<Listeners>,
 }
 
@@ -127,6 +130,7 @@ pub struct Peers {
     down: watch::Sender<BTreeSet<NodeId>>,
     router: routers::Door,
     files: files::Door,
+    probes: files::Door,
     alive: watch::Sender<BTreeSet<NodeId>>,
     activating: tokio::sync::Mutex<()>,
     /// When members that are not alive now were alive last, since this node started.
@@ -175,6 +179,7 @@ impl Peers {
             down: watch::Sender::default(),
             router: routers::Door::default(),
             files: files::Door::default(),
+            probes: files::Door::default(),
             alive: watch::channel(BTreeSet::new()).0,
             activating: tokio::sync::Mutex::default(),
             seen: Mutex::default(),
@@ -290,6 +295,7 @@ impl Peers {
             down: self.down.clone(),
             router: self.router.clone(),
             files: self.files.clone(),
+            probes: self.probes.clone(),
             removed: self.removed.clone(),
             alive: self.alive.clone(),
         })
@@ -299,8 +305,13 @@ impl Peers {
         Ok(net)
     }
 
-    /// A token that lets one node in, within the hour. `address` is where that node finds this one.
-    pub async fn invite(&self, address: Option<String>) -> anyhow::Result<Token> {
+    /// A token that lets one node in, within the hour at most. `address` is where that node finds
+    /// this one.
+    pub async fn invite(
+        &self,
+        address: Option<String>,
+        age_max: Duration,
+    ) -> anyhow::Result<Token> {
         self.side.keeper()?;
         ensure!(
             !self.side.is_joining(),
@@ -309,7 +320,7 @@ impl Peers {
         let net = self.activate().await?;
         net.enter_self().await?;
         let secret = Secret(identity::random()?);
-        net.book().issue(self.clock.now(), &secret)?;
+        net.book().issue(self.clock.now(), &secret, age_max)?;
         let address = address.unwrap_or_else(|| net.own_address().to_string());
         let token = Token {
             issuer: self.node.clone(),

@@ -28,6 +28,16 @@ pub fn are_cores_few() -> bool {
     std::thread::available_parallelism().is_ok_and(|cores| cores.get() <= CORES_FEW)
 }
 
+/// With a thread of its own the committer begins while others are still writing: a batch for which
+/// one wait for the disk costs each of them little.
+const UNHURRIED_MAX: usize = 128;
+
+/// How much is left for the committer before it is due without a word. On few cores its thread
+/// would only take the processor from the one that writes, and commits at its word.
+pub fn unhurried_max(few_cores: bool) -> usize {
+    if few_cores { BATCH_WRITES_MAX } else { UNHURRIED_MAX }
+}
+
 pub struct Seat {
     shared: Arc<Shared>,
     commands: Receiver<Command>,

@@ -1,9 +1,15 @@
 //! Joins that cannot be: each is refused with what to do, said at both ends where both know.
 
 use crate::machine::free_port;
-use crate::node::Node;
+use crate::node::{Node, binary, run};
+use crate::nodes::{await_acquaintance, first, id_of, join};
+use crate::outside::Site;
+use crate::project::copy_of_example;
 use crate::replication::member::Member;
 use crate::wait::{STATE_DEADLINE, wait_for};
+
+/// What somebody notices who looks at a clock.
+const HOURS_OFF: &str = "--clock-off=18000";
 
 fn says(text: &str, needles: &[&str]) {
     for needle in needles {
@@ -90,4 +96,136 @@ fn two_clusters_on_one_machine_keep_apart() {
         let both = [&one, &two].iter().all(|node| node.run(&["status"]).status.success());
         if both { Ok(()) } else { Err("one does not answer".into()) }
     });
+}
+
+/// A machine that is not in a cluster yet; each start of it is over when it is refused.
+struct Newcomer(tempfile::TempDir);
+
+impl Newcomer {
+    fn new() -> Newcomer {
+        Newcomer(tempfile::TempDir::with_prefix("cortex-e2e-").expect("a temporary directory"))
+    }
+
+    fn joins_in_vain(&self, word: &str, options: &[&str]) -> String {
+        let mut command = std::process::Command::new(binary());
+        command.args(["up", "--data-dir"]).arg(self.0.path().join("data"));
+        let (http, listen) = (free_port(), free_port());
+        command.args(["--http", &format!("127.0.0.1:{http}"), "--join", word]);
+        command.args(["--listen", &format!("127.0.0.1:{listen}")]).args(options);
+        run(command, "cortex up --join").refused().stderr
+    }
+}
+
+fn word(node: &Node, options: &[&str]) -> String {
+    let line = node.cortex(&[&["nodes", "invite"], options].concat());
+    line.trim().strip_prefix("cortex up --join ").expect("a line to paste").to_string()
+}
+
+#[test]
+fn an_invitation_that_is_too_old_or_was_used_is_refused() {
+    let one = first(&[]);
+    let newcomer = Newcomer::new();
+    one.run(&["nodes", "invite", "--seconds", "4000"]).refused().saying(&["3600"]);
+    // Nothing else is open: strangers are not even heard.
+    let short = word(&one, &["--seconds", "1"]);
+    let said = wait_for("it to be too old", STATE_DEADLINE, || {
+        let expired = one.run(&["store", "peers"]).status.success();
+        assert!(expired, "the node goes on");
+        let said = newcomer.joins_in_vain(&short, &["--fail-points", HOURS_OFF]);
+        // The clock is looked at first, and what is refused for it uses up nothing.
+        if said.contains("clock is") { Err(said) } else { Ok(said) }
+    });
+    says(&said, &["none of its invitations is open", "for an hour", "cortex nodes invite"]);
+    // With another one open, it is told which of them is meant.
+    let long = word(&one, &[]);
+    says(&newcomer.joins_in_vain(&short, &[]), &["not known here", "older", "nodes invite"]);
+    let two = Node::start_with(&["--join", &long, "--listen", &local()]);
+    says(&newcomer.joins_in_vain(&long, &[]), &["it was used", "cortex nodes invite"]);
+    says(&one.log(), &["peer.refused", "it was used"]);
+    await_acquaintance(&[&one, &two]);
+}
+
+fn local() -> String {
+    format!("127.0.0.1:{}", free_port())
+}
+
+#[test]
+fn a_machine_whose_clock_is_wrong_is_told_at_both_ends() {
+    let one = first(&[]);
+    let newcomer = Newcomer::new();
+    let word = word(&one, &[]);
+    for (off, says_what) in [(HOURS_OFF, "ahead of"), ("--clock-off=-18000", "behind")] {
+        let said = newcomer.joins_in_vain(&word, &["--fail-points", off]);
+        says(&said, &["the new node's clock is", says_what, "timedatectl", "again"]);
+        says(&one.log(), &["peer.refused", "clock is", says_what]);
+    }
+    let mut two = Node::start_with(&["--join", &word, "--listen", &local()]);
+    await_acquaintance(&[&one, &two]);
+    let project = one.path("hello");
+    copy_of_example("hello", &project);
+    one.push(&project, "hello");
+    one.cortex(&["scale", "-a", "hello", "web=2"]);
+    let ids = [&one, &two].map(id_of);
+    wait_for("each of them to run one", STATE_DEADLINE, || {
+        let rows = one.ready("hello", "web");
+        let each = rows.len() == 2 && ids.iter().all(|id| rows.iter().any(|r| r.node == *id));
+        if each { Ok(()) } else { Err(format!("{rows:#?}")) }
+    });
+
+    // Later it goes wrong: both say so, and both serve on with what they run.
+    two.down();
+    let mut wrong = two.up_command();
+    wrong.args(["--fail-points", HOURS_OFF]);
+    two.up_by(wrong);
+    for node in [&one, &two] {
+        wait_for("the clocks to be told of", STATE_DEADLINE, || {
+            let said = node.run(&["nodes"]).stderr;
+            let told = ["clock", "ms apart", "set both right", "restart the wrong one"];
+            if told.iter().all(|needle| said.contains(needle)) { Ok(()) } else { Err(said) }
+        });
+        await_answer(node);
+    }
+    // Its clock was set right; only a person can know that it is.
+    two.down();
+    two.up();
+    two.run(&["store", "set", "while::in", "doubt"]).refused().saying(&["store clock trust"]);
+    let said = two.run(&["nodes"]).stderr;
+    says(&said, &["Look into this", "clock"]);
+    two.run(&["store", "clock", "trust"]).succeeded();
+    two.cortex(&["store", "set", "after::the", "cure"]);
+    wait_for("both to know the same again", STATE_DEADLINE, || {
+        let got = one.run(&["store", "get", "after::the"]);
+        let said = one.run(&["nodes"]).stderr;
+        let good = got.stdout == "cure" && !said.contains("ms apart");
+        if good { Ok(()) } else { Err(format!("{got:?}\n{said}")) }
+    });
+    [&one, &two].into_iter().for_each(await_answer);
+}
+
+fn await_answer(node: &Node) {
+    wait_for("an answer", STATE_DEADLINE, || {
+        let host = format!("hello.localhost:{}", node.http_port);
+        let answer = Site { host, port: node.http_port }.try_get("/")?;
+        if answer.status == 200 { Ok(()) } else { Err(format!("{answer:?}")) }
+    });
+}
+
+/// Whichever node is asked: names and ports are of the whole cluster.
+#[test]
+fn names_and_ports_that_are_taken_are_refused_on_every_node() {
+    let one = first(&[]);
+    let two = join(&one, &[]);
+    await_acquaintance(&[&one, &two]);
+    let port = free_port().to_string();
+    one.cortex(&["apps", "create", "shop", "--port", &port]);
+    wait_for("the other to know it", STATE_DEADLINE, || {
+        let listed = two.cortex(&["apps", "--json"]);
+        if listed.contains("shop") { Ok(()) } else { Err(listed) }
+    });
+    two.run(&["apps", "create", "shop"]).refused().saying(&["application 'shop' already"]);
+    let taken = two.run(&["apps", "create", "other", "--port", &port]).refused();
+    taken.saying(&["belongs to the application 'shop'"]);
+    let known = id_of(&two);
+    one.run(&["nodes", "drain", "nobody"]).refused().saying(&["no node 'nobody'", "cortex nodes"]);
+    assert!(one.cortex(&["nodes"]).contains(&known));
 }

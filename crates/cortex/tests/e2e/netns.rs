@@ -2,5 +2,6 @@
 //! stores of both sides accept is on all once they meet again, and an application goes on.
 
 mod application;
+mod checkers;
 pub mod lab;
 mod store;

@@ -14,6 +14,12 @@ const COUNT: usize = 4;
 /// All are on one machine, whose load has other causes.
 const LOAD: &str = "--load=20";
 
+/// Unless they say another one.
+fn with_load<'a>(options: &[&'a str]) -> Vec<&'a str> {
+    let said = options.iter().any(|option| option.starts_with("--load="));
+    options.iter().copied().chain((!said).then_some(LOAD)).collect()
+}
+
 pub fn id_of(node: &Node) -> String {
     let id = std::fs::read_to_string(node.data().join("node.id")).expect("its id");
     id.trim().to_string()
@@ -29,14 +35,15 @@ fn invitation(node: &Node) -> String {
 
 pub fn first(options: &[&str]) -> Node {
     let listen = format!("127.0.0.1:{}", free_port());
-    Node::start_with(&[&["--listen", &listen, LOAD], options].concat())
+    Node::start_with(&with_load(&[&["--listen", &listen], options].concat()))
 }
 
 pub fn join(member: &Node, options: &[&str]) -> Node {
     let listen = format!("127.0.0.1:{}", free_port());
     await_state(member, &id_of(member), "alive");
     let invitation = invitation(member);
-    Node::start_with(&[&["--listen", &listen, "--join", &invitation, LOAD], options].concat())
+    let place = ["--listen", &listen, "--join", &invitation];
+    Node::start_with(&with_load(&[&place, options].concat()))
 }
 
 fn rows(node: &Node) -> Vec<Value> {

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::probe::{Health, Verdict};
 use model::{Claim, Generation, InstanceId, InstanceState, NodeId, ReleaseId, Slot};
 
 /// One node that runs instances of an application.
@@ -55,39 +56,54 @@ impl Nodes {
     }
 }
 
-/// Claims of other nodes on slots of one application's web process.
+/// Claims of other nodes on slots of one application's web process, and what these nodes say of
+/// them.
 #[derive(Debug, Default)]
-pub struct FarClaims(BTreeMap<NodeId, BTreeMap<InstanceId, Claim>>);
+pub struct FarClaims {
+    claims: BTreeMap<NodeId, BTreeMap<InstanceId, Claim>>,
+    /// Incarnations that are gone by the verdict of their own node.
+    gone: BTreeMap<(NodeId, InstanceId), Generation>,
+}
 
 impl FarClaims {
     pub fn put(&mut self, node: NodeId, instance: InstanceId, claim: Option<Claim>) {
         let Some(claim) = claim else {
-            if let Some(claims) = self.0.get_mut(&node) {
+            if let Some(claims) = self.claims.get_mut(&node) {
                 claims.remove(&instance);
                 if claims.is_empty() {
-                    self.0.remove(&node);
+                    self.claims.remove(&node);
                 }
             }
             return;
         };
         if instance.process.is_web() {
-            self.0.entry(node).or_default().insert(instance, claim);
+            self.claims.entry(node).or_default().insert(instance, claim);
+        }
+    }
+
+    pub fn judge(&mut self, node: NodeId, instance: InstanceId, verdict: Option<Verdict>) {
+        match verdict.filter(|verdict| verdict.health == Health::Gone) {
+            Some(verdict) => drop(self.gone.insert((node, instance), verdict.generation)),
+            None => drop(self.gone.remove(&(node, instance))),
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.claims.is_empty() && self.gone.is_empty()
     }
 
     pub fn concern(&self, nodes: &BTreeSet<NodeId>) -> bool {
-        self.0.keys().any(|node| nodes.contains(node))
+        self.claims.keys().any(|node| nodes.contains(node))
     }
 
     /// The nodes that can be used, and whether there are others that would be if they answered.
     pub fn describe(&self, serving: &ReleaseId, nodes: &Nodes) -> (Vec<FarDescription>, bool) {
         let (mut found, mut lost) = (Vec::new(), false);
-        for (node, claims) in &self.0 {
-            let Some(description) = describe(node, claims, serving) else { continue };
+        for (node, claims) in &self.claims {
+            let gone = |instance: &InstanceId, generation| {
+                self.gone.get(&(node.clone(), instance.clone())) == Some(&generation)
+            };
+            let Some(description) = describe(node, claims, serving, gone) else { continue };
             if nodes.is_usable(node) {
                 found.push(description);
             } else {
@@ -102,12 +118,13 @@ fn describe(
     node: &NodeId,
     claims: &BTreeMap<InstanceId, Claim>,
     serving: &ReleaseId,
+    gone: impl Fn(&InstanceId, Generation) -> bool,
 ) -> Option<FarDescription> {
     let (mut incarnations, mut concurrency) = (Vec::new(), Some(0_u32));
     for (instance, claim) in claims {
         for one in &claim.incarnations {
             let takes = one.state == InstanceState::Ready && one.release == *serving;
-            if takes && one.port.is_some() {
+            if takes && one.port.is_some() && !gone(instance, one.generation) {
                 incarnations.push((instance.slot, one.generation));
                 let both = concurrency.zip(one.concurrency);
                 concurrency = both.map(|(sum, more)| sum.saturating_add(more.max(1)));

@@ -9,7 +9,7 @@ use super::replica::{Key, Record};
 use super::world::World;
 
 /// Each has to happen in a sweep: a fault that never happens tests nothing.
-pub const FAULTS: [&str; 20] = [
+pub const FAULTS: [&str; 24] = [
     "machine lost",
     "node process killed",
     "node process hung",
@@ -30,6 +30,10 @@ pub const FAULTS: [&str; 20] = [
     "scale",
     "restart",
     "overtaken",
+    "shared",
+    "fetched",
+    "not fetched",
+    "handed over",
 ];
 
 /// Wall clocks are off by hours.

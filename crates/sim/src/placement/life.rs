@@ -2,7 +2,7 @@
 
 use model::application::ProcessSpec;
 use model::record::Unknown;
-use model::release::{ProcessRecipe, Recipe};
+use model::release::{Portable, ProcessRecipe, Recipe, Step};
 use model::value::ContentHash;
 use model::{
     ApplicationName, ApplicationSpec, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
@@ -124,12 +124,17 @@ impl World {
             self.broken.insert((name.clone(), id.clone()));
         }
         let web = ProcessRecipe { default_count: 1, ..ProcessRecipe::default() };
+        // Every other one is built once and fetched.
+        let portable = (number % 2 == 1).then(Portable::default);
+        let build = Step { name: "Compiling".into(), command: "make".into() };
         let release = Release {
             v: 1,
             id: id.clone(),
             source: ContentHash([0; 32]),
             source_bytes: 1,
             recipe: Recipe {
+                build: vec![build],
+                portable,
                 processes: [(ProcessType::web(), web)].into(),
                 persist: if files { vec!["db".into()] } else { Vec::new() },
                 ..Recipe::default()

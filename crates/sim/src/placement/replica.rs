@@ -13,6 +13,7 @@ pub(super) enum Key {
     Node(NodeId),
     Spec(ApplicationName),
     Release(ApplicationName, ReleaseId),
+    Artefact(ApplicationName, ReleaseId, NodeId),
     Rollout(ApplicationName),
     Holder(ApplicationName),
     Claim(InstanceId, NodeId),
@@ -22,9 +23,11 @@ impl Key {
     pub fn application(&self) -> Option<&ApplicationName> {
         match self {
             Key::Node(_) => None,
-            Key::Spec(name) | Key::Release(name, _) | Key::Rollout(name) | Key::Holder(name) => {
-                Some(name)
-            }
+            Key::Spec(name)
+            | Key::Release(name, _)
+            | Key::Artefact(name, ..)
+            | Key::Rollout(name)
+            | Key::Holder(name) => Some(name),
             Key::Claim(instance, _) => Some(&instance.application),
         }
     }
@@ -35,6 +38,7 @@ pub(super) enum Record {
     Node(NodeView),
     Spec(ApplicationSpec),
     Release(Release),
+    Artefact,
     Rollout(Rollout),
     Holder(Holder),
     Claim(Claim),

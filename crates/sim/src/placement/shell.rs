@@ -1,8 +1,8 @@
 //! Performs the application machines' effects on a node.
 
-use agent::application::{Effect, Event, Exit, IncarnationId, merge};
+use agent::application::{Candidate, Effect, Event, Exit, IncarnationId, merge};
 use model::instance::ProcessIdentity;
-use model::{ApplicationName, InstanceState, ReleaseId};
+use model::{ApplicationName, InstanceState, ReleaseId, RolloutPhase};
 
 use super::happening::Happening;
 use super::node::Process;
@@ -41,6 +41,29 @@ impl World {
                 let wait = self.random.between(100, 1_500);
                 let event = Event::Built { release: release.id, result: Ok(()) };
                 self.answer(at, life, name, wait, event);
+            }
+            Effect::FindBuilders { release } => {
+                let candidates = self.candidates(at);
+                self.answer(at, life, name, 5, Event::Builders { release, candidates });
+            }
+            Effect::Share { release } => {
+                let full = self.nodes[at].disk_full;
+                let result = if full { Err("the disk is full".into()) } else { Ok(()) };
+                if !full {
+                    self.count("shared");
+                    let builder = self.nodes[at].id.clone();
+                    let key = Key::Artefact(name.clone(), release.id.clone(), builder);
+                    self.write(at, key, Some(Record::Artefact));
+                }
+                let wait = self.random.between(20, 800);
+                self.answer(at, life, name, wait, Event::Shared { release: release.id, result });
+            }
+            Effect::Fetch { release, .. } => {
+                let lost = self.random.chance(15);
+                self.count(if lost { "not fetched" } else { "fetched" });
+                let result = if lost { Err("nobody has it".into()) } else { Ok(()) };
+                let wait = self.random.between(20, 800);
+                self.answer(at, life, name, wait, Event::Fetched { release: release.id, result });
             }
             Effect::RunReleaseSteps { release } => {
                 let event = Event::Released { release: release.id, result: Ok(()) };
@@ -101,6 +124,11 @@ impl World {
                     let (phase, message) = (rollout.phase, &rollout.message);
                     format!("rollout {name} {:?} {phase:?} by {at}: {message:?}", rollout.target)
                 });
+                if rollout.phase == RolloutPhase::Requested
+                    && rollout.coordinator != self.nodes[at].id
+                {
+                    self.count("handed over");
+                }
                 self.judge_rollout(name, &rollout);
                 self.write(at, Key::Rollout(name.clone()), Some(Record::Rollout(rollout)));
             }
@@ -112,6 +140,18 @@ impl World {
             Effect::Note(_) | Effect::PruneReleases { .. } | Effect::AllStopped => {}
         }
         true
+    }
+
+    /// All are machines of one kind.
+    fn candidates(&self, at: usize) -> Vec<Candidate> {
+        let records = self.nodes[at].replica.records.iter();
+        let found = records.filter_map(|(key, (_, record))| match (key, record) {
+            (Key::Node(id), Some(Record::Node(view))) if !view.drained => {
+                Some(Candidate { node: id.clone(), load_percent: view.load, alike: true })
+            }
+            _ => None,
+        });
+        found.collect()
     }
 
     pub(super) fn launch(&mut self, at: usize, life: u64, id: IncarnationId, release: ReleaseId) {

@@ -89,6 +89,11 @@ impl Requests {
         Ok(Parsed::Command { used: self.at })
     }
 
+    /// The next bytes begin another command, perhaps of another connection.
+    pub fn restart(&mut self) {
+        self.complete = true;
+    }
+
     /// After a streamed value: reads the arguments behind it as a command of their own.
     pub fn expect_options(&mut self, options: usize) {
         *self = Requests { missing: Some(options), ..Requests::default() };

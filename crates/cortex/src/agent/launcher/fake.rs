@@ -110,7 +110,7 @@ fn exit_of(status: ExitStatus, output: &str) -> Exit {
     };
     let skipped = output.chars().count().saturating_sub(WORDS_MAX);
     let last_words = output.chars().skip(skipped).collect();
-    Exit { how, success: status.success(), last_words, lease_over: false }
+    Exit { how, success: status.success(), last_words, ..Exit::default() }
 }
 
 struct Shared(Arc<FakeHeld>);

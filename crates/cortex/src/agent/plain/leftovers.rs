@@ -89,6 +89,7 @@ pub fn bury(run: &Path) -> anyhow::Result<Option<Ended>> {
         success: false,
         last_words: String::new(),
         lease_over: false,
+        over_cap: None,
         ended_at: Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
     };
     let exit = run.join(EXIT);

@@ -1,29 +1,49 @@
-//! Runs one build or release step under a shim, so that a killed node leaves nothing behind that
-//! nobody holds.
+//! Runs build and release steps under shims, so that a killed node leaves nothing behind that
+//! nobody holds, and within their cap.
 
 use std::time::Duration;
 
-use agent::application::Failure;
+use agent::application::{Exit, Failure};
 use model::release::Step;
 use model::{ApplicationName, Release};
+use tokio::time::Instant;
 
-use super::{LaunchSpec, Preparer, Purpose, failure};
+use super::{LaunchSpec, Preparer, Purpose, caps, failure};
 use crate::agent::platform_log;
 
-/// One that takes longer hangs; compiling large native packages takes minutes.
-const STEP_MAX: Duration = Duration::from_secs(30 * 60);
-/// Between SIGTERM and SIGKILL when it does.
+/// Between SIGTERM and SIGKILL for a step that takes too long.
 const STEP_GRACE: Duration = Duration::from_secs(5);
+/// What shells, and make, npm and the like after them, end with where there is no such program.
+const NOT_FOUND: &str = "exit status 127";
+/// Where a project says that its builds need more.
+const SETTINGS: &str = "under [limits] in cortex.toml";
 
 impl Preparer {
+    /// One after the other; `kind` tells those of a build from others.
+    pub(super) async fn steps(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+        kind: &str,
+        steps: &[Step],
+    ) -> Result<(), Failure> {
+        let end = Instant::now() + caps::time_max(&release.settings.limits);
+        for (number, step) in steps.iter().enumerate() {
+            self.step(application, release, step, &format!("{kind}-{number}"), end).await?;
+        }
+        Ok(())
+    }
+
     /// `name` is unique among the steps of one release.
-    pub(super) async fn step(
+    async fn step(
         &self,
         application: &ApplicationName,
         release: &Release,
         step: &Step,
         name: &str,
+        end: Instant,
     ) -> Result<(), Failure> {
+        let limits = &release.settings.limits;
         let log = self.layout.build_log(application, &release.id);
         let now = self.clock.now();
         platform_log::append(&log, now, &format!("-----> {}", step.name));
@@ -40,33 +60,44 @@ impl Preparer {
                 environment,
                 log,
                 port: None,
+                cap: Some(caps::of_this_machine(limits)),
             };
             self.launcher.launch(spec).await
         };
         let held = launch.await.map_err(failure("starting a step"))?;
         let mut exits = held.exit();
         let ended = exits.wait_for(Option::is_some);
-        let in_time = tokio::time::timeout(STEP_MAX, ended).await.is_ok();
+        let in_time = tokio::time::timeout_at(end, ended).await.is_ok();
         if !in_time {
             held.stop(STEP_GRACE).await.map_err(failure("stopping a step that hangs"))?;
             exits.wait_for(Option::is_some).await.ok();
         }
         let exit = exits.borrow().clone();
         held.forget().await.ok();
-        match exit {
-            Some(exit) if !in_time => Err(Failure {
-                why: format!("{} took longer than {} s", step.name, STEP_MAX.as_secs()),
-                last_words: exit.last_words,
-            }),
-            Some(exit) if exit.success => Ok(()),
-            Some(exit) => Err(Failure {
-                why: format!("{} failed: {}", step.name, exit.how),
-                last_words: exit.last_words,
-            }),
-            None => Err(Failure {
-                why: format!("{}: its shim was lost", step.name),
-                last_words: String::new(),
-            }),
-        }
+        let how = match &exit {
+            None => ": its shim was lost".into(),
+            Some(Exit { over_cap: Some(excess), .. }) => over_cap(excess),
+            Some(_) if !in_time => {
+                let seconds = caps::time_max(limits).as_secs_f64();
+                format!(
+                    " was stopped: all steps together took longer than {seconds} s; raise it with \
+                     build_time {SETTINGS}"
+                )
+            }
+            Some(exit) if exit.success => return Ok(()),
+            Some(exit) => format!(" failed: {}", exit.how),
+        };
+        let exit = exit.unwrap_or_default();
+        let lacks_tool = exit.how == NOT_FOUND;
+        let why = format!("{}{how}", step.name);
+        Err(Failure { why, last_words: exit.last_words, lacks_tool })
     }
+}
+
+fn over_cap(excess: &str) -> String {
+    let advice = match excess.contains("memory") {
+        true => format!("; raise it with build_memory {SETTINGS}"),
+        false => ": run less at once".into(),
+    };
+    format!(" was stopped: the build {excess}{advice}")
 }

@@ -13,8 +13,8 @@ use tokio::task::LocalSet;
 
 use super::client::resp::Resp;
 use super::client::{Action, Connection, TURN, sqlite};
-use super::statistics::Latencies;
 use super::{Load, Mode};
+use crate::bench::statistics::Latencies;
 
 /// Where workers share connections, they share so many: with one for each, etcd took half as much
 /// processor time again for an operation.

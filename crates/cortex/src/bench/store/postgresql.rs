@@ -14,8 +14,8 @@ use anyhow::{Context, ensure};
 
 use super::client::Connection;
 use super::client::postgres::{Postgres, TABLE, USER};
-use super::site::output_of;
 use crate::bench::interrupted::Interrupted;
+use crate::bench::process::output_of;
 
 /// One directory for each major version.
 const VERSIONS: &str = "/usr/lib/postgresql";

@@ -12,8 +12,8 @@ use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
 use super::client::resp::{Answer, Resp};
-use super::statistics::Latencies;
 use crate::bench::interrupted::Interrupted;
+use crate::bench::statistics::Latencies;
 
 pub const WRITES_PER_SECOND: u64 = 1000;
 /// Each writes every 50 ms, and has answered long before.

@@ -10,10 +10,10 @@ use super::descriptors::Endured;
 use super::load::Seen;
 use super::ratios::{self, Reached};
 use super::replication::Replicated;
-use super::statistics::Summary;
 use super::thesis::{TABLES, Table};
 use super::{Load, Mode, Plan};
 use crate::bench::median;
+use crate::bench::statistics::Summary;
 
 const TMPFS: i64 = 0x0102_1994;
 

@@ -13,7 +13,7 @@ use super::client::{Connection, TURN, etcd, postgres, resp, sqlite};
 use super::contender::{Contender, Kind, Place};
 use super::postgresql;
 use crate::bench::interrupted::Interrupted;
-use crate::bench::process::{Process, find, free_port, on_loopback};
+use crate::bench::process::{Process, find, free_port, on_loopback, output_of};
 
 pub const REDIS: &str = "redis-server";
 pub const ETCD: &str = "etcd";
@@ -255,15 +255,6 @@ fn limited(command: &Command, descriptors: u64) -> Command {
     shell.args(["-c", &format!("ulimit -n {descriptors} && exec \"$@\""), "sh"]);
     shell.arg(command.get_program()).args(command.get_args());
     shell
-}
-
-pub fn output_of(command: &mut Command) -> anyhow::Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("{name} cannot be started"))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name} failed, {}: {text}{errors}", output.status);
-    Ok(text)
 }
 
 #[cfg(test)]

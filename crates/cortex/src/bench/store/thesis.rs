@@ -78,3 +78,24 @@ impl Table {
         self.columns.iter().find(|column| column.workers == workers)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::statistics::Summary;
+
+    /// The thesis prints the times of its runs and what follows from them.
+    #[test]
+    fn the_thesis_itself_is_reproduced() {
+        for table in &TABLES {
+            for column in table.columns {
+                let summary = Summary::of(column.seconds).unwrap();
+                // It cut its last digits here, and rounded them there.
+                assert!((summary.mean - column.mean).abs() < 0.011, "{} {column:?}", table.store);
+                assert!((summary.deviation - column.deviation).abs() < 0.011, "{column:?}");
+                let rate = f64::from(table.operations) / summary.mean;
+                assert!((rate - column.rate).abs() < 0.3, "{} {column:?} {rate}", table.store);
+            }
+        }
+    }
+}

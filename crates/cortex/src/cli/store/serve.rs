@@ -152,7 +152,8 @@ impl Serve {
         let tls = self.tls.map(|address| Ok((address, self.certificate(address, layout)?)));
         let tls: Option<anyhow::Result<_>> = tls;
         let (tls, listeners) = (tls.transpose()?, Arc::default());
-        let config = FaceConfig { tcp, unix: self.unix.clone(), tls, listeners };
+        let unix = self.unix.clone();
+        let config = FaceConfig { tcp, unix, tls, listeners, lane_from: None };
         if config.tcp.is_none() && config.unix.is_none() && config.tls.is_none() {
             bail!("nobody could connect: give --redis, --unix or --tls");
         }

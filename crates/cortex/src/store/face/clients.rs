@@ -26,6 +26,8 @@ pub struct Clients {
     rows: Mutex<BTreeMap<u64, ClientRow>>,
     next: AtomicU64,
     pub commands: AtomicU64,
+    /// Connections without a task of their own.
+    pub in_lanes: AtomicU64,
 }
 
 impl Clients {

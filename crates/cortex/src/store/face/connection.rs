@@ -32,27 +32,35 @@ use self::at_once::Rest;
 use super::FaceContext;
 use super::access::{DEFAULT_USER, Rights};
 use super::clients::ClientRow;
-use super::gathering::{Bell, Gathering};
+use super::gathering::Gathering;
+use super::lane::Entrance;
+use super::listener::Thread;
+use super::ordinary::Answer;
 use super::table::Verb;
 use super::wire::Wire;
+use super::words::Words;
 use crate::store::bus::{Delivery, Subscriber};
 use crate::store::{StoreError, Watch, WatchEvent};
 
 /// Read at once; one buffer for all connections of a thread.
-const READ_BYTES: usize = 64 << 10;
+pub const READ_BYTES: usize = 64 << 10;
 /// An idle connection keeps no larger buffers than this.
 const IDLE_BYTES_MAX: usize = 1 << 10;
 /// Replies are sent once there are so many bytes of them.
-const SEND_BYTES: usize = 64 << 10;
+pub const SEND_BYTES: usize = 64 << 10;
 /// One reply that is no stream; whoever wants more asks for pages.
 pub const REPLY_BYTES_MAX: usize = 16 << 20;
 /// Writes of one connection that wait together.
-const PENDING_MAX: usize = 1024;
+pub const PENDING_MAX: usize = 1024;
 /// A command that is larger than this waits for room, and must then come without a pause.
 const FREE_COMMAND_BYTES: usize = 64 << 10;
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// After a refused MULTI, commands that come so soon were meant to be part of it.
 const TOGETHER_MAX: Duration = Duration::from_secs(1);
+/// Turns of ordinary commands after which a connection goes to its thread's lane; so many more
+/// each time that it has come back.
+const ORDINARY_MIN: u32 = 4;
+const ORDINARY_MAX: u32 = 4096;
 /// Messages passed on before the connection is asked for commands again.
 const DELIVERIES_AT_ONCE: usize = 64;
 
@@ -65,7 +73,7 @@ thread_local! {
 pub struct Problem(String);
 
 impl Problem {
-    fn error(text: impl std::fmt::Display) -> Problem {
+    pub fn error(text: impl std::fmt::Display) -> Problem {
         Problem(format!("ERR {text}"))
     }
 }
@@ -86,50 +94,24 @@ enum Awaited {
     Failed(Problem, usize),
 }
 
-/// The words of one command.
-#[derive(Clone, Copy)]
-struct Words<'a> {
-    requests: &'a Requests,
-    input: &'a [u8],
-}
-
-impl<'a> Words<'a> {
-    fn len(&self) -> usize {
-        self.requests.len()
-    }
-
-    fn get(&self, index: usize) -> &'a [u8] {
-        self.requests.argument(self.input, index).unwrap_or_default()
-    }
-
-    fn from(self, first: usize) -> impl Iterator<Item = &'a [u8]> {
-        (first..self.len()).map(move |index| self.get(index))
-    }
-
-    fn text(&self, index: usize) -> Result<&'a str, Problem> {
-        let text = std::str::from_utf8(self.get(index));
-        text.map_err(|_| Problem::error("an argument is no UTF-8"))
-    }
-
-    fn is(&self, index: usize, word: &str) -> bool {
-        self.get(index).eq_ignore_ascii_case(word.as_bytes())
-    }
-
-    fn number(&self, index: usize) -> Result<i64, Problem> {
-        let number = self.text(index).ok().and_then(|text| text.parse().ok());
-        number.ok_or_else(|| Problem::error("value is not an integer or out of range"))
+impl From<Answer> for Awaited {
+    fn from(answer: Answer) -> Awaited {
+        match answer {
+            Answer::Ok => Awaited::Ok(1),
+            Answer::Count => Awaited::Count(1),
+        }
     }
 }
 
 pub struct Connection {
     context: Arc<FaceContext>,
-    wire: Wire,
-    input: Vec<u8>,
+    pub(super) wire: Wire,
+    pub(super) input: Vec<u8>,
     requests: Requests,
-    replies: Replies,
+    pub(super) replies: Replies,
     gathering: Arc<Gathering>,
     pending: Vec<Awaited>,
-    rights: Rights,
+    pub(super) rights: Rights,
     /// No password needed as long as nobody defined one.
     local: bool,
     failed_logins: u32,
@@ -141,10 +123,29 @@ pub struct Connection {
     watch: Option<Box<Watch>>,
     /// Room for a large command.
     room: Option<OwnedSemaphorePermit>,
+    /// Where it goes once it has asked nothing but ordinary things for `ordinary_wanted` turns.
+    entrance: Entrance,
+    ordinary: u32,
+    ordinary_wanted: u32,
+    /// Its descriptor.
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Why a connection's task ends.
+enum End {
+    Closed,
+    /// The lane will do for it.
+    Ordinary,
 }
 
 impl Connection {
-    pub fn new(context: Arc<FaceContext>, bell: Arc<Bell>, wire: Wire, peer: String) -> Connection {
+    pub fn new(
+        context: Arc<FaceContext>,
+        thread: &Thread,
+        wire: Wire,
+        peer: String,
+        permit: OwnedSemaphorePermit,
+    ) -> Connection {
         let local = !matches!(wire, Wire::Tls(_));
         let rights = context.access.initial(local);
         let since = context.clock.now();
@@ -156,7 +157,7 @@ impl Connection {
             input: Vec::new(),
             requests: Requests::default(),
             replies: Replies::default(),
-            gathering: Gathering::new(bell),
+            gathering: Gathering::new(thread.bell.clone()),
             pending: Vec::new(),
             rights,
             local,
@@ -166,41 +167,84 @@ impl Connection {
             subscriber: None,
             watch: None,
             room: None,
+            entrance: thread.entrance.clone(),
+            ordinary: 0,
+            ordinary_wanted: ORDINARY_MIN,
+            _permit: permit,
             context,
         }
     }
 
-    /// Until either side ends it.
+    /// Until either side ends it, or it goes to the lane.
     pub async fn serve(mut self) {
-        if let Err(error) = self.run().await {
-            tracing::debug!(id = self.id, %error, "face.connection_ended");
+        loop {
+            match self.run().await {
+                Ok(End::Closed) => return,
+                Ok(End::Ordinary) => {
+                    self.ordinary_wanted = (2 * self.ordinary_wanted).min(ORDINARY_MAX);
+                    self.ordinary = 0;
+                    let entrance = self.entrance.clone();
+                    // Without a lane it goes on here.
+                    let Err(refused) = entrance.send(self) else { return };
+                    self = refused.0;
+                }
+                Err(error) => {
+                    return tracing::debug!(id = self.id, %error, "face.connection_ended");
+                }
+            }
         }
     }
 
     /// What seldom happens is boxed: a future moves with all the room it may ever need.
-    async fn run(&mut self) -> io::Result<()> {
-        while self.wait().await? {
-            loop {
-                match self.consume_at_once() {
-                    Rest::Nothing => break,
-                    Rest::Queue(write, reply, awaited) => {
-                        Box::pin(self.queue_when_possible(write, reply, awaited)).await;
-                    }
-                    Rest::Commands => {
-                        Box::pin(self.consume()).await?;
-                        break;
-                    }
-                }
-            }
+    async fn run(&mut self) -> io::Result<End> {
+        // From the lane it brings what that had no time for.
+        let mut brings = !self.input.is_empty() || !self.replies.bytes.is_empty();
+        while std::mem::take(&mut brings) || self.wait().await? {
+            let ordinary = self.carry_out_input().await?;
             self.settle().await;
             if !self.send_at_once()? {
                 Box::pin(self.send()).await?;
             }
             if self.closing {
-                return self.wire.shutdown().await;
+                self.wire.shutdown().await?;
+                break;
+            }
+            self.ordinary = if ordinary { self.ordinary + 1 } else { 0 };
+            if self.ordinary >= self.ordinary_wanted {
+                if self.is_for_lane() {
+                    return Ok(End::Ordinary);
+                }
+                self.ordinary = 0;
             }
         }
-        Ok(())
+        Ok(End::Closed)
+    }
+
+    /// Whether there was nothing out of the ordinary.
+    async fn carry_out_input(&mut self) -> io::Result<bool> {
+        let mut ordinary = true;
+        loop {
+            match self.consume_at_once() {
+                Rest::Nothing => return Ok(ordinary),
+                Rest::Queue(write, reply, awaited) => {
+                    Box::pin(self.queue_when_possible(write, reply, awaited)).await;
+                    ordinary = false;
+                }
+                Rest::Commands => {
+                    Box::pin(self.consume()).await?;
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    fn is_for_lane(&self) -> bool {
+        matches!(self.wire, Wire::Tcp(_) | Wire::Unix(_))
+            && self.is_plain()
+            && self.watch.is_none()
+            && self.room.is_none()
+            && self.input.len() <= IDLE_BYTES_MAX
+            && self.context.clients.connected() >= self.context.lane_from
     }
 
     /// Waits for bytes, or for something to tell the client. False at the end.

@@ -3,7 +3,7 @@
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread::ThreadId;
 
 use tokio::sync::Notify;
@@ -114,15 +114,25 @@ impl Gathering {
 
     /// Every answer is there.
     pub async fn complete(&self) {
-        poll_fn(|context| {
-            let mut state = self.state();
-            if state.missing == 0 {
-                return Poll::Ready(());
-            }
-            state.waker = Some(context.waker().clone());
-            Poll::Pending
-        })
-        .await
+        poll_fn(|context| self.poll_complete(context)).await
+    }
+
+    pub fn poll_complete(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        if state.missing == 0 {
+            return Poll::Ready(());
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.state().missing == 0
+    }
+
+    /// The answers by their places, against an empty vector.
+    pub fn swap(&self, answers: &mut Vec<Option<Written>>) {
+        std::mem::swap(&mut self.state().answers, answers);
     }
 
     /// The answers, in the order of the writes; empties the gathering.

@@ -18,6 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use super::FaceContext;
 use super::connection::Connection;
 use super::gathering::Bell;
+use super::lane::Entrance;
 use super::wire::Wire;
 use crate::shared_port::Listeners;
 
@@ -27,6 +28,13 @@ const BACKLOG: i32 = 4096;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// When the system has no descriptors left although there should be some.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// What the connections of one thread share.
+#[derive(Clone)]
+pub struct Thread {
+    pub bell: Arc<Bell>,
+    pub entrance: Entrance,
+}
 
 pub struct Listener {
     socket: Socket,
@@ -90,11 +98,11 @@ impl Listener {
         self.socket.local_addr()?.as_socket().context("an address of the internet")
     }
 
-    pub async fn accept(self, context: Arc<FaceContext>, bell: Arc<Bell>) {
+    pub async fn accept(self, context: Arc<FaceContext>, thread: Thread) {
         let ended = match self.kind {
-            Kind::Unix => accept_unix(self.socket, context, bell).await,
-            Kind::Tcp => accept_tcp(self.socket, None, context, bell).await,
-            Kind::Tls(tls) => accept_tcp(self.socket, Some(tls), context, bell).await,
+            Kind::Unix => accept_unix(self.socket, context, thread).await,
+            Kind::Tcp => accept_tcp(self.socket, None, context, thread).await,
+            Kind::Tls(tls) => accept_tcp(self.socket, Some(tls), context, thread).await,
         };
         if let Err(error) = ended {
             tracing::error!(%error, "face.listener_failed");
@@ -111,7 +119,7 @@ async fn accept_tcp(
     socket: Socket,
     tls: Option<TlsAcceptor>,
     context: Arc<FaceContext>,
-    bell: Arc<Bell>,
+    thread: Thread,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(socket.into())?;
     loop {
@@ -123,17 +131,18 @@ async fn accept_tcp(
                 continue;
             }
         };
-        let (context, bell) = (context.clone(), bell.clone());
+        let (context, thread) = (context.clone(), thread.clone());
         let Some(tls) = tls.clone() else {
-            let connection = Connection::new(context, bell, Wire::Tcp(stream), peer.to_string());
-            tokio::spawn(serve(connection, permit));
+            let (wire, peer) = (Wire::Tcp(stream), peer.to_string());
+            tokio::spawn(Connection::new(context, &thread, wire, peer, permit).serve());
             continue;
         };
         tokio::spawn(async move {
             match timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
                 Ok(Ok(stream)) => {
                     let wire = Wire::Tls(Box::new(stream));
-                    serve(Connection::new(context, bell, wire, peer.to_string()), permit).await;
+                    let peer = peer.to_string();
+                    Connection::new(context, &thread, wire, peer, permit).serve().await;
                 }
                 Ok(Err(error)) => tracing::debug!(%peer, %error, "face.handshake_failed"),
                 Err(_) => tracing::debug!(%peer, "face.handshake_timed_out"),
@@ -142,25 +151,19 @@ async fn accept_tcp(
     }
 }
 
-async fn accept_unix(socket: Socket, context: Arc<FaceContext>, bell: Arc<Bell>) -> io::Result<()> {
+async fn accept_unix(socket: Socket, context: Arc<FaceContext>, thread: Thread) -> io::Result<()> {
     let listener = UnixListener::from_std(socket.into())?;
     loop {
         let permit = permit(&context).await;
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (context, bell) = (context.clone(), bell.clone());
-                let connection =
-                    Connection::new(context, bell, Wire::Unix(stream), "unix:0".into());
-                tokio::spawn(serve(connection, permit));
+                let (context, thread) = (context.clone(), thread.clone());
+                let (wire, peer) = (Wire::Unix(stream), "unix:0".to_string());
+                tokio::spawn(Connection::new(context, &thread, wire, peer, permit).serve());
             }
             Err(error) => pause(&error).await,
         }
     }
-}
-
-async fn serve(connection: Connection, permit: OwnedSemaphorePermit) {
-    connection.serve().await;
-    drop(permit);
 }
 
 /// A connection that was gone before it was taken is no reason to wait.

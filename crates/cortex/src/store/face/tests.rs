@@ -1,5 +1,6 @@
 //! A face over a real store, spoken to byte by byte as clients do.
 
+mod lane;
 mod messages;
 mod rights;
 mod values;
@@ -31,6 +32,10 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
+        Server::with_lane_from(Some(0))
+    }
+
+    fn with_lane_from(lane_from: Option<usize>) -> Server {
         let directory = TempDir::new().unwrap();
         let layout = DataDirectory::new(directory.path().join("data"), directory.path());
         let (node, clock, bus) = ("n1".parse().unwrap(), Clock::start(), Arc::new(Bus::default()));
@@ -42,6 +47,7 @@ impl Server {
             unix: Some(directory.path().join("socket")),
             tls: Some((any, tls.unwrap())),
             listeners: Arc::default(),
+            lane_from,
         };
         let node = "n1".parse().unwrap();
         let face = super::start(config, store.clone(), bus.clone(), node, clock).unwrap();

@@ -1,6 +1,7 @@
 //! One connection's bytes, whatever they travel over.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -12,15 +13,40 @@ pub enum Wire {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
+    /// Its lane has it.
+    Elsewhere,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Tcp,
+    Unix,
 }
 
 impl Wire {
+    pub fn new(fd: OwnedFd, kind: Kind) -> io::Result<Wire> {
+        Ok(match kind {
+            Kind::Tcp => Wire::Tcp(TcpStream::from_std(fd.into())?),
+            Kind::Unix => Wire::Unix(UnixStream::from_std(fd.into())?),
+        })
+    }
+
+    /// Without its runtime, and without TLS.
+    pub fn take(&mut self) -> io::Result<(OwnedFd, Kind)> {
+        match std::mem::replace(self, Wire::Elsewhere) {
+            Wire::Tcp(stream) => Ok((stream.into_std()?.into(), Kind::Tcp)),
+            Wire::Unix(stream) => Ok((stream.into_std()?.into(), Kind::Unix)),
+            Wire::Tls(_) | Wire::Elsewhere => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
     /// What goes out without waiting; nothing over TLS, which may have to wait for anything.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Wire::Tcp(stream) => stream.try_write(bytes),
             Wire::Unix(stream) => stream.try_write(bytes),
             Wire::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
+            Wire::Elsewhere => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 }
@@ -35,6 +61,7 @@ impl AsyncRead for Wire {
             Wire::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
             Wire::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
             Wire::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            Wire::Elsewhere => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 }
@@ -49,6 +76,7 @@ impl AsyncWrite for Wire {
             Wire::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
             Wire::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
             Wire::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+            Wire::Elsewhere => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 
@@ -57,6 +85,7 @@ impl AsyncWrite for Wire {
             Wire::Tcp(stream) => Pin::new(stream).poll_flush(context),
             Wire::Unix(stream) => Pin::new(stream).poll_flush(context),
             Wire::Tls(stream) => Pin::new(stream).poll_flush(context),
+            Wire::Elsewhere => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 
@@ -65,6 +94,7 @@ impl AsyncWrite for Wire {
             Wire::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
             Wire::Unix(stream) => Pin::new(stream).poll_shutdown(context),
             Wire::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            Wire::Elsewhere => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 }

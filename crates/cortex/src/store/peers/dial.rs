@@ -16,6 +16,7 @@ use tokio_rustls::rustls::ClientConfig;
 
 use super::frame::{Greeting, Refused};
 use super::identity::{Pin, random};
+use super::liveness::Heard;
 use super::roster::Addresses;
 use super::tls::{ClusterTls, agreed};
 use super::{Net, link, tls};
@@ -120,12 +121,21 @@ async fn call(net: &Arc<Net>, node: &NodeId, addresses: &Addresses) {
             net.clone().keep(tag, NodeTag::from(&net.node), Box::new(stream)).await;
         }
         Err(error) => {
+            if nobody_listens(&error) {
+                net.liveness.tell(Heard::Refused(tag));
+            }
             let reason = format!("{error:#}");
             if net.reports().is_news(node.to_string(), reason.clone()) {
                 tracing::warn!(peer = %node, reason, "peer.unreachable");
             }
         }
     }
+}
+
+/// Its machine said so: what cannot be reached may live.
+fn nobody_listens(error: &anyhow::Error) -> bool {
+    let refused = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::ConnectionRefused;
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(refused))
 }
 
 /// Who calls, and what proves it.

@@ -1,5 +1,5 @@
-//! Streams on which files of applications go from node to node: calls to another member, and calls
-//! from one. Must not know what is said over them.
+//! Streams on which files of applications go from node to node, and on which checkers ask about
+//! instances: calls to another member, and calls from one. Must not know what is said over them.
 
 use std::sync::{Arc, OnceLock};
 
@@ -27,6 +27,17 @@ impl Peers {
     /// Calls of other members for files go there. The first one stays.
     pub fn set_files(&self, take: Take) {
         self.files.0.set(take).ok();
+    }
+
+    /// Calls of other members' checkers go there. The first one stays.
+    pub fn set_probes(&self, take: Take) {
+        self.probes.0.set(take).ok();
+    }
+
+    /// A stream with another member, proven to be that, for questions about its instances.
+    pub async fn call_probe(&self, node: &NodeId) -> anyhow::Result<BoxedStream> {
+        let net = self.net.get().context("this node does not speak to others yet")?;
+        net.call_probe(node).await
     }
 
     /// A stream with another member, proven to be that.

@@ -101,7 +101,8 @@ pub struct InvitationBook {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum InvitationError {
     #[error(
-        "the invitation is not known here: it was used, it is older than an hour, or the node that \
+        "the invitation is not known here: it was used, it is older than an hour (or than it was to \
+         get), or the node that \
          issued it was started again since; make a new one with `cortex nodes invite`"
     )]
     Unknown,
@@ -110,12 +111,17 @@ pub enum InvitationError {
 }
 
 impl InvitationBook {
-    pub fn issue(&mut self, now: Timestamp, secret: &Secret) -> Result<(), InvitationError> {
+    pub fn issue(
+        &mut self,
+        now: Timestamp,
+        secret: &Secret,
+        age_max: Duration,
+    ) -> Result<(), InvitationError> {
         self.issued.retain(|_, issued| issued.until > now);
         if self.issued.len() >= INVITATIONS_MAX {
             return Err(InvitationError::Full);
         }
-        let issued = Issued { until: now.after(INVITATION_AGE_MAX), by: None };
+        let issued = Issued { until: now.after(age_max.min(INVITATION_AGE_MAX)), by: None };
         self.issued.insert(*blake3::hash(&secret.0).as_bytes(), issued);
         Ok(())
     }
@@ -184,12 +190,23 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_to_be_short_is() {
+        let (mut book, now) = (InvitationBook::default(), Timestamp(1_000_000));
+        let (node, secret) = ("n1".parse().unwrap(), Secret([9; 16]));
+        book.issue(now, &secret, Duration::from_secs(2)).unwrap();
+        let late = now.after(Duration::from_secs(2));
+        assert_eq!(book.redeem(late, &secret, &node), Err(InvitationError::Unknown));
+        book.issue(now, &secret, Duration::from_secs(1_000_000)).unwrap();
+        assert!(!book.has_open(now.after(INVITATION_AGE_MAX)), "none is longer");
+    }
+
+    #[test]
     fn an_invitation_serves_one_node_for_an_hour() {
         let (mut book, now) = (InvitationBook::default(), Timestamp(1_000_000));
         let (one, other) = ("n1".parse().unwrap(), "n2".parse().unwrap());
         let secret = Secret([9; 16]);
         assert_eq!(book.redeem(now, &secret, &one), Err(InvitationError::Unknown));
-        book.issue(now, &secret).unwrap();
+        book.issue(now, &secret, INVITATION_AGE_MAX).unwrap();
         assert_eq!(book.redeem(now, &secret, &one), Ok(Redeemed::First));
         assert_eq!(book.redeem(now, &secret, &other), Err(InvitationError::Unknown));
         assert_eq!(book.redeem(now, &secret, &one), Ok(Redeemed::Again));
@@ -198,9 +215,10 @@ mod tests {
         for n in 0..INVITATIONS_MAX {
             let mut bytes = [0; 16];
             bytes[..8].copy_from_slice(&n.to_le_bytes());
-            book.issue(now, &Secret(bytes)).unwrap();
+            book.issue(now, &Secret(bytes), INVITATION_AGE_MAX).unwrap();
         }
-        assert_eq!(book.issue(now, &Secret([8; 16])), Err(InvitationError::Full));
+        let full = book.issue(now, &Secret([8; 16]), INVITATION_AGE_MAX);
+        assert_eq!(full, Err(InvitationError::Full));
         assert!(!book.has_open(late));
     }
 }

@@ -291,7 +291,9 @@ async fn ask(
     let address = options.advertise.unwrap_or_else(|| roster::reachable_at(listen, Some(towards)));
     let (config, name) = tls::joining(token.fingerprint, token.cluster, &token.issuer)?;
     let mut stream = TlsConnector::from(config).connect(name, stream).await.context(
-        "who answers there is not the node that issued it, or none of its invitations is open",
+        "who answers there is not the node that issued it, or none of its invitations is open any \
+         more: one holds for an hour, for one node, and while the node that issued it runs; make a \
+         new one there with `cortex nodes invite`",
     )?;
     let request = Request {
         v: FORMAT,
@@ -299,7 +301,7 @@ async fn ask(
         node: node.clone(),
         addresses: vec![address.to_string()],
         pin: Some(to_hex(pin)),
-        now_ms: Some(Clock::start().now().0),
+        now_ms: Some(Clock::start_off(options.clock_off).now().0),
         guest: options.guest,
     };
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);

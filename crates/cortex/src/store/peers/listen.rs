@@ -15,7 +15,9 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, rustls};
 
 use super::frame::{Greeting, Refused};
-use super::tls::{ALPN_BULK, ALPN_FILES, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER, ALPN_STORE};
+use super::tls::{
+    ALPN_BULK, ALPN_FILES, ALPN_JOIN, ALPN_NODE, ALPN_PROBE, ALPN_ROUTER, ALPN_STORE,
+};
 use super::{Net, join, link, roster};
 use crate::shared_port::Listeners;
 
@@ -124,6 +126,7 @@ enum Wants {
     Router,
     Files,
     Store,
+    Probe,
 }
 
 async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
@@ -149,6 +152,7 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
         Some(ALPN_ROUTER) => Wants::Router,
         Some(ALPN_FILES) => Wants::Files,
         Some(ALPN_STORE) => Wants::Store,
+        Some(ALPN_PROBE) => Wants::Probe,
         _ => bail!("it does not say what it wants to speak"),
     };
     let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
@@ -172,7 +176,9 @@ async fn refusal(net: &Net, node: &NodeId, wants: Wants) -> anyhow::Result<Optio
     Ok(match wants {
         _ if known => Some(Refused::Removed),
         Wants::Link => None,
-        Wants::Bulk | Wants::Router | Wants::Files | Wants::Store => Some(Refused::Unknown),
+        Wants::Bulk | Wants::Router | Wants::Files | Wants::Store | Wants::Probe => {
+            Some(Refused::Unknown)
+        }
     })
 }
 
@@ -185,6 +191,7 @@ async fn serve(net: &Arc<Net>, caller: Caller) -> anyhow::Result<()> {
         Caller::Member { stream, peer, wants: Wants::Bulk } => net.take_bulk(peer, stream),
         Caller::Member { stream, peer, wants: Wants::Files } => net.take_files(peer, stream)?,
         Caller::Member { stream, peer, wants: Wants::Store } => net.take_store(peer, stream)?,
+        Caller::Member { stream, peer, wants: Wants::Probe } => net.take_probe(peer, stream)?,
         Caller::Member { stream, peer, wants: Wants::Router } => net.take_router(peer, *stream)?,
         Caller::Member { stream, peer, wants: Wants::Link } => {
             let tag = NodeTag::from(&peer);

@@ -1,6 +1,8 @@
 //! Who is alive: foca, its datagrams inside the streams between nodes. Decides whom to talk to and
 //! nothing else; a member it takes for dead stays a member.
 
+mod suspicions;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU8, NonZeroUsize};
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use store::NodeTag;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use self::suspicions::Suspicions;
 use super::frame::{self, LIVENESS_BYTES_MAX};
 use super::links::Links;
 
@@ -56,6 +59,8 @@ impl Identity for Life {
 pub enum Heard {
     Datagram(Bytes),
     Linked(NodeTag),
+    /// Its machine answers that nobody listens there: its process has ended, or will say otherwise.
+    Refused(NodeTag),
 }
 
 /// Where what is heard goes.
@@ -88,8 +93,10 @@ fn config() -> Config {
     }
 }
 
+type Members = Foca<Life, PostcardCodec, SmallRng, foca::NoCustomBroadcast>;
+
 struct Watchman {
-    foca: Foca<Life, PostcardCodec, SmallRng, foca::NoCustomBroadcast>,
+    foca: Members,
     runtime: AccumulatingRuntime<Life>,
     links: Arc<Links>,
     /// Members that were there and do not answer.
@@ -97,6 +104,7 @@ struct Watchman {
     alive: watch::Sender<BTreeSet<NodeId>>,
     timers: BTreeMap<(Instant, u64), Timer<Life>>,
     next_timer: u64,
+    suspicions: Suspicions,
 }
 
 /// Until the sender is gone.
@@ -111,18 +119,26 @@ pub async fn run(
     let life = Life { node, number: started.0 };
     let foca = Foca::new(life, config(), SmallRng::seed_from_u64(started.0), PostcardCodec);
     let runtime = AccumulatingRuntime::new();
-    let timers = BTreeMap::new();
-    let mut watchman = Watchman { foca, runtime, links, down, alive, timers, next_timer: 0 };
+    let mut watchman = Watchman {
+        foca,
+        runtime,
+        links,
+        down,
+        alive,
+        timers: BTreeMap::new(),
+        next_timer: 0,
+        suspicions: Suspicions::default(),
+    };
     let mut silent = tokio::time::interval(SILENT_INTERVAL);
     silent.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        let next = watchman.timers.keys().next().map(|(at, _)| *at);
-        let next = next.unwrap_or_else(|| Instant::now() + SILENT_INTERVAL);
+        let next = watchman.next().unwrap_or_else(|| Instant::now() + SILENT_INTERVAL);
         tokio::select! {
             event = heard.recv() => match event {
                 None => return,
                 Some(Heard::Datagram(datagram)) => watchman.datagram(&datagram),
                 Some(Heard::Linked(peer)) => watchman.announce(peer),
+                Some(Heard::Refused(peer)) => watchman.suspect(&peer.node()),
             },
             () = tokio::time::sleep_until(next) => watchman.due(),
             _ = silent.tick() => {
@@ -151,8 +167,19 @@ impl Watchman {
         }
     }
 
+    fn suspect(&mut self, node: &NodeId) {
+        let until = Instant::now() + SUSPICION;
+        self.suspicions.add(until, node, &mut self.foca, &mut self.runtime);
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let timer = self.timers.keys().next().map(|(at, _)| *at);
+        timer.into_iter().chain(self.suspicions.next()).min()
+    }
+
     fn due(&mut self) {
         let now = Instant::now();
+        self.suspicions.judge(now, &mut self.foca, &mut self.runtime);
         while let Some(entry) = self.timers.first_entry()
             && entry.key().0 <= now
         {

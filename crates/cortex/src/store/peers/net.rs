@@ -28,7 +28,7 @@ use super::revocable::Revocable;
 use super::roster::{self, Addresses, Roster};
 use super::routers::{self, RouterCall};
 use super::side::Side;
-use super::tls::{ALPN_BULK, ALPN_FILES, ClusterTls};
+use super::tls::{ALPN_BULK, ALPN_FILES, ALPN_PROBE, ClusterTls};
 use super::{dial, files, frame};
 use crate::driver::Clock;
 use crate::store::SharedStore;
@@ -64,6 +64,7 @@ pub struct Parts {
     pub down: watch::Sender<BTreeSet<NodeId>>,
     pub router: routers::Door,
     pub files: files::Door,
+    pub probes: files::Door,
     /// Told of every change.
     pub alive: watch::Sender<BTreeSet<NodeId>>,
 }
@@ -92,6 +93,7 @@ pub struct Net {
     store_streams: Arc<Semaphore>,
     router: routers::Door,
     files: files::Door,
+    probes: files::Door,
     /// None where there is no store to speak for.
     outbox: Option<Arc<Outbox>>,
     members: watch::Sender<BTreeSet<NodeTag>>,
@@ -144,6 +146,7 @@ impl Net {
             store_streams: Arc::new(Semaphore::new(STORE_STREAMS_MAX)),
             router: parts.router,
             files: parts.files,
+            probes: parts.probes,
             outbox,
             members: watch::Sender::default(),
             removed: parts.removed,
@@ -345,6 +348,18 @@ impl Net {
     pub fn take_files(&self, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
         let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
         self.files.hand_over(peer, stream)
+    }
+
+    /// The checker of a peer asks about instances.
+    pub fn take_probe(&self, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
+        let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
+        self.probes.hand_over(peer, stream)
+    }
+
+    pub async fn call_probe(&self, peer: &NodeId) -> anyhow::Result<BoxedStream> {
+        let (addresses, config) = (self.addresses(), self.tls.probe_client());
+        let stream = dial::connect(self, peer, &addresses, config, ALPN_PROBE).await?;
+        Ok(Box::new(Revocable::new(stream, self.removed(peer))))
     }
 
     /// A node without a store uses that of this one.

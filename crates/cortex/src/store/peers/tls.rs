@@ -29,6 +29,8 @@ pub const ALPN_BULK: &[u8] = b"cortex-bulk/1";
 pub const ALPN_ROUTER: &[u8] = b"cortex-router/1";
 /// Files of an application that is to run on the node that calls.
 pub const ALPN_FILES: &[u8] = b"cortex-files/1";
+/// Whether an instance answers, asked of the node that runs it.
+pub const ALPN_PROBE: &[u8] = b"cortex-probe/1";
 /// What a node without a store asks of one that keeps it.
 pub const ALPN_STORE: &[u8] = b"cortex-store/1";
 /// Redeeming an invitation; the only one that wants no certificate of the caller.
@@ -44,6 +46,7 @@ pub struct ClusterTls {
     router_client: Arc<ClientConfig>,
     files_client: Arc<ClientConfig>,
     store_client: Arc<ClientConfig>,
+    probe_client: Arc<ClientConfig>,
     pub member_server: Arc<ServerConfig>,
     pub join_server: Arc<ServerConfig>,
 }
@@ -77,8 +80,8 @@ impl ClusterTls {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(own.chain.clone(), own.key.clone_key())?;
-        member_server.alpn_protocols =
-            [ALPN_NODE, ALPN_BULK, ALPN_ROUTER, ALPN_FILES, ALPN_STORE].map(<[u8]>::to_vec).into();
+        let spoken = [ALPN_NODE, ALPN_BULK, ALPN_ROUTER, ALPN_FILES, ALPN_STORE, ALPN_PROBE];
+        member_server.alpn_protocols = spoken.map(<[u8]>::to_vec).into();
         let mut join_server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_no_client_auth()
@@ -92,6 +95,7 @@ impl ClusterTls {
             router_client: client(ALPN_ROUTER)?,
             files_client: client(ALPN_FILES)?,
             store_client: client(ALPN_STORE)?,
+            probe_client: client(ALPN_PROBE)?,
             member_server: Arc::new(member_server),
             join_server: Arc::new(join_server),
         })
@@ -115,6 +119,10 @@ impl ClusterTls {
 
     pub fn store_client(&self) -> Arc<ClientConfig> {
         self.store_client.clone()
+    }
+
+    pub fn probe_client(&self) -> Arc<ClientConfig> {
+        self.probe_client.clone()
     }
 
     pub fn server_name(&self, node: &NodeId) -> anyhow::Result<ServerName<'static>> {

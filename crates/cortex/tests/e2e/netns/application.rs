@@ -50,20 +50,25 @@ ended.set()
 [caller.join() for caller in callers]
 "#;
 
-struct Client(Child);
+pub struct Client(Child);
 
 impl Client {
     fn start(host: &Host, nodes: &[&Node]) -> Client {
+        Client::start_for(host, NAME, nodes)
+    }
+
+    /// For another application.
+    pub fn start_for(host: &Host, name: &str, nodes: &[&Node]) -> Client {
         let enter = host.enter();
         let mut command = Command::new(&enter[0]);
-        command.args(&enter[1..]).args(["python3", "-c", CLIENT, &format!("{NAME}.localhost")]);
+        command.args(&enter[1..]).args(["python3", "-c", CLIENT, &format!("{name}.localhost")]);
         command.args(nodes.iter().map(|node| node.http_address()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         Client(command.spawn().expect("python3 starts"))
     }
 
     /// How many were answered, and what became of the others.
-    fn finish(mut self) -> (usize, Vec<String>) {
+    pub fn finish(mut self) -> (usize, Vec<String>) {
         drop(self.0.stdin.take());
         let lines = BufReader::new(self.0.stdout.take().expect("it is piped")).lines();
         let lines: Vec<String> = lines.map(|line| line.expect("text")).collect();

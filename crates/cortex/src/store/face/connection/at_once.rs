@@ -3,13 +3,13 @@
 
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use store::resp::request::{Parsed, Requests};
 
-use super::{Awaited, Connection, PENDING_MAX, SEND_BYTES, Words};
-use crate::store::face::table::{self, Verb};
+use super::{Awaited, Connection, PENDING_MAX, SEND_BYTES};
+use crate::store::Submission;
+use crate::store::face::ordinary::{Ordinary, reply_at_once};
+use crate::store::face::words::Words;
 use crate::store::reply::Reply;
-use crate::store::{Entry, Submission, Value};
 
 /// What is left of the input.
 pub(super) enum Rest {
@@ -65,35 +65,26 @@ impl Connection {
     }
 
     fn carry_out_at_once(&mut self, words: Words<'_>) -> Step {
-        let verb = table::find(words.get(0)).map(|spec| spec.verb);
-        let (Some(verb @ (Verb::Set | Verb::Get | Verb::Del)), None) = (verb, self.refused_multi)
-        else {
-            return Step::Waits;
-        };
-        if self.admit(words).is_err() {
+        if !self.is_plain() {
             return Step::Waits;
         }
-        let Ok(key) = self.key(words.get(1), verb != Verb::Get) else { return Step::Waits };
-        let step = match (verb, words.len()) {
-            (Verb::Set, 3) => {
-                let value = Bytes::copy_from_slice(words.get(2));
-                self.queue_at_once(Submission::set(key, value), Awaited::Ok(1))
-            }
-            (Verb::Del, 2) => self.queue_at_once(Submission::delete(key), Awaited::Count(1)),
-            (Verb::Get, 2) if self.pending.is_empty() => {
-                match self.context.store.lookup_at_once(&key) {
-                    Some(None) => self.replies.null(),
-                    Some(Some(Entry { value: Value::Inline(value), .. })) => {
-                        self.replies.bulk(&value);
-                    }
-                    _ => return Step::Waits,
-                }
+        let step = match Ordinary::read(words, &self.rights, &self.context) {
+            Some(Ordinary::Write(write, answer)) => self.queue_at_once(write, answer.into()),
+            Some(Ordinary::Get(key))
+                if self.pending.is_empty()
+                    && reply_at_once(&key, &self.context, &mut self.replies) =>
+            {
                 Step::Done
             }
             _ => return Step::Waits,
         };
         self.context.clients.commands.fetch_add(1, Ordering::Relaxed);
         step
+    }
+
+    /// Nothing but its rights decides what it may ask.
+    pub(super) fn is_plain(&self) -> bool {
+        self.refused_multi.is_none() && self.subscriber.is_none()
     }
 
     fn queue_at_once(&mut self, write: Submission, awaited: Awaited) -> Step {

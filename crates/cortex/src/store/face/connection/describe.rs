@@ -107,7 +107,9 @@ impl Connection {
         let now = context.clock.now();
         let mut text = String::new();
         let (keys, head) = (context.store.count().await?, context.store.head().await?);
-        let rows = [
+        let replication = context.store.replication();
+        let alarms = replication.map(|it| it.state().alarms).unwrap_or_default();
+        let mut rows = vec![
             ("# Server", String::new()),
             ("redis_version", COMPATIBLE_VERSION.into()),
             ("cortex_version", env!("CARGO_PKG_VERSION").into()),
@@ -117,6 +119,7 @@ impl Connection {
             ("uptime_in_seconds", now.since(context.started).as_secs().to_string()),
             ("# Clients", String::new()),
             ("connected_clients", context.clients.connected().to_string()),
+            ("clients_in_lanes", context.clients.in_lanes.load(Ordering::Relaxed).to_string()),
             ("maxclients", context.connections_max.to_string()),
             ("# Persistence", String::new()),
             ("aof_enabled", "1".into()),
@@ -132,17 +135,11 @@ impl Connection {
             ("# Replication", String::new()),
             ("role", "master".into()),
             ("history", head),
-        ];
-        let replication = context.store.replication();
-        let alarms = replication.map(|it| it.state().alarms).unwrap_or_default();
-        let told = alarms.iter().map(|alarm| ("alarm", alarm.to_string()));
-        let last = [
             ("alarms", alarms.len().to_string()),
-            ("# Keyspace", String::new()),
-            ("db0", format!("keys={keys},expires=0,avg_ttl=0")),
         ];
-        let (count, keyspace) = last.split_at(1);
-        let rows = rows.into_iter().chain(count.to_vec()).chain(told).chain(keyspace.to_vec());
+        rows.extend(alarms.iter().map(|alarm| ("alarm", alarm.to_string())));
+        rows.push(("# Keyspace", String::new()));
+        rows.push(("db0", format!("keys={keys},expires=0,avg_ttl=0")));
         for (name, value) in rows {
             // Writing to a string cannot fail.
             let _ = match name.starts_with('#') {

@@ -63,22 +63,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::bench::store::thesis::TABLES;
-
-    /// The thesis prints the times of its runs and what follows from them.
-    #[test]
-    fn the_thesis_itself_is_reproduced() {
-        for table in &TABLES {
-            for column in table.columns {
-                let summary = Summary::of(column.seconds).unwrap();
-                // It cut its last digits here, and rounded them there.
-                assert!((summary.mean - column.mean).abs() < 0.011, "{} {column:?}", table.store);
-                assert!((summary.deviation - column.deviation).abs() < 0.011, "{column:?}");
-                let rate = f64::from(table.operations) / summary.mean;
-                assert!((rate - column.rate).abs() < 0.3, "{} {column:?} {rate}", table.store);
-            }
-        }
-    }
 
     #[test]
     fn one_run_has_no_deviation_and_none_has_nothing() {

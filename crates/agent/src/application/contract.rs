@@ -1,0 +1,216 @@
+//! What the application's machine hears and what it asks for. Data alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use model::application::{Health, Holder};
+use model::instance::ProcessIdentity;
+use model::probe::Verdict;
+use model::{
+    ApplicationSpec, Claim, Generation, InstanceId, NodeId, ProcessType, Release, ReleaseId,
+    Rollout,
+};
+
+use super::building::Candidate;
+use crate::placement::Hold;
+
+/// Which process exactly: a slot's place and the incarnation in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct IncarnationId {
+    pub instance: InstanceId,
+    pub generation: Generation,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Records as they are in the store now; none when deleted. At start the actor feeds all of
+    /// them, then `Adopted`; only then does the machine decide anything.
+    Spec(Option<ApplicationSpec>),
+    Release(ReleaseId, Option<Release>),
+    Rollout(Option<Rollout>),
+    /// This node's own claims: read at start, ignored afterwards (nobody else writes them).
+    Claim(InstanceId, Claim),
+    /// Another node's claim on one of the application's slots.
+    Other(InstanceId, NodeId, Option<Claim>),
+    /// Which nodes count as alive, this one included.
+    Live(BTreeSet<NodeId>),
+    /// The places that this node runs, from placement. A node that never hears of any runs all.
+    Places(BTreeMap<(ProcessType, model::Slot), Hold>),
+    /// Who has the files of the persistent paths.
+    Holder(Option<Holder>),
+    /// This node's checker's verdict.
+    Verdict(InstanceId, Option<Verdict>),
+    /// Which processes of this application the shims on this node hold.
+    Adopted(Vec<Adopted>),
+
+    /// Answer to `Build`.
+    Built {
+        release: ReleaseId,
+        result: Result<(), Failure>,
+    },
+    /// Answer to `Fetch`; an error says why it could not be had.
+    Fetched {
+        release: ReleaseId,
+        result: Result<(), String>,
+    },
+    /// Answer to `Share`.
+    Shared {
+        release: ReleaseId,
+        result: Result<(), String>,
+    },
+    /// Answer to `FindBuilders`: all nodes with an agent that may be given something.
+    Builders {
+        release: ReleaseId,
+        candidates: Vec<Candidate>,
+    },
+    /// What `builder` made of a release can be fetched, and whether it runs here; none when it is
+    /// gone.
+    Artefact {
+        release: ReleaseId,
+        builder: NodeId,
+        fits: Option<bool>,
+    },
+    /// Answer to `RunReleaseSteps`.
+    Released {
+        release: ReleaseId,
+        result: Result<(), Failure>,
+    },
+    /// Answer to `Start`: the process exists. `Exited` follows once, whenever that is.
+    Started {
+        id: IncarnationId,
+        process: ProcessIdentity,
+        port: Option<u16>,
+    },
+    /// Answer to `Start`: no process came into being.
+    StartFailed {
+        id: IncarnationId,
+        why: String,
+    },
+    /// Answers to `AwaitHealthy`. `warning` names an address other than loopback that was bound.
+    Healthy {
+        id: IncarnationId,
+        warning: Option<String>,
+    },
+    /// Not healthy yet; repeated when the detail changes. The machine keeps the time limit.
+    NotYetHealthy {
+        id: IncarnationId,
+        detail: String,
+    },
+    /// The whole process tree is gone.
+    Exited {
+        id: IncarnationId,
+        exit: Exit,
+    },
+    /// The router sends nothing there any more and nothing is in flight.
+    Drained {
+        id: IncarnationId,
+    },
+    /// Resident memory of the whole process tree.
+    Memory {
+        id: IncarnationId,
+        bytes: u64,
+    },
+    /// `cortex down`: stop everything, start nothing.
+    Shutdown,
+}
+
+/// What a shim says of the process it holds, or held.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adopted {
+    pub id: IncarnationId,
+    pub process: ProcessIdentity,
+    pub port: Option<u16>,
+    /// Set when it ended while nobody listened.
+    pub exit: Option<Exit>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exit {
+    /// For people: "exit status 1", "killed by signal 9".
+    pub how: String,
+    /// Exit status 0.
+    pub success: bool,
+    /// The end of its output.
+    pub last_words: String,
+    /// Its shim stopped it, as no node process spoke to it for longer than the lease.
+    pub lease_over: bool,
+    /// Its shim stopped it, as it took more than it may: what of it, "used more than 512 MB".
+    pub over_cap: Option<String>,
+}
+
+/// Why a build or release step failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failure {
+    /// One sentence: "Installing gems failed with exit status 1".
+    pub why: String,
+    /// The end of the step's output.
+    pub last_words: String,
+    /// A program is missing on this machine: another one may have it.
+    pub lacks_tool: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Unpack and run the build steps, unless that was done. Safe to repeat.
+    Build {
+        release: Release,
+    },
+    /// Unpack what another node has built, unless that or a build was done.
+    Fetch {
+        release: Release,
+        builder: NodeId,
+    },
+    /// Make what was built here available to other nodes, unless that was done.
+    Share {
+        release: Release,
+    },
+    /// Which nodes could build it, and how busy they are.
+    FindBuilders {
+        release: ReleaseId,
+    },
+    /// Run the release steps (migrations) in the built release.
+    RunReleaseSteps {
+        release: Release,
+    },
+    /// Start one process of a built release. Web processes get a free port.
+    Start {
+        id: IncarnationId,
+        release: Release,
+        process: ProcessType,
+    },
+    /// Probe until healthy or the process exits: the port bound by the process's tree, then the
+    /// HTTP path where set. Without a port (workers): alive for a second.
+    AwaitHealthy {
+        id: IncarnationId,
+        port: Option<u16>,
+        health: Health,
+    },
+    /// SIGTERM to the whole tree, SIGKILL after `grace`. `Exited` follows.
+    Stop {
+        id: IncarnationId,
+        grace: Duration,
+    },
+    /// The exit was taken note of: what the shim left on disk may go.
+    Forget {
+        id: IncarnationId,
+    },
+    /// Durable before the next effect.
+    WriteClaim {
+        instance: InstanceId,
+        claim: Option<Claim>,
+    },
+    WriteRollout(Rollout),
+    WriteHolder(Holder),
+    /// What was to run here cannot be prepared or started here.
+    Unfit,
+    /// That was said of a release that is not wanted any more.
+    Fit,
+    /// One line for people, into the application's own log.
+    Note(String),
+    /// Directories of all other releases may be removed.
+    PruneReleases {
+        keep: Vec<ReleaseId>,
+    },
+    /// After `Shutdown` or the deletion of the specification: nothing runs here any more.
+    AllStopped,
+}

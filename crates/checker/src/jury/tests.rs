@@ -1,0 +1,141 @@
+//! What is believed, one word at a time.
+
+use super::*;
+use model::ProcessType;
+
+struct Court {
+    jury: Jury,
+    /// As it stands in the store.
+    standing: Option<Verdict>,
+}
+
+fn node(name: &str) -> NodeId {
+    name.parse().unwrap()
+}
+
+fn nodes(names: &str) -> BTreeSet<NodeId> {
+    names.split_whitespace().map(node).collect()
+}
+
+fn instance() -> InstanceId {
+    InstanceId { application: "shop".parse().unwrap(), process: ProcessType::web(), slot: 1 }
+}
+
+fn verdict(generation: Generation, health: Health) -> Verdict {
+    let detail = "connection refused".into();
+    let unknown = Unknown::new();
+    Verdict { v: 1, generation, health, detail, changed_at: Timestamp(1), unknown }
+}
+
+impl Court {
+    fn new(checkers: &str) -> Court {
+        let mut court = Court { jury: Jury::new(), standing: None };
+        court.hear(Said::Checkers(nodes(checkers)));
+        court.hear(Said::Alive(nodes(checkers)));
+        court.hear(Said::Ready(instance(), Some(7)));
+        court
+    }
+
+    fn hear(&mut self, said: Said) {
+        let mut rulings = Vec::new();
+        self.jury.handle(Timestamp(5), said, &mut rulings);
+        self.jury.check_invariants();
+        for ruling in rulings {
+            assert_eq!(ruling.instance, instance());
+            self.standing = ruling.verdict;
+        }
+    }
+
+    fn testify(&mut self, who: &str, health: Health) {
+        self.hear(Said::Testimony(instance(), node(who), Some(verdict(7, health))));
+    }
+
+    fn health(&self) -> Option<Health> {
+        self.standing.as_ref().map(|verdict| verdict.health)
+    }
+}
+
+#[test]
+fn one_witness_of_several_is_not_believed_and_two_are() {
+    let mut court = Court::new("a b c");
+    court.testify("a", Health::Gone);
+    assert_eq!(court.health(), None);
+    court.testify("b", Health::Gone);
+    assert_eq!(court.health(), Some(Health::Gone));
+    let detail = &court.standing.as_ref().unwrap().detail;
+    assert!(detail.contains("refused") && detail.contains("a, b"), "{detail}");
+    court.testify("a", Health::Healthy);
+    assert_eq!(court.health(), None);
+}
+
+#[test]
+fn what_they_agree_on_is_the_milder_of_two_words() {
+    let mut court = Court::new("a b c");
+    court.testify("a", Health::Failing);
+    court.testify("b", Health::Gone);
+    assert_eq!(court.health(), Some(Health::Failing));
+    court.testify("c", Health::Gone);
+    assert_eq!(court.health(), Some(Health::Gone));
+}
+
+#[test]
+fn a_checker_alone_in_its_cluster_is_believed() {
+    let mut court = Court::new("a");
+    court.testify("a", Health::Failing);
+    assert_eq!(court.health(), Some(Health::Failing));
+}
+
+/// Others that are cut off are still on the roster.
+#[test]
+fn a_cut_does_not_make_one_witness_enough() {
+    let mut court = Court::new("a b c");
+    court.hear(Said::Alive(nodes("a")));
+    court.testify("a", Health::Gone);
+    assert_eq!(court.health(), None);
+}
+
+#[test]
+fn whoever_is_silent_or_has_no_checker_is_not_heard() {
+    let mut court = Court::new("a b");
+    court.testify("a", Health::Gone);
+    court.testify("stranger", Health::Gone);
+    assert_eq!(court.health(), None);
+    court.testify("b", Health::Gone);
+    assert_eq!(court.health(), Some(Health::Gone));
+    court.hear(Said::Alive(nodes("a")));
+    assert_eq!(court.health(), None, "what it said may be over");
+    court.hear(Said::Alive(nodes("a b")));
+    assert_eq!(court.health(), Some(Health::Gone));
+    court.hear(Said::Checkers(nodes("a c")));
+    assert_eq!(court.health(), None);
+}
+
+#[test]
+fn a_testimony_is_of_one_incarnation() {
+    let mut court = Court::new("a b");
+    court.testify("a", Health::Gone);
+    court.testify("b", Health::Gone);
+    court.hear(Said::Ready(instance(), Some(8)));
+    assert_eq!(court.health(), None);
+    court.hear(Said::Ready(instance(), Some(7)));
+    assert_eq!(court.health(), Some(Health::Gone));
+    court.hear(Said::Ready(instance(), None));
+    assert_eq!(court.health(), None);
+}
+
+#[test]
+fn a_witness_takes_back_what_it_said() {
+    let mut court = Court::new("a b");
+    court.testify("a", Health::Failing);
+    court.testify("b", Health::Failing);
+    court.hear(Said::Testimony(instance(), node("b"), None));
+    assert_eq!(court.health(), None);
+}
+
+#[test]
+fn what_was_ruled_before_a_restart_is_taken_back_when_it_is_over() {
+    let mut court = Court::new("a b");
+    court.standing = Some(verdict(7, Health::Gone));
+    court.hear(Said::Written(instance(), verdict(7, Health::Gone)));
+    assert_eq!(court.health(), None);
+}

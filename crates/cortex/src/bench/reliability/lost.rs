@@ -1,0 +1,110 @@
+//! A machine that is lost without warning, as far as that can be had on one that goes on: every
+//! process of a node is killed at once. Processes are found by where they run and are known by
+//! their start time; a pid alone is never signalled.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::observe::process::{Stat, pids, stat};
+
+/// Whoever is killed may have started another one a moment before.
+const SWEEPS_MAX: u32 = 20;
+
+/// The node's process, its shims and its instances; how many were killed.
+pub fn kill_all(node: u32, data: &Path) -> anyhow::Result<usize> {
+    let mut killed = BTreeSet::new();
+    for _ in 0..SWEEPS_MAX {
+        let living = of_node(node, data)?;
+        if living.is_empty() {
+            return Ok(killed.len());
+        }
+        for process in living {
+            kill(&process)?;
+            killed.insert((process.pid, process.start_ticks));
+        }
+    }
+    let left = of_node(node, data)?.len();
+    ensure!(left == 0, "{left} processes below {} were not to be killed", data.display());
+    Ok(killed.len())
+}
+
+/// The node first, so that it sees none of the others die.
+fn of_node(node: u32, data: &Path) -> anyhow::Result<Vec<Stat>> {
+    let own = std::process::id();
+    let all: BTreeMap<u32, Stat> = pids()
+        .context("/proc")?
+        .filter_map(|pid| Some((pid, stat(pid).filter(|stat| !stat.is_dead() && pid != own)?)))
+        .collect();
+    let belongs = |stat: &&Stat| {
+        // A node that ended left its number to others, but its parent is this process.
+        let is_node = stat.pid == node && stat.parent == own;
+        is_node || ["cwd", "exe"].iter().any(|link| leads_below(stat.pid, link, data))
+    };
+    let mut found: Vec<Stat> = all.values().filter(belongs).copied().collect();
+    let mut known: BTreeSet<u32> = found.iter().map(|stat| stat.pid).collect();
+    let mut next = 0;
+    while let Some(parent) = found.get(next).map(|stat| stat.pid) {
+        let children = all.values().filter(|stat| stat.parent == parent);
+        found.extend(children.filter(|stat| known.insert(stat.pid)).copied());
+        next += 1;
+    }
+    found.sort_by_key(|stat| (stat.pid != node, !leads_below(stat.pid, "exe", data), stat.pid));
+    Ok(found)
+}
+
+fn leads_below(pid: u32, link: &str, data: &Path) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/{link}")).is_ok_and(|path| path.starts_with(data))
+}
+
+/// Exactly this process: a descriptor of it cannot come to mean another one.
+pub fn kill(process: &Stat) -> anyhow::Result<()> {
+    let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw).context("no pid")?;
+    let descriptor = match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return Ok(()),
+        opened => opened.context("pidfd_open")?,
+    };
+    if stat(process.pid).is_none_or(|now| now.start_ticks != process.start_ticks) {
+        return Ok(());
+    }
+    match pidfd_send_signal(descriptor, Signal::KILL) {
+        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("process {} cannot be killed", pid)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn everything_of_a_node_is_killed_and_nobody_else() {
+        let data = tempfile::tempdir().unwrap();
+        let mut node = Command::new("sleep").arg("600").spawn().unwrap();
+        let mut instance = Command::new("sleep");
+        let mut instance = instance.arg("600").current_dir(data.path()).spawn().unwrap();
+        let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
+
+        let killed = kill_all(node.id(), data.path()).unwrap();
+        assert_eq!(killed, 2, "the node and what runs below its data");
+        assert!(!node.wait().unwrap().success() && !instance.wait().unwrap().success());
+        assert!(stranger.try_wait().unwrap().is_none());
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
+
+    #[test]
+    fn a_number_that_means_another_process_now_is_not_signalled() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let other = Stat { start_ticks: 1, ..stat(child.id()).unwrap() };
+        kill(&other).unwrap();
+        assert!(child.try_wait().unwrap().is_none());
+        kill(&stat(child.id()).unwrap()).unwrap();
+        assert!(!child.wait().unwrap().success());
+    }
+}

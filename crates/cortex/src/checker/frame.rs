@@ -1,0 +1,107 @@
+//! What a witness asks the node that runs an instance, and what that answers: a line of JSON each,
+//! one after the other on one stream.
+
+use checker::Outcome;
+use model::{Generation, InstanceId};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+pub const VERSION: u32 = 1;
+/// Far more than two names and a reason take.
+const LINE_BYTES_MAX: u64 = 16 * 1024;
+/// Of what a probe saw.
+const DETAIL_CHARS_MAX: usize = 500;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Question {
+    pub v: u32,
+    pub instance: InstanceId,
+    pub generation: Generation,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    pub v: u32,
+    pub seen: Seen,
+    #[serde(default)]
+    pub detail: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Seen {
+    Well,
+    Absent,
+    Unwell,
+    /// It was not looked at: that incarnation is not up there, or too much is asked at once.
+    #[serde(other)]
+    Nothing,
+}
+
+impl Answer {
+    pub fn of(outcome: Outcome) -> Answer {
+        let (seen, detail) = match outcome {
+            Outcome::Well => (Seen::Well, String::new()),
+            Outcome::Absent { detail } => (Seen::Absent, detail),
+            Outcome::Unwell { detail } => (Seen::Unwell, detail),
+            Outcome::Unreached => (Seen::Nothing, String::new()),
+        };
+        Answer { v: VERSION, seen, detail }
+    }
+
+    pub fn into_outcome(self) -> Outcome {
+        let detail = self.detail.chars().take(DETAIL_CHARS_MAX).collect();
+        match self.seen {
+            Seen::Well => Outcome::Well,
+            Seen::Absent => Outcome::Absent { detail },
+            Seen::Unwell => Outcome::Unwell { detail },
+            Seen::Nothing => Outcome::Unreached,
+        }
+    }
+}
+
+pub async fn write(
+    stream: &mut (impl AsyncWrite + Unpin),
+    message: &impl Serialize,
+) -> anyhow::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.write_all(&line).await?;
+    Ok(stream.flush().await?)
+}
+
+/// None when the other side has ended.
+pub async fn read<T: serde::de::DeserializeOwned>(
+    stream: &mut (impl AsyncBufRead + Unpin),
+) -> anyhow::Result<Option<T>> {
+    let mut line = Vec::new();
+    stream.take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await?;
+    if line.last() != Some(&b'\n') {
+        anyhow::ensure!(line.is_empty(), "a line that does not end");
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_slice(&line)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::BufReader;
+
+    #[tokio::test]
+    async fn what_is_said_is_read_back_and_what_is_unknown_says_nothing() {
+        let answer = Answer::of(Outcome::Unwell { detail: "GET /up answered 500".into() });
+        let mut bytes = Vec::new();
+        write(&mut bytes, &answer).await.unwrap();
+        bytes.extend_from_slice(b"{\"v\":2,\"seen\":\"something_newer\",\"more\":1}\n");
+        bytes.extend_from_slice(b"half a line");
+        let mut stream = BufReader::new(&bytes[..]);
+        assert_eq!(read(&mut stream).await.unwrap(), Some(answer));
+        let newer: Answer = read(&mut stream).await.unwrap().unwrap();
+        assert_eq!(newer.into_outcome(), Outcome::Unreached);
+        read::<Answer>(&mut stream).await.unwrap_err();
+        assert_eq!(read::<Answer>(&mut BufReader::new(&b""[..])).await.unwrap(), None);
+        let long = vec![b' '; 20_000];
+        read::<Answer>(&mut BufReader::new(&long[..])).await.unwrap_err();
+    }
+}

@@ -1,0 +1,205 @@
+//! The connections of one thread that ask nothing but ordinary things. They have no task, no waker
+//! and hardly any memory of their own: all that can be read are read one behind the other, what
+//! they wrote is one batch, and they are answered one behind the other. Of a thousand clients each
+//! would meet cold caches at every step of a task. Who asks for anything else gets a task again.
+
+mod desk;
+mod place;
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventFlags};
+use slab::Slab;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use self::desk::{Desk, Next, Turn};
+use self::place::Place;
+use super::FaceContext;
+use super::connection::Connection;
+use super::gathering::Bell;
+
+/// Connections that are read for one batch.
+const EVENTS_MAX: usize = 1024;
+/// Batches under way are one or two; the room of so many is kept.
+const TURNS_KEPT_MAX: usize = 4;
+
+/// The way in, for a connection that has asked ordinary things for a while.
+pub type Entrance = UnboundedSender<Connection>;
+
+pub struct Lane {
+    context: Arc<FaceContext>,
+    epoll: AsyncFd<OwnedFd>,
+    /// Bounded by the number of connections.
+    entrance: UnboundedReceiver<Connection>,
+    entering: Vec<Connection>,
+    places: Slab<Place>,
+    events: Vec<(usize, EventFlags)>,
+    desk: Desk,
+    /// Written and not answered, oldest first.
+    turns: VecDeque<Turn>,
+    idle_turns: Vec<Turn>,
+    /// To be served again although nothing new has come.
+    again: Vec<usize>,
+    bell: Arc<Bell>,
+}
+
+impl Lane {
+    pub fn new(context: Arc<FaceContext>, bell: Arc<Bell>) -> io::Result<(Lane, Entrance)> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        #[expect(deprecated, reason = "what replaces it is unsafe, and this descriptor is owned")]
+        let epoll = AsyncFd::with_interest(epoll, Interest::READABLE)?;
+        let of = context.clone();
+        let (enter, entrance) = unbounded_channel();
+        let lane = Lane {
+            context,
+            epoll,
+            entrance,
+            entering: Vec::new(),
+            places: Slab::new(),
+            events: Vec::with_capacity(EVENTS_MAX),
+            desk: Desk::new(of, Turn::new(bell.clone())),
+            turns: VecDeque::new(),
+            idle_turns: Vec::new(),
+            again: Vec::new(),
+            bell,
+        };
+        Ok((lane, enter))
+    }
+
+    /// For ever.
+    pub async fn run(mut self) {
+        loop {
+            poll_fn(|context| self.poll_news(context)).await;
+            while let Some(connection) = self.entering.pop() {
+                self.enter(connection);
+            }
+            let full = self.events.len() == EVENTS_MAX;
+            let again = std::mem::take(&mut self.again);
+            let mut events = std::mem::take(&mut self.events);
+            for (index, flags) in events.drain(..) {
+                if let Some(place) = self.places.get_mut(index) {
+                    place.note(flags);
+                    self.serve(index);
+                }
+            }
+            self.events = events;
+            again.into_iter().for_each(|index| self.serve(index));
+            self.write();
+            self.answer();
+            if full || !self.again.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Ready as soon as there is anything to do.
+    fn poll_news(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while let Poll::Ready(Some(connection)) = self.entrance.poll_recv(context) {
+            self.entering.push(connection);
+        }
+        let mut news = !self.entering.is_empty() || !self.again.is_empty();
+        while self.events.is_empty()
+            && let Poll::Ready(Ok(mut ready)) = self.epoll.poll_read_ready(context)
+        {
+            let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
+            match epoll::wait(ready.get_inner(), &mut buffer, Some(&Timespec::default())) {
+                Ok((events, _)) => {
+                    let events =
+                        events.iter().map(|event| (event.data.u64() as usize, event.flags));
+                    self.events.extend(events);
+                }
+                Err(error) => tracing::warn!(%error, "face.lane_cannot_look"),
+            }
+            if self.events.len() < EVENTS_MAX {
+                ready.clear_ready();
+            }
+        }
+        news |= !self.events.is_empty();
+        if let Some(turn) = self.turns.front() {
+            news |= turn.gathering.poll_complete(context).is_ready();
+        }
+        if news { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn enter(&mut self, connection: Connection) {
+        let entry = self.places.vacant_entry();
+        match Place::new(connection, &self.epoll, entry.key()) {
+            Ok(place) => {
+                self.context.clients.in_lanes.fetch_add(1, Ordering::Relaxed);
+                entry.insert(place);
+            }
+            Err(error) => tracing::warn!(%error, "face.connection_lost"),
+        }
+    }
+
+    fn serve(&mut self, index: usize) {
+        let Some(place) = self.places.get_mut(index) else { return };
+        match self.desk.serve(place, index) {
+            Next::Rest => {}
+            Next::Again => self.again.push(index),
+            Next::Leave => self.leave(index),
+            Next::Close => drop(self.remove(index)),
+        }
+    }
+
+    /// Ends the turn: all that was written is one batch.
+    fn write(&mut self) {
+        if self.desk.turn.asked.is_empty() {
+            return;
+        }
+        let idle = self.idle_turns.pop();
+        let next = idle.unwrap_or_else(|| Turn::new(self.bell.clone()));
+        self.turns.push_back(std::mem::replace(&mut self.desk.turn, next));
+        self.desk.hurry();
+    }
+
+    fn answer(&mut self) {
+        while let Some(mut turn) = self.turns.pop_front_if(|turn| turn.gathering.is_complete()) {
+            let mut answers = self.desk.answers(&turn);
+            let mut at = 0;
+            while let Some((index, _)) = turn.asked.get(at) {
+                let index = *index as usize;
+                let its = turn.asked[at..].iter().take_while(|(other, _)| *other as usize == index);
+                let count = its.count();
+                let all =
+                    turn.asked[at..].iter().map(|(_, answer)| *answer).zip(&mut answers[at..]);
+                at += count;
+                let Some(place) = self.places.get_mut(index) else { continue };
+                match self.desk.answer(place, all.take(count)) {
+                    Next::Again => self.again.push(index),
+                    Next::Rest => {}
+                    Next::Leave => self.leave(index),
+                    Next::Close => drop(self.remove(index)),
+                }
+            }
+            self.desk.keep(answers);
+            turn.asked.clear();
+            if self.idle_turns.len() < TURNS_KEPT_MAX {
+                self.idle_turns.push(turn);
+            }
+        }
+    }
+
+    fn remove(&mut self, index: usize) -> Place {
+        self.context.clients.in_lanes.fetch_sub(1, Ordering::Relaxed);
+        self.places.remove(index)
+    }
+
+    /// It gets a task of its own.
+    fn leave(&mut self, index: usize) {
+        match self.remove(index).into_connection(&self.epoll) {
+            Ok(connection) => drop(tokio::spawn(connection.serve())),
+            Err(error) => tracing::warn!(%error, "face.connection_lost"),
+        }
+    }
+}

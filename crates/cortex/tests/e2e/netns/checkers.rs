@@ -1,0 +1,52 @@
+//! A checker that hears nothing removes nothing that others can reach.
+
+use std::time::{Duration, Instant};
+
+use super::application::Client;
+use super::lab::{Host, Lab};
+use crate::node::Node;
+use crate::nodes::{await_state, id_of};
+use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
+use crate::witnesses::{COUNT, HOST, KEEPER, NAME, lines, project};
+
+/// Several rounds of probes by a checker whose calls are not answered.
+const CUT: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_checker_that_is_cut_off_one_way_takes_nothing_from_the_others() {
+    let Some(lab) = Lab::of(4) else { return };
+    let load = ["--load", "20"];
+    let one = Node::start_at(lab.host(0), &[&load[..], &KEEPER].concat());
+    let join = |host: &Host, roles: &[&str]| {
+        let invitation = one.cortex(&["nodes", "invite"]);
+        let word = invitation.trim().strip_prefix("cortex up --join ").expect("a line");
+        Node::start_at(host, &[&load[..], roles, &["--join", word]].concat())
+    };
+    let (two, host) = (join(lab.host(1), &KEEPER), join(lab.host(2), &HOST));
+    let (cut, id) = (id_of(&two), id_of(&host));
+    for (node, of) in [(&one, &cut), (&one, &id), (&two, &id)] {
+        await_state(node, of, "alive");
+    }
+    let directory = one.path(NAME);
+    project(&directory);
+    one.push(&directory, NAME);
+    let before = one.await_ready(NAME, "web", COUNT);
+    let client = Client::start_for(lab.host(3), NAME, &[&one]);
+    lab.host(1).stop_hearing(&[lab.host(0), lab.host(2)]);
+    let since = Instant::now();
+    wait_until("probes that are not answered", || since.elapsed() > CUT);
+    assert_eq!(one.await_ready(NAME, "web", COUNT), before, "nothing was replaced");
+    lab.host(1).hear_all();
+    await_state(&one, &cut, "alive");
+    // What it wrote meanwhile is known by now, and says nothing of what it could not reach.
+    two.cortex(&["store", "set", "after::the", "cut"]);
+    wait_for("both to know the same", STATE_DEADLINE, || {
+        let got = one.run(&["store", "get", "after::the"]);
+        if got.stdout == "cut" { Ok(()) } else { Err(got.stderr) }
+    });
+    let said = lines(&two, &format!("probe::{cut}"));
+    assert!(said.is_empty(), "{said:?}");
+    let (answered, failed) = client.finish();
+    println!("{answered} answered, {} failed", failed.len());
+    assert!(answered > 100 && failed.is_empty(), "{answered} answered, {failed:#?}");
+}

@@ -1,0 +1,151 @@
+//! Checkers testify of instances on a node that has no checker: two of them are believed, one that
+//! is not alone in its cluster is not.
+
+use std::path::Path;
+
+use crate::node::{Node, Row};
+use crate::nodes::{await_state, first, id_of, join};
+use crate::outside::{Callers, Site};
+use crate::project::of_files;
+use crate::wait::{STATE_DEADLINE, wait_for};
+
+pub const NAME: &str = "fragile";
+pub const COUNT: usize = 2;
+pub const KEEPER: [&str; 2] = ["--roles", "store,router,checker"];
+pub const HOST: [&str; 2] = ["--roles", "agent"];
+
+/// Answers everybody; to `/sicken` an instance falls ill, which its health path alone shows.
+const SERVER: &str = r#"
+import os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+ill = False
+
+class Fragile(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        global ill
+        if self.path == "/sicken":
+            ill = True
+        body = f"instance {os.getpid()} answers".encode()
+        self.send_response(500 if ill and self.path == "/up" else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+ThreadingHTTPServer((os.environ["HOST"], int(os.environ["PORT"])), Fragile).serve_forever()
+"#;
+
+pub fn project(directory: &Path) {
+    let settings = format!(
+        "[health]\npath = \"/up\"\n[processes.web]\ncommand = \"python3 server.py\"\n\
+         count = {COUNT}\n"
+    );
+    let procfile = ("Procfile", "web: python3 server.py\n");
+    of_files(directory, &[procfile, ("server.py", SERVER), ("cortex.toml", &settings)]);
+}
+
+fn through(node: &Node) -> Site {
+    Site { host: format!("{NAME}.localhost:{}", node.http_port), port: node.http_port }
+}
+
+fn pids(rows: &[Row]) -> Vec<u32> {
+    let mut pids: Vec<u32> = rows.iter().filter_map(|row| row.pid).collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// Another process is in the place of the one that `what` is about, the others are as they were.
+fn await_replaced(node: &Node, what: &str, before: &[u32], ill: u32) -> Vec<u32> {
+    wait_for(what, STATE_DEADLINE, || {
+        let rows = node.ready(NAME, "web");
+        let now = pids(&rows);
+        let kept = before.iter().filter(|pid| **pid != ill).all(|pid| now.contains(pid));
+        let good = now.len() == COUNT && kept && !now.contains(&ill);
+        if good { Ok(now) } else { Err(format!("{rows:#?}")) }
+    })
+}
+
+/// Everything that was ever written below it, also what was taken back.
+pub fn lines(node: &Node, prefix: &str) -> Vec<String> {
+    node.cortex(&["store", "history", prefix]).lines().map(Into::into).collect()
+}
+
+#[test]
+fn an_ill_instance_of_a_node_without_a_checker_is_replaced() {
+    let one = first(&KEEPER);
+    let two = join(&one, &KEEPER);
+    let host = join(&two, &HOST);
+    let id = id_of(&host);
+    for node in [&one, &two] {
+        await_state(node, &id, "alive");
+    }
+    let directory = one.path(NAME);
+    project(&directory);
+    one.push(&directory, NAME);
+    let before = pids(&one.await_ready(NAME, "web", COUNT));
+    let (site, other) = (through(&one), through(&two));
+    wait_for("an answer through it", STATE_DEADLINE, || other.try_get("/").map(drop));
+    let callers = Callers::start(&other, "/", &["answers"]);
+    callers.answered_more(50);
+
+    let answer = site.get("/sicken").body;
+    let ill = answer.split(' ').nth(1).and_then(|pid| pid.parse().ok()).expect("its pid");
+    assert!(before.contains(&ill), "{answer}");
+    let after = await_replaced(&one, "the ill one to be replaced", &before, ill);
+    let rulings = || lines(&one, &format!("probe::{id}"));
+    let ruled = rulings();
+    assert!(!ruled.is_empty(), "its own node has ruled");
+    for witness in [&one, &two] {
+        let said = lines(&one, &format!("probe::{}", id_of(witness)));
+        assert!(said.iter().any(|line| line.contains(&id)), "both testified: {said:?}");
+    }
+
+    // One of two that says so is not believed, whatever made it say so.
+    let row = one.ready(NAME, "web").remove(0);
+    let victim = row.pid.expect("it runs");
+    let claim =
+        one.cortex(&["store", "get", &format!("instance::{NAME}::web::{}::{id}", row.slot)]);
+    let claim: serde_json::Value = serde_json::from_str(&claim).expect("JSON");
+    let incarnations = claim["incarnations"].as_array().expect("some");
+    let ready = incarnations.iter().find(|one| one["state"] == "ready").expect("one is ready");
+    let testimony = serde_json::json!({
+        "v": 1, "generation": ready["generation"], "health": "gone", "detail": "made up",
+        "changed_at": 1,
+    });
+    let testify = |node: &Node| {
+        let key = format!("probe::{}::{NAME}::web::{}::{id}", id_of(node), row.slot);
+        one.cortex(&["store", "set", &key, &testimony.to_string()]);
+        wait_for("the host to know it", STATE_DEADLINE, || {
+            let got = host.run(&["store", "get", &key]);
+            if got.status.success() { Ok(()) } else { Err(got.stderr) }
+        });
+    };
+    testify(&one);
+    callers.answered_more(200);
+    assert_eq!(pids(&one.ready(NAME, "web")), after, "one witness was believed");
+    assert_eq!(rulings(), ruled);
+    testify(&two);
+    await_replaced(&one, "what two say is gone to be replaced", &after, victim);
+    assert_ne!(rulings(), ruled);
+    callers.finish_without_failure();
+}
+
+/// As the thesis has it: one machine with the checker, and hosts that run applications.
+#[test]
+fn the_only_checker_of_a_cluster_is_believed() {
+    let one = first(&KEEPER);
+    let host = join(&one, &HOST);
+    await_state(&one, &id_of(&host), "alive");
+    let directory = one.path(NAME);
+    project(&directory);
+    one.push(&directory, NAME);
+    let before = pids(&one.await_ready(NAME, "web", COUNT));
+    let answer = through(&one).get("/sicken").body;
+    let ill = answer.split(' ').nth(1).and_then(|pid| pid.parse().ok()).expect("its pid");
+    await_replaced(&one, "the ill one to be replaced", &before, ill);
+}
