@@ -8,6 +8,7 @@ mod config;
 mod deploy;
 mod doctor;
 mod down;
+mod https;
 mod info;
 mod install;
 mod logs;

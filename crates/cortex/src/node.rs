@@ -38,7 +38,8 @@ use crate::faults::{Fault, Faults};
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
-use crate::router::{PublicPort, RouterConfig, RouterHandle};
+use crate::router::tls::{CertificateFiles, Tls};
+use crate::router::{PublicPort, RouterConfig, RouterHandle, Secure};
 use crate::shared_port::Listeners;
 use crate::store::SharedStore;
 use crate::store::backend::Backend;
@@ -58,6 +59,8 @@ pub struct NodeConfig {
     pub peers: PeerOptions,
     /// Public HTTP: requests are told apart by their Host.
     pub http: SocketAddr,
+    /// Public HTTPS; none for nowhere.
+    pub https: Option<HttpsOptions>,
     pub store: Backend,
     /// None for what it did before, and at first everything.
     pub roles: Option<Roles>,
@@ -74,6 +77,12 @@ pub struct NodeConfig {
     /// Where applications find programs: this process's own `PATH`.
     pub search_path: String,
     pub listeners: Arc<Listeners>,
+}
+
+#[derive(Clone, Debug)]
+pub struct HttpsOptions {
+    pub address: SocketAddr,
+    pub certificates: Vec<CertificateFiles>,
 }
 
 /// Why a node's run is over.
@@ -301,9 +310,14 @@ impl Node {
         if !is_public && !roles.has(Role::Agent) {
             return Ok(None);
         }
+        let secure = config.https.as_ref().filter(|_| is_public).map(|https| {
+            let tls = Tls::load(https.certificates.clone())?;
+            anyhow::Ok(Secure { address: https.address, tls })
+        });
         let router = Arc::new(crate::router::start(
             &RouterConfig {
                 public: is_public.then_some(config.http),
+                secure: secure.transpose()?,
                 threads: config.threads,
                 queue: QueueLimits::default(),
                 listeners: config.listeners.clone(),

@@ -15,6 +15,7 @@ pub mod queue;
 mod serve;
 mod stream;
 pub mod table;
+pub mod tls;
 mod tunnel;
 mod wire;
 
@@ -42,8 +43,9 @@ use tokio::sync::{Notify, mpsc, watch};
 use self::endpoint::Endpoint;
 use self::far::peer::FarPeer;
 use self::queue::QueueLimits;
-use self::serve::{Awaited, Command, Stop};
+use self::serve::{Awaited, Command, Scope, Stop};
 use self::table::{Application, Table};
+use self::tls::Tls;
 use crate::driver::Clock;
 use crate::faults::Faults;
 use crate::layout::DataDirectory;
@@ -67,10 +69,19 @@ pub struct RouterConfig {
     /// Where Host decides. Applications' own ports are on the same address. None: nothing is taken
     /// from the public, only what routers of other nodes bring.
     pub public: Option<SocketAddr>,
+    /// Where clients speak TLS; only beside a public address.
+    pub secure: Option<Secure>,
     /// None for one per core.
     pub threads: Option<usize>,
     pub queue: QueueLimits,
     pub listeners: Arc<Listeners>,
+}
+
+/// A public address inside TLS, where Host decides as well.
+#[derive(Clone, Debug)]
+pub struct Secure {
+    pub address: SocketAddr,
+    pub tls: Tls,
 }
 
 /// What all threads and the control task share.
@@ -81,6 +92,8 @@ pub struct Shared {
     faults: Faults,
     metrics: Metrics,
     public: Option<SocketAddr>,
+    /// As it was bound.
+    secure: Option<Secure>,
     listeners: Arc<Listeners>,
     queue_limits: QueueLimits,
     table: ArcSwap<Table>,
@@ -108,7 +121,7 @@ struct Live {
     far: BTreeMap<ApplicationName, FarEndpoints>,
     peers: BTreeMap<NodeId, Arc<FarPeer>>,
     /// Public listeners that accept nothing yet: before the first snapshot there is no route.
-    waiting: Vec<TcpListener>,
+    waiting: Vec<(Scope, Vec<TcpListener>)>,
     /// Applications' own ports; an error says why one is not open.
     ports: BTreeMap<u16, Result<(), String>>,
 }
@@ -144,8 +157,16 @@ pub fn start(
     let count = config.threads.unwrap_or(cores).max(1);
     let bind = |public| config.listeners.bind(public, count);
     let listeners = config.public.map(bind).transpose()?.unwrap_or_default();
-    let count = count.max(listeners.len());
+    let mut secure = config.secure.clone().filter(|_| config.public.is_some());
+    let sealed = secure.as_ref().map(|secure| bind(secure.address)).transpose()?;
+    let sealed = sealed.unwrap_or_default();
+    let count = count.max(listeners.len()).max(sealed.len());
     let public = listeners.first().map(|first| first.local_addr()).transpose()?;
+    if let (Some(secure), Some(first)) = (&mut secure, sealed.first()) {
+        secure.address = first.local_addr()?;
+        tokio::spawn(secure.tls.follow());
+    }
+    let waiting = vec![(Scope::Host, listeners), (Scope::Secure, sealed)];
     let (senders, receivers): (Vec<_>, Vec<_>) =
         (0..count).map(|_| mpsc::channel(COMMANDS_MAX)).unzip();
     let (suspects, suspected) = mpsc::channel(SUSPECTS_MAX);
@@ -156,6 +177,7 @@ pub fn start(
         faults,
         metrics,
         public,
+        secure,
         listeners: config.listeners.clone(),
         queue_limits: config.queue,
         table: ArcSwap::default(),
@@ -164,7 +186,7 @@ pub fn start(
         control: Arc::new(Notify::new()),
         threads: senders,
         serials: AtomicU64::new(1),
-        live: Mutex::new(Live { waiting: listeners, ..Live::default() }),
+        live: Mutex::new(Live { waiting, ..Live::default() }),
         peers: OnceLock::new(),
         members: watch::Sender::default(),
     });
@@ -230,6 +252,11 @@ impl RouterHandle {
         self.shared.public
     }
 
+    /// Where clients speak TLS, as it was bound.
+    pub fn secure(&self) -> Option<SocketAddr> {
+        self.shared.secure.as_ref().map(|secure| secure.address)
+    }
+
     /// Requests that come from now on go to this release.
     pub fn serves(&self, name: &ApplicationName, release: &ReleaseId) -> bool {
         let table = self.shared.table.load();
@@ -253,7 +280,8 @@ impl RouterHandle {
             application: owners.get(port).cloned(),
             error: state.as_ref().err().cloned(),
         });
-        std::iter::once(public).chain(own).collect()
+        let secure = self.secure().map(|address| PublicPort { address, ..public.clone() });
+        std::iter::once(public).chain(secure).chain(own).collect()
     }
 
     /// Accepts no more, ends what is under way within `limit`, and waits for that. Blocks.

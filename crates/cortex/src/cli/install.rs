@@ -169,7 +169,7 @@ impl Install {
             anyhow::anyhow!("these options of `cortex up` are not understood: {error}")
         })?;
         asked.up.check_lasting()?;
-        Ok(asked.up.arguments())
+        asked.up.arguments()
     }
 
     fn take_back(&self, session: &Session) -> anyhow::Result<()> {

@@ -14,6 +14,7 @@ use model::role::Roles;
 use tokio::time::Instant;
 use tracing::level_filters::LevelFilter;
 
+use super::https::HttpsArgs;
 use super::store::cluster::PeerArgs;
 use super::{Session, output, push};
 use crate::layout::DataDirectory;
@@ -39,6 +40,8 @@ pub struct Up {
     /// Where public HTTP listens; applications' own ports are on the same address
     #[arg(long, value_name = "HOST:PORT", default_value = HTTP_DEFAULT)]
     http: SocketAddr,
+    #[command(flatten)]
+    https: HttpsArgs,
     /// Where the store is kept: local, or etcd://HOST:PORT[,HOST:PORT…][/PREFIX]
     #[arg(long, value_name = "WHERE", default_value_t)]
     store: Backend,
@@ -121,10 +124,11 @@ impl Up {
         }
     }
 
-    fn config(&self, layout: &DataDirectory) -> NodeConfig {
-        NodeConfig {
+    fn config(&self, layout: &DataDirectory) -> anyhow::Result<NodeConfig> {
+        Ok(NodeConfig {
             layout: layout.clone(),
             http: self.http,
+            https: self.https.options()?,
             peers: self.peers.options(),
             store: self.store.clone(),
             roles: self.roles.clone(),
@@ -135,14 +139,14 @@ impl Up {
             clock_off: self.clock_off,
             search_path: std::env::var("PATH").unwrap_or_default(),
             listeners: Arc::default(),
-        }
+        })
     }
 
     /// Until the node ends, here or in the process that has taken over.
     async fn run_node(&self, session: &Session) -> anyhow::Result<Option<Next>> {
         let layout = &session.layout;
-        let mut config = self.config(layout);
-        let started = Started::new(self.arguments(), config.search_path.clone());
+        let mut config = self.config(layout)?;
+        let started = Started::new(self.arguments()?, config.search_path.clone());
         let (mut origin, mut directory) = (Origin::Fresh, self.directory.as_deref());
         let mut says = !self.take_over;
         if self.take_over {
@@ -155,7 +159,7 @@ impl Up {
             let node = std::pin::pin!(node);
             let ended = run_and_push(node, session, directory, says).await?;
             let Ended::HandedOver(left) = ended else { return Ok(None) };
-            let tried = succession::attempt(layout, &left, &self.successor(layout)).await;
+            let tried = succession::attempt(layout, &left, &self.successor(layout)?).await;
             match tried.unwrap_or_else(|error| Outcome::Returned(format!("{error:#}"))) {
                 Outcome::Kept(pid) => {
                     let program = left.testament.path.clone();
@@ -175,19 +179,20 @@ impl Up {
     }
 
     /// Of the process that takes over.
-    fn successor(&self, layout: &DataDirectory) -> Vec<String> {
+    fn successor(&self, layout: &DataDirectory) -> anyhow::Result<Vec<String>> {
         let root = layout.root().to_string_lossy().into_owned();
         let kind = if self.detached { "--detached" } else { "--attended" };
         let mut all: Vec<String> =
             ["up", "--take-over", kind, "--data-dir"].map(str::to_owned).into();
         all.push(root);
-        all.extend(self.arguments());
-        all
+        all.extend(self.arguments()?);
+        Ok(all)
     }
 
     /// Its options for a process that is to run the same node, without the invitation.
-    pub fn arguments(&self) -> Vec<String> {
+    pub fn arguments(&self) -> anyhow::Result<Vec<String>> {
         let mut all = vec![format!("--http={}", self.http), format!("--store={}", self.store)];
+        all.extend(self.https.options()?.iter().flat_map(HttpsArgs::arguments));
         all.extend(self.threads.map(|threads| format!("--threads={threads}")));
         all.extend(self.load.map(|load| format!("--load={load}")));
         all.extend(self.peers.arguments());
@@ -195,7 +200,7 @@ impl Up {
         all.extend(self.redis.map(|address| format!("--redis={address}")));
         all.extend(self.verbose.then(|| "--verbose".to_owned()));
         all.extend(self.fail_points.then(|| "--fail-points".to_owned()));
-        all
+        Ok(all)
     }
 
     /// Whether they are options that a node can be started with again and again.
@@ -249,7 +254,7 @@ impl Up {
         command
             .args(["up", "--detached", "--data-dir"])
             .arg(layout.root())
-            .args(self.arguments())
+            .args(self.arguments()?)
             .args(self.peers.invitation())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -193,6 +193,7 @@ impl Connection {
                     peer: self.peer.ip(),
                     request_id: self.thread.next_request_id(),
                     is_router: self.caller.is_some(),
+                    is_secure: self.stream.is_secure(),
                 };
                 match request::parse(buffer.filled(), &origin, out) {
                     Ok(Some(head)) => return Some(Ok(head)),

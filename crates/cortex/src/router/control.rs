@@ -354,13 +354,11 @@ impl Control {
         {
             let mut live = self.live();
             let waiting = std::mem::take(&mut live.waiting);
-            commands.extend(
-                self.shared
-                    .threads
-                    .iter()
-                    .zip(waiting)
-                    .map(|(thread, listener)| (thread, Command::Listen(Scope::Host, listener))),
-            );
+            for (scope, listeners) in waiting {
+                let listeners = self.shared.threads.iter().zip(listeners);
+                commands
+                    .extend(listeners.map(|(thread, one)| (thread, Command::Listen(scope, one))));
+            }
             live.ports.retain(|port, state| {
                 let keep = wanted.contains_key(port);
                 if !keep && state.is_ok() {

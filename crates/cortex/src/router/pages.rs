@@ -63,6 +63,12 @@ pub const ANSWER_TIMEOUT: Page = Page {
 pub const REQUEST_TIMEOUT: Page =
     Page { status: 408, reason: "request-timeout", text: "The request did not arrive in time." };
 
+pub const PLAIN_ON_TLS: Page = Page {
+    status: 400,
+    reason: "plain-on-tls",
+    text: "This port speaks HTTPS. Write https:// instead of http:// in front of the address.",
+};
+
 pub fn bad_request(status: u16, text: &'static str) -> Page {
     Page { status, reason: "bad-request", text }
 }

@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,11 @@ use std::time::Duration;
 use model::{ApplicationName, NodeId};
 use router::retry::Budget;
 use router::routes;
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::Instant;
+use tokio_rustls::rustls;
 
 use super::Shared;
 use super::connection::Connection;
@@ -21,6 +23,7 @@ use super::endpoint::Endpoint;
 use super::far::host;
 use super::pool::Pool;
 use super::table::Application;
+use super::tls;
 use crate::metrics::Recorder;
 use crate::store::peers::routers::RouterCall;
 
@@ -36,6 +39,8 @@ const STOP_CHECK: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     Host,
+    /// The same, inside TLS.
+    Secure,
     Port(u16),
 }
 
@@ -86,7 +91,7 @@ impl Thread {
     pub fn application(&self, scope: &Scope, host: &[u8]) -> Option<Arc<Application>> {
         let table = self.shared.table.load();
         match scope {
-            Scope::Host => table.by_host(host).cloned(),
+            Scope::Host | Scope::Secure => table.by_host(host).cloned(),
             Scope::Port(port) => table.by_port(*port).cloned(),
         }
     }
@@ -204,15 +209,41 @@ impl Drop for Counted {
     }
 }
 
+impl Counted {
+    fn begin(thread: &Rc<Thread>) -> Counted {
+        thread.connections.set(thread.connections.get() + 1);
+        Counted(thread.clone())
+    }
+}
+
 fn serve(connection: Connection) {
-    let thread = &connection.thread;
-    thread.connections.set(thread.connections.get() + 1);
-    let counted = Counted(thread.clone());
+    let counted = Counted::begin(&connection.thread);
     let caller = connection.caller.as_ref().map(|caller| caller.node().clone());
     tokio::task::spawn_local(async move {
         match caller {
             None => connection.run().await,
             Some(caller) => Box::pin(serve_member(connection, caller)).await,
+        }
+        drop(counted);
+    });
+}
+
+/// After the handshake.
+fn serve_secure(
+    thread: Rc<Thread>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Arc<rustls::ServerConfig>,
+) {
+    let counted = Counted::begin(&thread);
+    tokio::task::spawn_local(async move {
+        match tls::accept::accept(stream, tls, &thread.pool).await {
+            Ok(Some(stream)) => {
+                let scope = Scope::Secure;
+                Connection { thread, stream, peer, scope, caller: None }.run().await;
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%peer, %error, "router.handshake_failed"),
         }
         drop(counted);
     });
@@ -245,6 +276,8 @@ async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, ?scope, "router.listen_failed"),
     };
+    let secure = thread.shared.secure.as_ref().filter(|_| scope == Scope::Secure);
+    let tls = secure.map(|secure| secure.tls.config());
     loop {
         if thread.connections.get() >= CONNECTIONS_MAX {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -252,8 +285,14 @@ async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
         }
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let (thread, stream) = (thread.clone(), stream.into());
-                serve(Connection { thread, stream, peer, scope, caller: None });
+                let thread = thread.clone();
+                match &tls {
+                    Some(tls) => serve_secure(thread, stream, peer, tls.clone()),
+                    None => {
+                        let stream = stream.into();
+                        serve(Connection { thread, stream, peer, scope, caller: None });
+                    }
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "router.accept_failed");

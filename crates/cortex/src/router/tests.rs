@@ -4,4 +4,5 @@ mod far;
 mod faults;
 mod forwarding;
 mod serving;
-mod world;
+mod tls;
+pub(in crate::router) mod world;

@@ -1,5 +1,6 @@
 //! One connection of the router: plain to clients and to instances, sealed to the routers of other
-//! nodes. Both are read and written without a buffer of their own while nothing comes.
+//! nodes and to clients that speak TLS. Both are read and written without a buffer of their own
+//! while nothing comes.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::mem::MaybeUninit;
@@ -98,6 +99,14 @@ impl Wire {
         match self {
             Wire::Plain(_) => None,
             Wire::Sealed(sealed) => sealed.peer(),
+        }
+    }
+
+    /// Nobody between here and the other side can read it.
+    pub fn is_secure(&self) -> bool {
+        match self {
+            Wire::Plain(_) => false,
+            Wire::Sealed(_) => true,
         }
     }
 

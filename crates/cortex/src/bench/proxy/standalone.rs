@@ -68,6 +68,7 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
     let router = crate::router::start(
         &RouterConfig {
             public: Some(args.listen),
+            secure: None,
             threads: Some(1),
             queue: QueueLimits::default(),
             listeners: Arc::default(),

@@ -1,5 +1,5 @@
-//! A connection between two routers, inside TLS. The handshake is over when it is made. An end
-//! that nobody signed is an error, so an answer that was cut off never looks whole.
+//! A connection inside TLS, between two routers or to a client. The handshake is over when it is
+//! made. An end that nobody signed is an error, so an answer that was cut off never looks whole.
 
 use std::cell::RefCell;
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -34,6 +34,11 @@ impl Sealed {
         let keepalive = socket2::TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         SockRef::from(&tcp).set_tcp_keepalive(&keepalive)?;
         Ok(Sealed { tcp, tls: RefCell::new(tls), peer })
+    }
+
+    /// To a client. Its socket has no delay, as its listener had none.
+    pub fn to_client(tcp: TcpStream, tls: Connection) -> Sealed {
+        Sealed { tcp, tls: RefCell::new(tls), peer: None }
     }
 
     pub fn tcp(&self) -> &TcpStream {

@@ -45,6 +45,8 @@ pub struct Origin {
     pub request_id: u64,
     /// The router of another member, which has written all of these headers.
     pub is_router: bool,
+    /// Asked inside TLS.
+    pub is_secure: bool,
 }
 
 /// None while the head is not complete. Writes the head for an instance to `out`, except for its
@@ -289,7 +291,8 @@ fn write_origin(
     // Writing to memory cannot fail.
     let _ = write!(out, "{}\r\n", origin.peer);
     if !kept.0 {
-        out.extend_from_slice(b"X-Forwarded-Proto: http\r\n");
+        let proto: &[u8] = if origin.is_secure { b"https" } else { b"http" };
+        put_header(out, "X-Forwarded-Proto", proto);
     }
     if !kept.1 {
         put_header(out, "X-Forwarded-Host", host.as_bytes());
@@ -320,7 +323,12 @@ mod tests {
     }
 
     fn read_from(text: &[u8], is_router: bool) -> Result<Option<(RequestHead, String)>, Refusal> {
-        let origin = Origin { peer: IpAddr::from([192, 0, 2, 7]), request_id: 5, is_router };
+        let origin = Origin {
+            peer: IpAddr::from([192, 0, 2, 7]),
+            request_id: 5,
+            is_router,
+            is_secure: false,
+        };
         let mut out = Vec::new();
         let head = parse(text, &origin, &mut out)?;
         Ok(head.map(|head| (head, String::from_utf8_lossy(&out).into_owned())))

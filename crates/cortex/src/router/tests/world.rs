@@ -29,7 +29,8 @@ use crate::faults::Faults;
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
-use crate::router::{RouterConfig, RouterHandle, start};
+use crate::router::tls::Tls;
+use crate::router::{RouterConfig, RouterHandle, Secure, start};
 use crate::store::{
     CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Value, ValueFile,
     ValueWriter, Version, Watch, WatchEvent,
@@ -186,15 +187,36 @@ impl World {
         queue: QueueLimits,
         connect: impl FnOnce(&RouterHandle),
     ) -> World {
+        let public = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let (threads, listeners) = (Some(threads), Arc::default());
+        let config = RouterConfig { public, secure: None, threads, queue, listeners };
+        World::configured(node, &config, connect)
+    }
+
+    /// With a port inside TLS, too.
+    pub fn secured(tls: Tls) -> World {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = RouterConfig {
+            public: Some(any),
+            secure: Some(Secure { address: any, tls }),
+            threads: Some(2),
+            queue: QueueLimits::default(),
+            listeners: Arc::default(),
+        };
+        World::configured(node(), &config, |_| ())
+    }
+
+    fn configured(
+        node: NodeId,
+        config: &RouterConfig,
+        connect: impl FnOnce(&RouterHandle),
+    ) -> World {
         let directory = tempfile::tempdir().unwrap();
         let layout = DataDirectory::new(directory.path().join("data"), directory.path());
         let store = Arc::new(MemoryStore::default());
         let (metrics, faults) = (Metrics::default(), Faults::default());
-        let public = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (public, listeners) = (Some(public), Arc::default());
-        let config = RouterConfig { public, threads: Some(threads), queue, listeners };
         let router = start(
-            &config,
+            config,
             store.clone(),
             node,
             layout.clone(),

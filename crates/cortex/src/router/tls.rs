@@ -1,0 +1,193 @@
+//! TLS towards clients: certificates and keys from files, chosen by the name that a client asks
+//! for, and read again when they change. Knows no listener and no request; the router's threads
+//! and `cortex proxy` take connections with it.
+
+pub mod accept;
+mod facts;
+mod files;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring::{self, Ticketer};
+use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
+use tokio_rustls::rustls::sign::CertifiedKey;
+
+pub use self::files::CertificateFiles;
+use self::files::Seen;
+
+pub const ALPN_HTTP_1: &[u8] = b"http/1.1";
+/// A renewed certificate is used so soon after it was written.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// What one or more listeners need for TLS.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    config: Arc<ServerConfig>,
+    named: Arc<Named>,
+    files: Arc<[CertificateFiles]>,
+}
+
+/// Certificates by the names in them.
+#[derive(Debug)]
+struct Named {
+    current: ArcSwap<Certificates>,
+}
+
+#[derive(Debug)]
+struct Certificates {
+    /// In lower case; `*.` in front stands for one label.
+    by_name: BTreeMap<String, Arc<CertifiedKey>>,
+    /// For clients that ask for no name, or for one that no certificate has.
+    first: Arc<CertifiedKey>,
+}
+
+impl Tls {
+    /// Reads all files. The first certificate also answers clients that ask for no known name.
+    pub fn load(files: Vec<CertificateFiles>) -> anyhow::Result<Tls> {
+        let named = Arc::new(Named { current: ArcSwap::from_pointee(read(&files)?) });
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(named.clone());
+        config.alpn_protocols = vec![ALPN_HTTP_1.to_vec()];
+        // A client that comes again saves a signature, whichever thread takes it.
+        config.ticketer = Ticketer::new().context("keys for session tickets")?;
+        Ok(Tls { config: Arc::new(config), named, files: files.into() })
+    }
+
+    /// For `rustls::ServerConnection`: TLS 1.2 and 1.3, sessions resumed.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.config.clone()
+    }
+
+    /// Reads files again that change, for as long as somebody uses this. Files that are no good are
+    /// reported once, and what was read before stays in use.
+    pub fn follow(&self) -> impl Future<Output = ()> + Send + use<> {
+        follow(Arc::downgrade(&self.named), self.files.clone())
+    }
+}
+
+async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>) {
+    let (mut seen, mut reported) = (Seen::of(&files), String::new());
+    loop {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        let Some(named) = named.upgrade() else { return };
+        let (looked, before) = (files.clone(), seen.clone());
+        // The disk may be slow.
+        let look = tokio::task::spawn_blocking(move || {
+            let now = Seen::of(&looked);
+            (now != before).then(|| (read(&looked), now))
+        });
+        match look.await {
+            Ok(Some((Ok(certificates), now))) => {
+                named.current.store(Arc::new(certificates));
+                seen = now;
+                reported.clear();
+                tracing::info!("tls.certificates_read_again");
+            }
+            // The key may be written after its certificate: looked at again.
+            Ok(Some((Err(error), _))) => {
+                let error = format!("{error:#}");
+                if error != reported {
+                    tracing::warn!(error, "tls.certificates_kept");
+                    reported = error;
+                }
+            }
+            Ok(None) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn read(files: &[CertificateFiles]) -> anyhow::Result<Certificates> {
+    let mut by_name = BTreeMap::new();
+    let mut first = None;
+    for one in files {
+        let (key, names) = one.read()?;
+        for name in names {
+            by_name.entry(name).or_insert_with(|| key.clone());
+        }
+        first.get_or_insert(key);
+    }
+    let first = first.context("TLS needs at least one certificate and its key")?;
+    Ok(Certificates { by_name, first })
+}
+
+impl Certificates {
+    fn find(&self, name: &str) -> &Arc<CertifiedKey> {
+        let name = name.to_ascii_lowercase();
+        let wild = || name.split_once('.').map(|(_, rest)| format!("*.{rest}"));
+        let found = self.by_name.get(&name).or_else(|| self.by_name.get(&wild()?));
+        found.unwrap_or(&self.first)
+    }
+}
+
+impl ResolvesServerCert for Named {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let current = self.current.load();
+        let found = hello.server_name().map_or(&current.first, |name| current.find(name));
+        Some(found.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// A certificate for these names, as files `NAME.pem` and `NAME.key`.
+    fn write(directory: &Path, name: &str, names: &[&str]) -> CertificateFiles {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        let files = CertificateFiles {
+            chain: directory.join(format!("{name}.pem")),
+            key: directory.join(format!("{name}.key")),
+        };
+        std::fs::write(&files.chain, made.cert.pem()).unwrap();
+        std::fs::write(&files.key, made.signing_key.serialize_pem()).unwrap();
+        files
+    }
+
+    #[test]
+    fn the_name_asked_for_decides() {
+        let directory = tempfile::tempdir().unwrap();
+        let one = write(directory.path(), "one", &["a.example", "*.b.example"]);
+        let two = write(directory.path(), "two", &["c.example", "a.example"]);
+        let read = read(&[one, two]).unwrap();
+        let is_first = |name: &str| Arc::ptr_eq(read.find(name), &read.first);
+        for name in ["a.example", "A.Example", "x.b.example", "unknown.example", ""] {
+            assert!(is_first(name), "{name}");
+        }
+        assert!(!is_first("c.example"));
+        assert!(is_first("x.y.b.example") && !read.by_name.contains_key("b.example"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn files_that_change_are_read_again_and_bad_ones_are_not_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = write(directory.path(), "one", &["a.example"]);
+        let tls = Tls::load(vec![files.clone()]).unwrap();
+        let now = || tls.named.current.load().first.clone();
+        let before = now();
+        let following = tokio::spawn(tls.follow());
+        std::fs::write(&files.chain, "nonsense").unwrap();
+        tokio::time::sleep(LOOK_INTERVAL * 5).await;
+        assert!(Arc::ptr_eq(&before, &now()));
+        let key = std::fs::read(write(directory.path(), "two", &["z"]).key).unwrap();
+        write(directory.path(), "one", &["b.example"]);
+        let good = std::fs::read(&files.key).unwrap();
+        std::fs::write(&files.key, key).unwrap();
+        tokio::time::sleep(LOOK_INTERVAL * 5).await;
+        assert!(Arc::ptr_eq(&before, &now()), "a key that does not fit is not used");
+        std::fs::write(&files.key, good).unwrap();
+        crate::router::tests::world::wait(|| !Arc::ptr_eq(&before, &now())).await;
+        assert!(tls.named.current.load().by_name.contains_key("b.example"));
+        drop(tls);
+        following.await.unwrap();
+    }
+}
