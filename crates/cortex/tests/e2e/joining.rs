@@ -159,7 +159,7 @@ fn a_machine_whose_clock_is_wrong_is_told_at_both_ends() {
         says(&said, &["the new node's clock is", says_what, "timedatectl", "again"]);
         says(&one.log(), &["peer.refused", "clock is", says_what]);
     }
-    let mut two = Node::start_with(&["--join", &word, "--listen", &local()]);
+    let mut two = Node::start_with(&["--join", &word, "--listen", &local(), "--load=20"]);
     await_acquaintance(&[&one, &two]);
     let project = one.path("hello");
     copy_of_example("hello", &project);
