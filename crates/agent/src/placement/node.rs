@@ -12,14 +12,16 @@ use crate::mutants;
 pub const UNHEARD_MAX: Duration = Duration::from_secs(10);
 /// Deaths longer ago say nothing about the next one.
 const DEATHS_WINDOW: Duration = Duration::from_secs(600);
-/// So many deaths in the window may be bad luck: the slots are taken over at once.
-const DEATHS_FREE: usize = 2;
+/// A process may be lost from sight so often in the window: the slots are taken over at once.
+const ABSENCES_FREE: usize = 2;
+/// So many processes of a node may end in the window: one killed every minute is replaced at once.
+const ENDS_FREE: usize = 12;
 /// After more of them, each doubles the wait, so that a flapping node moves little.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 /// Five doublings: a node that is really dead is replaced after that.
 const DOUBLINGS_MAX: usize = 4;
 /// More deaths are not counted.
-const DEATHS_KEPT: usize = DEATHS_FREE + DOUBLINGS_MAX + 1;
+const DEATHS_KEPT: usize = ENDS_FREE + DOUBLINGS_MAX + 1;
 
 /// Memory kept for the system and the platform itself.
 const MEMORY_RESERVED: u64 = 512 << 20;
@@ -46,6 +48,8 @@ pub struct NodeView {
     pub load: Option<u32>,
     /// Takes nothing new and gives away what it has.
     pub drained: bool,
+    /// When its process started, as it says itself: tells one from the next.
+    pub started_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug)]
@@ -57,7 +61,14 @@ pub(super) struct Node {
     changed_at: Timestamp,
     /// When slots could go there first.
     took_first: Option<Timestamp>,
-    deaths: VecDeque<Timestamp>,
+    deaths: VecDeque<Death>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Death {
+    at: Timestamp,
+    /// The start of the process that was alive before.
+    of: Option<Timestamp>,
 }
 
 impl Node {
@@ -72,7 +83,7 @@ impl Node {
             return;
         }
         if self.alive == Some(true) {
-            self.deaths.push_back(now);
+            self.deaths.push_back(Death { at: now, of: self.view.started_at });
             if self.deaths.len() > DEATHS_KEPT {
                 self.deaths.pop_front();
             }
@@ -117,14 +128,71 @@ impl Node {
         if self.alive.is_none() {
             return self.first_seen.after(UNHEARD_MAX);
         }
-        let recent = |death: &&Timestamp| self.changed_at.since(**death) < DEATHS_WINDOW;
-        let deaths = self.deaths.iter().filter(recent).count();
-        match deaths.checked_sub(DEATHS_FREE + 1) {
+        let recent = |death: &&Death| self.changed_at.since(death.at) < DEATHS_WINDOW;
+        let deaths = self.deaths.iter().filter(recent);
+        let (mut ends, mut absences) = (0_usize, 0_usize);
+        for death in deaths {
+            // After an absence the process is there again: what it ran was started twice for
+            // nothing. What an ended one ran is gone, and has to be started somewhere.
+            ends += 1;
+            absences += usize::from(death.of == self.view.started_at);
+        }
+        let beyond = absences.checked_sub(ABSENCES_FREE + 1).max(ends.checked_sub(ENDS_FREE + 1));
+        match beyond {
             None => self.changed_at,
             Some(more) => {
                 let doublings = more.min(DOUBLINGS_MAX) as u32;
                 self.changed_at.after(DEATH_PATIENCE * 2_u32.pow(doublings))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CYCLE: Duration = Duration::from_secs(20);
+
+    /// Alive for a while, then not; how long its slots are its own after the last of so many deaths.
+    fn patience(deaths: usize, is_new_process: bool) -> Duration {
+        let mut now = Timestamp(1_000_000);
+        let started_at = Some(now);
+        let view = NodeView { capacity: Some(8), load: Some(10), drained: false, started_at };
+        let mut node = Node::new(view, now);
+        for _ in 0..deaths {
+            node.set_alive(now, true);
+            if is_new_process {
+                node.view.started_at = Some(now);
+            }
+            now = now.after(CYCLE);
+            node.set_alive(now, false);
+        }
+        node.lost_at().since(now)
+    }
+
+    #[test]
+    fn a_process_that_is_lost_from_sight_again_and_again_keeps_its_slots_for_longer() {
+        let waits: Vec<u64> = (1..=9).map(|deaths| patience(deaths, false).as_secs()).collect();
+        assert_eq!(waits, [0, 0, 10, 20, 40, 80, 160, 160, 160]);
+    }
+
+    #[test]
+    fn ended_processes_are_replaced_at_once_a_dozen_times() {
+        let waits: Vec<u64> = (11..=14).map(|deaths| patience(deaths, true).as_secs()).collect();
+        assert_eq!(waits, [0, 0, 10, 20]);
+    }
+
+    #[test]
+    fn what_long_gone_processes_did_is_forgotten() {
+        let mut now = Timestamp(1_000_000);
+        let view = NodeView { capacity: None, load: None, drained: false, started_at: None };
+        let mut node = Node::new(view, now);
+        for _ in 0..30 {
+            node.set_alive(now, true);
+            now = now.after(DEATHS_WINDOW);
+            node.set_alive(now, false);
+            assert_eq!(node.lost_at(), now);
         }
     }
 }

@@ -24,7 +24,7 @@ fn id(node: &str) -> NodeId {
 }
 
 fn view(capacity: u32, load: u32) -> NodeView {
-    NodeView { capacity: Some(capacity), load: Some(load), drained: false }
+    NodeView { capacity: Some(capacity), load: Some(load), drained: false, started_at: None }
 }
 
 impl Cluster {
@@ -335,7 +335,7 @@ fn a_node_that_joins_gets_its_share() {
 #[test]
 fn what_came_just_before_a_node_is_shared_with_it_at_once() {
     let mut cluster = Cluster::new(&[("a", 16, 20)]);
-    cluster.views.insert(id("b"), NodeView { capacity: None, load: None, drained: false });
+    cluster.views.insert(id("b"), NodeView { capacity: None, load: None, ..view(16, 10) });
     cluster.set_view("b", cluster.views[&id("b")].clone());
     cluster.want("shop", 4, None);
     cluster.run(3);

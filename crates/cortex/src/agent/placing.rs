@@ -233,6 +233,7 @@ impl Feed {
         let load = lookup_record::<NodeLoad>(store, TypedKey::NodeLoad(node.clone()).key()).await?;
         let drained = store.lookup(&TypedKey::Drained(node.clone()).key()).await?.is_some();
         let view = NodeView {
+            started_at: info.as_ref().map(|info| info.started_at),
             capacity: info.map(|info| capacity(info.cores, info.memory_bytes)),
             load: load.map(|load| load.percent),
             drained,

@@ -22,6 +22,8 @@ use crate::node::started::Started;
 use crate::node::{Ended, NodeConfig};
 use crate::shared_port::Listeners;
 use crate::store::backend::Backend;
+use crate::store::peers::PeerOptions;
+use crate::store::peers::frame::Versions;
 use crate::upgrade::succession::{self, Heir, Outcome};
 use crate::upgrade::{Origin, attend};
 
@@ -78,6 +80,9 @@ pub struct Up {
         allow_negative_numbers = true
     )]
     clock_off: i64,
+    /// Lowest and highest protocol between nodes that tests make this node speak, such as `2-3`
+    #[arg(long, hide = true, requires = "fail_points")]
+    wire_versions: Option<Versions>,
     /// Set by --detach for the process it starts
     #[arg(long, hide = true)]
     detached: bool,
@@ -129,7 +134,10 @@ impl Up {
             layout: layout.clone(),
             http: self.http,
             https: self.https.options()?,
-            peers: self.peers.options(),
+            peers: PeerOptions {
+                versions: self.wire_versions.unwrap_or_default(),
+                ..self.peers.options()
+            },
             store: self.store.clone(),
             roles: self.roles.clone(),
             redis: self.redis,

@@ -32,6 +32,7 @@ use model::{NodeId, Timestamp};
 use store::Stamp;
 use tokio::sync::watch;
 
+use self::frame::Versions;
 use self::identity::{Authority, Membership};
 use self::invitation::{Secret, Token};
 pub use self::net::Net;
@@ -60,6 +61,8 @@ pub struct PeerOptions {
     pub guest: bool,
     /// Seconds by which this node's clock is wrong, in tests.
     pub clock_off: i64,
+    /// What this node says that it speaks; another build's in tests.
+    pub versions: Versions,
     pub listeners: Arc<Listeners>,
 }
 
@@ -76,6 +79,7 @@ pub struct Prepared {
     listener: Option<TcpListener>,
     listen: SocketAddr,
     advertise: Option<SocketAddr>,
+    versions: Versions,
     listeners: Arc<Listeners>,
 }
 
@@ -112,7 +116,8 @@ pub async fn prepare(
         Membership { listen: Some(listen), ..held }.save(&dir)?;
     }
     let listeners = options.listeners.clone();
-    Ok(Prepared { listener, listen, advertise: options.advertise, listeners })
+    let (advertise, versions) = (options.advertise, options.versions);
+    Ok(Prepared { listener, listen, advertise, versions, listeners })
 }
 
 pub struct Peers {
@@ -124,6 +129,7 @@ pub struct Peers {
     bus: Arc<Bus>,
     listen: SocketAddr,
     advertise: Option<SocketAddr>,
+    versions: Versions,
     listeners: Arc<Listeners>,
     listener: Mutex<Option<TcpListener>>,
     net: OnceLock<Arc<Net>>,
@@ -173,6 +179,7 @@ impl Peers {
             bus,
             listen: prepared.listen,
             advertise: prepared.advertise,
+            versions: prepared.versions,
             listeners: prepared.listeners,
             listener: Mutex::new(prepared.listener),
             net: OnceLock::new(),
@@ -283,6 +290,7 @@ impl Peers {
         let (authority, key) = making.await??;
         let net = Net::start(net::Parts {
             node: self.node.clone(),
+            versions: self.versions,
             clock: self.clock,
             store: self.store.clone(),
             side: self.side.clone(),

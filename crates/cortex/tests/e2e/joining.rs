@@ -210,6 +210,55 @@ fn await_answer(node: &Node) {
     });
 }
 
+/// While an upgrade goes round, nodes that have a version in common work together; the others are
+/// told, lose nothing, and have everything as soon as they are up to date.
+#[test]
+fn nodes_of_different_versions_work_together_or_are_told() {
+    let versions = |span| ["--fail-points".to_string(), format!("--wire-versions={span}")];
+    let one = first(&[]);
+    let newcomer = Newcomer::new();
+    let word = word(&one, &[]);
+    let newer = versions("2-3");
+    let said = newcomer.joins_in_vain(&word, &[&newer[0], &newer[1]]);
+    says(&said, &["versions 2 to 3", "this node 1 to 1", "bring the older", "cortex upgrade"]);
+    says(&one.log(), &["peer.refused", "versions 2 to 3"]);
+
+    let mut two = Node::start_with(&["--join", &word, "--listen", &local(), "--load=20"]);
+    await_acquaintance(&[&one, &two]);
+    let restart = |two: &mut Node, span| {
+        two.down();
+        let mut command = two.up_command();
+        command.args(versions(span));
+        two.up_by(command);
+    };
+    // As the next version will: it speaks both.
+    restart(&mut two, "1-2");
+    two.cortex(&["store", "set", "of::two", "new"]);
+    await_value(&one, "of::two", "new");
+
+    restart(&mut two, "2-3");
+    for (node, word) in [(&one, "versions 2 to 3"), (&two, "versions 1 to 1")] {
+        wait_for("the versions to be told of", STATE_DEADLINE, || {
+            let log = node.log();
+            if log.contains(word) { Ok(()) } else { Err(log) }
+        });
+    }
+    one.cortex(&["store", "set", "of::one", "meanwhile"]);
+    two.cortex(&["store", "set", "of::two", "apart"]);
+    two.run(&["store", "get", "of::one"]).refused();
+    two.down();
+    two.up();
+    await_value(&two, "of::one", "meanwhile");
+    await_value(&one, "of::two", "apart");
+}
+
+fn await_value(node: &Node, key: &str, value: &str) {
+    wait_for("the value", STATE_DEADLINE, || {
+        let got = node.run(&["store", "get", key]);
+        if got.stdout == value { Ok(()) } else { Err(format!("{got:?}")) }
+    });
+}
+
 /// Whichever node is asked: names and ports are of the whole cluster.
 #[test]
 fn names_and_ports_that_are_taken_are_refused_on_every_node() {

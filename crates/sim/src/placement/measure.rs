@@ -15,7 +15,12 @@ impl World {
     pub fn of_sizes(seed: u64, capacities: &[u32], load: u32, spares: usize) -> World {
         let mut world = World::with_spares(seed, capacities.len(), spares);
         for (at, capacity) in capacities.iter().enumerate() {
-            let view = NodeView { capacity: Some(*capacity), load: Some(load), drained: false };
+            let view = NodeView {
+                capacity: Some(*capacity),
+                load: Some(load),
+                drained: false,
+                started_at: None,
+            };
             let key = Key::Node(world.nodes[at].id.clone());
             world.write(at, key, Some(Record::Node(view)));
         }

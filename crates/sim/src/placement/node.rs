@@ -119,6 +119,12 @@ impl World {
             self.tell_placement(at, &key);
         }
         self.placement(at, placement::Event::Read);
+        let key = Key::Node(self.nodes[at].id.clone());
+        if let Some(Record::Node(view)) = self.nodes[at].replica.get(&key) {
+            let started_at = Some(self.clock(at));
+            let view = NodeView { started_at, ..view.clone() };
+            self.write(at, key, Some(Record::Node(view)));
+        }
         self.disturbed();
     }
 

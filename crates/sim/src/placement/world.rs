@@ -202,7 +202,7 @@ impl World {
     pub(super) fn view(&mut self) -> NodeView {
         let capacity = Some(self.random.between(12, 40) as u32);
         let load = Some(self.random.between(5, 30) as u32);
-        NodeView { capacity, load, drained: false }
+        NodeView { capacity, load, drained: false, started_at: Some(Timestamp(self.now)) }
     }
 
     // --- between the nodes

@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 
-use super::frame::{Greeting, Refused};
+use super::frame::{Greeting, Refused, Versions};
 use super::identity::{Pin, random};
 use super::liveness::Heard;
 use super::roster::Addresses;
@@ -143,6 +143,7 @@ fn nobody_listens(error: &anyhow::Error) -> bool {
 pub struct Caller<'a> {
     pub tls: &'a ClusterTls,
     pub node: &'a NodeId,
+    pub versions: Versions,
     /// What the one that is called has to show.
     pub pin: Option<Pin>,
 }
@@ -162,7 +163,8 @@ pub async fn connect(
     config: Arc<ClientConfig>,
     alpn: &[u8],
 ) -> anyhow::Result<TlsStream<TcpStream>> {
-    let caller = Caller { tls: &net.tls, node: &net.node, pin: net.pin_of(node) };
+    let (versions, pin) = (net.versions, net.pin_of(node));
+    let caller = Caller { tls: &net.tls, node: &net.node, versions, pin };
     let reached = reach(caller, node, addresses, config, alpn).await;
     if reached.as_ref().is_err_and(|error| error.is::<WasRemoved>()) {
         net.was_refused(NodeTag::from(node));
@@ -209,7 +211,8 @@ async fn reach_at(
         let tls = stream.get_ref().1;
         agreed(tls.alpn_protocol(), alpn)?;
         caller.tls.is_of(tls.peer_certificates(), node, caller.pin)?;
-        let greeting = link::greet(&mut stream, &Greeting::of(caller.node.clone())).await?;
+        let own = Greeting::of(caller.node.clone(), caller.versions);
+        let greeting = link::greet(&mut stream, &own).await?;
         if greeting.node != *node {
             bail!("it calls itself {}", greeting.node);
         }

@@ -2,8 +2,9 @@
 //! says which versions its sender reads. Must not know what a payload means to the store.
 
 use std::io;
+use std::str::FromStr;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
 use model::NodeId;
 use serde::de::DeserializeOwned;
@@ -31,13 +32,19 @@ const LIVENESS: u8 = 2;
 const PUBLISHED: u8 = 3;
 const ALIVE: u8 = 4;
 
+/// Versions of the protocol that a node speaks, lowest and highest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    pub lowest: u16,
+    pub highest: u16,
+}
+
 /// The first frame of each side, in JSON, so that later versions can add to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Greeting {
     pub node: NodeId,
-    /// Versions of the protocol, lowest and highest.
-    pub lowest: u16,
-    pub highest: u16,
+    #[serde(flatten)]
+    pub versions: Versions,
     /// Why the other side is not spoken to; then nothing follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refused>,
@@ -52,22 +59,41 @@ pub enum Refused {
     Unknown,
 }
 
-impl Greeting {
-    pub fn of(node: NodeId) -> Greeting {
-        Greeting { node, lowest: VERSION_LOWEST, highest: VERSION_HIGHEST, refused: None }
+impl Default for Versions {
+    fn default() -> Versions {
+        Versions { lowest: VERSION_LOWEST, highest: VERSION_HIGHEST }
     }
+}
 
-    /// The version that both speak.
-    pub fn agree(&self) -> anyhow::Result<u16> {
-        let version = self.highest.min(VERSION_HIGHEST);
+impl FromStr for Versions {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Versions> {
+        let (lowest, highest) = text.split_once('-').context("it is LOWEST-HIGHEST")?;
+        Ok(Versions { lowest: lowest.parse()?, highest: highest.parse()? })
+    }
+}
+
+impl Versions {
+    /// The highest that a node which speaks these and one which speaks `theirs` have in common.
+    pub fn agree(self, theirs: Versions) -> anyhow::Result<u16> {
+        let version = self.highest.min(theirs.highest);
         ensure!(
-            version >= self.lowest.max(VERSION_LOWEST),
-            "it speaks versions {} to {} of the protocol and this node {VERSION_LOWEST} to \
-             {VERSION_HIGHEST}: bring the older of the two nodes up to date",
+            version >= self.lowest.max(theirs.lowest),
+            "it speaks versions {} to {} of the protocol and this node {} to {}: bring the older \
+             of the two nodes up to date (`cortex upgrade`)",
+            theirs.lowest,
+            theirs.highest,
             self.lowest,
             self.highest
         );
         Ok(version)
+    }
+}
+
+impl Greeting {
+    pub fn of(node: NodeId, versions: Versions) -> Greeting {
+        Greeting { node, versions, refused: None }
     }
 }
 
@@ -217,12 +243,13 @@ mod tests {
 
     #[test]
     fn versions_that_do_not_meet_are_refused() {
-        let node: NodeId = "n1".parse().unwrap();
-        let greeting = |lowest, highest| Greeting { lowest, highest, ..Greeting::of(node.clone()) };
-        assert_eq!(greeting(1, 9).agree().unwrap(), VERSION_HIGHEST);
-        let error = greeting(VERSION_HIGHEST + 1, 9).agree().unwrap_err().to_string();
-        assert!(error.contains("up to date"), "{error}");
-        assert!(greeting(0, 0).agree().is_err());
+        let own = Versions { lowest: 2, highest: 3 };
+        let agreed = |lowest, highest| own.agree(Versions { lowest, highest });
+        assert_eq!(agreed(1, 9).unwrap(), 3);
+        assert_eq!(agreed(1, 2).unwrap(), 2);
+        assert_eq!(agreed(3, 4).unwrap(), 3);
+        assert!(agreed(4, 9).unwrap_err().to_string().contains("up to date"));
+        assert!(agreed(0, 1).is_err());
     }
 
     proptest! {

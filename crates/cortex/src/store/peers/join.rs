@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use super::Net;
 use super::PeerOptions;
-use super::frame::{GREETING_BYTES_MAX, read_json, write_json};
+use super::frame::{GREETING_BYTES_MAX, Versions, read_json, write_json};
 use super::identity::{
     self, Authority, Membership, Pin, Seed, fingerprint, from_hex, pin_of, to_hex,
 };
@@ -51,6 +51,9 @@ struct Request {
     /// The new node's clock; none from one that does not say.
     #[serde(default)]
     now_ms: Option<u64>,
+    /// None from one that does not say.
+    #[serde(default)]
+    versions: Option<Versions>,
     /// It is to keep no store.
     #[serde(default)]
     guest: bool,
@@ -98,6 +101,9 @@ async fn admit(net: &Net, request: Request) -> anyhow::Result<Answer> {
             && request.addresses.iter().all(well_formed),
         "the new node does not say where it listens; start it with --listen HOST:PORT"
     );
+    if let Some(theirs) = request.versions {
+        net.versions.agree(theirs)?;
+    }
     check_clock(net.now(), request.now_ms)?;
     check_reachable(net, &request.addresses).await?;
     let secret = Secret(from_hex(&request.secret).context("the secret is malformed")?);
@@ -302,6 +308,7 @@ async fn ask(
         addresses: vec![address.to_string()],
         pin: Some(to_hex(pin)),
         now_ms: Some(Clock::start_off(options.clock_off).now().0),
+        versions: Some(options.versions),
         guest: options.guest,
     };
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);

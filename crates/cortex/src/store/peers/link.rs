@@ -48,7 +48,7 @@ pub async fn greet(
     };
     let theirs = timeout(GREETING_MAX, both).await.map_err(|_| anyhow!("it did not greet"))?;
     let theirs = theirs.context("its greeting")?;
-    theirs.agree()?;
+    own.versions.agree(theirs.versions)?;
     Ok(theirs)
 }
 
@@ -62,16 +62,15 @@ pub async fn greet_back<S: AsyncRead + AsyncWrite + Unpin>(
         let theirs = theirs.context("its greeting")?;
         let own = answer(&theirs).await?;
         frame::write_json(stream, &own).await?;
+        own.versions.agree(theirs.versions)?;
         match own.refused {
             None => {}
             Some(Refused::Removed) => bail!("node {} was removed", theirs.node),
             Some(Refused::Unknown) => bail!("node {} is not on the roster", theirs.node),
         }
-        anyhow::Ok(theirs)
+        Ok(theirs)
     };
-    let theirs = timeout(GREETING_MAX, both).await.map_err(|_| anyhow!("it did not greet"))??;
-    theirs.agree()?;
-    Ok(theirs)
+    timeout(GREETING_MAX, both).await.map_err(|_| anyhow!("it did not greet"))?
 }
 
 /// Until the stream ends; the reason is returned.

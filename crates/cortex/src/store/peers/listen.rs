@@ -159,7 +159,7 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
     let answer = async |greeting: &Greeting| {
         net.tls.is_of(chain.as_deref(), &greeting.node, net.pin_of(&greeting.node))?;
         let refused = refusal(net, &greeting.node, wants).await?;
-        Ok(Greeting { refused, ..Greeting::of(net.node.clone()) })
+        Ok(Greeting { refused, ..Greeting::of(net.node.clone(), net.versions) })
     };
     let greeting = link::greet_back(&mut stream, answer).await?;
     ensure!(greeting.node != net.node, "it calls itself {}, as this node is called", net.node);

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
+use super::frame::Versions;
 use super::identity::{Authority, Membership, Pin, Seed, from_hex};
 use super::invitation::InvitationBook;
 use super::link::{self, Ended};
@@ -49,6 +50,7 @@ const HOLDING_POLL: Duration = Duration::from_millis(5);
 
 pub struct Parts {
     pub node: NodeId,
+    pub versions: Versions,
     pub clock: Clock,
     pub store: SharedStore,
     pub side: Side,
@@ -71,6 +73,7 @@ pub struct Parts {
 
 pub struct Net {
     pub node: NodeId,
+    pub versions: Versions,
     pub store: SharedStore,
     pub side: Side,
     pub bus: Arc<Bus>,
@@ -125,6 +128,7 @@ impl Net {
         };
         let net = Arc::new(Net {
             node: node.clone(),
+            versions: parts.versions,
             store,
             side,
             bus,

@@ -20,6 +20,7 @@ use super::choice::{Effect, Event};
 use super::wire::{self, FromStore};
 use crate::driver::Shell;
 use crate::store::peers::dial::{self, Caller};
+use crate::store::peers::frame::Versions;
 use crate::store::peers::tls::ALPN_STORE;
 
 /// A node that takes longer to greet is not one to be used now.
@@ -43,7 +44,8 @@ pub struct Calls {
 pub async fn connect(shared: &Shared, node: &NodeId) -> anyhow::Result<Stream> {
     let addresses = shared.keepers.addresses();
     let pin = shared.keepers.pin_of(node);
-    let caller = Caller { tls: &shared.tls, node: &shared.node, pin };
+    let versions = Versions::default();
+    let caller = Caller { tls: &shared.tls, node: &shared.node, versions, pin };
     let config = shared.tls.store_client();
     let made = dial::reach(caller, node, &addresses, config, ALPN_STORE);
     timeout(CALL_MAX, made).await.map_err(|_| anyhow!("no answer in time"))?

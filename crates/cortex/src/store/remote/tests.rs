@@ -14,7 +14,7 @@ use super::{Options, serve};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::store::SharedStore;
-use crate::store::peers::frame::Greeting;
+use crate::store::peers::frame::{Greeting, Versions};
 use crate::store::peers::identity::{Authority, Membership, Seed};
 use crate::store::peers::link;
 use crate::store::peers::tls::ClusterTls;
@@ -72,7 +72,7 @@ impl GuestSite {
 
 async fn answer(store: SharedStore, acceptor: TlsAcceptor, stream: TcpStream) {
     let mut stream = acceptor.accept(stream).await.unwrap();
-    let answer = async |_: &Greeting| Ok(Greeting::of(id("n1")));
+    let answer = async |_: &Greeting| Ok(Greeting::of(id("n1"), Versions::default()));
     link::greet_back(&mut stream, answer).await.unwrap();
     // It ends when the other side does.
     serve::serve(store, Box::new(stream)).await.ok();
