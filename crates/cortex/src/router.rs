@@ -13,6 +13,7 @@ mod pages;
 mod pool;
 pub mod queue;
 mod serve;
+mod splice;
 mod stream;
 pub mod table;
 pub mod tls;

@@ -3,10 +3,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::ops::Deref;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::endpoint::Endpoint;
+use super::splice::Pipe;
 use super::wire::Wire;
 
 /// A head and a small body in one read.
@@ -17,6 +20,10 @@ const LARGE_BYTES: usize = 128 * 1024;
 const LARGE_USED_MAX: usize = 64;
 /// One serves all clients that keep up, and stays in the processor's cache.
 const LARGE_KEPT: usize = 2;
+/// Only clients that do not keep up hold one for long; two descriptors each, and what is in it.
+const PIPES_USED_MAX: usize = 64;
+/// As with large buffers.
+const PIPES_KEPT: usize = 2;
 /// 4 MiB per thread.
 const BUFFERS_KEPT: usize = 256;
 /// What an instance or another node is asked for at once by one thread, with room for bursts.
@@ -75,6 +82,8 @@ pub struct Pool {
     read: RefCell<Vec<Vec<u8>>>,
     large: RefCell<Vec<Vec<u8>>>,
     large_used: Cell<usize>,
+    pipes: RefCell<Vec<Rc<Pipe>>>,
+    pipes_used: Cell<usize>,
     write: RefCell<Vec<Vec<u8>>>,
     idle: RefCell<HashMap<u64, Vec<Idle>>>,
 }
@@ -124,6 +133,17 @@ impl Pool {
         if kept.len() < kept_max {
             kept.push(buffer.bytes);
         }
+    }
+
+    /// For a long body. None where there are enough already, or the kernel gives none.
+    pub fn pipe(&self) -> Option<LentPipe<'_>> {
+        if self.pipes_used.get() >= PIPES_USED_MAX {
+            return None;
+        }
+        let kept = self.pipes.borrow_mut().pop();
+        let pipe = kept.or_else(|| Pipe::new().ok().map(Rc::new))?;
+        self.pipes_used.set(self.pipes_used.get() + 1);
+        Some(LentPipe { pool: self, pipe })
     }
 
     pub fn scratch(&self) -> Vec<u8> {
@@ -176,6 +196,31 @@ impl Pool {
             });
             !idle.is_empty()
         });
+    }
+}
+
+/// Goes back to its pool.
+pub struct LentPipe<'a> {
+    pool: &'a Pool,
+    pipe: Rc<Pipe>,
+}
+
+impl Deref for LentPipe<'_> {
+    type Target = Pipe;
+
+    fn deref(&self) -> &Pipe {
+        &self.pipe
+    }
+}
+
+impl Drop for LentPipe<'_> {
+    fn drop(&mut self) {
+        self.pool.pipes_used.set(self.pool.pipes_used.get() - 1);
+        let mut kept = self.pool.pipes.borrow_mut();
+        // What is left in one belongs to a client that is gone.
+        if self.pipe.is_empty() && kept.len() < PIPES_KEPT {
+            kept.push(self.pipe.clone());
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agent::application::{Adopted, Application, Event, Exit, IncarnationId};
 use agent::lease::Lease;
-use agent::placement::{self, Hold, Place, Placement, wanted};
+use agent::placement::{self, Hold, NodeView, Place, Placement, wanted};
 use model::instance::ProcessIdentity;
 use model::{ApplicationName, InstanceId, Machine, NodeId, ReleaseId, Timestamp};
 

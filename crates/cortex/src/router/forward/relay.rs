@@ -2,6 +2,8 @@
 
 use std::io;
 
+use tokio::net::TcpStream;
+
 use super::{BODY_IDLE_MAX, Counts, Exchange, Failed};
 use crate::router::connection::{After, WRITE_TIME_MAX};
 use crate::router::endpoint::Permit;
@@ -11,6 +13,9 @@ use crate::router::pool::{BUFFER_BYTES, Buffer};
 use crate::router::stream::{self, fill, write_all};
 use crate::router::tunnel;
 use crate::router::wire::Wire;
+
+/// A quick server and a quick client would keep the thread to themselves.
+const TURN_BYTES: usize = 1 << 20;
 
 impl Exchange<'_> {
     /// True when the instance's connection can be used again.
@@ -79,8 +84,65 @@ impl Exchange<'_> {
         }
     }
 
-    /// The rest of a long body, in large pieces. While nothing comes it holds no buffer.
+    /// The rest of a long body: past this process where its length is known and nothing is sealed.
     async fn relay_long(
+        &self,
+        upstream: &Wire,
+        body: Body,
+        counts: &mut Counts,
+    ) -> Result<bool, Failed> {
+        match (upstream, &self.connection.stream, body) {
+            (Wire::Plain(from), Wire::Plain(to), Body::Length(left)) => {
+                let left = self.relay_spliced(from, to, left, counts).await?;
+                if left == 0 {
+                    return Ok(true);
+                }
+                self.relay_copied(upstream, Body::Length(left), counts).await
+            }
+            _ => self.relay_copied(upstream, body, counts).await,
+        }
+    }
+
+    /// How much is left when there are no more pipes. One is held while bytes are in it, and by
+    /// nobody who waits for the instance.
+    async fn relay_spliced(
+        &self,
+        from: &TcpStream,
+        to: &TcpStream,
+        mut left: u64,
+        counts: &mut Counts,
+    ) -> Result<u64, Failed> {
+        let mut turn = 0;
+        while left > 0 {
+            let Some(pipe) = self.connection.thread.pool.pipe() else { return Ok(left) };
+            match pipe.take(from, usize::try_from(left).unwrap_or(usize::MAX)) {
+                Ok(0) => return Err(Failed::Truncated),
+                Ok(count) => {
+                    let given = pipe.give(to, WRITE_TIME_MAX).await;
+                    given.map_err(|_| Failed::ClientGone)?;
+                    left -= count as u64;
+                    counts.bytes_out += count as u64;
+                    turn += count;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    drop(pipe);
+                    let waited = stream::within(BODY_IDLE_MAX, from.readable()).await;
+                    waited.map_err(|_| Failed::Truncated)?;
+                    turn = 0;
+                }
+                Err(_) => return Err(Failed::Truncated),
+            }
+            // There may be more at once: others have their turn first.
+            if turn >= TURN_BYTES {
+                tokio::task::yield_now().await;
+                turn = 0;
+            }
+        }
+        Ok(0)
+    }
+
+    /// In large pieces. While nothing comes it holds no buffer.
+    async fn relay_copied(
         &self,
         upstream: &Wire,
         mut body: Body,

@@ -1,0 +1,68 @@
+//! Long bodies from one socket to another without a copy through this process: a pipe in the kernel
+//! refers to their pages meanwhile.
+
+use std::cell::Cell;
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use super::stream::within;
+
+/// What a socket holds at most when its peer is quick. An ordinary user's pipes may be smaller.
+const PIPE_BYTES: usize = 512 * 1024;
+
+/// Empty whenever nobody uses it.
+pub struct Pipe {
+    reader: OwnedFd,
+    writer: OwnedFd,
+    filled: Cell<usize>,
+}
+
+impl Pipe {
+    pub fn new() -> Result<Pipe> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // Where the kernel gives less, bodies take more turns.
+        fcntl_setpipe_size(&writer, PIPE_BYTES).ok();
+        Ok(Pipe { reader, writer, filled: Cell::new(0) })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.filled.get() == 0
+    }
+
+    /// Up to `most` bytes that are there now; 0 at the end of the stream.
+    pub fn take(&self, from: &TcpStream, most: usize) -> Result<usize> {
+        let count = from.try_io(Interest::READABLE, || {
+            pass(from.as_fd(), self.writer.as_fd(), most.min(PIPE_BYTES))
+        })?;
+        self.filled.set(self.filled.get() + count);
+        Ok(count)
+    }
+
+    /// All that was taken.
+    pub async fn give(&self, to: &TcpStream, limit: Duration) -> Result<()> {
+        while !self.is_empty() {
+            let given = to.try_io(Interest::WRITABLE, || {
+                pass(self.reader.as_fd(), to.as_fd(), self.filled.get())
+            });
+            match given {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => self.filled.set(self.filled.get() - count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    within(limit, to.writable()).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pass(from: impl AsFd, to: impl AsFd, most: usize) -> Result<usize> {
+    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+    splice(from, None, to, None, most, flags).map_err(Error::from)
+}
