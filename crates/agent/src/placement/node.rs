@@ -154,7 +154,7 @@ mod tests {
 
     const CYCLE: Duration = Duration::from_secs(20);
 
-    /// Alive for a while, then not; how long its slots are its own after the last of so many deaths.
+    /// How long its slots stay its own after the last of so many deaths.
     fn patience(deaths: usize, is_new_process: bool) -> Duration {
         let mut now = Timestamp(1_000_000);
         let started_at = Some(now);
