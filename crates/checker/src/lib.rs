@@ -4,7 +4,7 @@
 
 mod jury;
 pub mod mutants;
-mod probe;
+pub mod probe;
 mod schedule;
 mod witness;
 

@@ -17,6 +17,7 @@ mod nodes;
 mod open;
 mod output;
 mod pin;
+mod proxy;
 mod ps;
 mod push;
 mod releases;
@@ -116,6 +117,8 @@ enum Command {
     Pin(pin::Pin),
     /// Read and write the store
     Store(store::Store),
+    /// Bring requests to copies of any server, without a node
+    Proxy(Box<proxy::Proxy>),
     /// Print the node's metrics in the format of Prometheus
     Metrics(metrics::Metrics),
     /// Let all nodes run another binary of Cortex, one after the other
@@ -158,6 +161,8 @@ struct Session {
     /// The user's own, as far as the environment says.
     home: Option<PathBuf>,
     configuration: Option<PathBuf>,
+    /// Where sockets of this user lie.
+    runtime: PathBuf,
     client: Client,
 }
 
@@ -212,7 +217,8 @@ fn report(error: &anyhow::Error) -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<()> {
     let layout = cli.global.layout()?;
     let (home, configuration) = (cli.global.home.clone(), cli.global.xdg_config_home.clone());
-    let context = Session { client: Client::new(&layout), layout, home, configuration };
+    let (client, runtime) = (Client::new(&layout), cli.global.runtime());
+    let context = Session { client, layout, home, configuration, runtime };
     if let Command::Up(up) = cli.command {
         return up.run(&context);
     }
@@ -221,6 +227,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     }
     if let Command::Attend(attend) = cli.command {
         return attend.run(&context);
+    }
+    if let Command::Proxy(proxy) = cli.command {
+        return proxy.run(&context);
     }
     if let Command::Bench(bench) = &cli.command {
         return crate::bench::run(bench);
@@ -241,7 +250,11 @@ fn run(cli: Cli) -> anyhow::Result<()> {
 
 async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
     match command {
-        Command::Up(_) | Command::Install(_) | Command::Attend(_) | Command::Bench(_) => {
+        Command::Up(_)
+        | Command::Install(_)
+        | Command::Attend(_)
+        | Command::Proxy(_)
+        | Command::Bench(_) => {
             unreachable!("started above, without this runtime")
         }
         Command::Down(command) => command.run(context).await,
@@ -278,12 +291,15 @@ impl Global {
             }
         };
         let root = absolute(&root)?;
+        Ok(DataDirectory::find(root, &self.runtime()))
+    }
+
+    fn runtime(&self) -> PathBuf {
         let uid = rustix::process::getuid().as_raw();
-        let runtime = match &self.xdg_runtime_dir {
+        match &self.xdg_runtime_dir {
             Some(runtime) if runtime.is_dir() => runtime.join("cortex"),
             _ => Path::new(RUNTIME_FALLBACK).join(format!("cortex-{uid}")),
-        };
-        Ok(DataDirectory::find(root, &runtime))
+        }
     }
 }
 

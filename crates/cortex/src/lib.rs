@@ -17,6 +17,7 @@ pub mod metrics;
 pub mod node;
 pub mod observe;
 pub mod probe;
+pub mod proxy;
 pub mod router;
 pub mod shared_port;
 pub mod shim;

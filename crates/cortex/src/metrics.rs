@@ -4,10 +4,11 @@
 
 mod rollup;
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model::{ApplicationName, Generation, InstanceId};
 
@@ -25,6 +26,8 @@ const EMPTY_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Record {
     pub application: ApplicationRef,
+    pub client: SocketAddr,
+    pub started: Instant,
     pub method: &'static str,
     pub status: u16,
     pub bytes_in: u64,
@@ -101,6 +104,15 @@ impl Metrics {
             faults.check_async(FAIL_POINT).await?;
             self.collect();
         }
+    }
+
+    /// Empties the rings for somebody else than the sums here. Returns how many records were lost
+    /// since the beginning.
+    pub fn take(&self, each: &mut dyn FnMut(Record)) -> u64 {
+        for ring in locked(&self.shared.rings).iter() {
+            ring.try_iter().take(RING_RECORDS).for_each(&mut *each);
+        }
+        self.shared.dropped.load(Ordering::Relaxed)
     }
 
     fn collect(&self) {

@@ -2,6 +2,7 @@
 //! task that keeps the snapshot up with the store. Knows no agent and no checker; `node.rs` starts
 //! and stops it.
 
+pub mod alone;
 mod connection;
 mod control;
 pub mod endpoint;
@@ -97,6 +98,8 @@ pub struct Shared {
     secure: Option<Secure>,
     listeners: Arc<Listeners>,
     queue_limits: QueueLimits,
+    /// Passes heads on as they come; else the way they came is told and hop-by-hop headers go.
+    transparent: bool,
     table: ArcSwap<Table>,
     files: Arc<files::Files>,
     suspects: mpsc::Sender<Suspicion>,
@@ -181,6 +184,7 @@ pub fn start(
         secure,
         listeners: config.listeners.clone(),
         queue_limits: config.queue,
+        transparent: false,
         table: ArcSwap::default(),
         files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),
         suspects,
@@ -191,8 +195,15 @@ pub fn start(
         peers: OnceLock::new(),
         members: watch::Sender::default(),
     });
-    let mut joins = Vec::new();
-    for (index, commands) in receivers.into_iter().enumerate() {
+    let joins = Mutex::new(start_threads(&shared, receivers)?);
+    Ok(RouterHandle { shared, store, suspects: Mutex::new(Some(suspected)), joins })
+}
+
+fn start_threads(
+    shared: &Arc<Shared>,
+    receivers: Vec<mpsc::Receiver<Command>>,
+) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    let start = |(index, commands)| {
         let recorder = shared.metrics.recorder();
         let mut seed = [0; 8];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
@@ -204,14 +215,9 @@ pub fn start(
             }
         };
         let builder = std::thread::Builder::new().name(format!("router-{index}"));
-        joins.push(builder.spawn(body).context("a thread of the router cannot be started")?);
-    }
-    Ok(RouterHandle {
-        shared,
-        store,
-        suspects: Mutex::new(Some(suspected)),
-        joins: Mutex::new(joins),
-    })
+        builder.spawn(body).context("a thread of the router cannot be started")
+    };
+    receivers.into_iter().enumerate().map(start).collect()
 }
 
 impl RouterHandle {

@@ -5,7 +5,12 @@
 pub mod balance;
 pub mod book;
 pub mod breaker;
+pub mod detect;
 pub mod far;
 pub mod files;
+pub mod flows;
+pub mod proxy_protocol;
 pub mod retry;
 pub mod routes;
+pub mod tally;
+pub mod weights;

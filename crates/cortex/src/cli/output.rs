@@ -71,7 +71,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn aligned(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+pub fn aligned(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     let head: Vec<String> = head.iter().map(|cell| cell.to_string()).collect();
     let all: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();
     let width = |column: usize| {

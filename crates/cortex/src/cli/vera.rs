@@ -88,7 +88,8 @@ impl Vera {
     fn run(self) -> anyhow::Result<()> {
         let layout = self.global.layout()?;
         let Global { home, xdg_config_home: configuration, .. } = self.global.clone();
-        let session = Session { client: Client::new(&layout), layout, home, configuration };
+        let (client, runtime) = (Client::new(&layout), self.global.runtime());
+        let session = Session { client, layout, home, configuration, runtime };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = runtime.block_on(self.perform(&session));
         runtime.shutdown_background();

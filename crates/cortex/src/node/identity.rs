@@ -55,22 +55,29 @@ pub fn lock(layout: &DataDirectory) -> anyhow::Result<FileLock> {
 pub fn socket_directory(layout: &DataDirectory) -> anyhow::Result<()> {
     let path = layout.sockets();
     private_directory(path).with_context(|| format!("{} cannot be made", path.display()))?;
-    let mine = rustix::process::getuid().as_raw();
     for directory in [Some(path), path.parent()].into_iter().flatten() {
-        let metadata = fs::symlink_metadata(directory)?;
-        if !metadata.is_dir() || metadata.uid() != mine || metadata.mode() & 0o077 != 0 {
-            bail!(
-                "{} belongs to somebody else or is open to others: remove it, or set \
-                 XDG_RUNTIME_DIR to a private directory",
-                directory.display()
-            );
-        }
+        private_socket_directory(directory)?;
     }
     let link = layout.sockets_link();
     if fs::read_link(&link).ok().as_deref() != Some(path) {
         fs::remove_file(&link).ok();
         std::os::unix::fs::symlink(path, &link)
             .with_context(|| format!("{} cannot be made", link.display()))?;
+    }
+    Ok(())
+}
+
+/// Makes it where it is missing, and refuses one that is not the owner's alone.
+pub fn private_socket_directory(path: &Path) -> anyhow::Result<()> {
+    private_directory(path).with_context(|| format!("{} cannot be made", path.display()))?;
+    let mine = rustix::process::getuid().as_raw();
+    let metadata = fs::symlink_metadata(path)?;
+    if !metadata.is_dir() || metadata.uid() != mine || metadata.mode() & 0o077 != 0 {
+        bail!(
+            "{} belongs to somebody else or is open to others: remove it, or set \
+             XDG_RUNTIME_DIR to a private directory",
+            path.display()
+        );
     }
     Ok(())
 }

@@ -94,7 +94,7 @@ impl Connection {
             let after = self.one(&mut buffer, &mut out).await;
             thread.pool.give_back_scratch(out);
             match after {
-                Some(After::KeepAlive) if !thread.is_stopping() => {
+                Some(After::KeepAlive) if self.goes_on() => {
                     drop(busy);
                     if buffer.filled().is_empty() {
                         thread.pool.give_back(buffer);
@@ -116,6 +116,12 @@ impl Connection {
                 None => return thread.pool.give_back(buffer),
             }
         }
+    }
+
+    /// A transparent router that leaves cannot tell its clients to connect again: it stays until
+    /// they do.
+    pub fn goes_on(&self) -> bool {
+        !self.thread.is_stopping() || (self.thread.shared.transparent && self.thread.is_leaving())
     }
 
     /// Waits for a request without holding a buffer. None when none came.
@@ -194,6 +200,7 @@ impl Connection {
                     request_id: self.thread.next_request_id(),
                     is_router: self.caller.is_some(),
                     is_secure: self.stream.is_secure(),
+                    transparent: self.thread.shared.transparent,
                 };
                 match request::parse(buffer.filled(), &origin, out) {
                     Ok(Some(head)) => return Some(Ok(head)),
@@ -260,6 +267,8 @@ impl Connection {
     ) {
         self.thread.recorder.record(Record {
             application: ApplicationRef::Router(application.clone()),
+            client: self.peer,
+            started,
             method: head.method,
             status,
             bytes_in: head.length as u64,

@@ -137,6 +137,42 @@ impl Endpoint {
         }
     }
 
+    /// Something that is no instance of this node.
+    pub fn at(
+        serial: u64,
+        instance: InstanceId,
+        address: SocketAddr,
+        concurrency: Option<u32>,
+    ) -> Endpoint {
+        Endpoint {
+            serial,
+            instance,
+            generation: 0,
+            reach: Reach::Near(address),
+            concurrency: concurrency.unwrap_or(u32::MAX).max(1),
+            word: AtomicU64::new(0),
+            breaker: AtomicU64::new(0),
+        }
+    }
+
+    /// Where it is, if this process connects to it.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match &self.reach {
+            Reach::Near(address) => Some(*address),
+            Reach::Far(_) => None,
+        }
+    }
+
+    pub fn in_flight(&self) -> u32 {
+        u32::try_from(self.word.load(Ordering::Relaxed) & !DRAINING).unwrap_or(u32::MAX)
+    }
+
+    /// It failed a moment ago and is left alone.
+    pub fn is_ejected(&self, now_ms: u64) -> bool {
+        let breaker = Breaker::from_bits(self.breaker.load(Ordering::Relaxed));
+        matches!(breaker.verdict(now_ms), Verdict::RejectsUntil(_))
+    }
+
     pub fn candidate(&self, now_ms: u64) -> Candidate {
         let word = self.word.load(Ordering::Relaxed);
         let in_flight = u32::try_from(word & !DRAINING).unwrap_or(u32::MAX);

@@ -115,7 +115,9 @@ impl Exchange<'_> {
             // The head and the body so far, in one write. The body's bytes stay in the buffer for
             // another attempt until more of it has to be read.
             self.out.truncate(head_length);
-            if endpoint.closes() {
+            if self.is_transparent() {
+                // The client's own words stand.
+            } else if endpoint.closes() {
                 self.out.extend_from_slice(b"Connection: close\r\n");
             } else if self.head.upgrade {
                 self.out.extend_from_slice(b"Connection: Upgrade\r\n");
@@ -258,14 +260,23 @@ impl Exchange<'_> {
                 let told = write_all(&self.connection.stream, b"", WRITE_TIME_MAX).await;
                 told.map_err(|_| Failed::ClientGone)?;
             }
-            if self.head.expects_continue && early == 0 {
+            if self.head.expects_continue && early == 0 && !self.is_transparent() {
                 let told = write_all(&self.connection.stream, CONTINUE, WRITE_TIME_MAX).await;
                 told.map_err(|_| Failed::ClientGone)?;
             }
-            self.send_body(&upstream, body, counts).await?;
         }
         let mut answer = answer.unwrap_or_else(|| thread.pool.buffer());
-        let head = self.answer_head(&upstream, &mut answer, body, progress, out).await;
+        let head = loop {
+            if !body.is_done() && !write_failed && answer.filled().is_empty() {
+                self.send_body(&upstream, body, counts).await?;
+            }
+            match self.answer_head(&upstream, &mut answer, body, progress, out).await {
+                // An interim one: now the client may go on with its body.
+                Ok(None) => {}
+                Ok(Some(head)) => break Ok(head),
+                Err(failed) => break Err(failed),
+            }
+        };
         let head = match head {
             Ok(head) => head,
             Err(failed) => {
@@ -284,14 +295,16 @@ impl Exchange<'_> {
         }
         let finished = body.is_done() && !write_failed;
         let clean = self.relay(&upstream, answer, head, out, counts).await?;
-        if head.keep_alive && clean && finished && !endpoint.closes() {
+        // What a transparent router passed on of either side, the other one heard, too.
+        let closed = self.is_transparent() && !(self.head.keep_alive && head.keep_alive);
+        if head.keep_alive && clean && finished && !endpoint.closes() && !closed {
             thread.pool.keep(&endpoint, upstream);
         } else {
             drop(upstream);
         }
         self.record(Some(&endpoint), counts);
         drop(permit);
-        let keeps = response::client_keeps_alive(head.body, self.asked()) && finished;
+        let keeps = response::client_keeps_alive(head.body, self.asked()) && finished && !closed;
         Ok(if keeps { After::KeepAlive } else { After::close(&self.head, self.buffer) })
     }
 
@@ -334,7 +347,12 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Reads the head of the answer; interim ones are passed on or dropped.
+    fn is_transparent(&self) -> bool {
+        self.connection.thread.shared.transparent
+    }
+
+    /// Reads the head of the answer; interim ones are passed on or dropped. None after an interim
+    /// one while the client's body is not sent yet.
     async fn answer_head(
         &mut self,
         upstream: &Wire,
@@ -342,7 +360,7 @@ impl Exchange<'_> {
         body: &Body,
         progress: Progress,
         out: &mut Vec<u8>,
-    ) -> Result<ResponseHead, Failed> {
+    ) -> Result<Option<ResponseHead>, Failed> {
         let deadline = tokio::time::Instant::now() + ANSWER_TIME_MAX;
         loop {
             if !answer.filled().is_empty() {
@@ -354,15 +372,18 @@ impl Exchange<'_> {
                     }
                     Some(head) if head.status == 101 || head.status >= 200 => {
                         answer.consume(head.length);
-                        return Ok(head);
+                        return Ok(Some(head));
                     }
                     Some(head) => {
                         answer.consume(head.length);
-                        if head.status != 100 && self.head.modern {
+                        if (head.status != 100 || self.is_transparent()) && self.head.modern {
                             self.admit()?;
                             write_all(&self.connection.stream, out, WRITE_TIME_MAX)
                                 .await
                                 .map_err(|_| Failed::ClientGone)?;
+                        }
+                        if !body.is_done() && answer.filled().is_empty() {
+                            return Ok(None);
                         }
                         continue;
                     }
@@ -403,7 +424,8 @@ impl Exchange<'_> {
         Asked {
             head: self.head.is_head(),
             modern: self.head.modern,
-            keep_alive: self.head.keep_alive && !self.connection.thread.is_stopping(),
+            keep_alive: self.head.keep_alive && self.connection.goes_on(),
+            transparent: self.is_transparent(),
         }
     }
 
@@ -438,6 +460,8 @@ impl Exchange<'_> {
                 Some(endpoint) => ApplicationRef::Instance(endpoint.clone()),
                 None => ApplicationRef::Router(self.application.clone()),
             },
+            client: self.connection.peer,
+            started: self.started,
             method: self.head.method,
             status: counts.status,
             bytes_in: counts.bytes_in,

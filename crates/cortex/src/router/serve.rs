@@ -77,7 +77,8 @@ pub struct Thread {
     /// Connections with a request under way.
     pub busy: Cell<usize>,
     connections: Cell<usize>,
-    stopping: Cell<bool>,
+    /// Once it stops: what for.
+    stopping: Cell<Option<Awaited>>,
     /// Wakes those that wait for other routers' requests.
     pub leaving: Notify,
     request_id: Cell<u64>,
@@ -85,7 +86,12 @@ pub struct Thread {
 
 impl Thread {
     pub fn is_stopping(&self) -> bool {
-        self.stopping.get()
+        self.stopping.get().is_some()
+    }
+
+    /// Another process goes on where this one ends.
+    pub fn is_leaving(&self) -> bool {
+        self.stopping.get() == Some(Awaited::Connections)
     }
 
     pub fn application(&self, scope: &Scope, host: &[u8]) -> Option<Arc<Application>> {
@@ -146,7 +152,7 @@ pub fn run(
         recorder,
         busy: Cell::new(0),
         connections: Cell::new(0),
-        stopping: Cell::new(false),
+        stopping: Cell::new(None),
         leaving: Notify::new(),
         request_id: Cell::new(seed),
     });
@@ -176,7 +182,7 @@ pub fn run(
                 },
             }
         };
-        thread.stopping.set(true);
+        thread.stopping.set(Some(stop.awaits));
         listeners.values().for_each(AbortHandle::abort);
         thread.leaving.notify_waiters();
         let deadline = Instant::now() + stop.limit;

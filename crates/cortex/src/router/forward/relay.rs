@@ -42,7 +42,8 @@ impl Exchange<'_> {
         counts: &mut Counts,
     ) -> Result<bool, Failed> {
         let client = &self.connection.stream;
-        let decode = matches!(head.body, Body::Chunked(_)) && !self.head.modern;
+        let decode =
+            matches!(head.body, Body::Chunked(_)) && !self.head.modern && !self.is_transparent();
         let mut body = head.body;
         let mut first = true;
         loop {

@@ -47,6 +47,8 @@ pub struct Origin {
     pub is_router: bool,
     /// Asked inside TLS.
     pub is_secure: bool,
+    /// Not a byte of the head is changed.
+    pub transparent: bool,
 }
 
 /// None while the head is not complete. Writes the head for an instance to `out`, except for its
@@ -82,7 +84,12 @@ pub fn parse(
     if modern && facts.host.is_none() {
         return Err(Refusal(400, "The request has no Host."));
     }
-    write(out, method, target, host.unwrap_or(""), request.headers, &facts, origin);
+    if origin.transparent {
+        out.clear();
+        out.extend_from_slice(&buffer[..length - b"\r\n".len()]);
+    } else {
+        write(out, method, target, host.unwrap_or(""), request.headers, &facts, origin);
+    }
     let within = |part: &str| {
         let start = part.as_ptr() as usize;
         let start = start.saturating_sub(buffer.as_ptr() as usize);
@@ -322,13 +329,13 @@ mod tests {
         read_from(text, false)
     }
 
+    fn origin(is_router: bool, transparent: bool) -> Origin {
+        let peer = IpAddr::from([192, 0, 2, 7]);
+        Origin { peer, request_id: 5, is_router, is_secure: false, transparent }
+    }
+
     fn read_from(text: &[u8], is_router: bool) -> Result<Option<(RequestHead, String)>, Refusal> {
-        let origin = Origin {
-            peer: IpAddr::from([192, 0, 2, 7]),
-            request_id: 5,
-            is_router,
-            is_secure: false,
-        };
+        let origin = origin(is_router, false);
         let mut out = Vec::new();
         let head = parse(text, &origin, &mut out)?;
         Ok(head.map(|head| (head, String::from_utf8_lossy(&out).into_owned())))
@@ -359,6 +366,19 @@ mod tests {
         let (head, second) = read_from(first.as_bytes(), true).unwrap().unwrap();
         assert_eq!(format!("{second}\r\n"), first);
         assert_eq!(head.body, Body::chunked());
+    }
+
+    #[test]
+    fn a_transparent_router_changes_nothing() {
+        let text = b"POST http://a.b/x?y HTTP/1.1\r\nhOST:c\r\nConnection: close, x\r\nX:  1\r\n\
+            Expect: 100-continue\r\nTransfer-Encoding: chunked\r\nX-Forwarded-For: me\r\n\r\n";
+        let origin = origin(false, true);
+        let mut out = b"of the last request".to_vec();
+        let head = parse(text, &origin, &mut out).unwrap().unwrap();
+        assert_eq!([&out[..], b"\r\n"].concat(), text);
+        assert_eq!((head.body, head.keep_alive), (Body::chunked(), false));
+        let bad = b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1, 1\r\n\r\n";
+        assert_eq!(parse(bad, &origin, &mut out).unwrap_err().0, 400);
     }
 
     #[test]

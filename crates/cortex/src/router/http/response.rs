@@ -26,6 +26,8 @@ pub struct Asked {
     pub head: bool,
     pub modern: bool,
     pub keep_alive: bool,
+    /// Not a byte of the head is changed.
+    pub transparent: bool,
 }
 
 /// None while the head is not complete. Writes the head for the client to `out`.
@@ -53,7 +55,12 @@ pub fn parse(
     }
     let modern = response.version == Some(1);
     let (body, keep_alive) = framing(response.headers, status, asked.head, modern)?;
-    write(out, status, &response, body, asked);
+    if asked.transparent {
+        out.clear();
+        out.extend_from_slice(&buffer[..length]);
+    } else {
+        write(out, status, &response, body, asked);
+    }
     Ok(Some(ResponseHead { length, status, body, keep_alive }))
 }
 
@@ -164,7 +171,7 @@ fn write(
 mod tests {
     use super::*;
 
-    const MODERN: Asked = Asked { head: false, modern: true, keep_alive: true };
+    const MODERN: Asked = Asked { head: false, modern: true, keep_alive: true, transparent: false };
 
     fn read(text: &str, asked: Asked) -> Result<(ResponseHead, String), BadResponse> {
         let mut out = Vec::new();
@@ -178,6 +185,14 @@ mod tests {
         let (head, out) = read(text, MODERN).unwrap();
         assert_eq!((head.status, head.body, head.keep_alive), (200, Body::Length(2), true));
         assert_eq!(out, "HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 2\r\n\r\n");
+    }
+
+    #[test]
+    fn a_transparent_router_changes_nothing() {
+        let text = "HTTP/1.1 200  Fine\r\nconnection:Keep-Alive\r\nKeep-Alive: timeout=5\r\n\
+            A:  b\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n";
+        let (head, out) = read(text, Asked { transparent: true, ..MODERN }).unwrap();
+        assert_eq!((out.as_str(), head.body), (text, Body::Length(2)));
     }
 
     #[test]

@@ -1,0 +1,68 @@
+//! Asks every back end again and again whether it is well, and tells those who choose. A single
+//! failure decides nothing.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use checker::probe::{Outcome, Tally};
+use model::probe::Health;
+use tokio::task::JoinSet;
+
+use super::back_ends::BackEnds;
+use crate::probe::{self, ProbeError};
+
+/// A back end that needs longer for a probe is not well.
+const TIMEOUT_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// It accepts connections.
+    Tcp,
+    /// A GET of this path answers 200 to 399.
+    Http(String),
+}
+
+/// Runs for as long as the proxy does.
+pub async fn run(back_ends: Arc<BackEnds>, check: Check, interval: Duration) {
+    let mut tallies: BTreeMap<u64, Tally> = BTreeMap::new();
+    let mut turn = tokio::time::interval(interval);
+    turn.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let timeout = TIMEOUT_MAX.min(interval.max(Duration::from_secs(1)));
+    loop {
+        turn.tick().await;
+        let probed = back_ends.probed();
+        tallies.retain(|serial, _| probed.iter().any(|one| one.serial == *serial));
+        let mut probes = JoinSet::new();
+        for one in probed {
+            let check = check.clone();
+            probes.spawn(async move { (one.serial, ask(one.address, &check, timeout).await) });
+        }
+        while let Some(Ok((serial, outcome))) = probes.join_next().await {
+            let verdict = tallies.entry(serial).or_default().count(&outcome);
+            let reason = match outcome {
+                Outcome::Absent { detail } | Outcome::Unwell { detail } => Some(detail),
+                Outcome::Well | Outcome::Unreached => None,
+            };
+            if let Some(health) = verdict {
+                back_ends.judge(serial, health == Health::Healthy, reason);
+            }
+        }
+    }
+}
+
+async fn ask(address: SocketAddr, check: &Check, timeout: Duration) -> Outcome {
+    let asked = match check {
+        Check::Tcp => probe::tcp(address, timeout).await.map(|()| None),
+        Check::Http(path) => {
+            probe::http_get(address, &address.to_string(), path, timeout).await.map(Some)
+        }
+    };
+    match asked {
+        Ok(None | Some(200..=399)) => Outcome::Well,
+        Ok(Some(status)) => Outcome::Unwell { detail: format!("its check answers {status}") },
+        Err(ProbeError::Refused) => Outcome::Absent { detail: "connection refused".into() },
+        Err(error) => Outcome::Unwell { detail: error.to_string() },
+    }
+}

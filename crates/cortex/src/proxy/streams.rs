@@ -1,0 +1,418 @@
+//! Bytes both ways between a client and a back end until both have ended. The end of one half is
+//! passed on and the other half goes on; a reset of one side resets the other, so that nothing that
+//! was cut looks whole. What is long goes through a pipe in the kernel and is never seen here.
+
+use std::cell::{Cell, RefCell};
+use std::io::{Error, ErrorKind, Result};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+use socket2::SockRef;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use super::records::Status;
+
+/// Read at once; one buffer serves all connections of a thread.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// What has moved this much in one direction is worth a pipe, which costs system calls of its own.
+const SPLICE_FROM: u64 = 256 * 1024;
+/// A pipe holds as much unless it is told otherwise.
+const SPLICE_BYTES: usize = 64 * 1024;
+/// Two descriptors each, per thread; connections beyond them are copied.
+const PIPES_MAX: usize = 128;
+/// Others have their turn after so many pieces.
+const PIECES_AT_ONCE: u32 = 16;
+
+struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+/// What one thread has for all its connections.
+pub struct Means {
+    buffer: RefCell<Vec<u8>>,
+    pipes: RefCell<Vec<Pipe>>,
+    /// Those that are lent out, too.
+    piped: Cell<usize>,
+}
+
+impl Default for Means {
+    fn default() -> Means {
+        Means {
+            buffer: RefCell::new(vec![0; BUFFER_BYTES]),
+            pipes: RefCell::default(),
+            piped: Cell::new(0),
+        }
+    }
+}
+
+impl Means {
+    fn pipe(&self) -> Option<Pipe> {
+        if let Some(kept) = self.pipes.borrow_mut().pop() {
+            return Some(kept);
+        }
+        if self.piped.get() >= PIPES_MAX {
+            return None;
+        }
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+        self.piped.set(self.piped.get() + 1);
+        Some(Pipe { read, write })
+    }
+}
+
+/// A pipe for one direction. It is used again only if it is empty.
+struct Lent<'a> {
+    means: &'a Means,
+    pipe: Option<Pipe>,
+    held: usize,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        match self.pipe.take() {
+            Some(pipe) if self.held == 0 => self.means.pipes.borrow_mut().push(pipe),
+            Some(_) => self.means.piped.set(self.means.piped.get() - 1),
+            None => {}
+        }
+    }
+}
+
+/// Bytes that were passed on so far.
+#[derive(Debug, Default)]
+pub struct Moved {
+    pub from_client: Cell<u64>,
+    pub to_client: Cell<u64>,
+    /// By the pipe.
+    pub spliced: Cell<u64>,
+}
+
+enum Broken {
+    Reading,
+    Writing,
+    Idle,
+}
+
+struct Relay<'a> {
+    means: &'a Means,
+    moved: &'a Moved,
+    idle: Duration,
+    last: Cell<Instant>,
+}
+
+/// Resolves when both halves have ended, one side broke, or nothing moved for `idle`. Then both
+/// connections are to be dropped.
+pub async fn relay(
+    means: &Means,
+    client: &TcpStream,
+    back_end: &TcpStream,
+    idle: Duration,
+    moved: &Moved,
+) -> Status {
+    let relay = Relay { means, moved, idle, last: Cell::new(Instant::now()) };
+    let up = async {
+        relay.one_way(client, back_end, &moved.from_client).await.map_err(|broken| match broken {
+            Broken::Reading => Status::CLIENT_RESET,
+            Broken::Writing => Status::BACK_END_RESET,
+            Broken::Idle => Status::IDLE,
+        })
+    };
+    let down = async {
+        relay.one_way(back_end, client, &moved.to_client).await.map_err(|broken| match broken {
+            Broken::Reading => Status::BACK_END_RESET,
+            Broken::Writing => Status::CLIENT_RESET,
+            Broken::Idle => Status::IDLE,
+        })
+    };
+    match tokio::try_join!(up, down) {
+        Ok(_) => Status::CLOSED,
+        Err(status) => {
+            cut(client);
+            cut(back_end);
+            status
+        }
+    }
+}
+
+/// Closing it sends a reset.
+pub fn cut(stream: &TcpStream) {
+    SockRef::from(stream).set_linger(Some(Duration::ZERO)).ok();
+}
+
+impl Relay<'_> {
+    async fn one_way(
+        &self,
+        from: &TcpStream,
+        to: &TcpStream,
+        count: &Cell<u64>,
+    ) -> std::result::Result<(), Broken> {
+        let mut lent = Lent { means: self.means, pipe: None, held: 0 };
+        let mut pieces = 0;
+        loop {
+            self.wait(from, Interest::READABLE, Broken::Reading).await?;
+            if lent.pipe.is_none() && count.get() >= SPLICE_FROM {
+                lent.pipe = self.means.pipe();
+            }
+            let moved = match lent.pipe.is_some() {
+                true => self.splice_some(from, to, &mut lent).await?,
+                false => self.copy_some(from, to).await?,
+            };
+            match moved {
+                // It was readable no more.
+                None => continue,
+                Some(0) => break,
+                Some(moved) => count.set(count.get() + moved as u64),
+            }
+            self.last.set(Instant::now());
+            pieces += 1;
+            if pieces % PIECES_AT_ONCE == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        // A side that is gone already needs no end.
+        SockRef::from(to).shutdown(Shutdown::Write).ok();
+        Ok(())
+    }
+
+    /// As long as anything moves in either direction.
+    async fn wait(
+        &self,
+        stream: &TcpStream,
+        interest: Interest,
+        broken: Broken,
+    ) -> std::result::Result<(), Broken> {
+        loop {
+            let deadline = self.last.get() + self.idle;
+            match timeout_at(deadline, stream.ready(interest)).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(_)) => return Err(broken),
+                Err(_) if self.last.get() + self.idle > deadline => {}
+                Err(_) => return Err(Broken::Idle),
+            }
+        }
+    }
+
+    async fn copy_some(
+        &self,
+        from: &TcpStream,
+        to: &TcpStream,
+    ) -> std::result::Result<Option<usize>, Broken> {
+        // The shared buffer is given up before any wait; what could not be written is kept apart.
+        let (count, rest) = {
+            let mut buffer = self.means.buffer.borrow_mut();
+            let Some(count) = now(from.try_read(&mut buffer)).map_err(|_| Broken::Reading)? else {
+                return Ok(None);
+            };
+            let mut written = 0;
+            while written < count {
+                match now(to.try_write(&buffer[written..count])).map_err(|_| Broken::Writing)? {
+                    Some(more) => written += more,
+                    None => break,
+                }
+            }
+            (count, buffer[written..count].to_vec())
+        };
+        let mut rest = &rest[..];
+        while !rest.is_empty() {
+            self.wait(to, Interest::WRITABLE, Broken::Writing).await?;
+            if let Some(more) = now(to.try_write(rest)).map_err(|_| Broken::Writing)? {
+                rest = &rest[more..];
+                self.last.set(Instant::now());
+            }
+        }
+        Ok(Some(count))
+    }
+
+    async fn splice_some(
+        &self,
+        from: &TcpStream,
+        to: &TcpStream,
+        lent: &mut Lent<'_>,
+    ) -> std::result::Result<Option<usize>, Broken> {
+        let Some(pipe) = &lent.pipe else { return Ok(None) };
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        // The pipe is empty here, so that only the socket can have nothing.
+        let read = from.try_io(Interest::READABLE, || {
+            Ok(splice(from, None, &pipe.write, None, SPLICE_BYTES, flags)?)
+        });
+        let Some(count) = now(read).map_err(|_| Broken::Reading)? else { return Ok(None) };
+        lent.held = count;
+        while lent.held > 0 {
+            let held = lent.held;
+            let write = to.try_io(Interest::WRITABLE, || {
+                Ok(splice(&pipe.read, None, to, None, held, flags)?)
+            });
+            match now(write).map_err(|_| Broken::Writing)? {
+                Some(0) => return Err(Broken::Writing),
+                Some(more) => {
+                    lent.held -= more;
+                    self.last.set(Instant::now());
+                }
+                None => self.wait(to, Interest::WRITABLE, Broken::Writing).await?,
+            }
+        }
+        self.moved.spliced.set(self.moved.spliced.get() + count as u64);
+        Ok(Some(count))
+    }
+}
+
+/// None where it would have to wait.
+fn now(result: Result<usize>) -> Result<Option<usize>> {
+    match result {
+        Ok(count) => Ok(Some(count)),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads what is there behind `bytes`, in time. 0 at the end.
+pub async fn read_more(
+    stream: &TcpStream,
+    bytes: &mut Vec<u8>,
+    max: usize,
+    until: Instant,
+) -> Result<usize> {
+    let start = bytes.len();
+    loop {
+        timeout_at(until, stream.readable())
+            .await
+            .map_err(|_| Error::from(ErrorKind::TimedOut))??;
+        bytes.resize(max.max(start), 0);
+        let read = stream.try_read(&mut bytes[start..]);
+        bytes.truncate(start + *read.as_ref().unwrap_or(&0));
+        if let Some(count) = now(read)? {
+            return Ok(count);
+        }
+    }
+}
+
+/// What a back end is to read before anything else.
+pub async fn write_first(stream: &TcpStream, mut bytes: &[u8], until: Instant) -> Result<()> {
+    while !bytes.is_empty() {
+        match now(stream.try_write(bytes))? {
+            Some(count) => bytes = &bytes[count..],
+            None => timeout_at(until, stream.writable())
+                .await
+                .map_err(|_| Error::from(ErrorKind::TimedOut))??,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (near, listener.accept().await.unwrap().0)
+    }
+
+    /// A client and a back end with the relay between them.
+    async fn joined<T>(
+        idle: Duration,
+        talk: impl AsyncFnOnce(TcpStream, TcpStream) -> T,
+    ) -> (Status, Moved, Means, T) {
+        let (client, client_side) = pair().await;
+        let (back_end_side, back_end) = pair().await;
+        let (means, moved) = (Means::default(), Moved::default());
+        let relaying = async {
+            let status = relay(&means, &client_side, &back_end_side, idle, &moved).await;
+            drop((client_side, back_end_side));
+            status
+        };
+        let both = async { tokio::join!(relaying, talk(client, back_end)) };
+        let (status, said) = tokio::time::timeout(LIMIT, both).await.unwrap();
+        (status, moved, means, said)
+    }
+
+    fn pattern(length: usize) -> Vec<u8> {
+        (0..length).map(|at| (at * 31 + at / 251) as u8).collect()
+    }
+
+    #[tokio::test]
+    async fn each_half_ends_for_itself() {
+        let talk = async |mut client: TcpStream, mut back_end: TcpStream| {
+            client.write_all(b"question").await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut asked = String::new();
+            back_end.read_to_string(&mut asked).await.unwrap();
+            back_end.write_all(b"answer").await.unwrap();
+            drop(back_end);
+            let mut answered = String::new();
+            client.read_to_string(&mut answered).await.unwrap();
+            (asked, answered)
+        };
+        let (status, moved, _, said) = joined(LIMIT, talk).await;
+        assert_eq!((status, said), (Status::CLOSED, ("question".into(), "answer".into())));
+        assert_eq!((moved.from_client.get(), moved.to_client.get()), (8, 6));
+        assert_eq!(moved.spliced.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn long_ones_go_through_a_pipe_whole() {
+        const LENGTH: usize = 8 * 1024 * 1024;
+        let talk = async |mut client: TcpStream, back_end: TcpStream| {
+            let (mut read, mut write) = back_end.into_split();
+            let echo = async {
+                let mut buffer = vec![0; 10_000];
+                loop {
+                    let count = read.read(&mut buffer).await.unwrap();
+                    if count == 0 {
+                        return write.shutdown().await.unwrap();
+                    }
+                    write.write_all(&buffer[..count]).await.unwrap();
+                }
+            };
+            let (mut take, mut give) = client.split();
+            let mut got = Vec::new();
+            let send = async {
+                give.write_all(&pattern(LENGTH)).await.unwrap();
+                give.shutdown().await.unwrap();
+            };
+            let (_, _, read) = tokio::join!(echo, send, take.read_to_end(&mut got));
+            read.unwrap();
+            got
+        };
+        let (status, moved, means, got) = joined(LIMIT, talk).await;
+        assert!(got == pattern(LENGTH), "the bytes are the same");
+        assert_eq!(status, Status::CLOSED);
+        assert!(moved.spliced.get() > LENGTH as u64, "both ways: {moved:?}");
+        assert_eq!((means.piped.get(), means.pipes.borrow().len()), (2, 2), "and were kept");
+    }
+
+    #[tokio::test]
+    async fn a_reset_is_passed_on_and_never_looks_like_an_end() {
+        let talk = async |mut client: TcpStream, mut back_end: TcpStream| {
+            back_end.write_all(b"half of").await.unwrap();
+            let mut start = [0; 7];
+            client.read_exact(&mut start).await.unwrap();
+            cut(&back_end);
+            drop(back_end);
+            client.read(&mut [0; 9]).await.map_err(|error| error.kind())
+        };
+        let (status, _, _, read) = joined(LIMIT, talk).await;
+        assert_eq!((status, read), (Status::BACK_END_RESET, Err(ErrorKind::ConnectionReset)));
+    }
+
+    #[tokio::test]
+    async fn silence_ends_a_connection_and_either_side_can_break_it() {
+        let talk = async |mut client: TcpStream, back_end: TcpStream| {
+            // Held until the relay has had enough.
+            let read = client.read(&mut [0; 9]).await;
+            drop(back_end);
+            read.is_err()
+        };
+        let (status, ..) = joined(Duration::from_millis(50), talk).await;
+        assert_eq!(status, Status::IDLE);
+    }
+}
