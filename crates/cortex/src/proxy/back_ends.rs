@@ -347,10 +347,10 @@ impl BackEnds {
         let order = weights::order(&shares).into_iter();
         let endpoints = order.map(|index| usable[index].endpoint.clone()).collect();
         let next = Arc::new(application(&self.settings, &service.queue, endpoints)?);
-        let before = service.current.swap(next.clone());
+        service.current.store(next.clone());
         service.queue.current.store(Some(next.clone()));
         if let Some(router) = &self.router {
-            router.publish(Some(&before), &next);
+            router.publish(&next);
         }
         service.queue.advance();
         Ok(())

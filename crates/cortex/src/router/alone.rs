@@ -28,6 +28,7 @@ const NODE: &str = "alone";
 
 pub struct Alone {
     shared: Arc<Shared>,
+    published: Mutex<Option<Arc<Application>>>,
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -65,13 +66,15 @@ impl Alone {
             members: watch::Sender::default(),
         });
         let joins = Mutex::new(start_threads(&shared, receivers)?);
-        Ok(Alone { shared, joins })
+        Ok(Alone { shared, published: Mutex::default(), joins })
     }
 
-    /// From now on requests go to the endpoints of `next`. To be called by one thread at a time.
-    pub fn publish(&self, before: Option<&Arc<Application>>, next: &Arc<Application>) {
+    /// From now on requests go to the endpoints of `next`.
+    pub fn publish(&self, next: &Arc<Application>) {
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = published.replace(next.clone());
         let mut table: Table = (**self.shared.table.load()).clone();
-        table.replace(before, Some(next), &BTreeMap::new());
+        table.replace(before.as_ref(), Some(next), &BTreeMap::new());
         self.shared.table.store(Arc::new(table));
     }
 

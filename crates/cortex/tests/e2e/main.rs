@@ -31,6 +31,7 @@ mod php;
 mod pins;
 mod procfile;
 mod project;
+mod proxy;
 mod pyramid;
 mod rails;
 mod redis_clients;

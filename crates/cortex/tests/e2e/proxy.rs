@@ -1,0 +1,10 @@
+//! `cortex proxy` as people run it: the built binary between clients and servers that know nothing
+//! of it.
+
+mod apart;
+mod changes;
+mod datagrams;
+mod input;
+mod streams;
+mod transparent;
+mod world;
