@@ -20,6 +20,7 @@ mod progress;
 mod records;
 mod releases;
 mod rollback;
+mod routes;
 mod status;
 mod transfer;
 mod upgrade;
@@ -198,6 +199,7 @@ fn router(context: ApiContext) -> Router {
         .route("/v1/apps/{app}/config", get(config::list).post(config::change))
         .route("/v1/apps/{app}/logs", get(logs::lines))
         .route("/v1/ps", get(processes::list_all))
+        .route("/v1/routes", get(routes::list))
         .route("/v1/status", get(status::status))
         .route("/v1/upgrade", get(upgrade::show).post(upgrade::start).delete(upgrade::cancel))
         .route("/v1/upgrade/vitals", get(upgrade::vitals))

@@ -23,6 +23,7 @@ mod push;
 mod releases;
 mod restart;
 mod rollback;
+mod router;
 mod scale;
 mod self_check;
 mod spelling;
@@ -119,6 +120,8 @@ enum Command {
     Store(store::Store),
     /// Bring requests to copies of any server, without a node
     Proxy(Box<proxy::Proxy>),
+    /// Let nginx or HAProxy bring requests to the instances
+    Router(router::Router),
     /// Print the node's metrics in the format of Prometheus
     Metrics(metrics::Metrics),
     /// Let all nodes run another binary of Cortex, one after the other
@@ -274,6 +277,7 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Nodes(command) => command.run(context).await,
         Command::Pin(command) => command.run(context).await,
         Command::Store(command) => command.run(context).await,
+        Command::Router(command) => command.run(context).await,
         Command::Metrics(command) => command.run(context).await,
         Command::Upgrade(command) => command.run(context).await,
         Command::SelfCheck(command) => command.run().await,

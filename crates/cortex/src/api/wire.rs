@@ -104,6 +104,27 @@ pub struct InstanceRow {
     pub reason: Option<String>,
 }
 
+/// Who serves the names of an application now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RouteRow {
+    pub application: String,
+    pub hosts: Vec<String>,
+    /// Ready ones of this node, on loopback.
+    pub instances: Vec<RouteInstance>,
+    /// Other nodes that have ready ones.
+    pub nodes: Vec<String>,
+    /// Below these paths the router may find a file before an instance is asked.
+    pub files: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RouteInstance {
+    pub slot: u32,
+    pub port: u16,
+    /// Requests that it takes at a time.
+    pub concurrency: Option<u32>,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReleaseRow {
     pub release: String,

@@ -52,6 +52,7 @@ impl Alone {
             faults: Faults::default(),
             metrics,
             public: None,
+            secure: None,
             listeners: Arc::default(),
             queue_limits: QueueLimits::default(),
             transparent,

@@ -10,6 +10,7 @@ mod builds;
 mod commands;
 mod django;
 mod elixir;
+mod export;
 mod express;
 mod faults;
 mod go;

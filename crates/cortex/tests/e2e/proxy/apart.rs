@@ -15,6 +15,7 @@ fn names_itself(name: &'static str) -> u16 {
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             stream.write_all(name.as_bytes()).ok();
+            stream.shutdown(std::net::Shutdown::Write).ok();
             // Until the client has read it and gone.
             std::thread::spawn(move || stream.read_to_end(&mut Vec::new()));
         }

@@ -1,0 +1,58 @@
+//! Which instances serve which names now: for whatever brings requests to them beside the router.
+
+use axum::Json;
+use axum::extract::State;
+use model::InstanceState;
+use router::routes::{HOST_LENGTH_MAX, default_host, normalize};
+
+use super::problem::Problem;
+use super::records::{self, Application};
+use super::wire::{RouteInstance, RouteRow};
+use super::{Api, Shared};
+
+pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<RouteRow>>, Problem> {
+    let mut rows = Vec::new();
+    for name in records::names(&*api.store).await? {
+        if let Some(app) = records::find(&*api.store, &name).await? {
+            rows.push(row(&api, &app.without_lost(&api)));
+        }
+    }
+    Ok(Json(rows))
+}
+
+fn row(api: &Api, app: &Application) -> RouteRow {
+    let serving = app.serving();
+    let ready = app.incarnations().filter(|(id, _, one)| {
+        id.process.is_web()
+            && one.state == InstanceState::Ready
+            && serving.is_some_and(|release| release.id == one.release)
+    });
+    let (mut instances, mut nodes) = (Vec::new(), Vec::new());
+    for (id, node, one) in ready {
+        if *node != api.node {
+            nodes.push(node.to_string());
+        } else if let Some(port) = one.port {
+            instances.push(RouteInstance { slot: id.slot, port, concurrency: one.concurrency });
+        }
+    }
+    nodes.sort();
+    nodes.dedup();
+    let files = serving.map(|release| &release.recipe.statics[..]).unwrap_or_default();
+    RouteRow {
+        application: app.name.to_string(),
+        hosts: hosts(app),
+        instances,
+        nodes,
+        files: files.iter().map(|mount| mount.prefix.clone()).collect(),
+    }
+}
+
+fn hosts(app: &Application) -> Vec<String> {
+    let mut hosts = vec![default_host(&app.name)];
+    for domain in &app.spec.domains {
+        let mut buffer = [0; HOST_LENGTH_MAX];
+        let host = normalize(domain.as_bytes(), &mut buffer).map(str::to_owned);
+        hosts.extend(host.filter(|host| !hosts.contains(host)));
+    }
+    hosts
+}
