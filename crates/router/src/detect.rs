@@ -203,6 +203,9 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
+    /// How a short one begins.
+    const GREETING: &[u8] = &[0x16, 3, 1, 0, 9, 1, 0];
+
     /// As a client sends it, in records of at most `piece` bytes.
     fn hello(name: Option<&str>, piece: usize) -> Vec<u8> {
         let two = |length: usize| u16::try_from(length).unwrap().to_be_bytes();
@@ -278,7 +281,7 @@ mod tests {
         fn what_is_decided_stays_so(
             bytes in prop_oneof![
                 vec(any::<u8>(), 0..80),
-                vec(any::<u8>(), 0..80).prop_map(|tail| [&[0x16, 3, 1, 0, 9, 1, 0], &tail[..]].concat()),
+                vec(any::<u8>(), 0..80).prop_map(|tail| [GREETING, &tail[..]].concat()),
                 (1usize..60, vec(any::<u8>(), 0..9))
                     .prop_map(|(piece, tail)| [hello(Some("a.b"), piece), tail].concat()),
             ],

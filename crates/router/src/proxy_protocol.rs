@@ -302,7 +302,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back((addresses, version) in address(), tail in any::<[u8; 3]>()) {
+        fn what_is_written_is_read_back(written in address(), tail in any::<[u8; 3]>()) {
+            let (addresses, version) = written;
             let mut out = Vec::new();
             write(version, addresses, &mut out);
             let length = out.len();

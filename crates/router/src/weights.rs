@@ -50,8 +50,8 @@ mod tests {
         #[test]
         fn each_has_its_share(weights in proptest::collection::vec(0u32..=WEIGHT_MAX, 0..8)) {
             let order = order(&weights);
-            let counts: Vec<usize> =
-                (0..weights.len()).map(|one| order.iter().filter(|at| **at == one).count()).collect();
+            let of = |index| order.iter().filter(|at| **at == index).count();
+            let counts: Vec<usize> = (0..weights.len()).map(of).collect();
             let total: u32 = weights.iter().sum();
             for (count, weight) in counts.iter().zip(&weights) {
                 // Cross products: the same share of both sums.
