@@ -404,6 +404,39 @@ fn one_provider_of_cryptography() {
     assert_none("aws-lc stays out", found.map(str::to_string).collect());
 }
 
+/// What CONTRIBUTING.md says of a strategy is what is here: its example is the file it names, and
+/// each file is registered by one line and described where users look.
+#[test]
+fn strategies_are_one_file_and_one_line() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect(path);
+    let place = "crates/router/src/balance";
+    let (how, registry) = (read("CONTRIBUTING.md"), read(&format!("{place}.rs")));
+    let round_robin = read(&format!("{place}/round_robin.rs"));
+    let start = round_robin.find("pub struct").expect("the strategy");
+    let end = round_robin.find("\n#[cfg(test)]").expect("its tests");
+    let example = format!("```rust\n{}```", &round_robin[start..end]);
+    assert!(how.contains(&example), "CONTRIBUTING.md does not show all of round_robin.rs");
+    let (manual, reference) = (read("docs/balancing.md"), read("cortex.example.toml"));
+    let mut count = 0;
+    for entry in fs::read_dir(root().join(place)).expect("the strategies").flatten() {
+        let file = entry.file_name().to_string_lossy().into_owned();
+        let Some(module) = file.strip_suffix(".rs").filter(|module| *module != "tests") else {
+            continue;
+        };
+        let lines = registry.lines().filter(|line| line.contains(&format!(", &{module}::")));
+        assert_eq!(lines.count(), 1, "{file} is registered by one line");
+        let name = module.replace('_', "-");
+        assert!(registry.contains(&format!("(\"{name}\", &{module}::")), "{file} has its own name");
+        assert!(
+            manual.contains(&format!("| `{name}`")),
+            "docs/balancing.md says what {name} is for"
+        );
+        assert!(reference.contains(&format!("\"{name}\"")), "cortex.example.toml names {name}");
+        count += 1;
+    }
+    assert!(count >= 5, "{count} strategies");
+}
+
 #[test]
 fn scripts_are_executable() {
     use std::os::unix::fs::PermissionsExt;

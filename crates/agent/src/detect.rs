@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use model::application::Settings;
+use model::application::{STICKY_BALANCE, Settings};
 use model::release::{ProcessRecipe, StaticMount, Step};
 use model::{ProcessType, Recipe};
 use thiserror::Error;
@@ -333,6 +333,12 @@ fn settings(manifest: &Manifest) -> Settings {
     settings.rollout = manifest.rollout.unwrap_or_default();
     if let Some(balance) = &manifest.balance {
         settings.balance.clone_from(balance);
+    } else if manifest.sticky.is_some() {
+        settings.balance = STICKY_BALANCE.into();
     }
+    settings.sticky.clone_from(&manifest.sticky);
+    settings.fair = manifest.fair.clone().unwrap_or_default();
+    settings.slow_start_ms = manifest.slow_start_ms;
+    settings.hedge_after_ms = manifest.hedge_after_ms;
     settings
 }

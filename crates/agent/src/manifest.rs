@@ -9,7 +9,7 @@ mod veraconfig;
 
 use std::collections::BTreeMap;
 
-use model::application::RolloutMode;
+use model::application::{RequestKey, RolloutMode};
 use model::cron::CronRecipe;
 use model::release::StaticMount;
 use model::{ApplicationName, ProcessType};
@@ -67,6 +67,10 @@ pub struct Manifest {
     pub build_time_ms: Option<u64>,
     pub rollout: Option<RolloutMode>,
     pub balance: Option<String>,
+    pub sticky: Option<RequestKey>,
+    pub fair: Option<RequestKey>,
+    pub slow_start_ms: Option<u64>,
+    pub hedge_after_ms: Option<u64>,
     pub stop_grace_ms: Option<u64>,
     /// Commands that run at times.
     pub cron: Vec<CronRecipe>,

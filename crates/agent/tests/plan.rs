@@ -3,7 +3,7 @@
 use agent::detect::{DetectError, Plan, plan_release};
 use agent::source::SourceTree;
 use model::ProcessType;
-use model::application::RolloutMode;
+use model::application::{RequestKey, RolloutMode, STICKY_BALANCE, Settings};
 use proptest::prelude::*;
 
 const REFERENCE: &str = include_str!("../../../cortex.example.toml");
@@ -196,6 +196,26 @@ fn the_reference_file_is_read_whole() {
     assert_eq!(settings.limits.build_cores, Some(2));
     assert_eq!(settings.limits.build_time_ms, Some(45 * 60_000));
     assert_eq!((settings.rollout, settings.stop_grace_ms), (RolloutMode::StartFirst, 30_000));
+    let (sticky, fair) = (RequestKey::Cookie("session".into()), "header:X-Api-Key".to_string());
+    assert_eq!((settings.balance.as_str(), settings.sticky), ("rendezvous", Some(sticky)));
+    assert_eq!(settings.fair.to_string(), fair);
+    assert_eq!((settings.slow_start_ms, settings.hedge_after_ms), (Some(30_000), Some(200)));
+}
+
+#[test]
+fn what_is_to_stay_together_is_balanced_so() {
+    let settings = |text| plan(&[("cortex.toml", text), ("app.py", "")]).settings;
+    assert_eq!(settings("sticky = 'address'").balance, STICKY_BALANCE);
+    assert_eq!(settings("fair = 'address'").balance, "least-loaded");
+    let plain = model::record::encode(&settings(""));
+    let plain = String::from_utf8(plain).unwrap();
+    assert!(
+        !plain.contains("sticky") && !plain.contains("fair"),
+        "as older nodes wrote it: {plain}"
+    );
+    let all = settings("sticky = 'header:A'\nfair = 'header:B'\nslow_start = '1s'");
+    let encoded = model::record::encode(&all);
+    assert_eq!(model::record::decode::<Settings>(&encoded).unwrap(), all);
 }
 
 /// A key that the file's reader knows and the reference leaves out would stay unknown to users.
@@ -252,6 +272,12 @@ fn mistakes_in_our_file_are_named() {
         ("domains = ['a b']", "no host name"),
         ("[health]\npath = 'up'", "must begin with '/'"),
         ("[[statics]]\nprefix = '/'\ndirectory = '../..'", "statics"),
+        ("sticky = 'ip'", "sticky: 'ip' is none of 'address', 'header:NAME' and 'cookie:NAME'"),
+        ("sticky = 'cookie:'", "sticky: 'cookie:'"),
+        ("sticky = 'header:a b'", "sticky: 'header:a b'"),
+        ("fair = 'cookie:id'", "fair: a cookie tells no clients apart"),
+        ("slow_start = '30'", "slow_start: '30' is no duration"),
+        ("hedge_after = 'soon'", "hedge_after: 'soon' is no duration"),
         ("name = ", "cortex.toml"),
     ] {
         let found = message(&[("cortex.toml", text), ("app.py", "")], None);

@@ -3,6 +3,8 @@
 //! and stops it.
 
 pub mod alone;
+mod choice;
+mod clients;
 mod connection;
 mod control;
 pub mod endpoint;
@@ -120,7 +122,7 @@ type FarEndpoints = BTreeMap<NodeId, (FarDescription, Arc<Endpoint>)>;
 #[derive(Default)]
 struct Live {
     applications: BTreeMap<ApplicationName, Arc<Application>>,
-    endpoints: BTreeMap<IncarnationKey, Arc<Endpoint>>,
+    endpoints: BTreeMap<ApplicationName, BTreeMap<IncarnationKey, Arc<Endpoint>>>,
     /// Endpoints of other nodes, as they were described.
     far: BTreeMap<ApplicationName, FarEndpoints>,
     peers: BTreeMap<NodeId, Arc<FarPeer>>,

@@ -1,8 +1,11 @@
 //! What users ask for.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::id::{NodeId, ProcessType};
 use crate::record::{RECORD_VERSION, Unknown};
@@ -110,6 +113,18 @@ pub struct Settings {
     pub rollout: RolloutMode,
     /// A name from `router::balance`.
     pub balance: String,
+    /// What keeps requests together on one instance, for strategies that do so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sticky: Option<RequestKey>,
+    /// What tells clients apart when requests wait. Never a cookie: who sends none would be many.
+    #[serde(default, skip_serializing_if = "RequestKey::is_address")]
+    pub fair: RequestKey,
+    /// So long a new instance takes less than its part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_start_ms: Option<u64>,
+    /// After so long without an answer, another instance is asked too, if that does no harm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hedge_after_ms: Option<u64>,
     pub stop_grace_ms: u64,
     #[serde(flatten)]
     pub unknown: Unknown,
@@ -120,6 +135,9 @@ pub const STOP_GRACE_MS_DEFAULT: u64 = 30_000;
 /// What Heroku and Kamal give a web process to bind its port, and Rails with many gems may need.
 pub const START_TIMEOUT_MS_DEFAULT: u64 = 60_000;
 
+/// How requests are kept together where nothing else is said: a name from `router::balance`.
+pub const STICKY_BALANCE: &str = "rendezvous";
+
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
@@ -127,8 +145,82 @@ impl Default for Settings {
             limits: Limits::default(),
             rollout: RolloutMode::default(),
             balance: "least-loaded".into(),
+            sticky: None,
+            fair: RequestKey::Address,
+            slow_start_ms: None,
+            hedge_after_ms: None,
             stop_grace_ms: STOP_GRACE_MS_DEFAULT,
             unknown: Unknown::new(),
+        }
+    }
+}
+
+/// What of a request says which client or session it belongs to. Written `address`, `header:NAME`
+/// or `cookie:NAME`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum RequestKey {
+    #[default]
+    Address,
+    Header(String),
+    Cookie(String),
+}
+
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("'{}' is none of 'address', 'header:NAME' and 'cookie:NAME'", .0.escape_debug())]
+pub struct BadRequestKey(String);
+
+/// Longer names of headers and cookies are typing mistakes.
+const REQUEST_KEY_LENGTH_MAX: usize = 64;
+
+impl RequestKey {
+    pub fn is_address(&self) -> bool {
+        *self == RequestKey::Address
+    }
+}
+
+impl FromStr for RequestKey {
+    type Err = BadRequestKey;
+
+    fn from_str(text: &str) -> Result<RequestKey, BadRequestKey> {
+        let bad = || BadRequestKey(text.chars().take(2 * REQUEST_KEY_LENGTH_MAX).collect());
+        if text == "address" {
+            return Ok(RequestKey::Address);
+        }
+        let (kind, name) = text.split_once(':').ok_or_else(bad)?;
+        // RFC 9110, section 5.6.2: a token.
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if !(1..=REQUEST_KEY_LENGTH_MAX).contains(&name.len()) || !name.bytes().all(token) {
+            return Err(bad());
+        }
+        match kind {
+            "header" => Ok(RequestKey::Header(name.into())),
+            "cookie" => Ok(RequestKey::Cookie(name.into())),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl TryFrom<String> for RequestKey {
+    type Error = BadRequestKey;
+
+    fn try_from(text: String) -> Result<RequestKey, BadRequestKey> {
+        text.parse()
+    }
+}
+
+impl From<RequestKey> for String {
+    fn from(key: RequestKey) -> String {
+        key.to_string()
+    }
+}
+
+impl fmt::Display for RequestKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RequestKey::Address => f.write_str("address"),
+            RequestKey::Header(name) => write!(f, "header:{name}"),
+            RequestKey::Cookie(name) => write!(f, "cookie:{name}"),
         }
     }
 }

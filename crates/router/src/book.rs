@@ -5,6 +5,7 @@ pub mod far;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::application::Settings;
 use model::key::{Prefix, TypedKey};
 use model::probe::{Health, Verdict};
 use model::record::{self, RecordError};
@@ -25,7 +26,8 @@ pub struct Description {
     pub hosts: Vec<String>,
     pub port: Option<u16>,
     pub serving: Option<ReleaseId>,
-    pub balance: String,
+    /// How the release wants its requests to be handled.
+    pub settings: Settings,
     pub statics: Vec<StaticMount>,
     pub processes: Processes,
     /// They take requests.
@@ -154,7 +156,7 @@ impl Book {
         Some(Description {
             hosts: hosts(name, spec),
             port: spec.port,
-            balance: release.map(|release| release.settings.balance.clone()).unwrap_or_default(),
+            settings: release.map(|release| release.settings.clone()).unwrap_or_default(),
             statics: release.map(|release| release.recipe.statics.clone()).unwrap_or_default(),
             processes: processes(records, spec, release),
             unreachable: lost && far.is_empty() && endpoints.is_empty(),
@@ -192,18 +194,23 @@ impl Book {
         concerned.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Every incarnation of this node that is to be emptied of requests.
-    pub fn draining(&self) -> BTreeSet<IncarnationKey> {
-        self.incarnations(|state| state == InstanceState::Draining)
+    /// The application's incarnations on this node that are to be emptied of requests.
+    pub fn draining(&self, name: &ApplicationName) -> BTreeSet<IncarnationKey> {
+        self.incarnations(name, |state| state == InstanceState::Draining)
     }
 
-    /// Every incarnation of this node that may have requests in flight.
-    pub fn alive(&self) -> BTreeSet<IncarnationKey> {
-        self.incarnations(|state| matches!(state, InstanceState::Draining | InstanceState::Ready))
+    /// The application's incarnations on this node that may have requests in flight.
+    pub fn alive(&self, name: &ApplicationName) -> BTreeSet<IncarnationKey> {
+        let alive = |state| matches!(state, InstanceState::Draining | InstanceState::Ready);
+        self.incarnations(name, alive)
     }
 
-    fn incarnations(&self, wanted: impl Fn(InstanceState) -> bool) -> BTreeSet<IncarnationKey> {
-        let claims = self.applications.values().flat_map(|records| &records.claims);
+    fn incarnations(
+        &self,
+        name: &ApplicationName,
+        wanted: impl Fn(InstanceState) -> bool,
+    ) -> BTreeSet<IncarnationKey> {
+        let claims = self.applications.get(name).into_iter().flat_map(|records| &records.claims);
         claims
             .flat_map(|(id, claim)| claim.incarnations.iter().map(move |one| (id, one)))
             .filter(|(_, one)| wanted(one.state))

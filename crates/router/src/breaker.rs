@@ -1,15 +1,28 @@
 //! When an endpoint is left alone after failures: it rejects for a pause that grows with every
-//! failure in a row, then admits one request at a time until one succeeds. Fits into one machine
-//! word, so that threads share it without a lock. Driven by the router's threads.
+//! failure in a row, then admits one request at a time until one succeeds, and from then on a
+//! growing share of its part. Fits into one machine word, so that threads share it without a lock.
+//! Driven by the router's threads.
+
+use crate::ramp;
 
 /// The first pause: a process that is being replaced is back soon, and others take its requests.
 pub const PAUSE_MIN_MS: u64 = 100;
 /// What is down for long is tried every few seconds; the checker usually says so earlier.
 pub const PAUSE_MAX_MS: u64 = 5_000;
 
+/// Until it has its whole part again: what comes back and breaks down again does so under little.
+pub const RETURN_MS: u64 = 2_000;
+/// An instance that is left alone although nobody else is there is tried this soon, whatever its
+/// pause: with nothing to lose, the first sign of life counts.
+const LAST_PAUSE_MS: u64 = 250;
+/// Envoy's panic threshold: with fewer than half of the instances admitted, something else is
+/// wrong, and those that are left would only break down under the load of all.
+const ADMITTED_PERCENT_MIN: usize = 50;
+
 const TIME_BITS: u32 = 48;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 const FAILURES_MAX: u64 = 255;
+const RETURNING: u64 = 1 << 63;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -19,29 +32,82 @@ pub enum Verdict {
     RejectsUntil(u64),
 }
 
+/// What an endpoint did wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Nothing listens there.
+    Refused,
+    /// It took a request and did not answer it.
+    Silent,
+}
+
+/// Whether this takes it out, with so many others that admit, of `count` in all. What refuses
+/// connections is of use to nobody; silence may be the fault of a request.
+pub fn ejects(failure: Failure, others_admitting: usize, count: usize) -> bool {
+    failure == Failure::Refused
+        || (others_admitting > 0 && others_admitting * 100 >= count * ADMITTED_PERCENT_MIN)
+}
+
 /// Times are milliseconds on any clock that does not go backwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breaker {
     failures: u64,
-    rejects_until_ms: u64,
+    /// A trial succeeded; then the time is when that was, else until when it rejects.
+    returning: bool,
+    time_ms: u64,
 }
 
 impl Breaker {
     pub fn from_bits(bits: u64) -> Breaker {
-        Breaker { failures: bits >> TIME_BITS, rejects_until_ms: bits & TIME_MASK }
+        let failures = (bits & !RETURNING) >> TIME_BITS;
+        Breaker { failures, returning: bits & RETURNING != 0, time_ms: bits & TIME_MASK }
     }
 
     pub fn to_bits(self) -> u64 {
-        (self.failures.min(FAILURES_MAX) << TIME_BITS) | self.rejects_until_ms.min(TIME_MASK)
+        let returning = if self.returning { RETURNING } else { 0 };
+        let failures = self.failures.min(FAILURES_MAX) << TIME_BITS;
+        returning | failures | self.time_ms.min(TIME_MASK)
     }
 
     pub fn verdict(self, now_ms: u64) -> Verdict {
-        match self {
-            Breaker { failures: 0, .. } => Verdict::Admits,
-            Breaker { rejects_until_ms, .. } if now_ms < rejects_until_ms => {
-                Verdict::RejectsUntil(rejects_until_ms)
+        if self.failures == 0 || self.returning {
+            Verdict::Admits
+        } else if now_ms < self.time_ms {
+            Verdict::RejectsUntil(self.time_ms)
+        } else {
+            Verdict::AdmitsOne
+        }
+    }
+
+    /// Where no other endpoint admits anything.
+    pub fn verdict_as_last(self, now_ms: u64) -> Verdict {
+        match self.verdict(now_ms) {
+            Verdict::RejectsUntil(end_ms) => {
+                let failed_at_ms = end_ms.saturating_sub(pause_ms(self.failures));
+                let end_ms = end_ms.min(failed_at_ms + LAST_PAUSE_MS);
+                if now_ms < end_ms { Verdict::RejectsUntil(end_ms) } else { Verdict::AdmitsOne }
             }
-            Breaker { .. } => Verdict::AdmitsOne,
+            other => other,
+        }
+    }
+
+    /// Of its part, in units of `ramp::WHOLE`.
+    pub fn share(self, now_ms: u64) -> u32 {
+        match self.returning {
+            true => ramp::share(now_ms.saturating_sub(self.time_ms), RETURN_MS),
+            false => ramp::WHOLE,
+        }
+    }
+
+    /// It answered. Its failures are forgotten once it has its whole part again.
+    pub fn succeeded(self, now_ms: u64) -> Breaker {
+        match self {
+            Breaker { failures: 0, .. } => self,
+            Breaker { returning: false, .. } => {
+                Breaker { returning: true, time_ms: now_ms, ..self }
+            }
+            Breaker { .. } if self.share(now_ms) >= ramp::WHOLE => Breaker::default(),
+            Breaker { .. } => self,
         }
     }
 
@@ -51,18 +117,20 @@ impl Breaker {
             return self;
         }
         let failures = (self.failures + 1).min(FAILURES_MAX);
-        Breaker { failures, rejects_until_ms: now_ms.saturating_add(pause_ms(failures)) }
+        let time_ms = now_ms.saturating_add(pause_ms(failures));
+        Breaker { failures, returning: false, time_ms }
     }
 
     /// Somebody has seen it well since then. That counts only if it has not failed after that.
     pub fn healthy_since(self, since_ms: u64) -> Breaker {
-        let failed_at_ms = self.rejects_until_ms.saturating_sub(pause_ms(self.failures));
-        if since_ms > failed_at_ms { Breaker::default() } else { self }
+        let pause_ms = if self.returning { 0 } else { pause_ms(self.failures) };
+        let changed_at_ms = self.time_ms.saturating_sub(pause_ms);
+        if since_ms > changed_at_ms { Breaker::default() } else { self }
     }
 }
 
 /// After so many failures in a row.
-fn pause_ms(failures: u64) -> u64 {
+pub fn pause_ms(failures: u64) -> u64 {
     let doublings = u32::try_from(failures.saturating_sub(1)).unwrap_or(u32::MAX).min(16);
     (PAUSE_MIN_MS << doublings).min(PAUSE_MAX_MS)
 }
@@ -91,6 +159,40 @@ mod tests {
         let again = twice.healthy_since(1101).failed(1200);
         assert_eq!(again.healthy_since(1101).verdict(1250), Verdict::RejectsUntil(1300));
         assert_eq!(Breaker::default().healthy_since(5), Breaker::default());
+    }
+
+    #[test]
+    fn who_answers_again_returns_by_and_by_and_is_remembered_until_then() {
+        let twice = Breaker::default().failed(1000).failed(1100);
+        let back = twice.succeeded(1300);
+        assert_eq!(Breaker::from_bits(back.to_bits()), back);
+        assert_eq!(back.verdict(1300), Verdict::Admits);
+        assert!(back.share(1300) < ramp::WHOLE / 5);
+        assert_eq!(back.share(1300 + RETURN_MS / 2), ramp::WHOLE / 2);
+        assert_eq!(back.succeeded(1301), back);
+        // A third failure in a row, although one request went well between.
+        assert_eq!(back.failed(1400).verdict(1799), Verdict::RejectsUntil(1800));
+        assert_eq!(back.share(1300 + RETURN_MS), ramp::WHOLE);
+        assert_eq!(back.succeeded(1300 + RETURN_MS), Breaker::default());
+        assert_eq!(Breaker::default().succeeded(5), Breaker::default());
+    }
+
+    #[test]
+    fn the_last_one_is_tried_soon_whatever_its_pause() {
+        let often = (0..10).fold(Breaker::default(), |breaker, n| breaker.failed(n * 10_000));
+        assert_eq!(often.verdict(94_999), Verdict::RejectsUntil(95_000));
+        assert_eq!(often.verdict_as_last(90_249), Verdict::RejectsUntil(90_250));
+        assert_eq!(often.verdict_as_last(90_250), Verdict::AdmitsOne);
+        assert_eq!(Breaker::default().verdict_as_last(0), Verdict::Admits);
+    }
+
+    #[test]
+    fn silence_takes_out_at_most_half_and_never_the_last() {
+        assert!(!ejects(Failure::Silent, 0, 1));
+        assert!(ejects(Failure::Silent, 1, 2));
+        assert!(!ejects(Failure::Silent, 1, 3));
+        assert!(ejects(Failure::Silent, 2, 3));
+        assert!(ejects(Failure::Refused, 0, 1));
     }
 
     proptest! {

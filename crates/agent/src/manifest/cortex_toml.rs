@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use model::application::RolloutMode;
+use model::application::{RequestKey, RolloutMode};
 use model::release::StaticMount;
 use serde::Deserialize;
 
@@ -36,6 +36,10 @@ struct File {
     persist_shared: bool,
     rollout: Option<RolloutMode>,
     balance: Option<String>,
+    sticky: Option<String>,
+    fair: Option<String>,
+    slow_start: Option<String>,
+    hedge_after: Option<String>,
     stop_grace: Option<String>,
     #[serde(default)]
     processes: BTreeMap<String, Process>,
@@ -150,6 +154,10 @@ fn validate(file: File) -> Result<Manifest, String> {
         build_time_ms: duration("limits.build_time", file.limits.build_time)?,
         rollout: file.rollout,
         balance: file.balance,
+        sticky: request_key("sticky", file.sticky)?,
+        fair: fair(file.fair)?,
+        slow_start_ms: duration("slow_start", file.slow_start)?,
+        hedge_after_ms: duration("hedge_after", file.hedge_after)?,
         stop_grace_ms: duration("stop_grace", file.stop_grace)?,
         ..Manifest::default()
     })
@@ -234,6 +242,20 @@ fn concurrency(key: &str, limit: Option<u32>) -> Result<Option<u32>, String> {
             Err(format!("{key} must be 1 to {CONCURRENCY_MAX}; leave it out for no limit"))
         }
         limit => Ok(limit),
+    }
+}
+
+fn request_key(key: &str, text: Option<String>) -> Result<Option<RequestKey>, String> {
+    text.map(|text| text.parse()).transpose().map_err(|error| format!("{key}: {error}"))
+}
+
+/// Whoever sends no cookie back would be a new client each time.
+fn fair(text: Option<String>) -> Result<Option<RequestKey>, String> {
+    match request_key("fair", text)? {
+        Some(RequestKey::Cookie(_)) => {
+            Err("fair: a cookie tells no clients apart; write 'address' or 'header:NAME'".into())
+        }
+        key => Ok(key),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::io::{BufReader, Seek, SeekFrom};
 
 use agent::detect::{DetectError, Plan, plan_release};
-use agent::manifest::Manifest;
+use agent::manifest::{CORTEX_TOML, Manifest};
 use agent::source::SourceTree;
 use axum::Json;
 use axum::body::Body;
@@ -12,7 +12,9 @@ use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::StatusCode;
 use bytes::Bytes;
 use futures_util::StreamExt;
+use model::application::{STICKY_BALANCE, Settings};
 use model::{ApplicationName, RolloutPhase, TypedKey};
+use router::balance;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
@@ -128,7 +130,7 @@ fn examine(
 }
 
 fn plan_of(tree: &SourceTree, forced: Option<&str>, name: &str) -> Result<Plan, Problem> {
-    plan_release(tree, forced, name).map_err(|error| {
+    let plan = plan_release(tree, forced, name).map_err(|error| {
         let code = match error {
             DetectError::Nothing(_) => "not_recognised",
             DetectError::UnknownFramework { .. } => "unknown_type",
@@ -136,7 +138,27 @@ fn plan_of(tree: &SourceTree, forced: Option<&str>, name: &str) -> Result<Plan, 
             _ => "invalid_file",
         };
         Problem::invalid(code, error.to_string())
-    })
+    })?;
+    check_balance(&plan.settings)?;
+    Ok(plan)
+}
+
+/// What agents need not know, and the router does.
+fn check_balance(settings: &Settings) -> Result<(), Problem> {
+    let invalid = |why| Problem::invalid("invalid_file", format!("{CORTEX_TOML}: {why}"));
+    let name = settings.balance.escape_debug();
+    let Some(strategy) = balance::strategy(&settings.balance) else {
+        let names = balance::names();
+        return Err(invalid(format!("balance: there is no '{name}'; use one of {names}")));
+    };
+    if settings.sticky.is_some() && !strategy.wants_key() {
+        let why = format!(
+            "sticky: balance '{name}' keeps nothing together; use '{STICKY_BALANCE}', or leave \
+             balance out"
+        );
+        return Err(invalid(why));
+    }
+    Ok(())
 }
 
 pub(super) async fn blocking<T: Send + 'static>(
@@ -248,4 +270,29 @@ fn random_hex() -> Result<String, Problem> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Problem::internal(format!("no random bytes: {error}")))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strategy_that_is_not_there_is_refused_with_those_that_are() {
+        let plan = |text: &str| {
+            let tree = SourceTree::from_pairs([(CORTEX_TOML, text), ("app.py", "")]);
+            plan_of(&tree, None, "test").map_err(|problem| format!("{problem:?}"))
+        };
+        let error = plan("balance = 'dice'").unwrap_err();
+        for expected in
+            ["cortex.toml: balance: there is no 'dice'", "'least-loaded', 'round-robin'"]
+        {
+            assert!(error.contains(expected), "{error}");
+        }
+        let error = plan("balance = 'round-robin'\nsticky = 'address'").unwrap_err();
+        assert!(error.contains("'round-robin' keeps nothing together"), "{error}");
+        assert!(plan("sticky = 'cookie:id'").is_ok());
+        for (name, _) in balance::STRATEGIES {
+            assert!(plan(&format!("balance = '{name}'")).is_ok());
+        }
+    }
 }

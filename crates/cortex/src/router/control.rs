@@ -16,7 +16,7 @@ use router::book::far::FarDescription;
 use router::book::{Book, Description, IncarnationKey, prefixes};
 use tokio::sync::{mpsc, watch};
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, SlowStart};
 use super::far::peer::FarPeer;
 use super::queue::Queue;
 use super::serve::{Command, Scope};
@@ -41,7 +41,9 @@ pub async fn run(shared: Arc<Shared>, store: SharedStore) -> anyhow::Result<()> 
     let mut control = Control {
         book: Book::new(shared.node.clone()),
         read: false,
+        draining: BTreeMap::new(),
         told: BTreeSet::new(),
+        listens: None,
         shared,
         store,
     };
@@ -101,8 +103,13 @@ struct Control {
     book: Book,
     /// Whether the book has everything that is stored.
     read: bool,
+    /// Incarnations that are to be emptied; kept up with each change, as to look at all of them
+    /// takes long where there are a hundred thousand.
+    draining: BTreeMap<ApplicationName, BTreeSet<IncarnationKey>>,
     /// Drained incarnations that the board already names.
     told: BTreeSet<IncarnationKey>,
+    /// The table's ports that were last seen to; another map is another state.
+    listens: Option<Arc<BTreeMap<u16, ApplicationName>>>,
 }
 
 impl Control {
@@ -143,7 +150,7 @@ impl Control {
                 affected.extend(self.book.set_down(now));
             }
             self.know_peers();
-            self.publish(affected);
+            self.publish(&affected);
             if self.read {
                 self.listen().await;
             }
@@ -172,7 +179,10 @@ impl Control {
     }
 
     async fn read_all(&mut self) -> anyhow::Result<BTreeSet<ApplicationName>> {
-        let mut affected: BTreeSet<_> = self.live().applications.keys().cloned().collect();
+        let mut affected: BTreeSet<_> = {
+            let live = self.live();
+            live.applications.keys().chain(live.endpoints.keys()).cloned().collect()
+        };
         self.book = Book::new(self.shared.node.clone());
         for prefix in prefixes() {
             for entry in self.store.prefix(&prefix).await? {
@@ -186,24 +196,24 @@ impl Control {
         self.shared.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self, affected: BTreeSet<ApplicationName>) {
+    fn publish(&mut self, affected: &BTreeSet<ApplicationName>) {
         let shared = self.shared.clone();
         let mut guard = shared.live.lock().unwrap_or_else(PoisonError::into_inner);
         let live = &mut *guard;
         let mut table: Table = (**shared.table.load()).clone();
         let mut changed = Vec::new();
         for name in affected {
-            let old = live.applications.get(&name).cloned();
+            let old = live.applications.get(name).cloned();
             let new = self
                 .book
-                .describe(&name)
+                .describe(name)
                 .map(|description| Arc::new(self.build(description, old.as_ref(), live)));
             match &new {
                 Some(new) => drop(live.applications.insert(name.clone(), new.clone())),
                 None => {
-                    live.applications.remove(&name);
-                    self.build_far(&name, &[], live);
-                    shared.metrics.forget(&name);
+                    live.applications.remove(name);
+                    self.build_far(name, &[], live);
+                    shared.metrics.forget(name);
                 }
             }
             table.replace(old.as_ref(), new.as_ref(), &live.applications);
@@ -222,21 +232,32 @@ impl Control {
                 (None, None) => {}
             }
         }
-        let draining = self.book.draining();
-        for (key, endpoint) in &live.endpoints {
-            if draining.contains(key) {
-                endpoint.drain();
+        for name in affected {
+            self.sort_out(name, live);
+        }
+    }
+
+    /// Endpoints of processes that drain are emptied; those that ended are forgotten, and requests
+    /// that still hold one keep it.
+    fn sort_out(&mut self, name: &ApplicationName, live: &mut Live) {
+        let (draining, alive) = (self.book.draining(name), self.book.alive(name));
+        if let Some(endpoints) = live.endpoints.get_mut(name) {
+            endpoints.retain(|key, endpoint| {
+                let keep = alive.contains(key);
+                if !keep || draining.contains(key) {
+                    endpoint.drain();
+                }
+                keep
+            });
+            if endpoints.is_empty() {
+                live.endpoints.remove(name);
             }
         }
-        // Those that ended are forgotten; requests that still hold one keep it.
-        let alive = self.book.alive();
-        live.endpoints.retain(|key, endpoint| {
-            let keep = alive.contains(key);
-            if !keep {
-                endpoint.drain();
-            }
-            keep
-        });
+        if draining.is_empty() {
+            self.draining.remove(name);
+        } else {
+            self.draining.insert(name.clone(), draining);
+        }
     }
 
     /// Members that this node may call, and who may call it.
@@ -294,7 +315,10 @@ impl Control {
         live: &mut Live,
     ) -> Application {
         let far = self.build_far(&description.name, &description.far, live);
-        let known = &mut live.endpoints;
+        let settings = &description.settings;
+        let slow_start =
+            SlowStart { since_ms: self.shared.clock.now().0, window_ms: settings.slow_start_ms };
+        let known = live.endpoints.entry(description.name.clone()).or_default();
         let mut endpoints = Vec::with_capacity(description.endpoints.len());
         for one in &description.endpoints {
             let key = (one.instance.clone(), one.generation);
@@ -302,7 +326,7 @@ impl Control {
                 Some(endpoint) if !endpoint.is_draining() => endpoint.clone(),
                 _ => {
                     let serial = self.shared.serials.fetch_add(1, Ordering::Relaxed);
-                    let endpoint = Arc::new(Endpoint::new(serial, one));
+                    let endpoint = Arc::new(Endpoint::new(serial, one, slow_start));
                     known.insert(key, endpoint.clone());
                     endpoint
                 }
@@ -332,8 +356,11 @@ impl Control {
             far,
             has_files,
             unreachable: description.unreachable,
-            balance: balance::strategy(&description.balance)
-                .unwrap_or_else(balance::default_strategy),
+            // A newer node may know more strategies.
+            balance: balance::strategy(&settings.balance).unwrap_or_else(balance::default_strategy),
+            sticky: settings.sticky.clone().unwrap_or_default(),
+            fair: settings.fair.clone(),
+            hedge_after: settings.hedge_after_ms.map(Duration::from_millis),
             name: description.name,
             hosts: description.hosts,
             port: description.port,
@@ -347,9 +374,13 @@ impl Control {
     }
 
     /// Opens and closes applications' ports.
-    async fn listen(&self) {
+    async fn listen(&mut self) {
         let Some(public) = self.shared.public else { return };
         let wanted = self.shared.table.load().ports().clone();
+        let is_same = self.listens.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &wanted));
+        if is_same && self.live().waiting.is_empty() && !self.has_port_problems() {
+            return;
+        }
         let mut commands = Vec::new();
         {
             let mut live = self.live();
@@ -372,7 +403,7 @@ impl Control {
                 }
                 keep
             });
-            for (port, application) in wanted {
+            for (&port, application) in &*wanted {
                 if matches!(live.ports.get(&port), Some(Ok(_))) {
                     continue;
                 }
@@ -400,19 +431,23 @@ impl Control {
         for (thread, command) in commands {
             thread.send(command).await.ok();
         }
+        self.listens = Some(wanted);
     }
 
     /// Nothing in flight, or never known here: the agent may stop it.
     async fn tell_drained(&mut self) -> anyhow::Result<()> {
-        let draining = self.book.draining();
+        let draining: BTreeSet<_> = self.draining.values().flatten().cloned().collect();
         for (instance, generation) in self.told.difference(&draining) {
             let board = Board::Drained(instance.clone(), *generation);
             self.store.delete(TypedKey::Board(board).key()).await?;
         }
         self.told.retain(|key| draining.contains(key));
         for key in draining.difference(&self.told.clone()) {
-            let drained =
-                self.live().endpoints.get(key).is_none_or(|endpoint| endpoint.is_drained());
+            let drained = {
+                let live = self.live();
+                let endpoint = live.endpoints.get(&key.0.application).and_then(|all| all.get(key));
+                endpoint.is_none_or(|endpoint| endpoint.is_drained())
+            };
             if drained {
                 let board = Board::Drained(key.0.clone(), key.1);
                 let value = Bytes::from_static(b"nothing in flight");

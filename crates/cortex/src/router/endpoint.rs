@@ -5,13 +5,15 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use model::{Generation, InstanceId};
-use router::balance::Candidate;
+use router::balance::{Balance, Candidate};
 use router::book::EndpointDescription;
 use router::book::far::FarDescription;
 use router::breaker::{Breaker, Verdict};
 use router::far::{FarCandidate, Outcome, Reply, Room};
+use router::{hash, ramp};
 
 use super::far::peer::FarPeer;
 use super::queue::Queue;
@@ -26,8 +28,21 @@ pub struct Endpoint {
     pub generation: Generation,
     pub reach: Reach,
     pub concurrency: u32,
+    /// Of its slot: the same on every node and after every restart.
+    pub identity: u64,
+    slow_start: SlowStart,
     word: AtomicU64,
     breaker: AtomicU64,
+    /// Belongs to the application's strategy.
+    learnt: AtomicU64,
+}
+
+/// While an instance is new it takes less than its part.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SlowStart {
+    pub since_ms: u64,
+    /// None for no such time.
+    pub window_ms: Option<u64>,
 }
 
 /// How requests get there.
@@ -64,8 +79,11 @@ impl Endpoint {
             generation: 0,
             reach: Reach::Far(site),
             concurrency: far.concurrency.unwrap_or(u32::MAX).max(1),
+            identity: hash::bytes(far.node.as_str().as_bytes()),
+            slow_start: SlowStart::default(),
             word: AtomicU64::new(0),
             breaker: AtomicU64::new(0),
+            learnt: AtomicU64::new(0),
         }
     }
 
@@ -125,15 +143,18 @@ impl Endpoint {
         }
     }
 
-    pub fn new(serial: u64, description: &EndpointDescription) -> Endpoint {
+    pub fn new(serial: u64, description: &EndpointDescription, slow_start: SlowStart) -> Endpoint {
         Endpoint {
             serial,
             instance: description.instance.clone(),
             generation: description.generation,
             reach: Reach::Near(SocketAddr::from((Ipv4Addr::LOCALHOST, description.port))),
             concurrency: description.concurrency.unwrap_or(u32::MAX).max(1),
+            identity: hash::mix(u64::from(description.instance.slot)),
+            slow_start,
             word: AtomicU64::new(0),
             breaker: AtomicU64::new(0),
+            learnt: AtomicU64::new(0),
         }
     }
 
@@ -174,16 +195,47 @@ impl Endpoint {
     }
 
     pub fn candidate(&self, now_ms: u64) -> Candidate {
+        self.judged(|breaker| breaker.verdict(now_ms))
+    }
+
+    /// Where no other endpoint admits anything.
+    pub fn candidate_as_last(&self, now_ms: u64) -> Candidate {
+        self.judged(|breaker| breaker.verdict_as_last(now_ms))
+    }
+
+    fn judged(&self, verdict: impl FnOnce(Breaker) -> Verdict) -> Candidate {
         let word = self.word.load(Ordering::Relaxed);
         let in_flight = u32::try_from(word & !DRAINING).unwrap_or(u32::MAX);
         let breaker = Breaker::from_bits(self.breaker.load(Ordering::Relaxed));
         let admits = word & DRAINING == 0
-            && match breaker.verdict(now_ms) {
+            && match verdict(breaker) {
                 Verdict::Admits => true,
                 Verdict::AdmitsOne => in_flight == 0,
                 Verdict::RejectsUntil(_) => false,
             };
         Candidate { in_flight, concurrency: self.concurrency, admits }
+    }
+
+    /// Of its part, in units of `ramp::WHOLE`: less while it is new or back after failures.
+    pub fn share(&self, now_ms: u64) -> u32 {
+        let fresh = self.slow_start.window_ms.map_or(ramp::WHOLE, |window_ms| {
+            ramp::share(now_ms.saturating_sub(self.slow_start.since_ms), window_ms)
+        });
+        match self.breaker.load(Ordering::Relaxed) {
+            0 => fresh,
+            bits => fresh.min(Breaker::from_bits(bits).share(now_ms)),
+        }
+    }
+
+    pub fn learnt(&self) -> u64 {
+        self.learnt.load(Ordering::Relaxed)
+    }
+
+    /// Of two threads that learn at once, one may be forgotten: it is an average.
+    pub fn learn(&self, balance: &dyn Balance, latency: Duration, now_ms: u64) {
+        let latency_us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        let learnt = balance.learn(self.learnt(), latency_us, now_ms);
+        self.learnt.store(learnt, Ordering::Relaxed);
     }
 
     /// False when it drains or has no room.
@@ -235,9 +287,14 @@ impl Endpoint {
         self.breaker.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).ok();
     }
 
-    pub fn succeeded(&self) {
-        if self.breaker.load(Ordering::Relaxed) != 0 {
-            self.breaker.store(0, Ordering::Relaxed);
+    /// It answered. The clock is read for those alone that have failed before.
+    pub fn succeeded(&self, now_ms: impl Fn() -> u64) {
+        let bits = self.breaker.load(Ordering::Relaxed);
+        if bits != 0 {
+            let next = Breaker::from_bits(bits).succeeded(now_ms()).to_bits();
+            // Whoever failed meanwhile knows better.
+            let (set, seen) = (Ordering::Relaxed, Ordering::Relaxed);
+            self.breaker.compare_exchange(bits, next, set, seen).ok();
         }
     }
 }

@@ -1,6 +1,8 @@
 //! One request on its way to an instance and its answer back: chooses, connects, tries again where
 //! that is safe, and never lets a truncated answer look whole.
 
+mod client;
+mod hedge;
 mod relay;
 mod reply;
 
@@ -8,11 +10,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use router::breaker::{Failure, pause_ms};
 use router::far::Outcome;
 use router::retry::{Progress, may_retry};
 use tokio::net::TcpStream;
 
 use super::Shared;
+use super::choice::{Reaches, Wants};
 use super::connection::{After, Connection, WRITE_TIME_MAX, micros};
 use super::endpoint::{Endpoint, Permit, Reach};
 use super::far::{ask, dial, host};
@@ -22,7 +26,7 @@ use super::http::request::RequestHead;
 use super::http::response::{self, Asked, ResponseHead};
 use super::pages::{self, Page};
 use super::pool::Buffer;
-use super::queue::{NoPermit, Queue, Reaches};
+use super::queue::{NoPermit, Queue};
 use super::stream::{self, fill, write_all};
 use super::table::Application;
 use super::wire::Wire;
@@ -111,7 +115,7 @@ impl Exchange<'_> {
                 }
                 Err(page) => return self.fail(page, None, counts).await,
             };
-            let endpoint = permit.endpoint.clone();
+            let mut endpoint = permit.endpoint.clone();
             // The head and the body so far, in one write. The body's bytes stay in the buffer for
             // another attempt until more of it has to be read.
             self.out.truncate(head_length);
@@ -125,10 +129,11 @@ impl Exchange<'_> {
             self.out.extend_from_slice(b"\r\n");
             self.out.extend_from_slice(&self.buffer.filled()[..early]);
             let mut left = *body;
-            let failed = match self.attempt(permit, &mut left, early, sent, counts).await {
-                Ok(after) => return Some(after),
-                Err(failed) => failed,
-            };
+            let failed =
+                match self.attempt(permit, &mut endpoint, &mut left, early, sent, counts).await {
+                    Ok(after) => return Some(after),
+                    Err(failed) => failed,
+                };
             match failed {
                 Failed::ClientGone => {
                     counts.status = 499;
@@ -146,9 +151,14 @@ impl Exchange<'_> {
                     return Some(After::Cut);
                 }
                 Failed::Instance(progress, why) => {
-                    if progress != Progress::Answering {
-                        thread.failed(&endpoint, why);
-                    }
+                    let failure = match progress {
+                        Progress::NotConnected => Some(Failure::Refused),
+                        Progress::NoAnswer { .. } => Some(Failure::Silent),
+                        Progress::Answering => None,
+                    };
+                    let is_out = failure.is_none_or(|failure| {
+                        thread.failed(&self.application, &endpoint, failure, why)
+                    });
                     let again = may_retry(progress, self.head.idempotent, retries);
                     let paid =
                         progress == Progress::NotConnected || thread.budget.borrow_mut().withdraw();
@@ -160,6 +170,13 @@ impl Exchange<'_> {
                         return self.fail(page, Some(&endpoint), counts).await;
                     }
                     retries += u32::from(progress != Progress::NotConnected);
+                    if !is_out {
+                        // The same one is asked again: not before it may have been replaced.
+                        let pause_ms = pause_ms(u64::from(retries));
+                        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+                        let current = self.application.queue.current.load_full();
+                        self.application = current.unwrap_or(self.application.clone());
+                    }
                 }
             }
         }
@@ -172,8 +189,9 @@ impl Exchange<'_> {
             Some(caller) => (Reaches::Near, caller.wait()),
             None => (Reaches::Anywhere, queue.limits.time_max),
         };
+        let wants = Wants { key: self.key(), ..Wants::anything(reaches) };
         if (first || self.started.elapsed() < limit)
-            && let Some(permit) = queue.try_enter(&self.application, reaches)
+            && let Some(permit) = queue.try_enter(&self.application, wants)
         {
             return Some(Ok(permit));
         }
@@ -182,7 +200,7 @@ impl Exchange<'_> {
             let vain = is_vain(&queue);
             return Some(Err(if vain { pages::UNREACHABLE } else { pages::QUEUE_TIMEOUT }));
         }
-        let waiting = queue.enter(reaches, limit);
+        let waiting = queue.enter(wants, self.place(), limit);
         tokio::pin!(waiting);
         let result = loop {
             tokio::select! {
@@ -206,21 +224,21 @@ impl Exchange<'_> {
 
     async fn attempt(
         &mut self,
-        permit: Permit,
+        mut permit: Permit,
+        endpoint: &mut Arc<Endpoint>,
         body: &mut Body,
         early: usize,
         out: &mut Vec<u8>,
         counts: &mut Counts,
     ) -> Result<After, Failed> {
         let thread = self.connection.thread.clone();
-        let endpoint = permit.endpoint.clone();
         let pooled = match endpoint.closes() {
             true => None,
-            false => thread.pool.take(&endpoint, !self.head.idempotent),
+            false => thread.pool.take(endpoint, !self.head.idempotent),
         };
-        let upstream = match pooled {
+        let mut upstream = match pooled {
             Some(upstream) => upstream,
-            None => connect(&thread.shared, &endpoint)
+            None => connect(&thread.shared, endpoint)
                 .await
                 .map_err(|_| Failed::Instance(Progress::NotConnected, "connection refused"))?,
         };
@@ -229,6 +247,7 @@ impl Exchange<'_> {
                 .map_err(|_| Failed::Instance(Progress::NotConnected, "connection lost"))?;
         }
         let mut progress = Progress::NoAnswer { body_consumed: false };
+        let mut asked = self.application.balance.learns().then(Instant::now);
         let write = write_all(&upstream, self.out, WRITE_TIME_MAX).await;
         // An instance may answer before it has read everything, so its answer is looked for first.
         let write_failed = write.is_err();
@@ -239,10 +258,10 @@ impl Exchange<'_> {
             if reply.outcome != Outcome::Taken {
                 thread.pool.give_back(rest);
                 if reply.keep && body.is_done() {
-                    thread.pool.keep(&endpoint, upstream);
+                    thread.pool.keep(endpoint, upstream);
                 }
                 if reply.outcome == Outcome::Busy {
-                    endpoint.succeeded();
+                    endpoint.succeeded(|| thread.shared.clock.now().0);
                 }
                 return Err(match reply.outcome {
                     Outcome::Absent => Failed::Instance(Progress::NotConnected, "no instance"),
@@ -265,6 +284,15 @@ impl Exchange<'_> {
                 told.map_err(|_| Failed::ClientGone)?;
             }
         }
+        if let Some(after) = self.application.hedge_after
+            && self.may_hedge(endpoint, body)
+            && !write_failed
+            && let Some(second) = Box::pin(self.hedge(after, endpoint, &upstream)).await
+        {
+            *endpoint = second.permit.endpoint.clone();
+            (permit, upstream) = (second.permit, second.upstream);
+            asked = asked.map(|_| second.asked);
+        }
         let mut answer = answer.unwrap_or_else(|| thread.pool.buffer());
         let head = loop {
             if !body.is_done() && !write_failed && answer.filled().is_empty() {
@@ -284,7 +312,11 @@ impl Exchange<'_> {
                 return Err(failed);
             }
         };
-        endpoint.succeeded();
+        endpoint.succeeded(|| thread.shared.clock.now().0);
+        if let Some(asked) = asked {
+            let now_ms = thread.shared.clock.now().0;
+            endpoint.learn(self.application.balance, asked.elapsed(), now_ms);
+        }
         self.admit()?;
         if body.is_done() && matches!(progress, Progress::NoAnswer { body_consumed: false }) {
             self.buffer.consume(early);
@@ -298,11 +330,11 @@ impl Exchange<'_> {
         // What a transparent router passed on of either side, the other one heard, too.
         let closed = self.is_transparent() && !(self.head.keep_alive && head.keep_alive);
         if head.keep_alive && clean && finished && !endpoint.closes() && !closed {
-            thread.pool.keep(&endpoint, upstream);
+            thread.pool.keep(endpoint, upstream);
         } else {
             drop(upstream);
         }
-        self.record(Some(&endpoint), counts);
+        self.record(Some(endpoint), counts);
         drop(permit);
         let keeps = response::client_keeps_alive(head.body, self.asked()) && finished && !closed;
         Ok(if keeps { After::KeepAlive } else { After::close(&self.head, self.buffer) })

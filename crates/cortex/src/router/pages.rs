@@ -44,6 +44,11 @@ pub const UNREACHABLE: Page = Page {
     text: "The machines that run this application do not answer. Its owner finds out more with \
            `cortex store peers`.",
 };
+pub const TOO_MANY_CONNECTIONS: Page = Page {
+    status: 429,
+    reason: "too-many-connections",
+    text: "There are too many connections from your address. Please close some.",
+};
 pub const NODE_LOST: Page = Page {
     status: 503,
     reason: "node-lost",
@@ -83,6 +88,7 @@ pub fn phrase(status: u16) -> &'static str {
         405 => "Method Not Allowed",
         408 => "Request Timeout",
         416 => "Range Not Satisfiable",
+        429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         502 => "Bad Gateway",
         503 => "Service Unavailable",
@@ -110,7 +116,7 @@ impl Page {
              Content-Length: {}\r\nCache-Control: no-store\r\nX-Cortex-Error: {reason}\r\n",
             body.len()
         );
-        if *status == 503 {
+        if matches!(status, 429 | 503) {
             let _ = write!(out, "Retry-After: {RETRY_AFTER_SECONDS}\r\n");
         }
         let connection = if keep_alive { "keep-alive" } else { "close" };

@@ -1,15 +1,16 @@
-//! The one line of waiting requests of an application, across all threads. Its lock is touched
-//! only when no endpoint has room. A permit that comes free goes to the front of the line.
+//! The one queue of waiting requests of an application, across all threads. Its lock is touched
+//! only when no endpoint has room. A permit that comes free goes to the client whose turn it is.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use router::far;
+use router::balance::Turn;
+use router::fair::{Fair, Pushed};
 use tokio::sync::{Notify, oneshot};
 
+use super::choice::{Reaches, Wants, choose};
 use super::endpoint::{Endpoint, Permit};
 use super::table::Application;
 use crate::driver::Clock;
@@ -22,6 +23,10 @@ const QUEUE_TIME_MAX: Duration = Duration::from_secs(30);
 const RECHECK: Duration = Duration::from_millis(50);
 /// Another thread may be quicker; then the line is the place to be.
 const ENTER_TRIES: usize = 4;
+/// So long a request waits for the endpoint that its key belongs to, if that is only busy.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Waiting requests whose own endpoints are looked at when something comes free.
+const LOOK_AHEAD: usize = 64;
 
 /// Of every application's queue.
 #[derive(Clone, Copy, Debug)]
@@ -47,21 +52,27 @@ pub struct Queue {
     clock: Clock,
     turn: AtomicUsize,
     waiting: AtomicUsize,
-    line: Mutex<VecDeque<Waiter>>,
+    line: Mutex<Fair<Waiter>>,
 }
 
-/// How far a request may go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reaches {
-    /// It came from another router: it goes no further.
-    Near,
-    Anywhere,
+/// Whose a waiting request is, and what it costs: see `router::fair`.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub class: u64,
+    pub cost: u32,
 }
 
 #[derive(Debug)]
 struct Waiter {
-    reaches: Reaches,
-    sender: oneshot::Sender<Permit>,
+    wants: Wants,
+    since: Instant,
+    sender: oneshot::Sender<Result<Permit, NoPermit>>,
+}
+
+impl Waiter {
+    fn is_patient(&self) -> bool {
+        self.wants.key.is_some() && self.since.elapsed() < PATIENCE
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +90,7 @@ impl Queue {
             clock,
             turn: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
-            line: Mutex::new(VecDeque::new()),
+            line: Mutex::new(Fair::new(limits.length_max)),
         }
     }
 
@@ -92,30 +103,24 @@ impl Queue {
     }
 
     /// Without waiting; nobody overtakes the line.
-    pub fn try_enter(
-        self: &Arc<Queue>,
-        application: &Application,
-        reaches: Reaches,
-    ) -> Option<Permit> {
+    pub fn try_enter(self: &Arc<Queue>, application: &Application, wants: Wants) -> Option<Permit> {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             return None;
         }
-        self.pick(application, reaches)
+        self.pick(application, wants, wants.key.is_some())
     }
 
-    fn pick(self: &Arc<Queue>, application: &Application, reaches: Reaches) -> Option<Permit> {
-        let endpoints = &application.endpoints;
+    fn pick(
+        self: &Arc<Queue>,
+        application: &Application,
+        wants: Wants,
+        patient: bool,
+    ) -> Option<Permit> {
         let now_ms = self.now_ms();
         for _ in 0..ENTER_TRIES {
-            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-            let at = |index: usize| endpoints[index].candidate(now_ms);
-            let near = application.balance.pick(turn, endpoints.len(), &at);
-            let near = near.map(|index| &endpoints[index]);
-            let chosen = if application.far.is_empty() || reaches == Reaches::Near {
-                near?
-            } else {
-                nearest(application, near, turn, now_ms)?
-            };
+            let number = self.turn.fetch_add(1, Ordering::Relaxed);
+            let turn = Turn { number, key: wants.key, patient };
+            let chosen = choose(application, turn, wants, now_ms)?;
             if let Some(permit) = Permit::enter(chosen, self) {
                 return Some(permit);
             }
@@ -123,28 +128,34 @@ impl Queue {
         None
     }
 
-    /// Stands in line until an endpoint has room.
+    /// Waits until an endpoint has room and it is this client's turn.
     pub async fn enter(
         self: &Arc<Queue>,
-        reaches: Reaches,
+        wants: Wants,
+        place: Place,
         limit: Duration,
     ) -> Result<Permit, NoPermit> {
-        let mut place = {
-            let mut line = self.lock();
-            if line.len() >= self.limits.length_max {
-                return Err(NoPermit::Full);
-            }
+        let mut waiting = {
             let (sender, receiver) = oneshot::channel();
-            line.push_back(Waiter { reaches, sender });
+            let waiter = Waiter { wants, since: Instant::now(), sender };
+            let mut line = self.lock();
+            let turned_away = match line.push(place.class, place.cost, waiter) {
+                Pushed::Waits => None,
+                Pushed::InsteadOf(last) => Some(last),
+                Pushed::Refused(_) => return Err(NoPermit::Full),
+            };
             self.waiting.store(line.len(), Ordering::SeqCst);
-            Place { queue: self, receiver }
+            drop(line);
+            // Whoever has left already need not hear it.
+            turned_away.map(|last| last.sender.send(Err(NoPermit::Full)).ok());
+            Waiting { queue: self, receiver }
         };
         let deadline = tokio::time::Instant::now() + limit;
         loop {
             self.advance();
             let slice = deadline.min(tokio::time::Instant::now() + RECHECK);
-            match tokio::time::timeout_at(slice, &mut place.receiver).await {
-                Ok(Ok(permit)) => return Ok(permit),
+            match tokio::time::timeout_at(slice, &mut waiting.receiver).await {
+                Ok(Ok(outcome)) => return outcome,
                 // The application is gone, and with it the line.
                 Ok(Err(_)) => return Err(NoPermit::TimedOut),
                 Err(_) if tokio::time::Instant::now() >= deadline => {
@@ -155,38 +166,91 @@ impl Queue {
         }
     }
 
+    /// Besides an endpoint that is busy with the same request already.
+    pub fn try_enter_beside(
+        self: &Arc<Queue>,
+        application: &Application,
+        busy: &Endpoint,
+    ) -> Option<Permit> {
+        let wants = Wants { beside: Some(busy.serial), ..Wants::anything(Reaches::Near) };
+        self.try_enter(application, wants)
+    }
+
     pub fn permit_freed(self: &Arc<Queue>) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.advance();
         }
     }
 
-    /// Gives what room there is to the front of the line.
+    /// Gives what room there is to those whose turn it is.
     pub fn advance(self: &Arc<Queue>) {
         let Some(application) = self.current.load_full() else { return };
         let mut spare: Option<Permit> = None;
         loop {
             let waiter = {
                 let mut line = self.lock();
-                while line.front().is_some_and(|waiter| waiter.sender.is_closed()) {
-                    line.pop_front();
-                }
-                if spare.is_none() {
-                    spare = match line.front() {
-                        None => None,
-                        Some(first) => self.pick(&application, widest(&line, first)),
-                    };
-                }
-                let next = spare.as_ref().and_then(|permit| first_for(&mut line, permit));
+                let next = match application.balance.wants_key() {
+                    true => self.next_by_key(&application, &mut line, &mut spare),
+                    false => self.next(&application, &mut line, &mut spare),
+                };
                 self.waiting.store(line.len(), Ordering::SeqCst);
                 next
             };
             match (waiter, spare.take()) {
-                (Some(waiter), Some(permit)) => spare = waiter.sender.send(permit).err(),
+                // Whoever has left hands it back.
+                (Some(waiter), Some(permit)) => {
+                    spare = waiter.sender.send(Ok(permit)).err().and_then(Result::ok);
+                }
                 // A permit that nobody took is given back here, outside the lock.
                 _ => return,
             }
         }
+    }
+
+    /// The strategy says where there is room, and then whose turn it is.
+    fn next(
+        self: &Arc<Queue>,
+        application: &Application,
+        line: &mut Fair<Waiter>,
+        spare: &mut Option<Permit>,
+    ) -> Option<Waiter> {
+        let there = |waiter: &&Waiter| !waiter.sender.is_closed();
+        // A permit that nobody is left to take would only come back.
+        if spare.is_none() && line.iter().any(|waiter| there(&waiter)) {
+            // One that may go far is worth a look at other nodes, even behind one that may not.
+            let anywhere = |waiter: &Waiter| waiter.wants.reaches == Reaches::Anywhere;
+            let any = !application.far.is_empty() && line.iter().filter(there).any(anywhere);
+            let reaches = if any { Reaches::Anywhere } else { Reaches::Near };
+            *spare = self.pick(application, Wants::anything(reaches), false);
+        }
+        let permit = spare.as_ref()?;
+        let is_far = permit.endpoint.site().is_some();
+        line.take(|waiter| {
+            !waiter.sender.is_closed() && (!is_far || waiter.wants.reaches == Reaches::Anywhere)
+        })
+    }
+
+    /// Each has an endpoint of its own, so the first in turn is sought that may go there, or has
+    /// lost patience.
+    fn next_by_key(
+        self: &Arc<Queue>,
+        application: &Application,
+        line: &mut Fair<Waiter>,
+        spare: &mut Option<Permit>,
+    ) -> Option<Waiter> {
+        if spare.is_some() {
+            // It was another's. It goes back, and with it the turn to whoever waits for it.
+            return None;
+        }
+        let mut looks = 0;
+        line.take(|waiter| {
+            looks += 1;
+            if looks > LOOK_AHEAD || waiter.sender.is_closed() {
+                return false;
+            }
+            *spare = self.pick(application, waiter.wants, waiter.is_patient());
+            spare.is_some()
+        })
     }
 
     /// The application is gone: nobody waits for it any longer.
@@ -197,53 +261,18 @@ impl Queue {
         self.waiting.store(0, Ordering::SeqCst);
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiter>> {
+    fn lock(&self) -> MutexGuard<'_, Fair<Waiter>> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A near endpoint if there is one with room, unless another node is much less busy.
-fn nearest<'a>(
-    application: &'a Application,
-    near: Option<&'a Arc<Endpoint>>,
-    turn: usize,
-    now_ms: u64,
-) -> Option<&'a Arc<Endpoint>> {
-    if let Some(only) = application.only_far() {
-        // Its own queue knows best when there is room.
-        return only.candidate(now_ms).has_room().then_some(only);
-    }
-    let near_in_flight = near.map(|endpoint| endpoint.candidate(now_ms).in_flight);
-    if near_in_flight.is_some_and(|in_flight| in_flight < far::NEAR_ENOUGH) {
-        return near;
-    }
-    let at = |index: usize| application.far[index].far_candidate(now_ms);
-    let Some(index) = far::pick(turn, application.far.len(), &at) else { return near };
-    let better = near_in_flight.is_none_or(|in_flight| far::is_better(in_flight, at(index)));
-    if better { Some(&application.far[index]) } else { near }
-}
-
-/// One that may go far is worth a look at other nodes, even behind one that may not.
-fn widest(line: &VecDeque<Waiter>, first: &Waiter) -> Reaches {
-    let anywhere = |waiter: &Waiter| waiter.reaches == Reaches::Anywhere;
-    if anywhere(first) || line.iter().any(anywhere) { Reaches::Anywhere } else { Reaches::Near }
-}
-
-/// The longest waiting that may go where this permit leads.
-fn first_for(line: &mut VecDeque<Waiter>, permit: &Permit) -> Option<Waiter> {
-    let is_far = permit.endpoint.site().is_some();
-    let fits = |waiter: &Waiter| !is_far || waiter.reaches == Reaches::Anywhere;
-    let at = line.iter().position(fits)?;
-    line.remove(at)
-}
-
 /// Leaves the line when it is dropped.
-struct Place<'a> {
+struct Waiting<'a> {
     queue: &'a Arc<Queue>,
-    receiver: oneshot::Receiver<Permit>,
+    receiver: oneshot::Receiver<Result<Permit, NoPermit>>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.receiver.close();
         // A permit that arrived meanwhile goes back once the lock is free.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{ApplicationName, NodeId};
+use router::breaker::{Failure, ejects};
 use router::retry::Budget;
 use router::routes;
 use tokio::net::TcpStream;
@@ -18,10 +19,13 @@ use tokio::time::Instant;
 use tokio_rustls::rustls;
 
 use super::Shared;
+use super::clients::Clients;
 use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::far::host;
+use super::pages;
 use super::pool::Pool;
+use super::stream::close_gently;
 use super::table::Application;
 use super::tls;
 use crate::metrics::Recorder;
@@ -77,6 +81,7 @@ pub struct Thread {
     /// Connections with a request under way.
     pub busy: Cell<usize>,
     connections: Cell<usize>,
+    clients: Rc<Clients>,
     /// Once it stops: what for.
     stopping: Cell<Option<Awaited>>,
     /// Wakes those that wait for other routers' requests.
@@ -115,9 +120,23 @@ impl Thread {
         mixed ^ (mixed >> 31)
     }
 
-    /// Takes the endpoint out for a moment and tells the checker.
-    pub fn failed(&self, endpoint: &Arc<Endpoint>, why: &'static str) {
-        if endpoint.failed(self.shared.clock.now().0) {
+    /// Takes the endpoint out for a moment, unless too few would be left, and tells the checker.
+    /// Returns whether it is out.
+    pub fn failed(
+        &self,
+        application: &Application,
+        endpoint: &Arc<Endpoint>,
+        failure: Failure,
+        why: &'static str,
+    ) -> bool {
+        let now_ms = self.shared.clock.now().0;
+        let others = application.others_admitting(endpoint, now_ms);
+        let goes = others.is_none_or(|(admitting, all)| ejects(failure, admitting, all));
+        if !goes {
+            self.suspect(endpoint, why);
+            return false;
+        }
+        if endpoint.failed(now_ms) {
             match endpoint.site() {
                 Some(site) => {
                     let application = &endpoint.instance.application;
@@ -126,6 +145,7 @@ impl Thread {
                 None => self.suspect(endpoint, why),
             }
         }
+        true
     }
 
     /// A full queue means that the checker is told of others already.
@@ -152,6 +172,7 @@ pub fn run(
         recorder,
         busy: Cell::new(0),
         connections: Cell::new(0),
+        clients: Rc::new(Clients::new(CONNECTIONS_MAX)),
         stopping: Cell::new(None),
         leaving: Notify::new(),
         request_id: Cell::new(seed),
@@ -223,13 +244,36 @@ impl Counted {
 }
 
 fn serve(connection: Connection) {
-    let counted = Counted::begin(&connection.thread);
+    let thread = &connection.thread;
+    let held = match &connection.caller {
+        Some(_) => None,
+        None => match thread.clients.hold(connection.peer.ip()) {
+            Some(held) => Some(held),
+            None => return turn_away(connection),
+        },
+    };
+    let counted = Counted::begin(thread);
     let caller = connection.caller.as_ref().map(|caller| caller.node().clone());
     tokio::task::spawn_local(async move {
         match caller {
             None => connection.run().await,
             Some(caller) => Box::pin(serve_member(connection, caller)).await,
         }
+        drop((counted, held));
+    });
+}
+
+/// Says why once it can be heard, and no more.
+fn turn_away(connection: Connection) {
+    let thread = connection.thread.clone();
+    let counted = Counted::begin(&thread);
+    tokio::task::spawn_local(async move {
+        let mut out = thread.pool.scratch();
+        if connection.page(pages::TOO_MANY_CONNECTIONS, &mut out, false, false).await.is_some() {
+            let buffer = close_gently(connection.stream, thread.pool.buffer()).await;
+            thread.pool.give_back(buffer);
+        }
+        thread.pool.give_back_scratch(out);
         drop(counted);
     });
 }
@@ -241,6 +285,8 @@ fn serve_secure(
     peer: SocketAddr,
     tls: Arc<rustls::ServerConfig>,
 ) {
+    // A handshake only to say no would cost more than the connection.
+    let Some(held) = thread.clients.hold(peer.ip()) else { return };
     let counted = Counted::begin(&thread);
     tokio::task::spawn_local(async move {
         match tls::accept::accept(stream, tls, &thread.pool).await {
@@ -251,7 +297,7 @@ fn serve_secure(
             Ok(None) => {}
             Err(error) => tracing::debug!(%peer, %error, "router.handshake_failed"),
         }
-        drop(counted);
+        drop((counted, held));
     });
 }
 

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::ApplicationName;
+use model::application::RequestKey;
 use model::release::StaticMount;
 use router::balance::Balance;
 use router::book::Processes;
@@ -27,6 +29,12 @@ pub struct Application {
     /// Directories that static files may lie in: the serving release's, then the persistent one.
     pub roots: Option<Roots>,
     pub balance: &'static dyn Balance,
+    /// What keeps requests together, for strategies that want to know.
+    pub sticky: RequestKey,
+    /// What tells clients apart when they wait.
+    pub fair: RequestKey,
+    /// When another endpoint is asked too, while the first says nothing.
+    pub hedge_after: Option<Duration>,
     pub endpoints: Vec<Arc<Endpoint>>,
     /// Other nodes with instances, one endpoint each.
     pub far: Vec<Arc<Endpoint>>,
@@ -41,6 +49,20 @@ impl Application {
     /// Whether a static file on this machine could be the answer.
     pub fn may_have(&self, head: &RequestHead) -> bool {
         !self.statics.is_empty() && self.has_files && matches!(head.method, "GET" | "HEAD")
+    }
+
+    /// Of the near ones, how many admit requests beside this one, and how many there are. None
+    /// where it is none of them.
+    pub fn others_admitting(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        now_ms: u64,
+    ) -> Option<(usize, usize)> {
+        let is_it = |one: &&Arc<Endpoint>| Arc::ptr_eq(one, endpoint);
+        self.endpoints.iter().find(is_it)?;
+        let others = self.endpoints.iter().filter(|one| !Arc::ptr_eq(one, endpoint));
+        let admitting = others.filter(|one| one.candidate(now_ms).admits).count();
+        Some((admitting, self.endpoints.len()))
     }
 
     /// The one node that has instances, where this one has none.
@@ -90,7 +112,7 @@ impl Table {
         self.shards[shard(&name)].get(&name)
     }
 
-    pub fn ports(&self) -> &BTreeMap<u16, ApplicationName> {
+    pub fn ports(&self) -> &Arc<BTreeMap<u16, ApplicationName>> {
         &self.ports
     }
 
@@ -172,6 +194,9 @@ mod tests {
                 statics: Vec::new(),
                 roots: None,
                 balance: router::balance::default_strategy(),
+                sticky: RequestKey::Address,
+                fair: RequestKey::Address,
+                hedge_after: None,
                 endpoints: Vec::new(),
                 far: Vec::new(),
                 unreachable: false,

@@ -1,8 +1,12 @@
 //! Requests over real sockets against small back ends in the same process.
 
+mod balancing;
+mod fairness;
 mod far;
 mod faults;
 mod forwarding;
+mod hedging;
+mod returning;
 mod serving;
 mod tls;
 pub(in crate::router) mod world;

@@ -1,15 +1,16 @@
 //! The fewest requests in flight; in turn among equals, so that idle endpoints share evenly.
 
-use super::{Balance, Candidate};
+use super::{Balance, Endpoints, Turn};
 
 pub struct LeastLoaded;
 
 impl Balance for LeastLoaded {
-    fn pick(&self, turn: usize, count: usize, at: &dyn Fn(usize) -> Candidate) -> Option<usize> {
-        let first = turn.checked_rem(count)?;
+    fn pick(&self, turn: Turn, endpoints: &dyn Endpoints) -> Option<usize> {
+        let count = endpoints.count();
+        let first = turn.number.checked_rem(count)?;
         let mut best: Option<(u32, usize)> = None;
         for index in (first..count).chain(0..first) {
-            let candidate = at(index);
+            let candidate = endpoints.candidate(index);
             if candidate.has_room() && best.is_none_or(|(load, _)| candidate.in_flight < load) {
                 best = Some((candidate.in_flight, index));
                 if candidate.in_flight == 0 {
@@ -24,16 +25,12 @@ impl Balance for LeastLoaded {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::balance::tests::{Fakes, turn};
 
     #[test]
     fn the_least_busy_is_picked_and_equals_take_turns() {
-        let loads = [2, 1, 1, 3];
-        let at = |index: usize| Candidate {
-            in_flight: loads[index],
-            concurrency: u32::MAX,
-            admits: true,
-        };
-        assert_eq!(LeastLoaded.pick(0, 4, &at), Some(1));
-        assert_eq!(LeastLoaded.pick(2, 4, &at), Some(2));
+        let loaded = Fakes::loaded(&[2, 1, 1, 3]);
+        assert_eq!(LeastLoaded.pick(turn(0), &loaded), Some(1));
+        assert_eq!(LeastLoaded.pick(turn(2), &loaded), Some(2));
     }
 }

@@ -1,24 +1,26 @@
 //! In turn, passing over those without room.
 
-use super::{Balance, Candidate};
+use super::{Balance, Endpoints, Turn};
 
 pub struct RoundRobin;
 
 impl Balance for RoundRobin {
-    fn pick(&self, turn: usize, count: usize, at: &dyn Fn(usize) -> Candidate) -> Option<usize> {
-        let first = turn.checked_rem(count)?;
-        (first..count).chain(0..first).find(|index| at(*index).has_room())
+    fn pick(&self, turn: Turn, endpoints: &dyn Endpoints) -> Option<usize> {
+        let count = endpoints.count();
+        let first = turn.number.checked_rem(count)?;
+        (first..count).chain(0..first).find(|index| endpoints.candidate(*index).has_room())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::balance::tests::{Fakes, turn};
 
     #[test]
     fn everyone_has_a_turn() {
-        let free = |_| Candidate { in_flight: 0, concurrency: u32::MAX, admits: true };
-        let picks: Vec<_> = (0..4).filter_map(|turn| RoundRobin.pick(turn, 3, &free)).collect();
+        let free = Fakes::idle(3);
+        let picks: Vec<_> = (0..4).filter_map(|at| RoundRobin.pick(turn(at), &free)).collect();
         assert_eq!(picks, [0, 1, 2, 0]);
     }
 }

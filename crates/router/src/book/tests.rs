@@ -114,7 +114,7 @@ fn ready_instances_of_the_serving_release_take_traffic() {
     );
     assert_eq!(world.generations(), [2]);
     assert_eq!(world.0.describe(&name()).unwrap().hosts, ["shop.localhost", "shop.example"]);
-    assert_eq!(world.0.draining(), BTreeSet::from([(instance(1), 1)]));
+    assert_eq!(world.0.draining(&name()), BTreeSet::from([(instance(1), 1)]));
     world.serve(2, true);
     assert_eq!(world.generations(), [3]);
     world.serve(2, false);
@@ -214,7 +214,7 @@ fn instances_of_members_that_answer_are_far_endpoints() {
     assert!(world.0.describe(&name()).unwrap().unreachable);
     world.claim(1, vec![ready]);
     assert!(!world.0.describe(&name()).unwrap().unreachable, "one is here");
-    assert_eq!(world.0.draining(), BTreeSet::new());
+    assert_eq!(world.0.draining(&name()), BTreeSet::new());
 }
 
 #[test]

@@ -121,7 +121,11 @@ async fn long_answers_pass_whole_in_every_framing() {
     })
     .await;
     world.claim(1, None, &[(2, Ready, until_close.port)]);
-    wait(|| world.router.shared.live.lock().unwrap().endpoints.keys().any(|(_, n)| *n == 2)).await;
+    let known = || {
+        let live = world.router.shared.live.lock().unwrap();
+        live.endpoints.values().flat_map(|all| all.keys()).any(|(_, n)| *n == 2)
+    };
+    wait(known).await;
     assert!(world.get("/").await.text() == content);
 }
 

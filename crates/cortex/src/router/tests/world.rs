@@ -242,6 +242,22 @@ impl World {
 
     /// An application that serves its first release.
     pub fn application(&self, spec: impl FnOnce(&mut ApplicationSpec), statics: Vec<StaticMount>) {
+        self.application_set(spec, statics, Settings::default());
+    }
+
+    /// One whose release has such settings.
+    pub fn set(&self, change: impl FnOnce(&mut Settings)) {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        self.application_set(|_| (), Vec::new(), settings);
+    }
+
+    fn application_set(
+        &self,
+        spec: impl FnOnce(&mut ApplicationSpec),
+        statics: Vec<StaticMount>,
+        settings: Settings,
+    ) {
         let mut record = ApplicationSpec::new(Timestamp(0));
         let process = ProcessSpec { count: 1, ..ProcessSpec::default() };
         record.processes.insert(ProcessType::web(), process);
@@ -254,7 +270,7 @@ impl World {
             source: ContentHash([0; 32]),
             source_bytes: 0,
             recipe,
-            settings: Settings::default(),
+            settings,
             created_at: Timestamp(0),
             author: String::new(),
             note: String::new(),
@@ -315,6 +331,13 @@ impl World {
 
     pub async fn connect(&self) -> Client {
         Client(TcpStream::connect(self.router.public().unwrap()).await.unwrap())
+    }
+
+    /// As a client with another address.
+    pub async fn connect_as(&self, address: [u8; 4]) -> Client {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((address, 0))).unwrap();
+        Client(socket.connect(self.router.public().unwrap()).await.unwrap())
     }
 
     pub async fn get(&self, path: &str) -> Reply {

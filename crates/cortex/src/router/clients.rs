@@ -1,0 +1,76 @@
+//! How many connections each client has on one thread, so that nobody takes all of them. Knows
+//! addresses only; what waits for an instance is shared out by `queue.rs`.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use router::request_key;
+
+/// Of those that one thread takes: a flood from one address leaves room for everybody else. It may
+/// be a proxy or a company, so it is a large part.
+const SHARE_DIVISOR: usize = 2;
+
+#[derive(Debug)]
+pub struct Clients {
+    connections_max: usize,
+    counts: RefCell<HashMap<u64, usize>>,
+}
+
+/// One connection of a client, until it is dropped.
+#[derive(Debug)]
+pub struct Held {
+    clients: Rc<Clients>,
+    client: u64,
+}
+
+impl Clients {
+    /// For a thread that takes so many connections in all.
+    pub fn new(connections_max: usize) -> Clients {
+        let connections_max = (connections_max / SHARE_DIVISOR).max(1);
+        Clients { connections_max, counts: RefCell::default() }
+    }
+
+    /// None where this client has enough.
+    pub fn hold(self: &Rc<Clients>, address: IpAddr) -> Option<Held> {
+        let client = request_key::of_address(address);
+        let mut counts = self.counts.borrow_mut();
+        let count = counts.entry(client).or_insert(0);
+        if *count >= self.connections_max {
+            return None;
+        }
+        *count += 1;
+        Some(Held { clients: self.clone(), client })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut counts = self.clients.counts.borrow_mut();
+        if let Some(count) = counts.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_client_gets_a_part_and_nothing_is_kept_of_those_who_left() {
+        let clients = Rc::new(Clients::new(8));
+        let (one, other) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
+        let mut held: Vec<_> = (0..4).map(|_| clients.hold(one).unwrap()).collect();
+        assert!(clients.hold(one).is_none());
+        let others = clients.hold(other).unwrap();
+        held.pop();
+        assert!(clients.hold(one).is_some());
+        drop((held, others));
+        assert!(clients.counts.borrow().is_empty());
+    }
+}

@@ -1,0 +1,221 @@
+//! Requests that wait, in one line per client, and which of them is next: deficit round robin
+//! (Shreedhar and Varghese, "Efficient Fair Queueing Using Deficit Round Robin", 1995). A client
+//! that floods stands in its own way alone. Pure; `router/queue.rs` holds it behind its lock.
+//!
+//! A turn is worth one unit. A request costs one, and one more for every 64 KiB that it announces,
+//! so most go in plain turn, and one with a large body once its line has saved up for it. Whatever
+//! may be served is served: nobody's savings keep an endpoint idle.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::hash;
+
+/// Clients with a line of their own. More wait at a time only where very many ask a little each.
+pub const OWN_LINES_MAX: usize = 256;
+/// The others share these, by hash.
+const SHARED_LINES: u64 = 64;
+/// Of the whole queue, while others wait too: a flood leaves room for everybody else.
+const SHARE_DIVISOR: usize = 2;
+/// So much of a body costs as much as a request.
+const BODY_BYTES_PER_UNIT: u64 = 64 * 1024;
+/// Rounds that the largest upload waits while others have a turn in each.
+pub const COST_MAX: u32 = 16;
+
+/// What a request costs that announces so much of a body; none for one of unknown length.
+pub fn cost(body_bytes: Option<u64>) -> u32 {
+    let units = body_bytes.map_or(1, |bytes| 1 + bytes / BODY_BYTES_PER_UNIT);
+    u32::try_from(units).unwrap_or(COST_MAX).min(COST_MAX)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Name {
+    Own(u64),
+    Shared(u64),
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    class: u64,
+    cost: u32,
+    item: T,
+}
+
+#[derive(Debug)]
+struct Line<T> {
+    waiting: VecDeque<Waiting<T>>,
+    /// Turns that it had and could not use; at most what the dearest request costs.
+    saved: u32,
+}
+
+#[derive(Debug)]
+pub struct Fair<T> {
+    lines: BTreeMap<Name, Line<T>>,
+    /// Lines in which somebody waits; the first is next.
+    ring: VecDeque<Name>,
+    length: usize,
+    length_max: usize,
+}
+
+/// Where a request that came ended up.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Pushed<T> {
+    Waits,
+    /// It waits, and the last of the longest line has to go for it.
+    InsteadOf(T),
+    /// There is no room for it.
+    Refused(T),
+}
+
+impl<T> Fair<T> {
+    pub fn new(length_max: usize) -> Fair<T> {
+        let (lines, ring) = (BTreeMap::new(), VecDeque::new());
+        Fair { lines, ring, length: 0, length_max }
+    }
+
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.lines.values().flat_map(|line| line.waiting.iter().map(|one| &one.item))
+    }
+
+    pub fn clear(&mut self) {
+        *self = Fair::new(self.length_max);
+    }
+
+    pub fn push(&mut self, class: u64, cost: u32, item: T) -> Pushed<T> {
+        let name = self.name(class);
+        let own = self.lines.get(&name).map_or(0, |line| line.waiting.len());
+        if self.length > own && own >= self.length_max.div_ceil(SHARE_DIVISOR) {
+            return Pushed::Refused(item);
+        }
+        let mut instead_of = None;
+        if self.length >= self.length_max {
+            let Some(longest) = self.longest().filter(|(_, length)| *length > own + 1) else {
+                return Pushed::Refused(item);
+            };
+            instead_of = self.drop_last(longest.0);
+        }
+        let line = self.lines.entry(name).or_insert_with(|| {
+            self.ring.push_back(name);
+            Line { waiting: VecDeque::new(), saved: 0 }
+        });
+        line.waiting.push_back(Waiting { class, cost: cost.clamp(1, COST_MAX), item });
+        self.length += 1;
+        self.check_invariants();
+        instead_of.map_or(Pushed::Waits, Pushed::InsteadOf)
+    }
+
+    /// Of all that fit, the one whose turn it is; in each line the one that has waited longest.
+    /// `fits` is asked once at most for each, and no more after it has said yes.
+    pub fn take(&mut self, mut fits: impl FnMut(&T) -> bool) -> Option<T> {
+        let mut found = None;
+        // By how many more turns each line needs: the next round begins when nobody can be served.
+        'rounds: for round in 0..COST_MAX {
+            for (position, name) in self.ring.iter().enumerate() {
+                let Some(line) = self.lines.get(name) else { continue };
+                if line.rounds_to_save() != round {
+                    continue;
+                }
+                if let Some(index) = line.waiting.iter().position(|one| fits(&one.item)) {
+                    found = Some((round, position, index));
+                    break 'rounds;
+                }
+            }
+        }
+        let (rounds, position, index) = found?;
+        self.pass_turns(rounds, position);
+        self.serve(index)
+    }
+
+    /// Gives up those that nobody waits for any more.
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        for line in self.lines.values_mut() {
+            line.waiting.retain(|one| keep(&one.item));
+        }
+        self.lines.retain(|_, line| !line.waiting.is_empty());
+        self.ring.retain(|name| self.lines.contains_key(name));
+        self.length = self.lines.values().map(|line| line.waiting.len()).sum();
+        self.check_invariants();
+    }
+
+    /// So many whole rounds, and one more for those before `position`, have passed; the line at
+    /// `position` comes to the end of the ring, and before it those that had a turn and saved it.
+    /// Those that had nothing to send where there was room keep their place.
+    fn pass_turns(&mut self, rounds: u32, position: usize) {
+        let (mut stay, mut saved) = (VecDeque::new(), VecDeque::new());
+        for (at, name) in std::mem::take(&mut self.ring).into_iter().enumerate() {
+            let Some(line) = self.lines.get_mut(&name) else { continue };
+            let saves = line.rounds_to_save() > rounds;
+            line.saved = (line.saved + rounds + u32::from(saves && at < position)).min(COST_MAX);
+            if at == position || (saves && at < position) {
+                saved.push_back(name);
+            } else {
+                stay.push_back(name);
+            }
+        }
+        stay.append(&mut saved);
+        self.ring = stay;
+    }
+
+    /// From the line at the end of the ring, which has its turn.
+    fn serve(&mut self, index: usize) -> Option<T> {
+        let name = *self.ring.back()?;
+        let line = self.lines.get_mut(&name)?;
+        let served = line.waiting.remove(index)?;
+        line.saved = (line.saved + 1).saturating_sub(served.cost);
+        if line.waiting.is_empty() {
+            self.lines.remove(&name);
+            self.ring.pop_back();
+        }
+        self.length -= 1;
+        self.check_invariants();
+        Some(served.item)
+    }
+
+    fn name(&self, class: u64) -> Name {
+        let shared = Name::Shared(hash::mix(class) % SHARED_LINES);
+        let waits_there = |line: &Line<T>| line.waiting.iter().any(|one| one.class == class);
+        if self.lines.get(&shared).is_some_and(waits_there) {
+            // Behind its own earlier requests.
+            return shared;
+        }
+        let own = Name::Own(class);
+        let is_known = self.lines.contains_key(&own);
+        let has_room = || self.lines.range(..Name::Shared(0)).count() < OWN_LINES_MAX;
+        if is_known || has_room() { own } else { shared }
+    }
+
+    fn longest(&self) -> Option<(Name, usize)> {
+        let lengths = self.lines.iter().map(|(name, line)| (*name, line.waiting.len()));
+        lengths.max_by_key(|(_, length)| *length)
+    }
+
+    fn drop_last(&mut self, name: Name) -> Option<T> {
+        let dropped = self.lines.get_mut(&name)?.waiting.pop_back()?;
+        self.length -= 1;
+        Some(dropped.item)
+    }
+
+    fn check_invariants(&self) {
+        debug_assert_eq!(self.ring.len(), self.lines.len());
+        debug_assert!(self.lines.values().all(|line| !line.waiting.is_empty()));
+        debug_assert!(self.length <= self.length_max);
+    }
+}
+
+impl<T> Line<T> {
+    /// Until its first can be served, after this turn.
+    fn rounds_to_save(&self) -> u32 {
+        let cost = self.waiting.front().map_or(1, |first| first.cost);
+        cost.saturating_sub(self.saved + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests;

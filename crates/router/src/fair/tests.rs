@@ -1,0 +1,210 @@
+//! Turns, shares and order, by example and by chance.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+type Item = (u64, u32);
+
+fn all(fair: &mut Fair<Item>) -> Vec<Item> {
+    std::iter::from_fn(|| fair.take(|_| true)).collect()
+}
+
+fn classes(items: &[Item]) -> Vec<u64> {
+    items.iter().map(|(class, _)| *class).collect()
+}
+
+/// Numbered in each class.
+fn filled(length_max: usize, counts: &[(u64, u32)]) -> Fair<Item> {
+    let mut fair = Fair::new(length_max);
+    for (class, count) in counts {
+        for number in 0..*count {
+            fair.push(*class, 1, (*class, number));
+        }
+    }
+    fair
+}
+
+#[test]
+fn clients_take_turns_however_much_one_asks() {
+    let mut fair = filled(100, &[(1, 6), (2, 2), (3, 1)]);
+    assert_eq!(classes(&all(&mut fair)), [1, 2, 3, 1, 2, 1, 1, 1, 1]);
+}
+
+#[test]
+fn a_large_upload_waits_for_as_many_rounds_as_it_costs_unless_it_is_alone() {
+    let mut fair = filled(100, &[(1, 6)]);
+    fair.push(2, 3, (2, 0));
+    fair.push(2, 1, (2, 1));
+    assert_eq!(classes(&all(&mut fair)), [1, 1, 1, 2, 1, 2, 1, 1]);
+    fair.push(3, COST_MAX, (3, 0));
+    assert_eq!(fair.take(|_| true), Some((3, 0)), "whatever may be served is served");
+    assert_eq!(cost(None), 1);
+    assert_eq!(cost(Some(0)), 1);
+    assert_eq!(cost(Some(BODY_BYTES_PER_UNIT)), 2);
+    assert_eq!(cost(Some(u64::MAX)), COST_MAX);
+}
+
+#[test]
+fn one_client_may_fill_the_queue_until_another_comes() {
+    let mut fair = filled(10, &[(1, 10)]);
+    assert_eq!(fair.push(1, 1, (1, 10)), Pushed::Refused((1, 10)));
+    assert_eq!(fair.push(2, 1, (2, 0)), Pushed::InsteadOf((1, 9)));
+    assert_eq!(fair.take(|_| true), Some((1, 0)));
+    // It holds more than half while another waits: no more of it until it has less.
+    assert_eq!(fair.push(1, 1, (1, 11)), Pushed::Refused((1, 11)));
+    assert_eq!(fair.take(|_| true), Some((2, 0)));
+    assert_eq!(fair.push(1, 1, (1, 12)), Pushed::Waits);
+}
+
+#[test]
+fn who_does_not_fit_keeps_the_place() {
+    let mut fair = filled(10, &[(1, 1), (2, 2), (3, 1)]);
+    let not_one = |item: &Item| item.0 != 1;
+    assert_eq!(fair.take(not_one), Some((2, 0)));
+    assert_eq!(fair.take(not_one), Some((3, 0)));
+    assert_eq!(fair.take(|_| false), None);
+    assert_eq!(classes(&all(&mut fair)), [1, 2]);
+}
+
+#[test]
+fn more_clients_than_lines_share_some_in_order() {
+    let clients = 3 * OWN_LINES_MAX as u64;
+    let mut fair = Fair::new(10_000);
+    for number in 0..3 {
+        for class in 0..clients {
+            assert_eq!(fair.push(class, 1, (class, number)), Pushed::Waits);
+        }
+    }
+    assert!(fair.lines.len() <= OWN_LINES_MAX + SHARED_LINES as usize);
+    let mut next = BTreeMap::new();
+    for (class, number) in all(&mut fair) {
+        let expected = next.entry(class).or_insert(0);
+        assert_eq!(number, *expected, "of client {class}");
+        *expected += 1;
+    }
+    assert_eq!(next.len() as u64, clients);
+}
+
+#[test]
+fn those_who_left_are_forgotten() {
+    let mut fair = filled(10, &[(1, 3), (2, 1)]);
+    fair.retain(|(class, number)| *class == 1 && *number != 1);
+    assert_eq!(fair.len(), 2);
+    assert_eq!(all(&mut fair), [(1, 0), (1, 2)]);
+    assert!(fair.is_empty());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push {
+        class: u64,
+        cost: u32,
+    },
+    /// One that only those of the given class may take, or anybody.
+    Take {
+        only: Option<u64>,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let push = (0u64..6, 1u32..5).prop_map(|(class, cost)| Step::Push { class, cost });
+    let take = proptest::option::weighted(0.2, 0u64..6).prop_map(|only| Step::Take { only });
+    vec(prop_oneof![3 => push, 2 => take], 0..300)
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_lost_and_each_client_is_served_in_order(steps in steps()) {
+        let (mut fair, mut number) = (Fair::new(20), 0);
+        let mut waiting: BTreeMap<u64, Vec<Item>> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Push { class, cost } => {
+                    number += 1;
+                    let own = waiting.get(&class).map_or(0, Vec::len);
+                    let longest = waiting.values().map(Vec::len).max().unwrap_or(0);
+                    match fair.push(class, cost, (class, number)) {
+                        Pushed::Refused(item) => {
+                            prop_assert_eq!(item, (class, number));
+                            prop_assert!(own + 1 >= longest.min(10), "{} of {}", own, longest);
+                            continue;
+                        }
+                        Pushed::InsteadOf(item) => {
+                            let line = waiting.get_mut(&item.0).unwrap();
+                            prop_assert_eq!(line.len(), longest);
+                            prop_assert_eq!(line.pop(), Some(item));
+                        }
+                        Pushed::Waits => {}
+                    }
+                    waiting.entry(class).or_default().push((class, number));
+                }
+                Step::Take { only } => {
+                    let took = fair.take(|item| only.is_none_or(|only| item.0 == only));
+                    match took {
+                        Some(item) => {
+                            prop_assert!(only.is_none_or(|only| item.0 == only));
+                            prop_assert_eq!(waiting.get_mut(&item.0).unwrap().remove(0), item);
+                        }
+                        None => {
+                            let mut fit = waiting.iter().filter(|(class, _)| {
+                                only.is_none_or(|only| **class == only)
+                            });
+                            prop_assert!(fit.all(|(_, line)| line.is_empty()), "one might go");
+                        }
+                    }
+                }
+            }
+            waiting.retain(|_, line| !line.is_empty());
+            prop_assert_eq!(fair.len(), waiting.values().map(Vec::len).sum::<usize>());
+        }
+    }
+
+    /// However the others ask, and whoever leaves: between two turns of a client, each other one
+    /// has one at most.
+    #[test]
+    fn who_asks_a_little_waits_one_round_at_most(
+        before in vec((0u64..8, 1u32..5), 0..60),
+        after in vec(vec((0u64..8, 1u32..5), 0..4), 0..20),
+    ) {
+        let (mut fair, quiet) = (Fair::new(200), 99);
+        for (class, cost) in before {
+            fair.push(class, cost, (class, 0));
+        }
+        fair.push(quiet, 1, (quiet, 0));
+        let mut seen = BTreeSet::new();
+        for more in after.into_iter().chain(std::iter::repeat_with(Vec::new)) {
+            for (class, cost) in more {
+                fair.push(class, cost, (class, 0));
+            }
+            let Some((class, _)) = fair.take(|_| true) else { break };
+            if class == quiet {
+                return Ok(());
+            }
+            prop_assert!(seen.insert(class), "{} had two turns meanwhile", class);
+        }
+        prop_assert!(false, "it was never served");
+    }
+
+    /// Over any stretch in which both always wait, two clients get equally much.
+    #[test]
+    fn what_clients_get_differs_by_less_than_the_dearest_request(
+        costs in vec((1u32..=COST_MAX, 1u32..=COST_MAX), 40..80),
+    ) {
+        let mut fair = Fair::new(1_000);
+        for (one, other) in &costs {
+            fair.push(1, *one, (1, *one));
+            fair.push(2, *other, (2, *other));
+        }
+        let (mut got, mut left) = ([0_i64; 3], [0, costs.len(), costs.len()]);
+        while left[1] > 1 && left[2] > 1 {
+            let (class, cost) = fair.take(|_| true).unwrap();
+            got[class as usize] += i64::from(cost);
+            left[class as usize] -= 1;
+            prop_assert!((got[1] - got[2]).abs() <= 2 * i64::from(COST_MAX), "{:?}", got);
+        }
+    }
+}

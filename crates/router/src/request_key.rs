@@ -1,0 +1,131 @@
+//! What tells one client from another, or one session from the next, in a request: read from its
+//! head, as an instance gets it, and from the client's address. Driven by the router's threads, for
+//! those alone who want to know.
+
+use std::net::IpAddr;
+
+use model::application::RequestKey;
+
+use crate::hash;
+
+/// None where the request has no such header or cookie.
+pub fn of(kind: &RequestKey, head: &[u8], client: IpAddr) -> Option<u64> {
+    match kind {
+        RequestKey::Address => Some(of_address(client)),
+        RequestKey::Header(name) => header(head, name).map(hash::bytes),
+        RequestKey::Cookie(name) => cookie(head, name).map(hash::bytes),
+    }
+}
+
+/// Exactly one for each address; of IPv6, for each /64: a subscriber has as many as he likes there.
+pub fn of_address(address: IpAddr) -> u64 {
+    /// No IPv6 address that is in use begins with so many zeroes.
+    const V4: u64 = 1 << 32;
+    match address.to_canonical() {
+        IpAddr::V4(address) => V4 | u64::from(u32::from(address)),
+        IpAddr::V6(address) => u64::try_from(u128::from(address) >> 64).unwrap_or(0),
+    }
+}
+
+/// Who asked first: the connection's other end, or what stands in `X-Forwarded-For` where that is
+/// another router of ours (`through_router`) or a proxy on this machine. The head's last address is
+/// the other end's own, but for other routers, who wrote the header themselves.
+pub fn client(head: &[u8], peer: IpAddr, through_router: bool) -> IpAddr {
+    if !through_router && !peer.is_loopback() {
+        return peer;
+    }
+    let Some(value) = header(head, "x-forwarded-for") else { return peer };
+    let mut addresses = value.rsplit(|byte| *byte == b',');
+    if !through_router {
+        addresses.next();
+    }
+    let told = addresses.next().and_then(|text| std::str::from_utf8(text).ok());
+    told.and_then(|text| text.trim().parse().ok()).unwrap_or(peer)
+}
+
+/// The value of the first header with this name, without white space around it.
+pub fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    headers(head, name).next()
+}
+
+fn headers<'a>(head: &'a [u8], name: &str) -> impl Iterator<Item = &'a [u8]> {
+    let lines = head.split(|byte| *byte == b'\n').skip(1);
+    // What follows an empty line is no head.
+    let lines = lines.take_while(|line| !line.trim_ascii().is_empty());
+    lines.filter_map(move |line| {
+        let (field, rest) = line.split_at_checked(name.len())?;
+        let value = rest.strip_prefix(b":")?;
+        field.eq_ignore_ascii_case(name.as_bytes()).then(|| value.trim_ascii())
+    })
+}
+
+/// The value of a cookie, as RFC 6265, section 5.4 sends it.
+fn cookie<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let pairs = headers(head, "cookie").flat_map(|value| value.split(|byte| *byte == b';'));
+    let mut values = pairs.filter_map(|pair| {
+        let value = pair.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        (!value.is_empty()).then_some(value)
+    });
+    values.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HEAD: &[u8] = b"GET /x?session=no HTTP/1.1\r\nHost: shop\r\nCookie: a=1; session=abc; b=2\r\n\
+        X-API-Key:  k1 \r\ncookie: late=yes\r\nX-Forwarded-For: 192.0.2.1, 192.0.2.2, 127.0.0.1\r\n";
+
+    fn key(kind: &str) -> Option<u64> {
+        of(&kind.parse().unwrap(), HEAD, IpAddr::from([10, 0, 0, 1]))
+    }
+
+    #[test]
+    fn headers_and_cookies_are_found_by_name() {
+        assert_eq!(key("header:x-api-key"), Some(hash::bytes(b"k1")));
+        assert_eq!(key("cookie:session"), Some(hash::bytes(b"abc")));
+        assert_eq!(key("cookie:late"), Some(hash::bytes(b"yes")));
+        for absent in ["header:session", "cookie:sess", "cookie:c", "header:cook"] {
+            assert_eq!(key(absent), None, "{absent}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_told_apart_by_subscriber() {
+        let of = |text: &str| of_address(text.parse().unwrap());
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(key("address"), Some(of("10.0.0.1")));
+    }
+
+    #[test]
+    fn those_whom_we_know_say_who_asked() {
+        let (near, far) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([198, 51, 100, 7]));
+        assert_eq!(client(HEAD, far, false), far, "anybody may write such a header");
+        assert_eq!(client(HEAD, near, false), IpAddr::from([192, 0, 2, 2]));
+        let head = b"GET / HTTP/1.1\r\nX-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n";
+        assert_eq!(client(head, far, true), IpAddr::from([192, 0, 2, 2]));
+        assert_eq!(client(b"GET / HTTP/1.1\r\nX-Forwarded-For: 127.0.0.1\r\n", near, false), near);
+        assert_eq!(client(b"GET / HTTP/1.1\r\n", near, true), near);
+    }
+
+    #[test]
+    fn a_body_says_nothing() {
+        let head = b"POST / HTTP/1.1\r\nA: 1\r\n\r\nX-User: me\r\n";
+        assert_eq!(header(head, "x-user"), None);
+        assert_eq!(header(head, "a"), Some(&b"1"[..]));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(head in proptest::collection::vec(any::<u8>(), 0..300)) {
+            for kind in ["address", "header:a", "cookie:a"] {
+                of(&kind.parse().unwrap(), &head, IpAddr::from([127, 0, 0, 1]));
+            }
+            client(&head, IpAddr::from([127, 0, 0, 1]), true);
+        }
+    }
+}
