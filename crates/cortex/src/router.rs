@@ -3,7 +3,7 @@
 //! and stops it.
 
 pub mod alone;
-mod choice;
+pub mod choice;
 mod clients;
 mod connection;
 mod control;

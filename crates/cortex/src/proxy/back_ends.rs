@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, bail, ensure};
 use arc_swap::ArcSwap;
+use model::application::RequestKey;
 use model::{ApplicationName, InstanceId, ProcessType};
 use router::balance::Balance;
 use router::book::Processes;
@@ -377,6 +378,9 @@ fn application(
         statics: Vec::new(),
         roots: None,
         balance: settings.balance,
+        sticky: RequestKey::Address,
+        fair: RequestKey::Address,
+        hedge_after: None,
         endpoints,
         far: Vec::new(),
         unreachable: false,
@@ -388,7 +392,7 @@ fn application(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::router::queue::Reaches;
+    use crate::router::choice::{Reaches, Wants};
 
     fn back_ends(sorts: Vec<Option<Sort>>, wanted: Vec<Wanted>) -> BackEnds {
         let settings = Settings {
@@ -436,7 +440,10 @@ mod tests {
     fn one_that_is_removed_stays_until_nothing_is_in_flight() {
         let all = back_ends(vec![None], vec![wanted(1, 1), wanted(2, 1)]);
         let service = &all.services[0];
-        let permit = service.queue.try_enter(&service.application(), Reaches::Near).unwrap();
+        let permit = service
+            .queue
+            .try_enter(&service.application(), Wants::anything(Reaches::Near))
+            .unwrap();
         let busy = permit.endpoint.address().unwrap();
         all.remove(busy, None).unwrap();
         let row = all.rows().into_iter().find(|row| row.wanted.address == busy).unwrap();

@@ -3,7 +3,7 @@
 //! of their own, each with its own listener.
 
 use std::cell::Cell;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,9 @@ use super::records::{Entry, Recorder, Status};
 use super::streams::{self, Means, Moved};
 use super::{Phase, until_phase_changes};
 use crate::driver::Clock;
+use crate::router::choice::Wants;
 use crate::router::endpoint::Permit;
-use crate::router::queue::Reaches;
+use crate::router::queue::Place;
 
 /// A descriptor and some 2 KiB each, twice.
 const CONNECTIONS_MAX: usize = 20_000;
@@ -182,7 +183,7 @@ async fn begin(thread: &Thread, client: &mut Client) -> Result<Chosen, Status> {
         read_header(client).await?;
     }
     let service = choose_service(thread, client).await?;
-    choose_back_end(thread, service).await
+    choose_back_end(thread, service, client.addresses.client.ip()).await
 }
 
 /// Takes what the proxy before this one says off the front.
@@ -243,23 +244,28 @@ async fn choose_service<'a>(
 }
 
 /// The next one where a back end does not answer.
-async fn choose_back_end(thread: &Thread, service: &Service) -> Result<Chosen, Status> {
+async fn choose_back_end(
+    thread: &Thread,
+    service: &Service,
+    client: IpAddr,
+) -> Result<Chosen, Status> {
+    let (wants, place) = (Wants::near(client), Place::of(client));
     let started = Instant::now();
     let mut queue = Duration::ZERO;
     loop {
         let now = Instant::now();
         let left = CHOICE_TIME_MAX.saturating_sub(started.elapsed());
-        let permit = match service.queue.try_enter(&service.application(), Reaches::Near) {
+        let permit = match service.queue.try_enter(&service.application(), wants) {
             Some(permit) => permit,
             None => {
-                service.queue.enter(Reaches::Near, left).await.map_err(|_| Status::NO_BACK_END)?
+                service.queue.enter(wants, place, left).await.map_err(|_| Status::NO_BACK_END)?
             }
         };
         queue += now.elapsed();
         let Some(address) = permit.endpoint.address() else { return Err(Status::NO_BACK_END) };
         match timeout(CONNECT_TIME_MAX, TcpStream::connect(address)).await {
             Ok(Ok(back_end)) => {
-                permit.endpoint.succeeded();
+                permit.endpoint.succeeded(|| thread.settings.clock.now().0);
                 back_end.set_nodelay(true).ok();
                 return Ok(Chosen { permit, back_end, queue });
             }

@@ -21,8 +21,8 @@ use super::back_ends::BackEnds;
 use super::records::{Entry, Recorder, Status};
 use super::{Phase, until_phase_changes};
 use crate::driver::Clock;
+use crate::router::choice::Wants;
 use crate::router::endpoint::Permit;
-use crate::router::queue::Reaches;
 
 /// A descriptor and some 2 KiB each; of all threads together.
 pub const FLOWS_MAX: usize = 16_384;
@@ -184,7 +184,7 @@ impl Thread {
     /// Without room anywhere the datagram is lost, as datagrams are.
     fn open(self: &Rc<Thread>, client: SocketAddr) -> Option<Rc<Flow>> {
         let service = self.back_ends.services.first()?;
-        let permit = service.queue.try_enter(&service.application(), Reaches::Near)?;
+        let permit = service.queue.try_enter(&service.application(), Wants::near(client.ip()))?;
         let address = permit.endpoint.address()?;
         let any: SocketAddr = match address {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -289,7 +289,7 @@ async fn answer(thread: Rc<Thread>, flow: Rc<Flow>) {
             let mut buffer = thread.buffer.borrow_mut();
             match back_end.try_recv(&mut buffer) {
                 Ok(count) => {
-                    flow.permit.endpoint.succeeded();
+                    flow.permit.endpoint.succeeded(|| thread.now_ms());
                     // One that cannot be sent now is lost.
                     thread.socket.try_send_to(&buffer[..count], flow.client).ok();
                     flow.bytes_out.set(flow.bytes_out.get() + count as u64);

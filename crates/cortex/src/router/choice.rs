@@ -3,10 +3,11 @@
 //! leaves nobody, they count like all others.
 
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use router::balance::{Candidate, Endpoints, Turn};
-use router::{far, ramp};
+use router::{far, ramp, request_key};
 
 use super::endpoint::Endpoint;
 use super::table::Application;
@@ -22,6 +23,11 @@ pub struct Wants {
 }
 
 impl Wants {
+    /// Whatever this node has, the same for the same client where the strategy minds.
+    pub fn near(client: IpAddr) -> Wants {
+        Wants { key: Some(request_key::of_address(client)), ..Wants::anything(Reaches::Near) }
+    }
+
     pub fn anything(reaches: Reaches) -> Wants {
         Wants { reaches, key: None, beside: None }
     }

@@ -171,8 +171,11 @@ impl Endpoint {
             generation: 0,
             reach: Reach::Near(address),
             concurrency: concurrency.unwrap_or(u32::MAX).max(1),
+            identity: hash::bytes(address.to_string().as_bytes()),
+            slow_start: SlowStart::default(),
             word: AtomicU64::new(0),
             breaker: AtomicU64::new(0),
+            learnt: AtomicU64::new(0),
         }
     }
 

@@ -1,13 +1,15 @@
 //! The one queue of waiting requests of an application, across all threads. Its lock is touched
 //! only when no endpoint has room. A permit that comes free goes to the client whose turn it is.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use router::balance::Turn;
-use router::fair::{Fair, Pushed};
+use router::fair::{self, Fair, Pushed};
+use router::request_key;
 use tokio::sync::{Notify, oneshot};
 
 use super::choice::{Reaches, Wants, choose};
@@ -60,6 +62,13 @@ pub struct Queue {
 pub struct Place {
     pub class: u64,
     pub cost: u32,
+}
+
+impl Place {
+    /// Where nothing is known but who it is.
+    pub fn of(client: IpAddr) -> Place {
+        Place { class: request_key::of_address(client), cost: fair::cost(None) }
+    }
 }
 
 #[derive(Debug)]
