@@ -78,7 +78,8 @@ fn tls(bytes: &[u8]) -> Option<Spoken> {
         };
         let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
         if head[0] != 0x16 || length == 0 || length > RECORD_BYTES_MAX {
-            return Some(Spoken::Tls(None));
+            // The first record is what makes it a greeting at all.
+            return Some(if message.is_empty() { Spoken::Other } else { Spoken::Tls(None) });
         }
         let (fragment, after) = body.split_at(length.min(body.len()));
         message.extend_from_slice(fragment);
@@ -232,7 +233,15 @@ mod tests {
         assert_eq!(detect(b"GET / HTTP/1.1\r\n"), Some(Spoken::Http));
         assert_eq!(detect(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), Some(Spoken::Http));
         assert_eq!(detect(b"SSH-2.0-OpenSSH_9.2"), Some(Spoken::Ssh));
-        for other in [&b"\x00\x01"[..], b"GETX", b"SSL", b"\x16\x02", b"EHLO a", b"get / "] {
+        for other in [
+            &b"\x00\x01"[..],
+            b"GETX",
+            b"SSL",
+            b"\x16\x02",
+            b"\x16\x03\x01\0\0",
+            b"EHLO a",
+            b"get / ",
+        ] {
             assert_eq!(detect(other), Some(Spoken::Other), "{other:?}");
         }
         for more in [&b""[..], b"G", b"SS", b"P", b"PRI", b"\x16\x03\x01", b"OPTIONS"] {

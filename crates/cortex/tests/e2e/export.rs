@@ -35,8 +35,8 @@ impl Export {
     fn await_servers(&self, line: &str, count: usize) {
         wait_for(&format!("{count} servers"), STATE_DEADLINE, || {
             let text = fs::read_to_string(&self.out).unwrap_or_default();
-            let found = text.lines().filter(|one| one.trim_start().starts_with(line)).count();
-            let servers = found.saturating_sub(text.matches(" backup").count());
+            let named = text.lines().filter(|one| one.trim_start().starts_with(line));
+            let servers = named.filter(|one| !one.contains(" backup")).count();
             if servers == count { Ok(()) } else { Err(text) }
         });
     }
@@ -56,7 +56,7 @@ fn count_while_scaling(node: &Node, export: &Export, port: u16, line: &str) {
         let answer = site.try_get("/")?;
         if answer.status == 200 { Ok(()) } else { Err(format!("{answer:?}")) }
     });
-    let callers = Callers::start_gently(&site, "/", &["Hello from"]);
+    let callers = Callers::start_anew(&site, "/", &["Hello from"]);
     callers.answered_more(20);
     for wanted in [3, 1, 2] {
         node.cortex(&["scale", &format!("web={wanted}"), "-a", "hello"]);
@@ -131,7 +131,7 @@ fn haproxy_serves_the_live_instances() {
     fs::write(&pid, haproxy.0.id().to_string()).unwrap();
     // What changed meanwhile was not told.
     crate::machine::kill(haproxy.0.id(), rustix::process::Signal::USR2);
-    count_while_scaling(&node, &export, port, "server ");
+    count_while_scaling(&node, &export, port, "server web");
     crate::machine::kill(haproxy.0.id(), rustix::process::Signal::TERM);
     wait_for("haproxy to end", STATE_DEADLINE, || {
         haproxy.0.try_wait().unwrap().map(drop).ok_or_else(|| "it goes on".to_string())

@@ -23,6 +23,7 @@ defaults cortex
     timeout server 300s
     timeout tunnel 1h
     option redispatch 1
+    option idle-close-on-response
     option forwardfor
     retries 3
     retry-on conn-failure empty-response

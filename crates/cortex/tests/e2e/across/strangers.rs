@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cortex::store::peers::frame::{Greeting, read_json, write_json};
+use cortex::store::peers::frame::{Greeting, Versions, read_json, write_json};
 use cortex::store::peers::identity::{Authority, Membership, name_of};
 use cortex::store::peers::tls::ALPN_ROUTER;
 use model::{NodeId, ProcessType};
@@ -55,7 +55,7 @@ async fn ask(nodes: &Two, config: Arc<ClientConfig>, node: &NodeId) -> anyhow::R
     let name = ServerName::try_from(name_of(cluster, &victim.trim().parse()?))?;
     let stream = TcpStream::connect(&nodes.address).await?;
     let mut stream = TlsConnector::from(config).connect(name, stream).await?;
-    write_json(&mut stream, &Greeting::of(node.clone())).await?;
+    write_json(&mut stream, &Greeting::of(node.clone(), Versions::default())).await?;
     read_json::<Greeting>(&mut stream, 4096).await?;
     let ask = Ask { wait_ms: 0, application: NAME.parse()?, process: ProcessType::web() };
     let mut request = Vec::new();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cortex::store::peers::frame::{self, Frame, Greeting, read_json, write_json};
+use cortex::store::peers::frame::{self, Frame, Greeting, Versions, read_json, write_json};
 use cortex::store::peers::identity::{Authority, Membership, name_of};
 use cortex::store::peers::tls::ALPN_NODE;
 use model::{NodeId, Timestamp};
@@ -93,7 +93,7 @@ impl Liar {
             let name = ServerName::try_from(self.victim_name.clone())?;
             let connector = TlsConnector::from(self.config.clone());
             let mut stream = timeout(STATE_DEADLINE, connector.connect(name, stream)).await??;
-            write_json(&mut stream, &Greeting::of(self.node.clone())).await?;
+            write_json(&mut stream, &Greeting::of(self.node.clone(), Versions::default())).await?;
             let greeting = read_json::<Greeting>(&mut stream, 4096);
             timeout(STATE_DEADLINE, greeting).await??;
             Ok(stream)
