@@ -11,6 +11,7 @@ pub mod endpoint;
 pub mod far;
 mod files;
 mod forward;
+mod h2;
 mod http;
 mod pages;
 mod pool;

@@ -11,6 +11,7 @@ use router::book::Processes;
 
 use super::far::host::{self, Caller};
 use super::forward::{self, Exchange};
+use super::h2;
 use super::http::HEAD_BYTES_MAX;
 use super::http::body::Body;
 use super::http::request::{self, Origin, Refusal, RequestHead};
@@ -78,14 +79,17 @@ impl Drop for Busy<'_> {
 
 impl Connection {
     pub async fn run(self) {
-        let mut pending: Option<Buffer> = None;
+        let Some(mut first) = self.first_bytes().await else { return self.leave().await };
+        if self.may_speak_h2() && h2::serve::is_spoken(&self.stream, &mut first).await {
+            return h2::serve::serve(self, Some(first)).await;
+        }
+        let mut pending = Some(first);
         loop {
             let mut buffer = match pending.take() {
                 Some(buffer) => buffer,
                 None => match self.first_bytes().await {
                     Some(buffer) => buffer,
-                    None if self.thread.is_stopping() => return Box::pin(host::leave(self)).await,
-                    None => return,
+                    None => return self.leave().await,
                 },
             };
             let thread = self.thread.clone();
@@ -122,6 +126,20 @@ impl Connection {
     /// they do.
     pub fn goes_on(&self) -> bool {
         !self.thread.is_stopping() || (self.thread.shared.transparent && self.thread.is_leaving())
+    }
+
+    /// A client, on a connection that carries nothing else yet.
+    fn may_speak_h2(&self) -> bool {
+        self.caller.is_none()
+            && !self.thread.shared.transparent
+            && !matches!(self.stream, Wire::Stream(_))
+    }
+
+    /// No request came.
+    async fn leave(self) {
+        if self.thread.is_stopping() {
+            Box::pin(host::leave(self)).await;
+        }
     }
 
     /// Waits for a request without holding a buffer. None when none came.

@@ -84,6 +84,8 @@ pub struct Thread {
     clients: Rc<Clients>,
     /// Once it stops: what for.
     stopping: Cell<Option<Awaited>>,
+    /// Requests of clients that speak HTTP/2.
+    pub streams: Rc<Cell<usize>>,
     /// Wakes those that wait for other routers' requests.
     pub leaving: Notify,
     request_id: Cell<u64>,
@@ -174,6 +176,7 @@ pub fn run(
         connections: Cell::new(0),
         clients: Rc::new(Clients::new(CONNECTIONS_MAX)),
         stopping: Cell::new(None),
+        streams: Rc::default(),
         leaving: Notify::new(),
         request_id: Cell::new(seed),
     });

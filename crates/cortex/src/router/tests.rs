@@ -7,6 +7,7 @@ mod faults;
 mod forwarding;
 mod hedging;
 mod returning;
+mod h2;
 mod serving;
 mod tls;
 pub(in crate::router) mod world;

@@ -20,6 +20,7 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 pub use self::files::CertificateFiles;
 use self::files::Seen;
 
+pub const ALPN_HTTP_2: &[u8] = b"h2";
 pub const ALPN_HTTP_1: &[u8] = b"http/1.1";
 /// A renewed certificate is used so soon after it was written.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
@@ -54,13 +55,13 @@ impl Tls {
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_cert_resolver(named.clone());
-        config.alpn_protocols = vec![ALPN_HTTP_1.to_vec()];
+        config.alpn_protocols = vec![ALPN_HTTP_2.to_vec(), ALPN_HTTP_1.to_vec()];
         // A client that comes again saves a signature, whichever thread takes it.
         config.ticketer = Ticketer::new().context("keys for session tickets")?;
         Ok(Tls { config: Arc::new(config), named, files: files.into() })
     }
 
-    /// For `rustls::ServerConnection`: TLS 1.2 and 1.3, sessions resumed.
+    /// For `rustls::ServerConnection`: TLS 1.2 and 1.3, sessions resumed, `h2` before `http/1.1`.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.clone()
     }

@@ -2,18 +2,21 @@
 //! nodes and to clients that speak TLS. Both are read and written without a buffer of their own
 //! while nothing comes.
 
-use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::io::{Error, ErrorKind, IoSlice, Read, Result, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::io::Interest;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::far::peer::FarPeer;
 use super::far::sealed::Sealed;
+use super::h2::stream::Stream;
 use super::pool::Buffer;
 use super::stream::within;
 
@@ -21,6 +24,8 @@ pub enum Wire {
     Plain(TcpStream),
     /// Larger, and rarer.
     Sealed(Box<Sealed>),
+    /// One request, of many on a connection.
+    Stream(Box<Stream>),
 }
 
 impl From<TcpStream> for Wire {
@@ -40,6 +45,11 @@ impl Wire {
                 buffer.added(count);
                 Ok(count)
             }
+            Wire::Stream(stream) => {
+                let count = stream.read_now(buffer.room())?;
+                buffer.added(count);
+                Ok(count)
+            }
         }
     }
 
@@ -48,6 +58,10 @@ impl Wire {
             Wire::Plain(stream) => stream.readable().await,
             // Apart, so that a plain one needs no room for it.
             Wire::Sealed(sealed) => Box::pin(sealed.readable()).await,
+            Wire::Stream(stream) => {
+                Box::pin(stream.readable()).await;
+                Ok(())
+            }
         }
     }
 
@@ -55,6 +69,7 @@ impl Wire {
         match self {
             Wire::Plain(stream) => write_plain(stream, bytes, limit).await,
             Wire::Sealed(sealed) => Box::pin(sealed.write_all(bytes, limit)).await,
+            Wire::Stream(stream) => Box::pin(stream.write_all(bytes, limit)).await,
         }
     }
 
@@ -63,6 +78,7 @@ impl Wire {
         match self {
             Wire::Plain(stream) => peek_plain(stream),
             Wire::Sealed(sealed) => sealed.peek(),
+            Wire::Stream(stream) => stream.peek(),
         }
     }
 
@@ -74,6 +90,8 @@ impl Wire {
                 read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
             }
             Wire::Sealed(sealed) => sealed.peek() == Some(0),
+            // Of the connection below it others take care.
+            Wire::Stream(_) => false,
         }
     }
 
@@ -82,6 +100,7 @@ impl Wire {
             // A peer that is gone already needs no end.
             Wire::Plain(stream) => drop(SockRef::from(stream).shutdown(Shutdown::Write)),
             Wire::Sealed(sealed) => sealed.shut_down_writing(),
+            Wire::Stream(stream) => stream.shut_down_writing(),
         }
     }
 
@@ -90,6 +109,7 @@ impl Wire {
         let stream = match &self {
             Wire::Plain(stream) => stream,
             Wire::Sealed(sealed) => sealed.tcp(),
+            Wire::Stream(stream) => return stream.cut(),
         };
         SockRef::from(stream).set_linger(Some(Duration::ZERO)).ok();
     }
@@ -97,7 +117,7 @@ impl Wire {
     /// The node on the other side, where this one called it.
     pub fn far(&self) -> Option<&Arc<FarPeer>> {
         match self {
-            Wire::Plain(_) => None,
+            Wire::Plain(_) | Wire::Stream(_) => None,
             Wire::Sealed(sealed) => sealed.peer(),
         }
     }
@@ -107,14 +127,43 @@ impl Wire {
         match self {
             Wire::Plain(_) => false,
             Wire::Sealed(_) => true,
+            Wire::Stream(stream) => stream.is_secure(),
         }
     }
 
     /// To be sent together with what is written next.
     pub fn put(&self, bytes: &[u8]) -> Result<()> {
         match self {
-            Wire::Plain(_) => Err(Error::from(ErrorKind::Unsupported)),
+            Wire::Plain(_) | Wire::Stream(_) => Err(Error::from(ErrorKind::Unsupported)),
             Wire::Sealed(sealed) => sealed.put(bytes),
+        }
+    }
+
+    /// As for streams of tokio.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<Result<()>> {
+        match self {
+            Wire::Plain(stream) => Pin::new(stream).poll_read(cx, room),
+            Wire::Sealed(sealed) => sealed.poll_read(cx, room),
+            Wire::Stream(_) => Poll::Ready(Err(ErrorKind::Unsupported.into())),
+        }
+    }
+
+    pub fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        match self {
+            Wire::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
+            Wire::Sealed(sealed) => sealed.poll_write(cx, pieces),
+            Wire::Stream(_) => Poll::Ready(Err(ErrorKind::Unsupported.into())),
+        }
+    }
+
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match self {
+            Wire::Sealed(sealed) => sealed.poll_flush(cx),
+            Wire::Plain(_) | Wire::Stream(_) => Poll::Ready(Ok(())),
         }
     }
 }
@@ -174,7 +223,7 @@ impl Write for Now<'_> {
         self.0.try_write(bytes)
     }
 
-    fn write_vectored(&mut self, pieces: &[std::io::IoSlice<'_>]) -> Result<usize> {
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> Result<usize> {
         self.0.try_write_vectored(pieces)
     }
 

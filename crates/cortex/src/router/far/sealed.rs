@@ -2,12 +2,14 @@
 //! made. An end that nobody signed is an error, so an answer that was cut off never looks whole.
 
 use std::cell::RefCell;
-use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::io::{Error, ErrorKind, IoSlice, Read, Result, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use socket2::SockRef;
+use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::Connection;
 
@@ -147,6 +149,42 @@ impl Sealed {
                 return Ok(());
             }
         }
+    }
+
+    /// As for streams of tokio.
+    pub fn poll_read(&self, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<Result<()>> {
+        loop {
+            match self.read_now(room.initialize_unfilled()) {
+                Ok(count) => {
+                    room.advance(count);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    ready!(self.tcp.poll_read_ready(cx))?;
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    pub fn poll_write(&self, cx: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<Result<usize>> {
+        loop {
+            let taken = self.tls.borrow_mut().writer().write_vectored(pieces)?;
+            let all = self.flush_now()?;
+            if taken > 0 || pieces.iter().all(|piece| piece.is_empty()) {
+                return Poll::Ready(Ok(taken));
+            }
+            if !all {
+                ready!(self.tcp.poll_write_ready(cx))?;
+            }
+        }
+    }
+
+    pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        while !self.flush_now()? {
+            ready!(self.tcp.poll_write_ready(cx))?;
+        }
+        Poll::Ready(Ok(()))
     }
 
     pub fn put(&self, bytes: &[u8]) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::router::endpoint::Permit;
 use crate::router::http::body::Body;
 use crate::router::http::response::ResponseHead;
 use crate::router::pool::{BUFFER_BYTES, Buffer};
-use crate::router::stream::{self, fill, write_all};
+use crate::router::stream::{self, write_all};
 use crate::router::tunnel;
 use crate::router::wire::Wire;
 
@@ -77,11 +77,40 @@ impl Exchange<'_> {
             if (was_full || long) && !decode {
                 return self.relay_long(upstream, body, counts).await;
             }
-            match fill(upstream, answer, BODY_IDLE_MAX).await {
+            match self.more(upstream, answer).await? {
                 Ok(0) if body == Body::UntilClose => return Ok(true),
                 Ok(0) | Err(_) => return Err(Failed::Truncated),
                 Ok(_) => {}
             }
+        }
+    }
+
+    /// At least one more byte of the answer, or its end, while the client waits for it.
+    async fn more(
+        &self,
+        upstream: &Wire,
+        answer: &mut Buffer,
+    ) -> Result<io::Result<usize>, Failed> {
+        loop {
+            match upstream.read_now(answer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if let Err(error) = self.until_more(upstream.readable()).await? {
+                        return Ok(Err(error));
+                    }
+                }
+                result => return Ok(result),
+            }
+        }
+    }
+
+    async fn until_more(
+        &self,
+        readable: impl Future<Output = io::Result<()>>,
+    ) -> Result<io::Result<()>, Failed> {
+        tokio::select! {
+            biased;
+            waited = stream::within(BODY_IDLE_MAX, readable) => Ok(waited),
+            () = client_left(&self.connection.stream) => Err(Failed::ClientGone),
         }
     }
 
@@ -127,8 +156,7 @@ impl Exchange<'_> {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     drop(pipe);
-                    let waited = stream::within(BODY_IDLE_MAX, from.readable()).await;
-                    waited.map_err(|_| Failed::Truncated)?;
+                    self.until_more(from.readable()).await?.map_err(|_| Failed::Truncated)?;
                     turn = 0;
                 }
                 Err(_) => return Err(Failed::Truncated),
@@ -165,8 +193,7 @@ impl Exchange<'_> {
                 Ok(_) if was_full => tokio::task::yield_now().await,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let waited = stream::within(BODY_IDLE_MAX, upstream.readable()).await;
-                    waited.map_err(|_| Failed::Truncated)?;
+                    self.until_more(upstream.readable()).await?.map_err(|_| Failed::Truncated)?;
                 }
                 Err(_) => return Err(Failed::Truncated),
             }
@@ -209,5 +236,17 @@ impl Exchange<'_> {
             tunnel::run(&thread.pool, client, &upstream, permit).await;
         }
         Ok(After::Close)
+    }
+}
+
+/// Resolves when the client is gone, without reading what it may have sent.
+async fn client_left(client: &Wire) {
+    while client.readable().await.is_ok() {
+        match client.peek() {
+            Some(0) => {}
+            None => return,
+            // It asks for more already.
+            Some(_) => std::future::pending().await,
+        }
     }
 }

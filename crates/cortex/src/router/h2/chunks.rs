@@ -1,0 +1,197 @@
+//! Takes a body out of its chunks, with the trailers behind it. What comes here was checked on its
+//! way already; what is malformed all the same ends the message.
+
+use std::io::{Error, ErrorKind, Result};
+
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
+
+use super::head::is_of_connection;
+use crate::router::http::HEADERS_MAX;
+
+/// The body's reader allows less.
+const TRAILER_BYTES_MAX: usize = 16 * 1024;
+/// A last chunk behind the content of another, with no trailers.
+const LAST: &[u8] = b"\r\n0\r\n\r\n";
+
+#[derive(Debug, Default)]
+pub struct Chunks {
+    state: State,
+    /// Of the present chunk, still to come.
+    left: u64,
+    trailers: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Size,
+    Extension,
+    Content,
+    /// Behind the content of a chunk.
+    Gap,
+    /// At the start of a line behind the last chunk, or in it.
+    Trailers,
+}
+
+/// What the next bytes are.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// So many bytes of framing.
+    Skip(usize),
+    /// So many bytes of content; `took` says how many of them were used.
+    Content(usize),
+    /// The end, with so many bytes of it.
+    End(usize, HeaderMap),
+}
+
+impl Chunks {
+    pub fn step(&mut self, input: &[u8]) -> Result<Step> {
+        match self.state {
+            State::Size => self.size(input),
+            State::Content => {
+                let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+                Ok(Step::Content(left.min(input.len())))
+            }
+            State::Extension | State::Gap => {
+                let end = input.iter().position(|byte| *byte == b'\n');
+                if end.is_some() {
+                    self.state = match self.state {
+                        State::Gap => State::Size,
+                        _ if self.left == 0 => State::Trailers,
+                        _ => State::Content,
+                    };
+                    // The digits of the next one count from here.
+                    self.left = if self.state == State::Size { 0 } else { self.left };
+                }
+                Ok(Step::Skip(end.map_or(input.len(), |at| at + 1)))
+            }
+            State::Trailers => self.trailers(input),
+        }
+    }
+
+    fn size(&mut self, input: &[u8]) -> Result<Step> {
+        for (at, byte) in input.iter().enumerate() {
+            let Some(digit) = char::from(*byte).to_digit(16) else {
+                self.state = State::Extension;
+                return Ok(Step::Skip(at));
+            };
+            let larger = self.left.checked_mul(16).ok_or(ErrorKind::InvalidData)?;
+            self.left = larger + u64::from(digit);
+        }
+        Ok(Step::Skip(input.len()))
+    }
+
+    fn trailers(&mut self, input: &[u8]) -> Result<Step> {
+        for (at, byte) in input.iter().enumerate() {
+            self.trailers.push(*byte);
+            let (whole, lines) = (self.trailers.ends_with(b"\r\n\r\n"), self.trailers.len());
+            if whole || self.trailers == b"\r\n" {
+                return Ok(Step::End(at + 1, fields(&self.trailers)?));
+            }
+            if lines > TRAILER_BYTES_MAX {
+                return Err(Error::new(ErrorKind::InvalidData, "the trailers are too long"));
+            }
+        }
+        Ok(Step::Skip(input.len()))
+    }
+
+    /// So much of the content is used. True where `rest`, which is behind it, is the whole end.
+    pub fn took(&mut self, count: usize, rest: &[u8]) -> bool {
+        self.left -= (count as u64).min(self.left);
+        if self.left > 0 {
+            return false;
+        }
+        self.state = State::Gap;
+        rest == LAST
+    }
+}
+
+/// Trailers that mean the same in the other form.
+fn fields(lines: &[u8]) -> Result<HeaderMap> {
+    let mut fields = HeaderMap::new();
+    if lines == b"\r\n" {
+        return Ok(fields);
+    }
+    let invalid = |_| Error::new(ErrorKind::InvalidData, "the trailers cannot be read");
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let parsed = httparse::parse_headers(lines, &mut headers).map_err(invalid)?;
+    if let httparse::Status::Complete((_, headers)) = parsed {
+        for header in headers.iter().filter(|one| !is_of_connection(one.name)) {
+            let name = HeaderName::from_bytes(header.name.as_bytes());
+            let value = HeaderValue::from_bytes(header.value);
+            if let (Ok(name), Ok(value)) = (name, value) {
+                fields.append(name, value);
+            }
+        }
+    }
+    Ok(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Content and trailers, with the input in pieces of `size` bytes.
+    fn run(wire: &[u8], size: usize) -> Result<(Vec<u8>, Option<HeaderMap>)> {
+        let (mut chunks, mut content, mut end) = (Chunks::default(), Vec::new(), None);
+        for mut piece in wire.chunks(size) {
+            while !piece.is_empty() && end.is_none() {
+                let taken = match chunks.step(piece)? {
+                    Step::Skip(count) => count,
+                    Step::Content(count) => {
+                        content.extend_from_slice(&piece[..count]);
+                        chunks.took(count, b"");
+                        count
+                    }
+                    Step::End(count, trailers) => {
+                        end = Some(trailers);
+                        count
+                    }
+                };
+                piece = &piece[taken..];
+            }
+        }
+        Ok((content, end))
+    }
+
+    #[test]
+    fn content_and_trailers_come_apart() {
+        let wire =
+            b"4;x=y\r\nWiki\r\n006\r\npedia.\r\n0\r\nGrpc-Status: 0\r\nConnection: x\r\n\r\n";
+        for size in [1, 2, 3, 7, 500] {
+            let (content, trailers) = run(wire, size).unwrap();
+            assert_eq!(content, b"Wikipedia.");
+            let trailers = trailers.unwrap();
+            assert_eq!(trailers.len(), 1);
+            assert_eq!(trailers["grpc-status"], "0");
+        }
+        assert_eq!(run(b"0\r\n\r\n", 2).unwrap(), (Vec::new(), Some(HeaderMap::new())));
+        assert_eq!(run(b"1\r\na\r\n", 9).unwrap(), (b"a".to_vec(), None));
+    }
+
+    #[test]
+    fn the_end_is_seen_behind_the_content() {
+        let mut chunks = Chunks::default();
+        assert_eq!(chunks.step(b"5\r\nhello\r\n0\r\n\r\n").unwrap(), Step::Skip(1));
+        assert_eq!(chunks.step(b"\r\nhello\r\n0\r\n\r\n").unwrap(), Step::Skip(2));
+        assert_eq!(chunks.step(b"hello\r\n0\r\n\r\n").unwrap(), Step::Content(5));
+        assert!(!chunks.took(2, b"llo\r\n0\r\n\r\n"));
+        assert!(chunks.took(3, b"\r\n0\r\n\r\n"));
+    }
+
+    #[test]
+    fn endless_trailers_and_sizes_are_refused() {
+        let long = format!("0\r\n{}", "a".repeat(TRAILER_BYTES_MAX + 1));
+        run(long.as_bytes(), 1000).unwrap_err();
+        run("f".repeat(40).as_bytes(), 7).unwrap_err();
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(bytes: Vec<u8>, size in 1usize..20) {
+            run(&bytes, size).ok();
+        }
+    }
+}

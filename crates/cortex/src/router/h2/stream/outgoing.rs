@@ -1,0 +1,263 @@
+//! What goes out in a stream: HTTP/1.1, taken apart into frames.
+
+use std::io::{Error, ErrorKind, Result};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::server::SendResponse;
+use h2::{Reason, SendStream};
+
+use super::super::chunks::{Chunks, Step};
+use super::super::head::{self, Framing};
+use super::broken;
+use crate::router::http::HEAD_BYTES_MAX;
+
+/// What the router adds to a head that was as long as it may be.
+const HEAD_ROOM: usize = 4 * 1024;
+/// Copied at once; frames are smaller.
+const PIECE_BYTES_MAX: usize = 32 * 1024;
+
+pub struct Outgoing {
+    sender: Sender,
+    /// Of a head that is not complete.
+    partial: Vec<u8>,
+    framing: Framing,
+    chunks: Chunks,
+    /// The request was for a head alone.
+    is_head: bool,
+    is_tunnel: bool,
+    /// The answer to a request that was sent just now, for whoever reads it.
+    asked: Option<(ResponseFuture, bool)>,
+}
+
+enum Sender {
+    Answer(SendResponse<Bytes>),
+    Call(SendRequest<Bytes>),
+    Body(SendStream<Bytes>),
+    /// All is sent.
+    Finished,
+    Broken,
+}
+
+impl Outgoing {
+    pub fn answer(answer: SendResponse<Bytes>, is_head: bool, is_tunnel: bool) -> Outgoing {
+        Outgoing { is_head, is_tunnel, ..Outgoing::new(Sender::Answer(answer)) }
+    }
+
+    pub fn call(calls: SendRequest<Bytes>) -> Outgoing {
+        Outgoing::new(Sender::Call(calls))
+    }
+
+    fn new(sender: Sender) -> Outgoing {
+        Outgoing {
+            sender,
+            partial: Vec::new(),
+            framing: Framing::Empty,
+            chunks: Chunks::default(),
+            is_head: false,
+            is_tunnel: false,
+            asked: None,
+        }
+    }
+
+    pub fn is_finished(&self) -> bool {
+        matches!(self.sender, Sender::Finished | Sender::Broken)
+    }
+
+    pub fn take_asked(&mut self) -> Option<(ResponseFuture, bool)> {
+        self.asked.take()
+    }
+
+    /// Resolves when the other side wants nothing more.
+    pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.sender {
+            Sender::Answer(answer) => answer.poll_reset(cx).map(drop),
+            Sender::Body(body) => body.poll_reset(cx).map(drop),
+            Sender::Call(_) => Poll::Pending,
+            Sender::Finished | Sender::Broken => Poll::Ready(()),
+        }
+    }
+
+    /// How many of the bytes were used: at least one.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+        match &mut self.sender {
+            Sender::Answer(_) | Sender::Call(_) => Poll::Ready(self.head(bytes)),
+            Sender::Body(_) => self.poll_body(cx, bytes),
+            // Nothing belongs behind the end.
+            Sender::Finished => Poll::Ready(Ok(bytes.len())),
+            Sender::Broken => Poll::Ready(Err(ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    fn head(&mut self, bytes: &[u8]) -> Result<usize> {
+        if self.partial.is_empty() {
+            if let Some(used) = self.whole_head(bytes)? {
+                return Ok(used);
+            }
+            self.partial.extend_from_slice(bytes);
+            return Ok(bytes.len());
+        }
+        // A head in several pieces is rare.
+        let before = self.partial.len();
+        let mut all = std::mem::take(&mut self.partial);
+        all.extend_from_slice(bytes);
+        if let Some(used) = self.whole_head(&all)? {
+            return Ok(used - before);
+        }
+        if all.len() > HEAD_BYTES_MAX + HEAD_ROOM {
+            return Err(Error::new(ErrorKind::InvalidData, "the head is too long"));
+        }
+        self.partial = all;
+        Ok(bytes.len())
+    }
+
+    /// Sends it, and says how long it was together with an end that was there, too.
+    fn whole_head(&mut self, bytes: &[u8]) -> Result<Option<usize>> {
+        match &mut self.sender {
+            Sender::Answer(sender) => {
+                let Some((answer, framing, used)) =
+                    head::answer(bytes, self.is_head, self.is_tunnel)?
+                else {
+                    return Ok(None);
+                };
+                if answer.status().is_informational() {
+                    sender.send_informational(answer).map_err(broken)?;
+                    return Ok(Some(used));
+                }
+                let (used, ended) = end_of(framing, bytes, used);
+                match sender.send_response(answer, ended) {
+                    Ok(body) => self.begin(body, framing, ended),
+                    Err(error) => return Err(self.fail(error)),
+                }
+                Ok(Some(used))
+            }
+            Sender::Call(sender) => {
+                let Some((request, framing, used)) = head::call(bytes)? else { return Ok(None) };
+                let (used, ended) = end_of(framing, bytes, used);
+                let is_head = request.method() == hyper::Method::HEAD;
+                match sender.send_request(request, ended) {
+                    Ok((answer, body)) => {
+                        self.asked = Some((answer, is_head));
+                        self.begin(body, framing, ended);
+                    }
+                    Err(error) => return Err(self.fail(error)),
+                }
+                Ok(Some(used))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn begin(&mut self, body: SendStream<Bytes>, framing: Framing, ended: bool) {
+        self.framing = framing;
+        self.sender = if ended { Sender::Finished } else { Sender::Body(body) };
+    }
+
+    fn fail(&mut self, error: h2::Error) -> Error {
+        self.sender = Sender::Broken;
+        broken(error)
+    }
+
+    fn poll_body(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+        let wanted = match self.framing {
+            Framing::Empty => return Poll::Ready(Ok(bytes.len())),
+            Framing::Length(left) => usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len()),
+            Framing::UntilClose => bytes.len(),
+            Framing::Chunked => match self.chunks.step(bytes)? {
+                // Nothing to send yet.
+                Step::Skip(0) => return self.poll_body(cx, bytes),
+                Step::Skip(count) => return Poll::Ready(Ok(count)),
+                Step::End(count, trailers) => {
+                    let result = self.send(|body| match trailers.is_empty() {
+                        true => body.send_data(Bytes::new(), true),
+                        false => body.send_trailers(trailers),
+                    });
+                    self.sender = Sender::Finished;
+                    return Poll::Ready(result.map(|()| count));
+                }
+                Step::Content(count) => count,
+            },
+        };
+        let room = match ready!(self.poll_room(cx, wanted.min(PIECE_BYTES_MAX))) {
+            Ok(room) => room,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let count = wanted.min(room).min(PIECE_BYTES_MAX);
+        let (mut used, mut ended) = (count, false);
+        match &mut self.framing {
+            Framing::Length(left) => {
+                *left -= count as u64;
+                ended = *left == 0;
+            }
+            Framing::Chunked => {
+                ended = self.chunks.took(count, &bytes[count..]);
+                used = if ended { bytes.len() } else { count };
+            }
+            Framing::Empty | Framing::UntilClose => {}
+        }
+        let piece = Bytes::copy_from_slice(&bytes[..count]);
+        let sent = self.send(|body| body.send_data(piece, ended));
+        if ended && sent.is_ok() {
+            self.sender = Sender::Finished;
+        }
+        Poll::Ready(sent.map(|()| used))
+    }
+
+    fn send(
+        &mut self,
+        what: impl FnOnce(&mut SendStream<Bytes>) -> std::result::Result<(), h2::Error>,
+    ) -> Result<()> {
+        let Sender::Body(body) = &mut self.sender else {
+            return Err(ErrorKind::BrokenPipe.into());
+        };
+        what(body).map_err(|error| self.fail(error))
+    }
+
+    /// What the other side's windows admit, at least a byte.
+    fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<Result<usize>> {
+        let Sender::Body(body) = &mut self.sender else {
+            return Poll::Ready(Err(ErrorKind::BrokenPipe.into()));
+        };
+        body.reserve_capacity(wanted);
+        let room = body.capacity();
+        if room > 0 {
+            return Poll::Ready(Ok(room));
+        }
+        match ready!(body.poll_capacity(cx)) {
+            Some(Ok(room)) => Poll::Ready(Ok(room)),
+            Some(Err(error)) => Poll::Ready(Err(self.fail(error))),
+            None => {
+                self.sender = Sender::Broken;
+                Poll::Ready(Err(ErrorKind::BrokenPipe.into()))
+            }
+        }
+    }
+
+    pub fn finish(&mut self) {
+        if self.framing == Framing::UntilClose
+            && self.send(|body| body.send_data(Bytes::new(), true)).is_ok()
+        {
+            self.sender = Sender::Finished;
+        }
+    }
+
+    pub fn reset(&mut self, reason: Reason) {
+        match &mut self.sender {
+            Sender::Answer(answer) => answer.send_reset(reason),
+            Sender::Body(body) => body.send_reset(reason),
+            Sender::Call(_) | Sender::Finished | Sender::Broken => {}
+        }
+        self.sender = Sender::Broken;
+    }
+}
+
+/// Where a message has no body at all, or one that is empty and whole, its head is its end.
+fn end_of(framing: Framing, bytes: &[u8], used: usize) -> (usize, bool) {
+    const NOTHING: &[u8] = b"0\r\n\r\n";
+    match framing {
+        Framing::Empty | Framing::Length(0) => (used, true),
+        Framing::Chunked if &bytes[used..] == NOTHING => (bytes.len(), true),
+        Framing::Length(_) | Framing::Chunked | Framing::UntilClose => (used, false),
+    }
+}
