@@ -25,8 +25,6 @@ use crate::router::http::HEAD_BYTES_MAX;
 
 /// What a client that knows sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// As much of it tells it from any other method.
-const PREFACE_TOLD: usize = 4;
 /// Browsers ask for about 100 at once at the most.
 const STREAMS_MAX: u32 = 128;
 /// Of all connections of one thread; each holds three buffers while its request is under way.
@@ -54,16 +52,18 @@ const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Whether the client begins as HTTP/2 does.
 pub async fn is_spoken(stream: &Wire, buffer: &mut Buffer) -> bool {
+    let deadline = Instant::now() + HANDSHAKE_TIME_MAX;
     loop {
         let begun = buffer.filled();
-        let told = begun.len().min(PREFACE_TOLD);
+        let told = begun.len().min(PREFACE.len());
         if begun[..told] != PREFACE[..told] {
             return false;
         }
-        if told == PREFACE_TOLD {
+        if told == PREFACE.len() {
             return true;
         }
-        if fill(stream, buffer, HANDSHAKE_TIME_MAX).await.map_or(true, |count| count == 0) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if fill(stream, buffer, left).await.map_or(true, |count| count == 0) {
             return false;
         }
     }
