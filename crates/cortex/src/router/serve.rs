@@ -24,6 +24,7 @@ use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::far::host;
 use super::pages;
+use super::h2;
 use super::pool::Pool;
 use super::stream::close_gently;
 use super::table::Application;
@@ -293,9 +294,13 @@ fn serve_secure(
     let counted = Counted::begin(&thread);
     tokio::task::spawn_local(async move {
         match tls::accept::accept(stream, tls, &thread.pool).await {
-            Ok(Some(stream)) => {
-                let scope = Scope::Secure;
-                Connection { thread, stream, peer, scope, caller: None }.run().await;
+            Ok(Some((stream, is_h2))) => {
+                let (scope, nothing) = (Scope::Secure, thread.pool.buffer());
+                let connection = Connection { thread, stream, peer, scope, caller: None };
+                match is_h2 {
+                    true => h2::serve::serve(connection, nothing).await,
+                    false => connection.run().await,
+                }
             }
             Ok(None) => {}
             Err(error) => tracing::debug!(%peer, %error, "router.handshake_failed"),

@@ -68,7 +68,7 @@ impl AsyncRead for Io {
             return Poll::Pending;
         }
         let before = room.filled().len();
-        if let Some(mut first) = io.first.take() {
+        if let Some(mut first) = io.first.take_if(|first| !first.filled().is_empty()) {
             let taken = first.filled().len().min(room.remaining());
             room.put_slice(&first.filled()[..taken]);
             first.consume(taken);

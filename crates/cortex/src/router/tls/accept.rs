@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::{Connection, ServerConfig, ServerConnection};
 
+use super::ALPN_HTTP_2;
 use crate::router::far::sealed::Sealed;
 use crate::router::pages;
 use crate::router::pool::Pool;
@@ -18,12 +19,13 @@ const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// The first byte of TLS: a record of the handshake.
 const HANDSHAKE_RECORD: u8 = 0x16;
 
-/// The client's connection; none where it spoke plain HTTP and has been told so.
+/// The client's connection, and whether it chose HTTP/2. None where it spoke plain HTTP and has
+/// been told so.
 pub async fn accept(
     stream: TcpStream,
     config: Arc<ServerConfig>,
     pool: &Pool,
-) -> Result<Option<Wire>> {
+) -> Result<Option<(Wire, bool)>> {
     let first = within(HANDSHAKE_TIME_MAX, first_byte(&stream)).await?;
     if first != HANDSHAKE_RECORD {
         if first.is_ascii_uppercase() {
@@ -33,8 +35,9 @@ pub async fn accept(
     }
     let mut tls = ServerConnection::new(config).map_err(Error::other)?;
     within(HANDSHAKE_TIME_MAX, handshake(&stream, &mut tls)).await?;
+    let is_h2 = tls.alpn_protocol() == Some(ALPN_HTTP_2);
     let sealed = Sealed::to_client(stream, Connection::Server(tls));
-    Ok(Some(Wire::Sealed(Box::new(sealed))))
+    Ok(Some((Wire::Sealed(Box::new(sealed)), is_h2)))
 }
 
 async fn first_byte(stream: &TcpStream) -> Result<u8> {
