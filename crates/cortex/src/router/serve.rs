@@ -295,10 +295,10 @@ fn serve_secure(
     tokio::task::spawn_local(async move {
         match tls::accept::accept(stream, tls, &thread.pool).await {
             Ok(Some((stream, is_h2))) => {
-                let (scope, nothing) = (Scope::Secure, thread.pool.buffer());
+                let scope = Scope::Secure;
                 let connection = Connection { thread, stream, peer, scope, caller: None };
                 match is_h2 {
-                    true => h2::serve::serve(connection, nothing).await,
+                    true => h2::serve::serve(connection, None).await,
                     false => connection.run().await,
                 }
             }

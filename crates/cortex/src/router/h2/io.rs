@@ -52,8 +52,8 @@ pub struct Io {
 }
 
 impl Io {
-    pub fn new(thread: Rc<Thread>, wire: Wire, first: Buffer, watch: Rc<Watch>) -> Io {
-        Io { thread, wire, first: Some(first), watch, deaf: false }
+    pub fn new(thread: Rc<Thread>, wire: Wire, first: Option<Buffer>, watch: Rc<Watch>) -> Io {
+        Io { thread, wire, first, watch, deaf: false }
     }
 }
 
@@ -68,7 +68,7 @@ impl AsyncRead for Io {
             return Poll::Pending;
         }
         let before = room.filled().len();
-        if let Some(mut first) = io.first.take_if(|first| !first.filled().is_empty()) {
+        if let Some(mut first) = io.first.take() {
             let taken = first.filled().len().min(room.remaining());
             room.put_slice(&first.filled()[..taken]);
             first.consume(taken);

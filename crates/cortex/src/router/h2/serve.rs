@@ -17,11 +17,11 @@ use super::head::{self, Refused};
 use super::io::{Io, Watch};
 use super::stream::{Counted, Stream};
 use crate::router::connection::{Busy, Connection, WRITE_TIME_MAX};
+use crate::router::http::HEAD_BYTES_MAX;
 use crate::router::pool::Buffer;
 use crate::router::serve::{Scope, Thread};
 use crate::router::stream::fill;
 use crate::router::wire::Wire;
-use crate::router::http::HEAD_BYTES_MAX;
 
 /// What a client that knows sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -69,12 +69,12 @@ pub async fn is_spoken(stream: &Wire, buffer: &mut Buffer) -> bool {
     }
 }
 
-/// Until it ends. `first` is what was read of it.
-pub fn serve(connection: Connection, first: Buffer) -> Pin<Box<dyn Future<Output = ()>>> {
+/// Until it ends. `first` is what was read of it, if anything was.
+pub fn serve(connection: Connection, first: Option<Buffer>) -> Pin<Box<dyn Future<Output = ()>>> {
     Box::pin(run(connection, first))
 }
 
-async fn run(connection: Connection, first: Buffer) {
+async fn run(connection: Connection, first: Option<Buffer>) {
     let Connection { thread, stream, peer, scope, .. } = connection;
     let (watch, is_secure) = (Watch::new(), stream.is_secure());
     let io = Io::new(thread.clone(), stream, first, watch.clone());
