@@ -148,22 +148,31 @@ impl Client {
                 },
                 () = &mut leaving, if busy.is_none() => {}
                 _ = look.tick() => {
-                    if self.watch.stalled_for() > WRITE_TIME_MAX {
+                    let told_for = left_at.map_or(Duration::ZERO, |at| at.elapsed());
+                    if self.is_over(busy.is_some(), told_for) {
                         return;
                     }
-                    if self.active.get() > 0 {
-                        self.idle_since.set(Instant::now());
-                    } else if busy.is_some() && self.idle_since.get().elapsed() > LEAVE_TIME_MAX {
-                        return;
-                    } else if left_at.is_some_and(|at| at.elapsed() > LEAVE_TIME_MAX) {
-                        return;
-                    } else if self.idle_since.get().elapsed() > IDLE_TIME_MAX && left_at.is_none() {
+                    if self.idle_for() > IDLE_TIME_MAX && left_at.is_none() {
                         h2.graceful_shutdown();
                         left_at = Some(Instant::now());
                     }
                 }
             }
         }
+    }
+
+    /// Without a request.
+    fn idle_for(&self) -> Duration {
+        if self.active.get() > 0 {
+            self.idle_since.set(Instant::now());
+        }
+        self.idle_since.get().elapsed()
+    }
+
+    /// The client takes nothing, or has nothing more to ask and was told to leave so long ago.
+    fn is_over(&self, is_stopping: bool, told_for: Duration) -> bool {
+        let has_left = is_stopping || told_for > LEAVE_TIME_MAX;
+        self.watch.stalled_for() > WRITE_TIME_MAX || (has_left && self.idle_for() > LEAVE_TIME_MAX)
     }
 
     fn start(&self, request: Request<RecvStream>, mut answer: SendResponse<Bytes>) {
