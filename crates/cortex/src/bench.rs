@@ -1,11 +1,14 @@
 //! Measurements that anybody can run again. Each starts what it measures, on this machine's own
 //! addresses, bounded in time, and prints a table for people or JSON for machines.
 
+pub mod fairness;
 mod interrupted;
 pub mod platform;
 mod process;
 pub mod proxy;
 pub mod reliability;
+pub mod routes;
+pub mod serial;
 mod statistics;
 pub mod store;
 
@@ -23,12 +26,18 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum What {
+    /// One client floods with connections, another asks a little: what it waits, beside others
+    Fairness(fairness::FairnessArgs),
     /// Push to first answer, recovery of a killed instance under load, memory, size of the binary
     Platform(platform::PlatformArgs),
     /// The router beside nginx and HAProxy: processor time per request, latency, memory
     Proxy(proxy::ProxyArgs),
     /// What lost machines cost: the thesis's test with `ab`, numbered requests, a pair of nodes
     Reliability(reliability::ReliabilityArgs),
+    /// A router's table of very many applications: size, how soon a change is seen, what it costs
+    Routes(routes::RoutesArgs),
+    /// Serial instances: quick requests among slow ones beside nginx and HAProxy, and computing
+    Serial(serial::SerialArgs),
     /// The replicated store beside Redis, etcd, PostgreSQL and SQLite: set, lookup, delete
     Store(store::StoreArgs),
     #[command(hide = true)]
@@ -37,9 +46,12 @@ pub enum What {
 
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     match &args.what {
+        What::Fairness(args) => fairness::run(args),
         What::Platform(args) => platform::run(args),
         What::Proxy(args) => proxy::run(args),
         What::Reliability(args) => reliability::run(args),
+        What::Routes(args) => routes::run(args),
+        What::Serial(args) => serial::run(args),
         What::Store(args) => store::run(args),
         What::ProxyRouter(args) => proxy::run_standalone(args),
     }

@@ -213,6 +213,13 @@ pub fn own_cpu_seconds() -> anyhow::Result<f64> {
     Ok(usage.cpu_seconds)
 }
 
+/// Memory of this process.
+pub fn own_resident_kb() -> anyhow::Result<u64> {
+    let mut usage = Usage::default();
+    usage.add(std::process::id())?;
+    Ok(usage.resident_kb)
+}
+
 /// User and kernel time of all its threads and of its children, of those that ended.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);

@@ -15,8 +15,10 @@ use self::report::{Report, Round};
 use super::interrupted::Interrupted;
 use super::{process, temporary_directory};
 
+pub use contender::version_of;
 pub use standalone::StandaloneArgs;
 pub use standalone::run as run_standalone;
+pub use standalone::{World, web};
 
 /// Uncounted: pools fill, caches and branch predictors learn.
 const WARM_UP_SECONDS: u32 = 1;

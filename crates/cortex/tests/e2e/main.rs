@@ -8,6 +8,7 @@ mod artefacts;
 mod bad_input;
 mod builds;
 mod commands;
+mod contention;
 mod django;
 mod elixir;
 mod export;

@@ -144,7 +144,7 @@ fn router(site: &Site, port: u16) -> anyhow::Result<Command> {
 }
 
 /// `nginx version: nginx/1.22.1` and `HAProxy version 2.6.12-1 …` both hold it as a word with dots.
-fn version_of(program: &Path) -> anyhow::Result<String> {
+pub fn version_of(program: &Path) -> anyhow::Result<String> {
     let output = Command::new(program).arg("-v").stdin(Stdio::null()).output()?;
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);

@@ -1,5 +1,5 @@
 //! The router alone in a process, for a measurement: one thread, a store of its own with one
-//! application whose instance is the backend and one that has files. The path of a request is the
+//! application whose instances are the backends and one that has files. The path of a request is the
 //! node's, records for the metrics included. Ends with its standard input, so that it never
 //! outlives the measurement.
 
@@ -35,11 +35,15 @@ const PUBLIC: &str = "public";
 pub struct StandaloneArgs {
     #[arg(long)]
     listen: SocketAddr,
-    /// The backend's port on loopback
+    /// The backends' ports on loopback
+    #[arg(long, value_delimiter = ',', required = true)]
+    to: Vec<u16>,
+    /// Requests at a time per backend; no limit when left out
     #[arg(long)]
-    to: u16,
+    concurrency: Option<u32>,
+    /// With a page to serve; none where only backends are asked
     #[arg(long)]
-    files: PathBuf,
+    files: Option<PathBuf>,
     /// Made, and filled with what the router needs
     #[arg(long = "router-data")]
     data: PathBuf,
@@ -63,7 +67,7 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
         tokio::task::spawn_blocking(move || crate::store::open::open(&layout, node, clock))
             .await??
     };
-    world.fill(&store, args.to, &args.files).await?;
+    world.fill(&store, args).await?;
     let metrics = Metrics::default();
     let router = crate::router::start(
         &RouterConfig {
@@ -90,35 +94,62 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-struct World {
-    node: NodeId,
-    clock: Clock,
-    layout: DataDirectory,
+/// What a router needs of a node.
+pub struct World {
+    pub node: NodeId,
+    pub clock: Clock,
+    pub layout: DataDirectory,
+}
+
+/// One process that takes requests.
+pub fn web() -> Recipe {
+    let mut recipe = Recipe::default();
+    let process = ProcessRecipe { default_count: 1, ..ProcessRecipe::default() };
+    recipe.processes.insert(ProcessType::web(), process);
+    recipe
 }
 
 impl World {
-    async fn fill(&self, store: &SharedStore, backend: u16, files: &Path) -> anyhow::Result<()> {
+    async fn fill(&self, store: &SharedStore, args: &StandaloneArgs) -> anyhow::Result<()> {
         let proxy: ApplicationName = "proxy".parse()?;
-        let mut recipe = Recipe::default();
-        let process = ProcessRecipe { default_count: 1, ..ProcessRecipe::default() };
-        recipe.processes.insert(ProcessType::web(), process);
-        self.release(store, &proxy, recipe).await?;
-        let instance = InstanceId { application: proxy, process: ProcessType::web(), slot: 1 };
+        self.release(store, &proxy, web()).await?;
+        for (slot, port) in (1..).zip(&args.to) {
+            self.claim(store, &proxy, (slot, 1), *port, args.concurrency).await?;
+        }
+        match &args.files {
+            Some(files) => self.fill_files(store, files).await,
+            None => Ok(()),
+        }
+    }
+
+    /// An instance in this slot and generation, ready.
+    pub async fn claim(
+        &self,
+        store: &SharedStore,
+        name: &ApplicationName,
+        (slot, generation): (u32, u64),
+        port: u16,
+        concurrency: Option<u32>,
+    ) -> anyhow::Result<()> {
+        let (application, process) = (name.clone(), ProcessType::web());
+        let instance = InstanceId { application, process, slot };
         let mut claim = Claim::new(self.clock.now());
         claim.incarnations.push(Incarnation {
-            generation: 1,
+            generation,
             release: self.release_id(),
             restart: 0,
             state: InstanceState::Ready,
-            port: Some(backend),
+            port: Some(port),
             process: None,
             started_at: None,
-            concurrency: None,
+            concurrency,
             restarts: 0,
             reason: None,
         });
-        put(store, TypedKey::Claim(instance, self.node.clone()), &claim).await?;
+        put(store, TypedKey::Claim(instance, self.node.clone()), &claim).await
+    }
 
+    async fn fill_files(&self, store: &SharedStore, files: &Path) -> anyhow::Result<()> {
         let name: ApplicationName = "files".parse()?;
         let target = self.layout.release(&name, &self.release_id()).join(PUBLIC).join(FILE_PATH);
         std::fs::create_dir_all(target.parent().unwrap_or(&target))?;
@@ -128,7 +159,8 @@ impl World {
         self.release(store, &name, recipe).await
     }
 
-    async fn release(
+    /// Serves from now on.
+    pub async fn release(
         &self,
         store: &SharedStore,
         name: &ApplicationName,
@@ -156,7 +188,7 @@ impl World {
         put(store, TypedKey::Spec(name.clone()), &spec).await
     }
 
-    fn release_id(&self) -> ReleaseId {
+    pub fn release_id(&self) -> ReleaseId {
         ReleaseId { number: 1, node: self.node.clone() }
     }
 }

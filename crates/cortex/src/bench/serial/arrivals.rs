@@ -1,0 +1,132 @@
+//! Requests that arrive when they are due, whether or not earlier ones were answered, so that no
+//! wait hides another (coordinated omission). Latency counts from when a request was due.
+
+use std::cell::RefCell;
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use router::hash;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::client::Client;
+use super::instances::sleeping;
+use crate::bench::interrupted::Interrupted;
+use crate::bench::statistics::Latencies;
+
+/// Then whoever still waits counts as failed.
+const OVERTIME_MAX: Duration = Duration::from_secs(60);
+/// How soon an interruption is noticed.
+const POLL: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Debug)]
+pub struct Mix {
+    pub quick: Duration,
+    pub slow: Duration,
+    pub slow_fraction: f64,
+    pub instances: usize,
+    /// Of what all instances could do.
+    pub load: f64,
+    pub time: Duration,
+    pub seed: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub quick: Latencies,
+    pub slow: Latencies,
+    pub failed: usize,
+}
+
+/// When, and whether it is slow.
+type Arrival = (Duration, bool);
+
+impl Mix {
+    /// Requests a second.
+    pub fn rate(&self) -> f64 {
+        let slow = self.slow.as_secs_f64() * self.slow_fraction;
+        let mean = slow + self.quick.as_secs_f64() * (1.0 - self.slow_fraction);
+        self.load * self.instances as f64 / mean
+    }
+
+    /// As independent users make them: exponential times between.
+    fn arrivals(&self) -> Vec<Arrival> {
+        // From 0 to below 1, in the 53 bits of a fraction.
+        let chance = |number| (hash::pair(self.seed, number) >> 11) as f64 / (1_u64 << 53) as f64;
+        let (rate, mut at, mut all) = (self.rate(), 0.0, Vec::new());
+        for number in 0.. {
+            at += -(1.0 - chance(2 * number)).ln() / rate;
+            if at >= self.time.as_secs_f64() {
+                break;
+            }
+            let is_slow = chance(2 * number + 1) < self.slow_fraction;
+            all.push((Duration::from_secs_f64(at), is_slow));
+        }
+        all
+    }
+}
+
+pub fn run(mix: &Mix, port: u16, interrupted: &Interrupted) -> anyhow::Result<Seen> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async {
+        let mut asked = JoinSet::new();
+        let start = Instant::now();
+        for (due, is_slow) in mix.arrivals() {
+            let due = start + due;
+            while Instant::now() < due {
+                interrupted.check()?;
+                tokio::time::sleep_until(due.min(Instant::now() + POLL)).await;
+            }
+            let (path, seen) = (sleeping(if is_slow { mix.slow } else { mix.quick }), seen.clone());
+            asked.spawn_local(async move {
+                let answered = Client::new(port, Ipv4Addr::LOCALHOST).ask(&path).await;
+                let mut seen = seen.borrow_mut();
+                match answered {
+                    Ok(200) if is_slow => seen.slow.add(due.elapsed()),
+                    Ok(200) => seen.quick.add(due.elapsed()),
+                    _ => seen.failed += 1,
+                }
+            });
+        }
+        let last = start + mix.time + OVERTIME_MAX;
+        while !asked.is_empty() && Instant::now() < last {
+            interrupted.check()?;
+            tokio::time::timeout(POLL, asked.join_next()).await.ok();
+        }
+        seen.borrow_mut().failed += asked.len();
+        asked.shutdown().await;
+        Ok::<_, anyhow::Error>(())
+    })?;
+    Ok(seen.take())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrivals_are_as_many_and_as_slow_as_asked_for_and_the_same_each_time() {
+        let mix = Mix {
+            quick: Duration::from_millis(5),
+            slow: Duration::from_secs(1),
+            slow_fraction: 0.05,
+            instances: 10,
+            load: 0.7,
+            time: Duration::from_secs(100),
+            seed: 7,
+        };
+        // 7 instances' worth of 54.75 ms each.
+        assert_eq!(mix.rate().round(), 128.0);
+        let arrivals = mix.arrivals();
+        assert_eq!(arrivals, mix.arrivals());
+        assert!((12_000..13_600).contains(&arrivals.len()), "{}", arrivals.len());
+        let slow = arrivals.iter().filter(|(_, is_slow)| *is_slow).count();
+        assert!((500..780).contains(&slow), "{slow}");
+        assert!(arrivals.is_sorted_by_key(|(at, _)| *at));
+        let other = Mix { seed: 8, ..mix };
+        assert_ne!(arrivals, other.arrivals());
+    }
+}
