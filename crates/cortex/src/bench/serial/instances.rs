@@ -1,5 +1,5 @@
-//! Serial servers: each takes one connection at a time and answers one request on it, after sleeping
-//! or working for as long as the path says. Threads of this process, on ports of their own.
+//! Serial servers: each takes one connection at a time and answers one request on it, after
+//! sleeping or working for as long as the path says. Threads of this process, on own ports.
 
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
