@@ -1,6 +1,6 @@
 //! The router alone in a process, for a measurement: one thread, a store of its own with one
-//! application whose instances are the backends and one that has files. The path of a request is the
-//! node's, records for the metrics included. Ends with its standard input, so that it never
+//! application whose instances are the backends and one that has files. The path of a request is
+//! the node's, records for the metrics included. Ends with its standard input, so that it never
 //! outlives the measurement.
 
 use std::collections::BTreeMap;

@@ -29,9 +29,9 @@ pub fn sleeping(time: Duration) -> String {
     format!("/sleep/{}", time.as_micros())
 }
 
-/// `/work/STEPS`: it computes.
+/// `/compute/STEPS`: it computes.
 pub fn working(steps: u64) -> String {
-    format!("/work/{steps}")
+    format!("/compute/{steps}")
 }
 
 /// So many steps keep a processor busy for this long where nobody else wants it.
@@ -101,7 +101,7 @@ fn answer(stream: TcpStream, stopped: &AtomicBool) -> std::io::Result<()> {
         (Some("sleep"), Some(micros)) => {
             std::thread::sleep(Duration::from_micros(micros).min(TASK_TIME_MAX));
         }
-        (Some("work"), Some(steps)) => work(steps),
+        (Some("compute"), Some(steps)) => work(steps),
         _ => {}
     }
     let text = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\ndone\n";
