@@ -45,7 +45,7 @@ const CHANGE_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Args)]
 pub struct RoutesArgs {
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=50000))]
     applications: u32,
     /// Endpoints of each
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
