@@ -31,6 +31,7 @@ use self::records::{Figures, Recorder, Records};
 use crate::driver::Clock;
 use crate::metrics::Metrics;
 use crate::router::alone::Alone;
+use crate::router::tls::{CertificateFiles, Tls};
 use crate::shared_port::{Bound, Listeners};
 
 /// What is under way when somebody ends the proxy.
@@ -59,6 +60,8 @@ pub struct Config {
     pub sorts: Vec<Option<Sort>>,
     pub back_ends: Vec<Wanted>,
     pub balance: &'static dyn Balance,
+    /// For clients inside TLS (http); none for plain ones.
+    pub certificates: Vec<CertificateFiles>,
     pub concurrency: Option<u32>,
     pub check: Option<Check>,
     pub check_interval: Duration,
@@ -308,21 +311,24 @@ async fn start(
     recorder: Recorder,
 ) -> anyhow::Result<(Arc<BackEnds>, Arc<Workers>)> {
     let clock = Clock::start();
-    let settings = Settings {
-        clock,
-        port: at.port(),
-        balance: config.balance,
-        concurrency: config.concurrency,
-    };
+    let settings = Settings { clock, balance: config.balance, concurrency: config.concurrency };
     let back_ends = |router: Option<Arc<Alone>>| {
         let (sorts, wanted) = (config.sorts.clone(), config.back_ends.clone());
         BackEnds::new(sorts, wanted, settings, router).map(Arc::new)
     };
     match (sockets, config.mode) {
         (Sockets::Streams(listeners), Mode::Http { transparent }) => {
-            let router = Arc::new(Alone::start(listeners.len(), transparent, clock, metrics)?);
+            let tls = match config.certificates.is_empty() {
+                true => None,
+                false => Some(Tls::load(config.certificates.clone())?),
+            };
+            if let Some(tls) = &tls {
+                tokio::spawn(tls.follow());
+            }
+            let router = Alone::start(at, listeners.len(), transparent, tls, clock, metrics)?;
+            let router = Arc::new(router);
             let back_ends = back_ends(Some(router.clone()))?;
-            router.listen(at.port(), listeners).await;
+            router.listen(listeners).await;
             Ok((back_ends, Arc::new(Workers::Router(router))))
         }
         (Sockets::Streams(listeners), mode) => {

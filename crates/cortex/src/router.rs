@@ -38,7 +38,7 @@ use ::router::book::IncarnationKey;
 use ::router::book::far::FarDescription;
 use ::router::far::{Outcome, Reply, Room};
 use anyhow::Context;
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use model::key::Board;
 use model::{ApplicationName, NodeId, ReleaseId, TypedKey};
@@ -104,6 +104,8 @@ pub struct Shared {
     /// Passes heads on as they come; else the way they came is told and hop-by-hop headers go.
     transparent: bool,
     table: ArcSwap<Table>,
+    /// Without a node: what every request is for, whatever its Host.
+    only: Option<ArcSwapOption<Application>>,
     files: Arc<files::Files>,
     suspects: mpsc::Sender<Suspicion>,
     /// Wakes the control task: a draining endpoint is empty.
@@ -189,6 +191,7 @@ pub fn start(
         queue_limits: config.queue,
         transparent: false,
         table: ArcSwap::default(),
+        only: None,
         files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),
         suspects,
         control: Arc::new(Notify::new()),

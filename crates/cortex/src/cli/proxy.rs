@@ -22,6 +22,7 @@ use crate::node::identity;
 use crate::proxy::back_ends::Wanted;
 use crate::proxy::health::Check;
 use crate::proxy::{Config, Mode};
+use crate::router::tls::CertificateFiles;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -95,6 +96,13 @@ struct Serve {
     /// not a byte is changed
     #[arg(long)]
     forwarded: bool,
+    /// Clients come inside TLS: a certificate in PEM form, followed by its authorities' (http).
+    /// Once for each certificate; clients get the one that has the name they ask for
+    #[arg(long = "tls-cert", value_name = "FILE")]
+    chains: Vec<PathBuf>,
+    /// The private key of the certificate before it, in PEM form
+    #[arg(long = "tls-key", value_name = "FILE")]
+    keys: Vec<PathBuf>,
     /// Clients come by a proxy that says who they are in the PROXY protocol (tcp)
     #[arg(long)]
     accept_proxy: bool,
@@ -184,6 +192,7 @@ impl Serve {
             (None, Mode::Udp) => Duration::from_secs(60),
             (None, _) => Duration::from_secs(3600),
         };
+        let certificates = self.certificates(mode)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Config {
             listen,
@@ -191,6 +200,7 @@ impl Serve {
             sorts,
             back_ends,
             balance,
+            certificates,
             concurrency: self.concurrency,
             check,
             check_interval: self.health_interval,
@@ -238,6 +248,22 @@ impl Serve {
             sorts.push(None);
         }
         Ok((sorts, back_ends))
+    }
+
+    fn certificates(&self, mode: Mode) -> anyhow::Result<Vec<CertificateFiles>> {
+        let Self { chains, keys, .. } = self;
+        anyhow::ensure!(
+            chains.len() == keys.len(),
+            "--tls-cert is given {} times and --tls-key {} times: each certificate needs its key",
+            chains.len(),
+            keys.len()
+        );
+        anyhow::ensure!(
+            chains.is_empty() || matches!(mode, Mode::Http { .. }),
+            "--tls-cert is for --mode http; others pass on what they get, TLS too"
+        );
+        let pairs = chains.iter().cloned().zip(keys.iter().cloned());
+        Ok(pairs.map(|(chain, key)| CertificateFiles { chain, key }).collect())
     }
 
     fn mode(&self, sorts: &[Option<Sort>]) -> anyhow::Result<Mode> {

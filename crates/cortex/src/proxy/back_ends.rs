@@ -83,7 +83,6 @@ pub struct BackEnds {
 #[derive(Clone)]
 pub struct Settings {
     pub clock: Clock,
-    pub port: u16,
     pub balance: &'static dyn Balance,
     pub concurrency: Option<u32>,
 }
@@ -373,7 +372,7 @@ fn application(
     Ok(Application {
         hosts: vec![routes::default_host(&name)],
         name,
-        port: Some(settings.port),
+        port: None,
         processes: Processes::Expected,
         statics: Vec::new(),
         roots: None,
@@ -397,7 +396,6 @@ mod tests {
     fn back_ends(sorts: Vec<Option<Sort>>, wanted: Vec<Wanted>) -> BackEnds {
         let settings = Settings {
             clock: Clock::start(),
-            port: 1,
             balance: router::balance::default_strategy(),
             concurrency: None,
         };

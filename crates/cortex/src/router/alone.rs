@@ -1,8 +1,7 @@
 //! The router's threads without a node and without a store: whoever started them publishes what
-//! they serve, one application on one port. Driven by `cortex proxy`.
+//! they serve, one application whatever is asked for. Driven by `cortex proxy`.
 
-use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -10,14 +9,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use model::NodeId;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::queue::QueueLimits;
 use super::serve::{Awaited, Command, Scope, Stop};
-use super::table::{Application, Table};
-use super::{COMMANDS_MAX, Live, SUSPECTS_MAX, Shared, files, start_threads};
+use super::table::Application;
+use super::tls::Tls;
+use super::{COMMANDS_MAX, Live, SUSPECTS_MAX, Secure, Shared, files, start_threads};
 use crate::driver::Clock;
 use crate::faults::Faults;
 use crate::layout::DataDirectory;
@@ -28,15 +28,16 @@ const NODE: &str = "alone";
 
 pub struct Alone {
     shared: Arc<Shared>,
-    published: Mutex<Option<Arc<Application>>>,
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Alone {
     /// Must be called on a runtime. Nothing is accepted before `listen`.
     pub fn start(
+        at: SocketAddr,
         threads: usize,
         transparent: bool,
+        tls: Option<Tls>,
         clock: Clock,
         metrics: Metrics,
     ) -> anyhow::Result<Alone> {
@@ -52,11 +53,12 @@ impl Alone {
             faults: Faults::default(),
             metrics,
             public: None,
-            secure: None,
+            secure: tls.map(|tls| Secure { address: at, tls }),
             listeners: Arc::default(),
             queue_limits: QueueLimits::default(),
             transparent,
             table: ArcSwap::default(),
+            only: Some(ArcSwapOption::empty()),
             files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),
             suspects,
             control: Arc::new(Notify::new()),
@@ -67,22 +69,21 @@ impl Alone {
             members: watch::Sender::default(),
         });
         let joins = Mutex::new(start_threads(&shared, receivers)?);
-        Ok(Alone { shared, published: Mutex::default(), joins })
+        Ok(Alone { shared, joins })
     }
 
     /// From now on requests go to the endpoints of `next`.
     pub fn publish(&self, next: &Arc<Application>) {
-        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = published.replace(next.clone());
-        let mut table: Table = (**self.shared.table.load()).clone();
-        table.replace(before.as_ref(), Some(next), &BTreeMap::new());
-        self.shared.table.store(Arc::new(table));
+        if let Some(only) = &self.shared.only {
+            only.store(Some(next.clone()));
+        }
     }
 
-    /// Whatever comes to these listeners is for the application on `port`.
-    pub async fn listen(&self, port: u16, listeners: Vec<TcpListener>) {
-        for (thread, listener) in self.shared.threads.iter().cycle().zip(listeners) {
-            thread.send(Command::Listen(Scope::Port(port), listener)).await.ok();
+    /// One listener for each thread.
+    pub async fn listen(&self, listeners: Vec<TcpListener>) {
+        let scope = if self.shared.secure.is_some() { Scope::Secure } else { Scope::Host };
+        for (thread, listener) in self.shared.threads.iter().zip(listeners) {
+            thread.send(Command::Listen(scope, listener)).await.ok();
         }
     }
 

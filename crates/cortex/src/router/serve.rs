@@ -103,6 +103,9 @@ impl Thread {
     }
 
     pub fn application(&self, scope: &Scope, host: &[u8]) -> Option<Arc<Application>> {
+        if let Some(only) = &self.shared.only {
+            return only.load_full();
+        }
         let table = self.shared.table.load();
         match scope {
             Scope::Host | Scope::Secure => table.by_host(host).cloned(),

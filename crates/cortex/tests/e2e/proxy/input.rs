@@ -28,6 +28,15 @@ fn wrong_options_are_refused_with_what_to_do() {
         (&["--listen", "0", "--to", "1", "--health-interval", "0"], &["0.05"]),
         (&["--listen", "0", "--to", "1", "--idle", "5"], &["--mode tcp"]),
         (&["--listen", "0", "--to", "1", "--accept-proxy"], &["--mode tcp"]),
+        (&["--listen", "0", "--to", "1", "--tls-cert", "a"], &["needs its key"]),
+        (
+            &["--listen", "0", "--to", "1", "--tls-cert", "/nowhere", "--tls-key", "/nowhere"],
+            &["/nowhere"],
+        ),
+        (
+            &["--listen", "0", "--to", "1", "--mode", "tcp", "--tls-cert", "a", "--tls-key", "b"],
+            &["--mode http"],
+        ),
         (&["--listen", "0", "--to", "1", "--send-proxy", "v3"], &["v1", "v2"]),
         (&["--listen", "0", "--to", "1", "--send-proxy", "v2"], &["--forwarded"]),
         (&["--listen", "0", "--to", "1", "--mode", "tcp", "--forwarded"], &["--send-proxy"]),

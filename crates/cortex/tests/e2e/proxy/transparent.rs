@@ -83,6 +83,27 @@ fn curl_and_a_server_see_the_same_bytes_with_the_proxy_between() {
     }
 }
 
+#[test]
+fn inside_tls_the_bytes_are_the_same_too() {
+    let server = Recording::start(script);
+    let place = tempfile::tempdir().unwrap();
+    let file = |name: &str| place.path().join(name).to_str().unwrap().to_string();
+    let (certificate, key) = (file("certificate.pem"), file("key.pem"));
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=shop.example"]);
+    command.args(["-addext", "subjectAltName=DNS:shop.example", "-days", "2"]);
+    command.args(["-out", &certificate, "-keyout", &key]);
+    run(command, "openssl req").succeeded();
+    let to = server.port.to_string();
+    let proxy = Proxy::start(&["--to", &to, "--tls-cert", &certificate, "--tls-key", &key]);
+    let plain = (curl(server.port, &["URL/chunks"]), server.take());
+    let at = format!("shop.example:{}:127.0.0.1", proxy.port);
+    let url = format!("https://shop.example:{}/chunks", proxy.port);
+    let sealed = ["--http1.1", "--cacert", &certificate, "--resolve", &at, &url];
+    let sealed = (curl(proxy.port, &sealed), server.take());
+    assert!(sealed == plain, "{sealed:?} and not {plain:?}");
+}
+
 const PYTHON: &str = r#"
 import http.client, sys
 connection = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]), timeout=60)
