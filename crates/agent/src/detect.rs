@@ -330,6 +330,7 @@ fn settings(manifest: &Manifest) -> Settings {
     settings.limits.build_memory_bytes = manifest.build_memory_bytes;
     settings.limits.build_cores = manifest.build_cores;
     settings.limits.build_time_ms = manifest.build_time_ms;
+    settings.requests = manifest.requests;
     settings.rollout = manifest.rollout.unwrap_or_default();
     if let Some(balance) = &manifest.balance {
         settings.balance.clone_from(balance);

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use model::application::{RequestKey, RolloutMode};
 use model::cron::CronRecipe;
 use model::release::StaticMount;
+use model::request::RequestLimits;
 use model::{ApplicationName, ProcessType};
 use thiserror::Error;
 
@@ -65,6 +66,7 @@ pub struct Manifest {
     pub build_memory_bytes: Option<u64>,
     pub build_cores: Option<u32>,
     pub build_time_ms: Option<u64>,
+    pub requests: RequestLimits,
     pub rollout: Option<RolloutMode>,
     pub balance: Option<String>,
     pub sticky: Option<RequestKey>,

@@ -195,6 +195,10 @@ fn the_reference_file_is_read_whole() {
     assert_eq!(settings.limits.build_memory_bytes, Some(2 << 30));
     assert_eq!(settings.limits.build_cores, Some(2));
     assert_eq!(settings.limits.build_time_ms, Some(45 * 60_000));
+    let requests = settings.requests;
+    assert_eq!((requests.idle_ms, requests.head_ms), (Some(75_000), Some(20_000)));
+    assert_eq!((requests.body_ms, requests.answer_ms), (Some(300_000), Some(300_000)));
+    assert_eq!((requests.queue_ms, requests.body_bytes_max), (Some(30_000), Some(10 << 20)));
     assert_eq!((settings.rollout, settings.stop_grace_ms), (RolloutMode::StartFirst, 30_000));
     let (sticky, fair) = (RequestKey::Cookie("session".into()), "header:X-Api-Key".to_string());
     assert_eq!((settings.balance.as_str(), settings.sticky), ("rendezvous", Some(sticky)));
@@ -258,6 +262,10 @@ fn mistakes_in_our_file_are_named() {
         ("persist = ['../x']", "must be a path inside the application"),
         ("persist = ['/etc']", "must be a path inside the application"),
         ("rollout = 'sideways'", "unknown variant `sideways`"),
+        ("[requests]\nanswr = '1s'", "unknown field `answr`"),
+        ("[requests]\nhead = '20'", "requests.head: '20' is no duration"),
+        ("[requests]\nbody_size = '10'", "requests.body_size: '10' is no size"),
+        ("[requests]\nbody_size = '0MB'", "requests.body_size: '0MB' is no size"),
         ("stop_grace = '30'", "stop_grace: '30' is no duration"),
         ("stop_grace = '99999999999999999999s'", "is no duration"),
         ("[limits]\nmemory = '1KB'", "limits.memory"),

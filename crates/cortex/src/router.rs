@@ -12,7 +12,7 @@ pub mod far;
 mod files;
 mod forward;
 mod h2;
-mod http;
+pub mod limits;
 mod pages;
 mod pool;
 pub mod queue;
@@ -55,7 +55,7 @@ use crate::driver::Clock;
 use crate::faults::Faults;
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
-use crate::shared_port::Listeners;
+use crate::shared_port::{Listeners, allow_descriptors};
 use crate::store::SharedStore;
 use crate::store::peers::routers::{RouterCall, RouterPeers};
 
@@ -162,6 +162,7 @@ pub fn start(
     faults: Faults,
     metrics: Metrics,
 ) -> anyhow::Result<RouterHandle> {
+    allow_descriptors();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.threads.unwrap_or(cores).max(1);
     let bind = |public| config.listeners.bind(public, count);

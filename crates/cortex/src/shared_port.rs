@@ -7,10 +7,24 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Connections that the kernel holds while all threads are busy; it may hold fewer.
 const BACKLOG: i32 = 4096;
+
+/// What this process starts inherits the limit, and some programs count up to it.
+const DESCRIPTORS_MAX: u64 = 65_536;
+
+/// Lets this process have as many connections as it may; returns how many descriptors that are.
+pub fn allow_descriptors() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
+    if limit.current.is_some_and(|current| current < wanted) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).ok();
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
 
 /// By the address that was asked for.
 pub type Bound = BTreeMap<SocketAddr, Vec<TcpListener>>;

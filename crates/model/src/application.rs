@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::id::{NodeId, ProcessType};
 use crate::record::{RECORD_VERSION, Unknown};
+use crate::request::RequestLimits;
 use crate::time::Timestamp;
 
 /// `app::NAME::spec`: written by users' commands only. What a release brings along (its settings)
@@ -109,6 +110,8 @@ pub struct Settings {
     pub health: Health,
     #[serde(default)]
     pub limits: Limits,
+    #[serde(default, skip_serializing_if = "RequestLimits::is_default")]
+    pub requests: RequestLimits,
     #[serde(default)]
     pub rollout: RolloutMode,
     /// A name from `router::balance`.
@@ -143,6 +146,7 @@ impl Default for Settings {
         Settings {
             health: Health::default(),
             limits: Limits::default(),
+            requests: RequestLimits::default(),
             rollout: RolloutMode::default(),
             balance: "least-loaded".into(),
             sticky: None,

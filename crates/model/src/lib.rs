@@ -13,6 +13,7 @@ pub mod node;
 pub mod probe;
 pub mod record;
 pub mod release;
+pub mod request;
 pub mod role;
 pub mod rollout;
 pub mod time;

@@ -1,6 +1,9 @@
 //! Which file a request path means, and what kind of file it is. Knows no disk: whether the file is
 //! there, and whether a link leads out, is for the caller. Driven by the router's static files.
 
+pub mod coding;
+pub mod fingerprint;
+
 use model::release::StaticMount;
 
 /// Longer paths than any file system takes.

@@ -1,6 +1,7 @@
 //! What the router decides: which application a request is for, which endpoint answers it, when an
-//! endpoint is left alone, what may be tried again, and which file a path means. Pure functions,
-//! called by the router's threads directly. (Ariel in the reference system.)
+//! endpoint is left alone, what may be tried again, which file a path means, and how HTTP/1.1 is
+//! read and written. Pure functions, called by the router's threads directly. (Ariel in the
+//! reference system.)
 
 pub mod balance;
 pub mod book;
@@ -11,6 +12,7 @@ pub mod far;
 pub mod files;
 pub mod flows;
 pub mod hash;
+pub mod http;
 pub mod proxy_protocol;
 pub mod ramp;
 pub mod request_key;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use model::application::{RequestKey, RolloutMode};
 use model::release::StaticMount;
+use model::request::RequestLimits;
 use serde::Deserialize;
 
 use super::{
@@ -49,6 +50,8 @@ struct File {
     health: Health,
     #[serde(default)]
     limits: Limits,
+    #[serde(default)]
+    requests: Requests,
     #[serde(default)]
     statics: Vec<Static>,
     #[serde(default)]
@@ -96,6 +99,17 @@ struct Limits {
     build_memory: Option<String>,
     build_cores: Option<u32>,
     build_time: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Requests {
+    idle: Option<String>,
+    head: Option<String>,
+    body: Option<String>,
+    queue: Option<String>,
+    answer: Option<String>,
+    body_size: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -152,6 +166,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         build_memory_bytes: memory("limits.build_memory", file.limits.build_memory)?,
         build_cores: build_cores(file.limits.build_cores)?,
         build_time_ms: duration("limits.build_time", file.limits.build_time)?,
+        requests: requests(file.requests)?,
         rollout: file.rollout,
         balance: file.balance,
         sticky: request_key("sticky", file.sticky)?,
@@ -274,6 +289,28 @@ fn health(health: Health) -> Result<ManifestHealth, String> {
     })
 }
 
+fn requests(requests: Requests) -> Result<RequestLimits, String> {
+    Ok(RequestLimits {
+        idle_ms: duration("requests.idle", requests.idle)?,
+        head_ms: duration("requests.head", requests.head)?,
+        body_ms: duration("requests.body", requests.body)?,
+        queue_ms: duration("requests.queue", requests.queue)?,
+        answer_ms: duration("requests.answer", requests.answer)?,
+        body_bytes_max: body_size(requests.body_size)?,
+    })
+}
+
+fn body_size(text: Option<String>) -> Result<Option<u64>, String> {
+    let Some(text) = text else { return Ok(None) };
+    match size(&text) {
+        Some(bytes) if bytes > 0 => Ok(Some(bytes)),
+        _ => Err(format!(
+            "requests.body_size: '{}' is no size; write '64KB' or '10MB', or leave it out for no limit",
+            text.escape_debug()
+        )),
+    }
+}
+
 fn static_mount(entry: Static) -> Result<StaticMount, String> {
     let prefix = match entry.prefix.trim_matches('/') {
         "" => "/".to_owned(),
@@ -317,20 +354,25 @@ fn build_cores(cores: Option<u32>) -> Result<Option<u32>, String> {
 
 fn memory(key: &str, text: Option<String>) -> Result<Option<u64>, String> {
     let Some(text) = text else { return Ok(None) };
-    let (number, unit) = split_unit(&text);
-    let factor = match unit.to_ascii_lowercase().as_str() {
-        "k" | "kb" | "kib" => 1 << 10,
-        "m" | "mb" | "mib" => 1 << 20,
-        "g" | "gb" | "gib" => 1_u64 << 30,
-        _ => 0,
-    };
-    match number.and_then(|number| number.checked_mul(factor)) {
+    match size(&text) {
         Some(bytes) if bytes >= MEMORY_BYTES_MIN => Ok(Some(bytes)),
         _ => Err(format!(
             "{key}: '{}' is no size of at least 4 MB; write '512MB' or '1GB'",
             text.escape_debug()
         )),
     }
+}
+
+/// In bytes.
+fn size(text: &str) -> Option<u64> {
+    let (number, unit) = split_unit(text);
+    let factor = match unit.to_ascii_lowercase().as_str() {
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1_u64 << 30,
+        _ => 0,
+    };
+    number?.checked_mul(factor)
 }
 
 fn split_unit(text: &str) -> (Option<u64>, &str) {

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use crate::driver::Clock;
 use crate::router::alone::Alone;
 use crate::router::endpoint::Endpoint;
+use crate::router::limits::Limits;
 use crate::router::queue::{Queue, QueueLimits};
 use crate::router::table::Application;
 
@@ -376,6 +377,7 @@ fn application(
         processes: Processes::Expected,
         statics: Vec::new(),
         roots: None,
+        limits: Limits::default(),
         balance: settings.balance,
         sticky: RequestKey::Address,
         fair: RequestKey::Address,

@@ -1,6 +1,7 @@
 //! One client's connection: requests one after the other, each routed by the snapshot of its time.
 //! Holds buffers only while a request is under way.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,9 +13,7 @@ use router::book::Processes;
 use super::far::host::{self, Caller};
 use super::forward::{self, Exchange};
 use super::h2;
-use super::http::HEAD_BYTES_MAX;
-use super::http::body::Body;
-use super::http::request::{self, Origin, Refusal, RequestHead};
+use super::limits::Limits;
 use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::serve::Thread;
@@ -23,11 +22,10 @@ use super::table::Application;
 use super::wire::Wire;
 use super::{files, serve::Scope};
 use crate::metrics::{ApplicationRef, Record};
+use router::http::body::Body;
+use router::http::request::{self, Origin, Refusal, RequestHead};
+use router::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
 
-/// Browsers close idle connections after one to five minutes.
-const IDLE_TIME_MAX: Duration = Duration::from_secs(75);
-/// From the first byte of a head to its last.
-const HEAD_TIME_MAX: Duration = Duration::from_secs(20);
 /// A client that takes nothing for so long is gone.
 pub const WRITE_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -79,7 +77,14 @@ impl Drop for Busy<'_> {
 
 impl Connection {
     pub async fn run(self) {
-        let Some(mut first) = self.first_bytes().await else { return self.leave().await };
+        let mut limits = match self.scope {
+            Scope::Port(_) => self.thread.application(&self.scope, b"").map(|own| own.limits),
+            Scope::Host | Scope::Secure => None,
+        }
+        .unwrap_or_default();
+        let Some(mut first) = self.first_bytes(limits.idle).await else {
+            return self.leave().await;
+        };
         if self.may_speak_h2() && h2::serve::is_spoken(&self.stream, &mut first).await {
             return h2::serve::serve(self, Some(first)).await;
         }
@@ -87,7 +92,7 @@ impl Connection {
         loop {
             let mut buffer = match pending.take() {
                 Some(buffer) => buffer,
-                None => match self.first_bytes().await {
+                None => match self.first_bytes(limits.idle).await {
                     Some(buffer) => buffer,
                     None => return self.leave().await,
                 },
@@ -95,7 +100,7 @@ impl Connection {
             let thread = self.thread.clone();
             let busy = Busy::begin(&thread);
             let mut out = thread.pool.scratch();
-            let after = self.one(&mut buffer, &mut out).await;
+            let after = self.one(&mut buffer, &mut out, &mut limits).await;
             thread.pool.give_back_scratch(out);
             match after {
                 Some(After::KeepAlive) if self.goes_on() => {
@@ -143,11 +148,11 @@ impl Connection {
     }
 
     /// Waits for a request without holding a buffer. None when none came.
-    async fn first_bytes(&self) -> Option<Buffer> {
+    async fn first_bytes(&self, limit: Duration) -> Option<Buffer> {
         loop {
             match &self.caller {
-                None => stream::within(IDLE_TIME_MAX, self.stream.readable()).await.ok()?,
-                Some(_) => Box::pin(host::readable(self, IDLE_TIME_MAX)).await?,
+                None => stream::within(limit, self.stream.readable()).await.ok()?,
+                Some(_) => Box::pin(host::readable(self, limit)).await?,
             }
             let mut buffer = self.thread.pool.buffer();
             match self.stream.read_now(&mut buffer) {
@@ -162,13 +167,18 @@ impl Connection {
         }
     }
 
-    /// None when the client is gone.
-    async fn one(&self, buffer: &mut Buffer, out: &mut Vec<u8>) -> Option<After> {
+    /// None when the client is gone. The limits of the application hold for what follows, too.
+    async fn one(
+        &self,
+        buffer: &mut Buffer,
+        out: &mut Vec<u8>,
+        limits: &mut Limits,
+    ) -> Option<After> {
         let ask = match &self.caller {
             Some(_) => Some(Box::pin(host::read_ask(self, buffer)).await?),
             None => None,
         };
-        let head = match self.head(buffer, out).await? {
+        let head = match self.head(buffer, out, limits.head).await? {
             Ok(head) => head,
             // Another router writes no such thing.
             Err(_) if ask.is_some() => return None,
@@ -180,11 +190,19 @@ impl Connection {
             // Apart, so that a client's connection needs no room for it.
             return Box::pin(host::serve(self, &ask, head, buffer, out)).await;
         }
+        if head.is_for_router {
+            return self.refuse(pages::FOR_ROUTER, &head, buffer, out).await;
+        }
         let started = Instant::now();
         let application = self.thread.application(&self.scope, &buffer.filled()[head.host.clone()]);
         let Some(application) = application else {
             return self.refuse(pages::NO_APPLICATION, &head, buffer, out).await;
         };
+        *limits = application.limits;
+        if matches!(head.body, Body::Length(length) if length > limits.body_bytes_max) {
+            self.record_own(&application, &head, pages::BODY_TOO_LARGE.status, 0, started);
+            return self.refuse(pages::BODY_TOO_LARGE, &head, buffer, out).await;
+        }
         if application.may_have(&head)
             && let Some(after) = self.file(&application, &head, buffer, out, started).await
         {
@@ -201,18 +219,34 @@ impl Connection {
             self.record_own(&application, &head, page.status, 0, started);
             return self.refuse(page, &head, buffer, out).await;
         }
-        forward::forward(Exchange { connection: self, application, head, buffer, out, started })
-            .await
+        let client_end = Cell::default();
+        let connection = self;
+        forward::forward(Exchange {
+            connection,
+            application,
+            head,
+            buffer,
+            out,
+            started,
+            client_end,
+        })
+        .await
     }
 
     async fn head(
         &self,
         buffer: &mut Buffer,
         out: &mut Vec<u8>,
+        limit: Duration,
     ) -> Option<Result<RequestHead, Refusal>> {
         let started = Instant::now();
+        let added = if self.caller.is_some() { HEAD_BYTES_ADDED_MAX } else { 0 };
+        let bytes_max = HEAD_BYTES_MAX + added;
+        let mut seen = 0;
         loop {
-            if !buffer.filled().is_empty() {
+            // Reading again what has no further line would let slow senders cost much.
+            let filled = buffer.filled();
+            if !filled.is_empty() && (seen == 0 || filled[seen..].contains(&b'\n')) {
                 let origin = Origin {
                     peer: self.peer.ip(),
                     request_id: self.thread.next_request_id(),
@@ -226,13 +260,18 @@ impl Connection {
                     Err(refusal) => return Some(Err(refusal)),
                 }
             }
+            seen = buffer.filled().len();
             if buffer.is_full() {
-                if buffer.filled().len() >= HEAD_BYTES_MAX {
-                    return Some(Err(Refusal(431, "The head of the request is too large.")));
+                if seen >= bytes_max {
+                    let in_line = !buffer.filled().contains(&b'\n');
+                    return Some(Err(match in_line {
+                        true => Refusal(414, "The address that was asked for is too long."),
+                        false => Refusal(431, "The head of the request is too large."),
+                    }));
                 }
-                buffer.grow(HEAD_BYTES_MAX);
+                buffer.grow(bytes_max);
             }
-            let left = HEAD_TIME_MAX.saturating_sub(started.elapsed());
+            let left = limit.saturating_sub(started.elapsed());
             match fill(&self.stream, buffer, left).await {
                 Ok(0) => return None,
                 Ok(_) => {}

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::endpoint::{Endpoint, SlowStart};
 use super::far::peer::FarPeer;
+use super::limits::Limits;
 use super::queue::Queue;
 use super::serve::{Command, Scope};
 use super::table::{Application, Roots, Table};
@@ -356,6 +357,7 @@ impl Control {
             far,
             has_files,
             unreachable: description.unreachable,
+            limits: Limits::new(&settings.requests),
             // A newer node may know more strategies.
             balance: balance::strategy(&settings.balance).unwrap_or_else(balance::default_strategy),
             sticky: settings.sticky.clone().unwrap_or_default(),

@@ -1,40 +1,42 @@
-//! Static files, from memory where they are small. The disk is read by a pool of other threads,
-//! never by the router's.
+//! Static files, from memory where they are small, else by a descriptor that is kept. The disk is
+//! read by a pool of other threads, never by the router's.
+
+mod answer;
+mod conditions;
+mod large;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use model::release::StaticMount;
-use router::files::{INDEX, Range, content_type, range};
-use time::OffsetDateTime;
-use time::format_description::FormatItem;
-use time::macros::format_description;
+use router::files::coding::{self, Coding};
+use router::files::fingerprint::is_fingerprinted;
+use router::files::{INDEX, content_type};
 use tokio::runtime::Handle;
 
-use super::connection::WRITE_TIME_MAX;
-use super::pages::phrase;
-use super::stream::write_all;
+pub use self::answer::Answer;
+pub use self::conditions::Conditions;
 use super::table::Roots;
-use super::wire::Wire;
 
-/// Larger files are read piece by piece while they are sent.
+/// Larger files are sent from their descriptors.
 const SMALL_BYTES_MAX: u64 = 256 * 1024;
 const CACHE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Releases do not change; persistent directories do, and are looked at again after this time.
 const CACHE_TIME_MAX: Duration = Duration::from_secs(1);
 /// While it is read again, for as long as that may take.
 const STALE_TIME_MAX: Duration = Duration::from_secs(2);
-const PIECE_BYTES: usize = 256 * 1024;
-
-const HTTP_DATE: &[FormatItem<'_>] = format_description!(
-    "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
-);
+/// What was not asked for so long is forgotten, with what a removed release had on disk.
+const UNUSED_TIME_MAX: Duration = Duration::from_secs(60);
+/// How often that is looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+/// What a descriptor counts for, so that at most 256 are kept.
+const DESCRIPTOR_COST: usize = 256 * 1024;
 
 /// Shared by all threads.
 pub struct Files {
@@ -47,6 +49,7 @@ struct Cache {
     /// By the bytes of their paths: those are compared faster than their components.
     files: BTreeMap<OsString, Cached>,
     bytes: usize,
+    swept_at: Option<Instant>,
 }
 
 struct Cached {
@@ -62,67 +65,36 @@ struct Found {
     content_type: &'static str,
     etag: String,
     modified: String,
+    /// The same, in seconds.
+    changed_at: i64,
+    /// Under this name its content never changes.
+    lasts: bool,
+    /// Further forms of it that lie beside it.
+    codings: Vec<Coding>,
+}
+
+impl Found {
+    fn missing() -> Found {
+        Found {
+            content: Content::Missing,
+            size: 0,
+            content_type: "",
+            etag: String::new(),
+            modified: String::new(),
+            changed_at: 0,
+            lasts: false,
+            codings: Vec::new(),
+        }
+    }
 }
 
 enum Content {
     Small(Bytes),
-    Large(PathBuf),
+    Large(Arc<File>),
     /// Nothing is there; remembered too, as many requests go on to the application.
     Missing,
     /// A directory asked for without its final `/`.
     Directory,
-}
-
-/// What the client has already.
-#[derive(Default)]
-pub struct Conditions {
-    none_match: Option<String>,
-    modified_since: Option<String>,
-    range: Option<String>,
-    if_range: Option<String>,
-}
-
-impl Conditions {
-    pub fn read(head: &[u8]) -> Conditions {
-        let mut headers = [httparse::EMPTY_HEADER; super::http::HEADERS_MAX];
-        let mut request = httparse::Request::new(&mut headers);
-        let mut conditions = Conditions::default();
-        if request.parse(head).is_err() {
-            return conditions;
-        }
-        for header in request.headers {
-            let name = header.name;
-            let field = match name.len() {
-                13 if name.eq_ignore_ascii_case("if-none-match") => &mut conditions.none_match,
-                17 if name.eq_ignore_ascii_case("if-modified-since") => {
-                    &mut conditions.modified_since
-                }
-                5 if name.eq_ignore_ascii_case("range") => &mut conditions.range,
-                8 if name.eq_ignore_ascii_case("if-range") => &mut conditions.if_range,
-                _ => continue,
-            };
-            *field = std::str::from_utf8(header.value).ok().map(|value| value.trim().into());
-        }
-        conditions
-    }
-
-    fn is_unchanged(&self, found: &Found) -> bool {
-        match (&self.none_match, &self.modified_since) {
-            (Some(tags), _) => tags.split(',').any(|tag| {
-                let tag = tag.trim();
-                tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == found.etag
-            }),
-            // Clients send back what they were told.
-            (None, Some(since)) => *since == found.modified,
-            (None, None) => false,
-        }
-    }
-}
-
-pub struct Answer {
-    found: Arc<Found>,
-    conditions: Conditions,
-    redirect: bool,
 }
 
 /// None when no file answers and the application is asked.
@@ -135,21 +107,38 @@ pub async fn find(
     for (mount, path) in candidates {
         let directory = roots.release.join(&mount.directory);
         let asked = directory.join(path);
-        let asked = if path.is_empty() || path.ends_with('/') { asked.join(INDEX) } else { asked };
-        let mut found = files.open(asked, roots).await?;
-        let mut redirect = false;
-        if matches!(found.content, Content::Directory) {
-            redirect = true;
-        } else if matches!(found.content, Content::Missing)
+        let mut asked =
+            if path.is_empty() || path.ends_with('/') { asked.join(INDEX) } else { asked };
+        let mut plain = files.open(asked.clone(), roots).await?;
+        if matches!(plain.content, Content::Missing)
             && let Some(fallback) = &mount.fallback
         {
-            found = files.open(directory.join(fallback), roots).await?;
+            asked = directory.join(fallback);
+            plain = files.open(asked.clone(), roots).await?;
         }
-        if !matches!(found.content, Content::Missing) {
-            return Some(Answer { found, conditions, redirect });
+        if matches!(plain.content, Content::Missing) {
+            continue;
         }
+        let redirect = matches!(plain.content, Content::Directory);
+        let has = |coding| plain.codings.contains(&coding);
+        let coding = coding::choose(conditions.accepted.as_deref(), has);
+        let found = match coding {
+            Some(coding) => files.open(beside(&asked, coding), roots).await?,
+            None => plain.clone(),
+        };
+        // It may be gone since.
+        let is_file = matches!(found.content, Content::Small(_) | Content::Large(_));
+        let (found, coding) = if is_file { (found, coding) } else { (plain.clone(), None) };
+        return Some(Answer { found, plain, coding, conditions, redirect });
     }
     None
+}
+
+/// Where another form of a file lies.
+fn beside(path: &Path, coding: Coding) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(coding.suffix());
+    path.into()
 }
 
 impl Files {
@@ -190,14 +179,30 @@ impl Cache {
     fn put(&mut self, path: PathBuf, found: Arc<Found>) {
         let path = path.into_os_string();
         let cost = |path: &OsStr, found: &Found| {
-            let content = if let Content::Small(bytes) = &found.content { bytes.len() } else { 0 };
+            let content = match &found.content {
+                Content::Small(bytes) => bytes.len(),
+                Content::Large(_) => DESCRIPTOR_COST,
+                Content::Missing | Content::Directory => 0,
+            };
             content + path.len() + 256
         };
+        let now = Instant::now();
+        if self.swept_at.is_none_or(|at| now - at > SWEEP_INTERVAL) {
+            self.swept_at = Some(now);
+            let bytes = &mut self.bytes;
+            self.files.retain(|path, one| {
+                let keep = now.saturating_duration_since(one.read_at) < UNUSED_TIME_MAX;
+                if !keep {
+                    *bytes -= cost(path, &one.found);
+                }
+                keep
+            });
+        }
         if let Some(old) = self.files.remove(&path) {
             self.bytes -= cost(&path, &old.found);
         }
         self.bytes += cost(&path, &found);
-        let cached = Cached { found, read_at: Instant::now(), being_read: false };
+        let cached = Cached { found, read_at: now, being_read: false };
         self.files.insert(path, cached);
         while self.bytes > CACHE_BYTES_MAX {
             // Whatever comes first: what is asked for is read again at once.
@@ -208,16 +213,10 @@ impl Cache {
 }
 
 fn read(path: &Path, roots: &Roots) -> Found {
-    open(path, roots).unwrap_or_else(|| Found {
-        content: if path.is_dir() && is_inside(path, roots).is_some() {
-            Content::Directory
-        } else {
-            Content::Missing
-        },
-        size: 0,
-        content_type: "",
-        etag: String::new(),
-        modified: String::new(),
+    open(path, roots).unwrap_or_else(|| {
+        let is_directory = path.is_dir() && is_inside(path, roots).is_some();
+        let content = if is_directory { Content::Directory } else { Content::Missing };
+        Found { content, ..Found::missing() }
     })
 }
 
@@ -243,130 +242,26 @@ fn open(path: &Path, roots: &Roots) -> Option<Found> {
         file.take(SMALL_BYTES_MAX).read_to_end(&mut bytes).ok()?;
         Content::Small(bytes.into())
     } else {
-        Content::Large(real)
+        Content::Large(Arc::new(file))
     };
     let size = if let Content::Small(bytes) = &content { bytes.len() as u64 } else { size };
+    let name = path.to_string_lossy();
+    let (modified, changed_at) = conditions::modified(age);
+    let is_coded = coding::ALL.iter().any(|coding| name.ends_with(coding.suffix()));
+    let is_there = |coding: &Coding| {
+        let other = beside(path, *coding);
+        !is_coded && other.is_file() && is_inside(&other, roots).is_some()
+    };
     Some(Found {
         content,
         size,
-        content_type: content_type(&path.to_string_lossy()),
+        content_type: content_type(&name),
         etag: format!("\"{:x}-{size:x}\"", age.as_nanos()),
-        modified: OffsetDateTime::from(modified).format(HTTP_DATE).unwrap_or_default(),
+        modified,
+        changed_at,
+        lasts: is_fingerprinted(&name),
+        codings: coding::ALL.into_iter().filter(is_there).collect(),
     })
-}
-
-impl Answer {
-    /// The status, and how many bytes were sent if all were.
-    pub async fn send(
-        self,
-        files: &Arc<Files>,
-        client: &Wire,
-        head_only: bool,
-        keep_alive: bool,
-        out: &mut Vec<u8>,
-    ) -> (u16, Option<u64>) {
-        let found = &*self.found;
-        let whole = self.conditions.if_range.as_ref().is_none_or(|tag| *tag == found.etag);
-        let asked = self.conditions.range.as_deref().filter(|_| whole).map(str::as_bytes);
-        let (status, start, length) = match range(asked, found.size) {
-            _ if self.redirect => (308, 0, 0),
-            _ if self.conditions.is_unchanged(found) => (304, 0, 0),
-            Range::Whole => (200, 0, found.size),
-            Range::Part { start, length } => (206, start, length),
-            Range::Unsatisfiable => (416, 0, 0),
-        };
-        let target = if self.redirect { request_path(out) } else { String::new() };
-        write_head(out, found, status, start, length, keep_alive, target);
-        let body = if head_only { 0 } else { length };
-        let sent = match &found.content {
-            _ if body == 0 => write_all(client, out, WRITE_TIME_MAX).await.is_ok(),
-            Content::Small(bytes) => {
-                let start = usize::try_from(start).unwrap_or(usize::MAX).min(bytes.len());
-                let end = start.saturating_add(usize::try_from(body).unwrap_or(usize::MAX));
-                out.extend_from_slice(&bytes[start..end.min(bytes.len())]);
-                write_all(client, out, WRITE_TIME_MAX).await.is_ok()
-            }
-            Content::Large(path) => {
-                write_all(client, out, WRITE_TIME_MAX).await.is_ok()
-                    && send_large(files, client, path.clone(), start, body).await.is_some()
-            }
-            Content::Missing | Content::Directory => false,
-        };
-        (status, sent.then_some(body))
-    }
-}
-
-/// The path that was asked for, from the head as it was written for an instance.
-fn request_path(out: &[u8]) -> String {
-    let target = out.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
-    String::from_utf8_lossy(target.split(|byte| *byte == b'?').next().unwrap_or_default()).into()
-}
-
-fn write_head(
-    out: &mut Vec<u8>,
-    found: &Found,
-    status: u16,
-    start: u64,
-    length: u64,
-    keep_alive: bool,
-    target: String,
-) {
-    use std::io::Write;
-    let phrase = if status == 308 { "Permanent Redirect" } else { phrase(status) };
-    out.clear();
-    // Writing to memory cannot fail.
-    let _ = write!(out, "HTTP/1.1 {status} {phrase}\r\n");
-    if status == 308 {
-        // One `/` in front: `//host` would lead elsewhere.
-        let _ = write!(out, "Location: /{}/\r\n", target.trim_matches('/'));
-    } else {
-        let (etag, modified) = (&found.etag, &found.modified);
-        let _ =
-            write!(out, "ETag: {etag}\r\nLast-Modified: {modified}\r\nAccept-Ranges: bytes\r\n");
-    }
-    if matches!(status, 200 | 206) {
-        let _ = write!(out, "Content-Type: {}\r\n", found.content_type);
-    }
-    if status == 206 {
-        let last = start + length - 1;
-        let _ = write!(out, "Content-Range: bytes {start}-{last}/{}\r\n", found.size);
-    } else if status == 416 {
-        let _ = write!(out, "Content-Range: bytes */{}\r\n", found.size);
-    }
-    if status != 304 {
-        let _ = write!(out, "Content-Length: {length}\r\n");
-    }
-    let connection = if keep_alive { "keep-alive" } else { "close" };
-    let _ = write!(out, "Connection: {connection}\r\n\r\n");
-}
-
-async fn send_large(
-    files: &Arc<Files>,
-    client: &Wire,
-    path: PathBuf,
-    start: u64,
-    mut left: u64,
-) -> Option<()> {
-    let open = move || {
-        let mut file = File::open(path)?;
-        file.seek(SeekFrom::Start(start))?;
-        Ok::<_, std::io::Error>(file)
-    };
-    let mut file = files.blocking.spawn_blocking(open).await.ok()?.ok()?;
-    let mut piece = vec![0; PIECE_BYTES];
-    while left > 0 {
-        let want = usize::try_from(left).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-        let read = files.blocking.spawn_blocking(move || {
-            let count = file.read(&mut piece[..want]);
-            (file, piece, count)
-        });
-        let count;
-        (file, piece, count) = read.await.ok()?;
-        let count = count.ok().filter(|count| *count > 0)?;
-        write_all(client, &piece[..count], WRITE_TIME_MAX).await.ok()?;
-        left -= count as u64;
-    }
-    Some(())
 }
 
 #[cfg(test)]
@@ -374,13 +269,33 @@ mod tests {
     use super::*;
 
     fn found() -> Arc<Found> {
-        Arc::new(Found {
-            content: Content::Missing,
-            size: 0,
-            content_type: "",
-            etag: String::new(),
-            modified: String::new(),
-        })
+        Arc::new(Found::missing())
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_forgotten() {
+        let mut cache = Cache::default();
+        cache.put("a".into(), found());
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let large = Found { content: Content::Large(file.clone()), ..Found::missing() };
+        cache.put("b".into(), Arc::new(large));
+        assert_eq!((cache.files.len(), Arc::strong_count(&file)), (2, 2));
+        cache.files.values_mut().for_each(|one| one.read_at -= UNUSED_TIME_MAX);
+        cache.swept_at = None;
+        cache.put("c".into(), found());
+        assert_eq!((cache.files.len(), cache.bytes, Arc::strong_count(&file)), (1, 257, 1));
+    }
+
+    #[test]
+    fn descriptors_are_few() {
+        let mut cache = Cache::default();
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        for number in 0..1000 {
+            let content = Content::Large(file.clone());
+            let path = PathBuf::from(format!("{number}"));
+            cache.put(path, Arc::new(Found { content, ..Found::missing() }));
+        }
+        assert!((200..=256).contains(&(Arc::strong_count(&file) - 1)), "{}", cache.files.len());
     }
 
     #[test]

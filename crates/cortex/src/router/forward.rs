@@ -5,7 +5,9 @@ mod client;
 mod hedge;
 mod relay;
 mod reply;
+mod sending;
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,10 +22,6 @@ use super::choice::{Reaches, Wants};
 use super::connection::{After, Connection, WRITE_TIME_MAX, micros};
 use super::endpoint::{Endpoint, Permit, Reach};
 use super::far::{ask, dial, host};
-use super::http::HEAD_BYTES_MAX;
-use super::http::body::Body;
-use super::http::request::RequestHead;
-use super::http::response::{self, Asked, ResponseHead};
 use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::queue::{NoPermit, Queue};
@@ -31,17 +29,20 @@ use super::stream::{self, fill, write_all};
 use super::table::Application;
 use super::wire::Wire;
 use crate::metrics::{ApplicationRef, Record};
+use router::http::HEAD_BYTES_MAX;
+use router::http::body::{BadChunks, Body};
+use router::http::request::RequestHead;
+use router::http::response::{self, Asked, ResponseHead};
 
 /// Loopback connects at once, or its backlog is full.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
-/// Until the first byte of an answer; a report may take its time.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
-/// Between two pieces of a body, either way; server-sent events are rarely quieter.
-const BODY_IDLE_MAX: Duration = Duration::from_secs(300);
+/// Interim answers before the one that counts; more are a mistake or an attack.
+const INTERIMS_MAX: u32 = 64;
 /// Lost instances are back on other nodes within five seconds; nobody need wait much longer.
 const UNREACHABLE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How soon somebody who waits hears that it is in vain.
 const VAIN_CHECK: Duration = Duration::from_millis(500);
+const BAD_BODY: Page = pages::bad_request(400, "The body of the request is malformed.");
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// All that one request needs.
@@ -54,14 +55,26 @@ pub struct Exchange<'a> {
     /// The head as an instance gets it, without its last line.
     pub out: &'a mut Vec<u8>,
     pub started: Instant,
+    pub client_end: Cell<ClientEnd>,
+}
+
+/// Of what a client sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientEnd {
+    #[default]
+    Open,
+    /// It will send no more, and reads on.
+    Half,
+    /// It broke off. Said once by the socket, which then looks half closed.
+    Both,
 }
 
 /// Why an attempt ended without an answer.
 enum Failed {
     /// The client is gone.
     ClientGone,
-    /// The client's body is malformed.
-    BadBody,
+    /// The client's body is malformed, or too large.
+    BadBody(Page),
     Instance(Progress, &'static str),
     TimedOut,
     /// The instances of that node have no room.
@@ -85,8 +98,12 @@ pub async fn forward(mut exchange: Exchange<'_>) -> Option<After> {
     let mut body = exchange.head.body;
     exchange.buffer.consume(exchange.head.length);
     let head_length = exchange.out.len();
-    let Ok(early) = body.accept(exchange.buffer.filled()) else {
-        return exchange.bad_body().await;
+    let early = match body.accept(exchange.buffer.filled()) {
+        Ok(_) if body.content() > exchange.application.limits.body_bytes_max => {
+            return exchange.bad_body(pages::BODY_TOO_LARGE, &mut counts).await;
+        }
+        Ok(early) => early,
+        Err(BadChunks) => return exchange.bad_body(BAD_BODY, &mut counts).await,
     };
     let mut sent = thread.pool.scratch();
     let result = exchange.attempts(&mut body, early, head_length, &mut sent, &mut counts).await;
@@ -127,7 +144,14 @@ impl Exchange<'_> {
                 self.out.extend_from_slice(b"Connection: Upgrade\r\n");
             }
             self.out.extend_from_slice(b"\r\n");
-            self.out.extend_from_slice(&self.buffer.filled()[..early]);
+            let begun = &self.buffer.filled()[..early];
+            if self.is_transparent() {
+                self.out.extend_from_slice(begun);
+            } else {
+                let mut anew = self.head.body;
+                // It was well-formed when it was measured.
+                anew.reframe(begun, self.out).ok();
+            }
             let mut left = *body;
             let failed =
                 match self.attempt(permit, &mut endpoint, &mut left, early, sent, counts).await {
@@ -140,7 +164,7 @@ impl Exchange<'_> {
                     self.record(Some(&endpoint), counts);
                     return None;
                 }
-                Failed::BadBody => return self.bad_body().await,
+                Failed::BadBody(page) => return self.bad_body(page, counts).await,
                 Failed::Busy => {}
                 Failed::TimedOut => {
                     return self.fail(pages::ANSWER_TIMEOUT, Some(&endpoint), counts).await;
@@ -187,7 +211,10 @@ impl Exchange<'_> {
         let queue = self.application.queue.clone();
         let (reaches, limit) = match &self.connection.caller {
             Some(caller) => (Reaches::Near, caller.wait()),
-            None => (Reaches::Anywhere, queue.limits.time_max),
+            None => {
+                let limit = self.application.limits.queue.unwrap_or(queue.limits.time_max);
+                (Reaches::Anywhere, limit)
+            }
         };
         let wants = Wants { key: self.key(), ..Wants::anything(reaches) };
         if (first || self.started.elapsed() < limit)
@@ -206,7 +233,7 @@ impl Exchange<'_> {
             tokio::select! {
                 biased;
                 result = &mut waiting => break result,
-                gone = client_gone(&self.connection.stream, self.buffer) => if gone { return None },
+                gone = self.client_gone() => if gone { return None },
                 () = tokio::time::sleep(VAIN_CHECK) => {
                     if is_vain(&queue) && self.started.elapsed() >= UNREACHABLE_TIME_MAX {
                         return Some(Err(pages::UNREACHABLE));
@@ -250,7 +277,7 @@ impl Exchange<'_> {
         let mut asked = self.application.balance.learns().then(Instant::now);
         let write = write_all(&upstream, self.out, WRITE_TIME_MAX).await;
         // An instance may answer before it has read everything, so its answer is looked for first.
-        let write_failed = write.is_err();
+        let mut write_failed = write.is_err();
         let mut answer = None;
         if endpoint.site().is_some() {
             let (reply, rest) = Box::pin(self.reply(&upstream)).await?;
@@ -294,11 +321,13 @@ impl Exchange<'_> {
             asked = asked.map(|_| second.asked);
         }
         let mut answer = answer.unwrap_or_else(|| thread.pool.buffer());
+        let mut interims = 0;
         let head = loop {
             if !body.is_done() && !write_failed && answer.filled().is_empty() {
-                self.send_body(&upstream, body, counts).await?;
+                write_failed = !self.send_body(&upstream, body, counts).await?;
             }
-            match self.answer_head(&upstream, &mut answer, body, progress, out).await {
+            let passed = &mut interims;
+            match self.answer_head(&upstream, &mut answer, body, progress, passed, out).await {
                 // An interim one: now the client may go on with its body.
                 Ok(None) => {}
                 Ok(Some(head)) => break Ok(head),
@@ -329,7 +358,8 @@ impl Exchange<'_> {
         let clean = self.relay(&upstream, answer, head, out, counts).await?;
         // What a transparent router passed on of either side, the other one heard, too.
         let closed = self.is_transparent() && !(self.head.keep_alive && head.keep_alive);
-        if head.keep_alive && clean && finished && !endpoint.closes() && !closed {
+        let reusable = head.keep_alive && clean && finished && !self.head.has_odd_body();
+        if reusable && !endpoint.closes() && !closed {
             thread.pool.keep(endpoint, upstream);
         } else {
             drop(upstream);
@@ -345,40 +375,6 @@ impl Exchange<'_> {
         self.connection.admit(&self.application).map_err(|_| Failed::ClientGone)
     }
 
-    /// Until the body is sent or an answer has begun.
-    async fn send_body(
-        &mut self,
-        upstream: &Wire,
-        body: &mut Body,
-        counts: &mut Counts,
-    ) -> Result<(), Failed> {
-        while !body.is_done() {
-            if self.buffer.filled().is_empty() {
-                let client = &self.connection.stream;
-                tokio::select! {
-                    biased;
-                    filled = fill(client, self.buffer, BODY_IDLE_MAX) => match filled {
-                        Ok(0) | Err(_) => return Err(Failed::ClientGone),
-                        Ok(_) => {}
-                    },
-                    _ = upstream.readable() => {
-                        if upstream.peek().is_none_or(|count| count > 0) { return Ok(()) }
-                        continue;
-                    }
-                }
-            }
-            let taken = body.accept(self.buffer.filled()).map_err(|_| Failed::BadBody)?;
-            counts.bytes_in += taken as u64;
-            let write = write_all(upstream, &self.buffer.filled()[..taken], BODY_IDLE_MAX).await;
-            self.buffer.consume(taken);
-            if write.is_err() {
-                // There may be an answer that says why.
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
     fn is_transparent(&self) -> bool {
         self.connection.thread.shared.transparent
     }
@@ -391,12 +387,14 @@ impl Exchange<'_> {
         answer: &mut Buffer,
         body: &Body,
         progress: Progress,
+        interims: &mut u32,
         out: &mut Vec<u8>,
     ) -> Result<Option<ResponseHead>, Failed> {
-        let deadline = tokio::time::Instant::now() + ANSWER_TIME_MAX;
+        let deadline = tokio::time::Instant::now() + self.application.limits.answer;
+        let asked = Asked { of_router: upstream.far().is_some(), ..self.asked() };
         loop {
             if !answer.filled().is_empty() {
-                let parsed = response::parse(answer.filled(), self.asked(), out)
+                let parsed = response::parse(answer.filled(), asked, out)
                     .map_err(|_| Failed::Instance(Progress::Answering, "no valid answer"))?;
                 match parsed {
                     Some(head) if head.status == 101 && !self.head.upgrade => {
@@ -406,7 +404,11 @@ impl Exchange<'_> {
                         answer.consume(head.length);
                         return Ok(Some(head));
                     }
+                    Some(_) if *interims == INTERIMS_MAX => {
+                        return Err(Failed::Instance(Progress::Answering, "no end of interims"));
+                    }
                     Some(head) => {
+                        *interims += 1;
                         answer.consume(head.length);
                         if (head.status != 100 || self.is_transparent()) && self.head.modern {
                             self.admit()?;
@@ -434,7 +436,7 @@ impl Exchange<'_> {
             let filled = tokio::select! {
                 biased;
                 filled = fill(upstream, answer, left) => filled,
-                gone = client_gone(&self.connection.stream, self.buffer), if watch => {
+                gone = self.client_gone(), if watch => {
                     if gone { return Err(Failed::ClientGone) }
                     continue;
                 }
@@ -458,6 +460,7 @@ impl Exchange<'_> {
             modern: self.head.modern,
             keep_alive: self.head.keep_alive && self.connection.goes_on(),
             transparent: self.is_transparent(),
+            of_router: false,
         }
     }
 
@@ -475,8 +478,9 @@ impl Exchange<'_> {
         self.connection.page(page, self.out, head_only, false).await
     }
 
-    async fn bad_body(&mut self) -> Option<After> {
-        let page = pages::bad_request(400, "The body of the request is malformed.");
+    async fn bad_body(&mut self, page: Page, counts: &mut Counts) -> Option<After> {
+        counts.status = page.status;
+        self.record(None, counts);
         self.admit().ok()?;
         self.connection.page(page, self.out, false, false).await
     }
@@ -518,23 +522,4 @@ async fn connect(shared: &Shared, endpoint: &Endpoint) -> io::Result<Wire> {
     let upstream = stream::within(CONNECT_TIME_MAX, TcpStream::connect(address)).await?;
     upstream.set_nodelay(true)?;
     Ok(upstream.into())
-}
-
-/// Resolves when the client sent more (false) or is gone (true). A client that closes its half
-/// is taken to be gone, as others do.
-async fn client_gone(client: &Wire, buffer: &mut Buffer) -> bool {
-    loop {
-        if buffer.is_full() {
-            std::future::pending::<()>().await;
-        }
-        match client.read_now(buffer) {
-            Ok(count) => return count == 0,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if client.readable().await.is_err() {
-                    return true;
-                }
-            }
-            Err(_) => return true,
-        }
-    }
 }

@@ -74,7 +74,17 @@ pub const PLAIN_ON_TLS: Page = Page {
     text: "This port speaks HTTPS. Write https:// instead of http:// in front of the address.",
 };
 
-pub fn bad_request(status: u16, text: &'static str) -> Page {
+pub const BODY_TOO_LARGE: Page = Page {
+    status: 413,
+    reason: "body-too-large",
+    text: "The body of the request is larger than this application takes. Its owner can raise \
+           `body_size` in `cortex.toml`.",
+};
+/// To `OPTIONS` that were to go no further.
+pub const FOR_ROUTER: Page =
+    Page { status: 200, reason: "max-forwards", text: "The request was to go no further." };
+
+pub const fn bad_request(status: u16, text: &'static str) -> Page {
     Page { status, reason: "bad-request", text }
 }
 
@@ -83,11 +93,16 @@ pub fn phrase(status: u16) -> &'static str {
         200 => "OK",
         206 => "Partial Content",
         304 => "Not Modified",
+        308 => "Permanent Redirect",
         400 => "Bad Request",
         404 => "Not Found",
         405 => "Method Not Allowed",
         408 => "Request Timeout",
+        412 => "Precondition Failed",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
         416 => "Range Not Satisfiable",
+        417 => "Expectation Failed",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         502 => "Bad Gateway",

@@ -14,8 +14,9 @@ use router::book::Processes;
 use router::routes;
 
 use super::endpoint::Endpoint;
-use super::http::request::RequestHead;
+use super::limits::Limits;
 use super::queue::Queue;
+use router::http::request::RequestHead;
 
 /// So that with ten thousand applications a change copies forty of them.
 const SHARDS: usize = 256;
@@ -28,6 +29,7 @@ pub struct Application {
     pub statics: Vec<StaticMount>,
     /// Directories that static files may lie in: the serving release's, then the persistent one.
     pub roots: Option<Roots>,
+    pub limits: Limits,
     pub balance: &'static dyn Balance,
     /// What keeps requests together, for strategies that want to know.
     pub sticky: RequestKey,
@@ -193,6 +195,7 @@ mod tests {
                 processes: Processes::Expected,
                 statics: Vec::new(),
                 roots: None,
+                limits: Limits::default(),
                 balance: router::balance::default_strategy(),
                 sticky: RequestKey::Address,
                 fair: RequestKey::Address,

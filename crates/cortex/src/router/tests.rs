@@ -1,12 +1,16 @@
 //! Requests over real sockets against small back ends in the same process.
 
 mod balancing;
+mod corpus;
 mod fairness;
 mod far;
 mod faults;
+mod files;
 mod forwarding;
 mod h2;
 mod hedging;
+mod hostile;
+mod limits;
 mod returning;
 mod serving;
 mod tls;

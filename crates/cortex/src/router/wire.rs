@@ -199,7 +199,7 @@ async fn write_plain(stream: &TcpStream, mut bytes: &[u8], limit: Duration) -> R
     Ok(())
 }
 
-fn peek_plain(stream: &TcpStream) -> Option<usize> {
+pub fn peek_plain(stream: &TcpStream) -> Option<usize> {
     let mut space = [MaybeUninit::new(0)];
     let peeked = stream.try_io(Interest::READABLE, || SockRef::from(stream).peek(&mut space));
     match peeked {

@@ -23,7 +23,6 @@ use std::thread::JoinHandle;
 
 use anyhow::Context;
 use model::{NodeId, Timestamp};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{Semaphore, watch};
 
 use self::access::Access;
@@ -36,7 +35,7 @@ use self::tls::Certificate;
 use super::SharedStore;
 use super::bus::Bus;
 use crate::driver::Clock;
-use crate::shared_port::Listeners;
+use crate::shared_port::{Listeners, allow_descriptors};
 
 /// The port of the face on loopback.
 pub const PORT_DEFAULT: u16 = 8206;
@@ -44,7 +43,6 @@ pub const PORT_DEFAULT: u16 = 8206;
 const DESCRIPTORS_RESERVED: u64 = 64;
 /// And of what the system allows, one in so many.
 const DESCRIPTORS_RESERVED_SHARE: u64 = 16;
-const DESCRIPTORS_MAX: u64 = 65_536;
 /// Each connection has some kilobytes.
 const CONNECTIONS_MAX: u64 = 50_000;
 /// One for so many cores: committing takes about as much as talking to clients, and on two cores
@@ -227,13 +225,7 @@ async fn serve(
 
 /// How many connections the descriptors suffice for, once all of them may be used.
 fn connections_max() -> usize {
-    let limit = getrlimit(Resource::Nofile);
-    // What this process starts inherits the limit, and some programs count up to it.
-    let wanted = limit.maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
-    if limit.current.is_some_and(|current| current < wanted) {
-        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).ok();
-    }
-    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let allowed = allow_descriptors();
     let reserved = DESCRIPTORS_RESERVED + allowed / DESCRIPTORS_RESERVED_SHARE;
     allowed.saturating_sub(reserved).clamp(1, CONNECTIONS_MAX) as usize
 }

@@ -16,6 +16,7 @@ mod express;
 mod faults;
 mod go;
 mod hello;
+mod idle;
 mod installing;
 mod java;
 mod joining;

@@ -221,8 +221,12 @@ impl Node {
         String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned()
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the node is up").id()
+    }
+
     pub fn signal(&self, signal: Signal) {
-        kill(self.child.as_ref().expect("the node is up").id(), signal);
+        kill(self.pid(), signal);
     }
 
     pub fn kill_nine(&mut self) {

@@ -16,13 +16,13 @@ use tokio_rustls::rustls;
 use super::sealed::Sealed;
 use crate::router::connection::{After, Busy, Connection, WRITE_TIME_MAX};
 use crate::router::forward::{self, Exchange};
-use crate::router::http::request::RequestHead;
 use crate::router::pool::Buffer;
 use crate::router::serve::{Scope, Thread};
 use crate::router::stream::{close_gently, fill, within, write_all};
 use crate::router::table::Application;
 use crate::router::wire::Wire;
 use crate::store::peers::routers::RouterCall;
+use router::http::request::RequestHead;
 
 /// What stands before a request is sent together with it.
 const ASK_TIME_MAX: Duration = Duration::from_secs(20);
@@ -142,7 +142,9 @@ pub async fn serve(
     if application.endpoints.is_empty() || thread.is_stopping() {
         return absent(connection, &head, buffer).await;
     }
-    forward::forward(Exchange { connection, application, head, buffer, out, started }).await
+    let client_end = Cell::default();
+    forward::forward(Exchange { connection, application, head, buffer, out, started, client_end })
+        .await
 }
 
 async fn absent(connection: &Connection, head: &RequestHead, buffer: &mut Buffer) -> Option<After> {

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use router::{fair, request_key};
 
 use super::Exchange;
-use crate::router::http::body::Body;
 use crate::router::queue::Place;
+use router::http::body::Body;
 
 impl Exchange<'_> {
     /// None where the strategy wants none, or the request has none.

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use router::breaker::Failure;
 
-use super::{Exchange, client_gone, connect};
+use super::{Exchange, connect};
 use crate::router::connection::WRITE_TIME_MAX;
 use crate::router::endpoint::{Endpoint, Permit};
-use crate::router::http::body::Body;
 use crate::router::stream::write_all;
 use crate::router::wire::Wire;
+use router::http::body::Body;
 
 /// The second attempt, where that is the one to go on with.
 pub(super) struct Second {
@@ -42,7 +42,6 @@ impl Exchange<'_> {
             _ = upstream.readable() => return None,
             second = self.ask_another(first) => second?,
         };
-        let client = &self.connection.stream;
         loop {
             // Who reads on behind this learns that the client is gone.
             let watch = !self.buffer.is_full();
@@ -64,7 +63,7 @@ impl Exchange<'_> {
                         return None;
                     }
                 },
-                gone = client_gone(client, self.buffer), if watch => if gone { return None },
+                gone = self.client_gone(), if watch => if gone { return None },
             }
         }
     }

@@ -4,15 +4,15 @@ use std::io;
 
 use tokio::net::TcpStream;
 
-use super::{BODY_IDLE_MAX, Counts, Exchange, Failed};
+use super::{Counts, Exchange, Failed};
 use crate::router::connection::{After, WRITE_TIME_MAX};
 use crate::router::endpoint::Permit;
-use crate::router::http::body::Body;
-use crate::router::http::response::ResponseHead;
 use crate::router::pool::{BUFFER_BYTES, Buffer};
 use crate::router::stream::{self, write_all};
 use crate::router::tunnel;
 use crate::router::wire::Wire;
+use router::http::body::Body;
+use router::http::response::ResponseHead;
 
 /// A quick server and a quick client would keep the thread to themselves.
 const TURN_BYTES: usize = 1 << 20;
@@ -109,8 +109,8 @@ impl Exchange<'_> {
     ) -> Result<io::Result<()>, Failed> {
         tokio::select! {
             biased;
-            waited = stream::within(BODY_IDLE_MAX, readable) => Ok(waited),
-            () = client_left(&self.connection.stream) => Err(Failed::ClientGone),
+            waited = stream::within(self.application.limits.answer_idle, readable) => Ok(waited),
+            () = self.client_left() => Err(Failed::ClientGone),
         }
     }
 
@@ -236,17 +236,5 @@ impl Exchange<'_> {
             tunnel::run(&thread.pool, client, &upstream, permit).await;
         }
         Ok(After::Close)
-    }
-}
-
-/// Resolves when the client is gone, without reading what it may have sent.
-async fn client_left(client: &Wire) {
-    while client.readable().await.is_ok() {
-        match client.peek() {
-            Some(0) => {}
-            None => return,
-            // It asks for more already.
-            Some(_) => std::future::pending().await,
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use router::far::{REPLY_BYTES, Reply};
 use router::retry::Progress;
 
-use super::{ANSWER_TIME_MAX, Exchange, Failed, client_gone};
+use super::{Exchange, Failed};
 use crate::router::pool::Buffer;
 use crate::router::stream::fill;
 use crate::router::wire::Wire;
@@ -27,7 +27,7 @@ impl Exchange<'_> {
 
     async fn reply_into(&mut self, upstream: &Wire, answer: &mut Buffer) -> Result<Reply, Failed> {
         let none = |why| Failed::Instance(Progress::NoAnswer { body_consumed: false }, why);
-        let deadline = tokio::time::Instant::now() + ANSWER_TIME_MAX;
+        let deadline = tokio::time::Instant::now() + self.application.limits.answer;
         loop {
             let parsed = Reply::parse(answer.filled()).map_err(|_| none("its router misspoke"))?;
             if let Some(reply) = parsed {
@@ -38,7 +38,7 @@ impl Exchange<'_> {
             let filled = tokio::select! {
                 biased;
                 filled = fill(upstream, answer, left) => filled,
-                gone = client_gone(&self.connection.stream, self.buffer) => {
+                gone = self.client_gone() => {
                     if gone { return Err(Failed::ClientGone) }
                     continue;
                 }

@@ -7,7 +7,7 @@ use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 
 use super::head::is_of_connection;
-use crate::router::http::HEADERS_MAX;
+use router::http::HEADERS_MAX;
 
 /// The body's reader allows less.
 const TRAILER_BYTES_MAX: usize = 16 * 1024;

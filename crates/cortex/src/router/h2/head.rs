@@ -8,7 +8,7 @@ use hyper::header::{CONTENT_LENGTH, COOKIE, HOST, HeaderName, HeaderValue, TE};
 use hyper::http::{request, response};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 
-use crate::router::http::HEADERS_MAX;
+use router::http::HEADERS_MAX;
 
 /// How a body of HTTP/1.1 ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,11 +17,11 @@ use super::head::{self, Refused};
 use super::io::{Io, Watch};
 use super::stream::{Counted, Stream};
 use crate::router::connection::{Busy, Connection, WRITE_TIME_MAX};
-use crate::router::http::HEAD_BYTES_MAX;
 use crate::router::pool::Buffer;
 use crate::router::serve::{Scope, Thread};
 use crate::router::stream::fill;
 use crate::router::wire::Wire;
+use router::http::HEAD_BYTES_MAX;
 
 /// What a client that knows sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

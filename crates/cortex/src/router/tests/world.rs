@@ -12,6 +12,7 @@ use bytes::Bytes;
 use model::application::Settings;
 use model::key::Board;
 use model::release::{ProcessRecipe, StaticMount};
+use model::request::RequestLimits;
 use model::value::ContentHash;
 use model::{
     ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, Key, NodeId,
@@ -245,6 +246,11 @@ impl World {
         self.application_set(spec, statics, Settings::default());
     }
 
+    /// One whose requests are limited.
+    pub fn limited(&self, requests: RequestLimits) {
+        self.set(|settings| settings.requests = requests);
+    }
+
     /// One whose release has such settings.
     pub fn set(&self, change: impl FnOnce(&mut Settings)) {
         let mut settings = Settings::default();
@@ -402,7 +408,8 @@ impl Client {
                 while !line.ends_with(b"\r\n") {
                     line.push(self.0.read_u8().await?);
                 }
-                let size = std::str::from_utf8(&line).unwrap().trim();
+                let size = std::str::from_utf8(&line).unwrap();
+                let size = size.split(';').next().unwrap().trim();
                 let size = usize::from_str_radix(size, 16).unwrap();
                 let mut chunk = vec![0; size + 2];
                 self.0.read_exact(&mut chunk).await?;

@@ -11,7 +11,7 @@ use h2::{Reason, SendStream};
 use super::super::chunks::{Chunks, Step};
 use super::super::head::{self, Framing};
 use super::broken;
-use crate::router::http::HEAD_BYTES_MAX;
+use router::http::HEAD_BYTES_MAX;
 
 /// What the router adds to a head that was as long as it may be.
 const HEAD_ROOM: usize = 4 * 1024;

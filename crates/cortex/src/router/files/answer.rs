@@ -1,0 +1,133 @@
+//! The answer that a file makes: its head by the client's conditions, then its content.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use router::files::coding::Coding;
+use router::files::{Range, range};
+
+use super::conditions::{Conditions, Wanted};
+use super::large::Part;
+use super::{Content, Files, Found};
+use crate::router::connection::WRITE_TIME_MAX;
+use crate::router::pages::phrase;
+use crate::router::stream::write_all;
+use crate::router::wire::Wire;
+
+/// A year, after which RFC 9111 has nothing more to say.
+const FOR_EVER: &str = "public, max-age=31536000, immutable";
+/// Asked again each time, and answered with 304: so a new release is seen at once.
+const ASK_AGAIN: &str = "no-cache";
+
+pub struct Answer {
+    /// In the form that is sent.
+    pub(super) found: Arc<Found>,
+    /// The file as it is: says what kind it is.
+    pub(super) plain: Arc<Found>,
+    pub(super) coding: Option<Coding>,
+    pub(super) conditions: Conditions,
+    pub(super) redirect: bool,
+}
+
+struct Head {
+    status: u16,
+    start: u64,
+    length: u64,
+}
+
+impl Answer {
+    /// The status, and how many bytes were sent if all were.
+    pub async fn send(
+        self,
+        files: &Arc<Files>,
+        client: &Wire,
+        head_only: bool,
+        keep_alive: bool,
+        out: &mut Vec<u8>,
+    ) -> (u16, Option<u64>) {
+        let head = self.head();
+        let target = if self.redirect { request_path(out) } else { String::new() };
+        self.write_head(out, &head, keep_alive, &target);
+        let Head { status, start, length } = head;
+        let body = if head_only { 0 } else { length };
+        let sent = match &self.found.content {
+            _ if body == 0 => write_all(client, out, WRITE_TIME_MAX).await.is_ok(),
+            Content::Small(bytes) => {
+                let start = usize::try_from(start).unwrap_or(usize::MAX).min(bytes.len());
+                let end = start.saturating_add(usize::try_from(body).unwrap_or(usize::MAX));
+                out.extend_from_slice(&bytes[start..end.min(bytes.len())]);
+                write_all(client, out, WRITE_TIME_MAX).await.is_ok()
+            }
+            Content::Large(file) => {
+                let part = Part { file: file.clone(), start, length: body };
+                write_all(client, out, WRITE_TIME_MAX).await.is_ok()
+                    && Box::pin(part.send(files, client)).await.is_ok()
+            }
+            Content::Missing | Content::Directory => false,
+        };
+        (status, sent.then_some(body))
+    }
+
+    fn head(&self) -> Head {
+        let (status, start, length) = match self.conditions.wanted(&self.found) {
+            _ if self.redirect => (308, 0, 0),
+            Wanted::NotModified => (304, 0, 0),
+            Wanted::PreconditionFailed => (412, 0, 0),
+            Wanted::Content { ranged } => {
+                let asked = self.conditions.range().filter(|_| ranged);
+                match range(asked, self.found.size) {
+                    Range::Whole => (200, 0, self.found.size),
+                    Range::Part { start, length } => (206, start, length),
+                    Range::Unsatisfiable => (416, 0, 0),
+                }
+            }
+        };
+        Head { status, start, length }
+    }
+
+    fn write_head(&self, out: &mut Vec<u8>, head: &Head, keep_alive: bool, target: &str) {
+        let Head { status, start, length } = head;
+        let (found, plain) = (&*self.found, &*self.plain);
+        out.clear();
+        // Writing to memory cannot fail.
+        let _ = write!(out, "HTTP/1.1 {status} {}\r\n", phrase(*status));
+        if self.redirect {
+            // One `/` in front: `//host` would lead elsewhere.
+            let _ = write!(out, "Location: /{}/\r\n", target.trim_matches('/'));
+        } else {
+            let _ = write!(
+                out,
+                "ETag: {}\r\nLast-Modified: {}\r\nAccept-Ranges: bytes\r\nCache-Control: {}\r\n",
+                found.etag,
+                found.modified,
+                if plain.lasts { FOR_EVER } else { ASK_AGAIN }
+            );
+        }
+        if !plain.codings.is_empty() {
+            out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+        }
+        if matches!(status, 200 | 206) {
+            let _ = write!(out, "Content-Type: {}\r\n", plain.content_type);
+            if let Some(coding) = self.coding {
+                let _ = write!(out, "Content-Encoding: {}\r\n", coding.name());
+            }
+        }
+        if *status == 206 {
+            let last = start + length - 1;
+            let _ = write!(out, "Content-Range: bytes {start}-{last}/{}\r\n", found.size);
+        } else if *status == 416 {
+            let _ = write!(out, "Content-Range: bytes */{}\r\n", found.size);
+        }
+        if *status != 304 {
+            let _ = write!(out, "Content-Length: {length}\r\n");
+        }
+        let connection = if keep_alive { "keep-alive" } else { "close" };
+        let _ = write!(out, "Connection: {connection}\r\n\r\n");
+    }
+}
+
+/// The path that was asked for, from the head as it was written for an instance.
+fn request_path(out: &[u8]) -> String {
+    let target = out.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    String::from_utf8_lossy(target.split(|byte| *byte == b'?').next().unwrap_or_default()).into()
+}

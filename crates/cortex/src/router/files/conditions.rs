@@ -1,0 +1,162 @@
+//! What a client has already, and which part in which form it wants.
+
+use std::time::{Duration, SystemTime};
+
+use router::http::{HEADERS_ADDED_MAX, HEADERS_MAX};
+use time::format_description::FormatItem;
+use time::macros::format_description;
+use time::{OffsetDateTime, PrimitiveDateTime};
+
+use super::Found;
+
+const HTTP_DATE: &[FormatItem<'_>] = format_description!(
+    "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
+);
+
+#[derive(Default)]
+pub struct Conditions {
+    if_match: Option<String>,
+    unmodified_since: Option<String>,
+    none_match: Option<String>,
+    modified_since: Option<String>,
+    if_range: Option<String>,
+    range: Option<String>,
+    pub accepted: Option<String>,
+}
+
+/// What is to be sent, as RFC 9110, section 13.2.2, decides it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The file, or the range that was asked for.
+    Content {
+        ranged: bool,
+    },
+    NotModified,
+    PreconditionFailed,
+}
+
+impl Conditions {
+    pub fn read(head: &[u8]) -> Conditions {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX + HEADERS_ADDED_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        let mut conditions = Conditions::default();
+        if request.parse(head).is_err() {
+            return conditions;
+        }
+        for header in request.headers {
+            let name = header.name;
+            let is = |known: &str| name.eq_ignore_ascii_case(known);
+            let field = match name.len() {
+                5 if is("range") => &mut conditions.range,
+                8 if is("if-match") => &mut conditions.if_match,
+                8 if is("if-range") => &mut conditions.if_range,
+                13 if is("if-none-match") => &mut conditions.none_match,
+                15 if is("accept-encoding") => &mut conditions.accepted,
+                17 if is("if-modified-since") => &mut conditions.modified_since,
+                19 if is("if-unmodified-since") => &mut conditions.unmodified_since,
+                _ => continue,
+            };
+            let Ok(value) = std::str::from_utf8(header.value) else { continue };
+            match field {
+                // Lists may come in several fields.
+                Some(earlier) => *earlier = format!("{earlier},{value}"),
+                None => *field = Some(value.into()),
+            }
+        }
+        conditions
+    }
+
+    pub fn range(&self) -> Option<&[u8]> {
+        self.range.as_deref().map(str::as_bytes)
+    }
+
+    pub(super) fn wanted(&self, found: &Found) -> Wanted {
+        let failed = match (&self.if_match, &self.unmodified_since) {
+            // A weak tag never matches here.
+            (Some(tags), _) => !lists(tags, &found.etag),
+            (None, Some(since)) => date(since).is_some_and(|since| found.changed_at > since),
+            (None, None) => false,
+        };
+        if failed {
+            return Wanted::PreconditionFailed;
+        }
+        let unchanged = match (&self.none_match, &self.modified_since) {
+            (Some(tags), _) => lists(&tags.replace("W/", ""), &found.etag),
+            (None, Some(since)) => date(since).is_some_and(|since| found.changed_at <= since),
+            (None, None) => false,
+        };
+        if unchanged {
+            return Wanted::NotModified;
+        }
+        let same = self.if_range.as_ref().is_none_or(|same| {
+            // A date must be the very one, as nothing tells how strong it is.
+            *same == found.etag || *same == found.modified
+        });
+        Wanted::Content { ranged: same }
+    }
+}
+
+fn lists(tags: &str, etag: &str) -> bool {
+    tags.split(',').map(str::trim).any(|tag| tag == "*" || tag == etag)
+}
+
+/// Seconds since 1970. Other forms of dates are a quarter of a century out of use.
+fn date(text: &str) -> Option<i64> {
+    let read = PrimitiveDateTime::parse(text.trim(), HTTP_DATE).ok()?;
+    Some(read.assume_utc().unix_timestamp())
+}
+
+/// As text, and in seconds since 1970, as clients send it back.
+pub fn modified(since_epoch: Duration) -> (String, i64) {
+    let time = OffsetDateTime::from(SystemTime::UNIX_EPOCH + since_epoch);
+    (time.format(HTTP_DATE).unwrap_or_default(), time.unix_timestamp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Content;
+    use super::*;
+
+    fn wanted(fields: &str) -> Wanted {
+        let head = format!("GET / HTTP/1.1\r\n{fields}\r\n");
+        let (modified, changed_at) = modified(Duration::from_millis(1_700_000_000_500));
+        assert_eq!(modified, "Tue, 14 Nov 2023 22:13:20 GMT");
+        let found = Found { etag: "\"a-1\"".into(), modified, changed_at, ..Found::missing() };
+        assert!(matches!(found.content, Content::Missing));
+        Conditions::read(head.as_bytes()).wanted(&found)
+    }
+
+    #[test]
+    fn conditions_are_weighed_in_their_order() {
+        const ALL: Wanted = Wanted::Content { ranged: true };
+        const WHOLE: Wanted = Wanted::Content { ranged: false };
+        let (before, same, after) = (
+            "Tue, 14 Nov 2023 22:13:19 GMT",
+            "Tue, 14 Nov 2023 22:13:20 GMT",
+            "Wed, 15 Nov 2023 22:13:20 GMT",
+        );
+        for (fields, expected) in [
+            (String::new(), ALL),
+            ("If-None-Match: \"a-1\"\r\n".into(), Wanted::NotModified),
+            ("If-None-Match: \"b\", W/\"a-1\"\r\n".into(), Wanted::NotModified),
+            ("If-None-Match: \"b\"\r\nIf-None-Match: *\r\n".into(), Wanted::NotModified),
+            ("If-None-Match: \"b\"\r\n".into(), ALL),
+            (format!("If-Modified-Since: {same}\r\n"), Wanted::NotModified),
+            (format!("If-Modified-Since: {after}\r\n"), Wanted::NotModified),
+            (format!("If-Modified-Since: {before}\r\n"), ALL),
+            ("If-Modified-Since: yesterday\r\n".into(), ALL),
+            (format!("If-None-Match: \"b\"\r\nIf-Modified-Since: {same}\r\n"), ALL),
+            ("If-Match: \"a-1\"\r\n".into(), ALL),
+            ("If-Match: W/\"a-1\"\r\n".into(), Wanted::PreconditionFailed),
+            ("If-Match: \"b\"\r\nIf-None-Match: *\r\n".into(), Wanted::PreconditionFailed),
+            (format!("If-Unmodified-Since: {before}\r\n"), Wanted::PreconditionFailed),
+            (format!("If-Unmodified-Since: {same}\r\n"), ALL),
+            ("Range: bytes=0-1\r\nIf-Range: \"a-1\"\r\n".into(), ALL),
+            ("Range: bytes=0-1\r\nIf-Range: W/\"a-1\"\r\n".into(), WHOLE),
+            (format!("If-Range: {same}\r\n"), ALL),
+            (format!("If-Range: {after}\r\n"), WHOLE),
+        ] {
+            assert_eq!(wanted(&fields), expected, "{fields}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Large files on their way to a client: from the kernel's cache by `sendfile`, or piece by piece
+//! where the connection is sealed. The disk itself is read by the pool of other threads.
+
+use std::fs::File;
+use std::io::{Error, ErrorKind, IoSliceMut, Result};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use rustix::io::{ReadWriteFlags, preadv2};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use super::Files;
+use crate::router::connection::WRITE_TIME_MAX;
+use crate::router::stream::{within, write_all};
+use crate::router::wire::Wire;
+
+/// Others have their turn after each.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// A part of a file.
+pub struct Part {
+    pub file: Arc<File>,
+    pub start: u64,
+    pub length: u64,
+}
+
+impl Part {
+    /// An error where not all was sent.
+    pub async fn send(mut self, files: &Files, client: &Wire) -> Result<()> {
+        while self.length > 0 {
+            let count = match client {
+                Wire::Plain(stream) => self.send_plain(files, stream).await?,
+                _ => self.send_copy(files, client).await?,
+            };
+            if count == 0 {
+                // It became shorter than it was said to be.
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            self.start += count as u64;
+            self.length -= count as u64;
+        }
+        Ok(())
+    }
+
+    fn piece(&self) -> usize {
+        usize::try_from(self.length).unwrap_or(PIECE_BYTES).min(PIECE_BYTES)
+    }
+
+    async fn send_plain(&self, files: &Files, stream: &TcpStream) -> Result<usize> {
+        let piece = self.piece();
+        if !self.is_in_memory(piece) {
+            self.read(files).await?;
+        }
+        loop {
+            let mut offset = self.start;
+            let sent = stream.try_io(Interest::WRITABLE, || {
+                rustix::fs::sendfile(stream, &self.file, Some(&mut offset), piece)
+                    .map_err(Error::from)
+            });
+            match sent {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    within(WRITE_TIME_MAX, stream.writable()).await?;
+                }
+                Ok(count) if count == piece => {
+                    tokio::task::yield_now().await;
+                    return Ok(count);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// As far as two looks tell: the kernel reads ahead, so what lies between is rarely missing.
+    fn is_in_memory(&self, piece: usize) -> bool {
+        [self.start, self.start + piece as u64 - 1].into_iter().all(|at| {
+            let mut byte = [0];
+            preadv2(&self.file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT)
+                == Ok(1)
+        })
+    }
+
+    async fn send_copy(&self, files: &Files, client: &Wire) -> Result<usize> {
+        let piece = self.read(files).await?;
+        write_all(client, &piece, WRITE_TIME_MAX).await?;
+        Ok(piece.len())
+    }
+
+    async fn read(&self, files: &Files) -> Result<Vec<u8>> {
+        let (file, start, count) = (self.file.clone(), self.start, self.piece());
+        let read = files.blocking.spawn_blocking(move || {
+            let mut piece = vec![0; count];
+            let count = file.read_at(&mut piece, start)?;
+            piece.truncate(count);
+            Ok(piece)
+        });
+        read.await.map_err(Error::other)?
+    }
+}

@@ -1,0 +1,32 @@
+//! What requests of one application may take.
+
+use serde::{Deserialize, Serialize};
+
+/// None where the router's own limit holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestLimits {
+    /// A connection without a request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_ms: Option<u64>,
+    /// From the first byte of a head to its last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_ms: Option<u64>,
+    /// Between two pieces of the client's body.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_ms: Option<u64>,
+    /// Until an instance is free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_ms: Option<u64>,
+    /// Until an answer begins, and between two pieces of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_ms: Option<u64>,
+    /// Of the client's body.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_bytes_max: Option<u64>,
+}
+
+impl RequestLimits {
+    pub fn is_default(&self) -> bool {
+        *self == RequestLimits::default()
+    }
+}

@@ -1,0 +1,54 @@
+//! HTTP/1.1 as the router forwards it: heads are read, checked and rewritten, bodies are measured
+//! and passed on. What is not understood is refused. Knows bytes, no sockets; driven by the
+//! router's connections.
+
+pub mod body;
+pub mod request;
+pub mod response;
+mod syntax;
+
+/// Larger than any browser sends; a cookie jar gone wild is told so.
+pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Browsers send about 20, chains of proxies add some.
+pub const HEADERS_MAX: usize = 100;
+/// What routers add of their own on the way to the node that has the instance.
+pub const HEADERS_ADDED_MAX: usize = 10;
+/// The same, in bytes: a name of a host and a few short values.
+pub const HEAD_BYTES_ADDED_MAX: usize = 1024;
+
+/// Concerns one connection only and is never passed on, nor is what `Connection` names.
+fn is_hop_by_hop(name: &str) -> bool {
+    const NAMES: [&str; 8] = [
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "transfer-encoding",
+        "upgrade",
+        "te",
+        "http2-settings",
+        "proxy-authenticate",
+    ];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+fn lists(value: &[u8], token: &str) -> bool {
+    value
+        .split(|byte| *byte == b',')
+        .any(|one| one.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+}
+
+/// Whether a header called `Connection` lists this one. Content-Length frames the body and is never
+/// dropped, whatever that says.
+fn is_named(headers: &[httparse::Header<'_>], name: &str) -> bool {
+    !name.eq_ignore_ascii_case("content-length")
+        && headers
+            .iter()
+            .any(|one| one.name.eq_ignore_ascii_case("connection") && lists(one.value, name))
+}
+
+fn put_header(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}

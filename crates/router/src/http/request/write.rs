@@ -1,0 +1,222 @@
+//! The head of a request as an instance gets it: without what concerned the connection it came on,
+//! without what a client only pretends, and with who asks, and what for.
+
+use std::io::Write;
+
+use super::super::{is_hop_by_hop, is_named, put_header};
+use super::{Facts, Origin};
+use crate::http::body::Body;
+
+pub(super) struct Line<'a> {
+    pub method: &'a str,
+    pub target: &'a str,
+    pub host: &'a str,
+}
+
+/// What a proxy in front has said already.
+#[derive(Default)]
+struct Said {
+    proto: bool,
+    host: bool,
+}
+
+impl Line<'_> {
+    /// Except for the head's last line. True where the request is to go no further.
+    pub fn write(
+        &self,
+        headers: &[httparse::Header<'_>],
+        facts: &Facts<'_>,
+        origin: &Origin,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        out.clear();
+        for part in [self.method, " ", self.target, " HTTP/1.1\r\n"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        put_header(out, "Host", self.host.as_bytes());
+        // What comes from this machine may be a proxy of the user's own, in front of Cortex.
+        let trusted = origin.peer.is_loopback();
+        let mut said = Said::default();
+        for header in headers {
+            let name = header.name;
+            if origin.is_router && is_of_first_router(name) {
+                put_header(out, name, header.value);
+                continue;
+            }
+            if is_hop_by_hop(name) || (facts.names_headers && is_named(headers, name)) {
+                continue;
+            }
+            if is_pretence(name) || (!trusted && !origin.is_router && is_for_proxies(name)) {
+                continue;
+            }
+            let repeated = match name.len() {
+                4 if name.eq_ignore_ascii_case("host") => true,
+                6 if name.eq_ignore_ascii_case("expect") => true,
+                // Trailers are not passed on.
+                7 if name.eq_ignore_ascii_case("trailer") => true,
+                12 if name.eq_ignore_ascii_case("x-request-id") => true,
+                12 if name.eq_ignore_ascii_case("max-forwards") => self.method == "OPTIONS",
+                15 if name.eq_ignore_ascii_case("x-forwarded-for") => true,
+                17 if name.eq_ignore_ascii_case("x-forwarded-proto") => {
+                    std::mem::replace(&mut said.proto, true)
+                }
+                16 if name.eq_ignore_ascii_case("x-forwarded-host") => {
+                    std::mem::replace(&mut said.host, true)
+                }
+                _ => false,
+            };
+            if !repeated {
+                put_header(out, name, header.value);
+            }
+        }
+        if !origin.is_router {
+            self.write_origin(headers, facts, origin, &said, out);
+        }
+        if matches!(facts.body, Body::Chunked(_)) {
+            out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+        }
+        if let Some(protocol) = facts.upgrade {
+            put_header(out, "Upgrade", protocol);
+        }
+        self.method == "OPTIONS" && write_max_forwards(facts, out)
+    }
+
+    /// Who asks, and what for.
+    fn write_origin(
+        &self,
+        headers: &[httparse::Header<'_>],
+        facts: &Facts<'_>,
+        origin: &Origin,
+        said: &Said,
+        out: &mut Vec<u8>,
+    ) {
+        out.extend_from_slice(b"X-Forwarded-For: ");
+        for header in headers.iter().filter(|one| one.name.eq_ignore_ascii_case("x-forwarded-for"))
+        {
+            out.extend_from_slice(header.value);
+            out.extend_from_slice(b", ");
+        }
+        // Writing to memory cannot fail.
+        let _ = write!(out, "{}\r\n", origin.peer);
+        if !said.proto {
+            let proto: &[u8] = if origin.is_secure { b"https" } else { b"http" };
+            put_header(out, "X-Forwarded-Proto", proto);
+        }
+        if !said.host {
+            put_header(out, "X-Forwarded-Host", self.host.as_bytes());
+        }
+        match facts.request_id {
+            Some(id) => put_header(out, "X-Request-Id", id),
+            None => {
+                let _ = write!(out, "X-Request-Id: {:016x}\r\n", origin.request_id);
+            }
+        }
+    }
+}
+
+/// RFC 9110, section 7.6.2: each one on the way counts down, and whoever reads 0 answers. True
+/// then.
+fn write_max_forwards(facts: &Facts<'_>, out: &mut Vec<u8>) -> bool {
+    let text = facts.max_forwards.and_then(|value| std::str::from_utf8(value).ok());
+    let Some(left) = text.and_then(|text| text.parse::<u32>().ok()) else { return false };
+    let _ = write!(out, "Max-Forwards: {}\r\n", left.saturating_sub(1));
+    left == 0
+}
+
+/// Said once, by the router that the client spoke to.
+fn is_of_first_router(name: &str) -> bool {
+    const NAMES: [&str; 4] =
+        ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-request-id"];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// Names that an application's server may take for others: in the environment of CGI and its heirs
+/// `_` and `-` are one, and `Proxy` becomes the variable `HTTP_PROXY`.
+fn is_pretence(name: &str) -> bool {
+    name.eq_ignore_ascii_case("proxy") || name.as_bytes().contains(&b'_')
+}
+
+/// Applications believe these, so a client must not say them; a proxy in front may.
+fn is_for_proxies(name: &str) -> bool {
+    let starts = |prefix: &str| {
+        name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    match name.as_bytes().first() {
+        Some(b'x' | b'X') => starts("x-forwarded-") || name.eq_ignore_ascii_case("x-real-ip"),
+        Some(b'f' | b'F') => name.eq_ignore_ascii_case("forwarded"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::super::parse;
+    use super::Origin;
+
+    fn written(peer: [u8; 4], head: &str) -> String {
+        let origin = Origin {
+            peer: IpAddr::from(peer),
+            request_id: 5,
+            is_router: false,
+            is_secure: true,
+            transparent: false,
+        };
+        let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n");
+        let mut out = Vec::new();
+        parse(text.as_bytes(), &origin, &mut out).unwrap().unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn only_a_proxy_in_front_says_where_a_request_is_from() {
+        let head = "Forwarded: for=1.2.3.4\r\nX-Forwarded-Port: 1\r\nX-Forwarded-Proto: gopher\r\n\
+            X-Forwarded-Host: evil\r\nX-Real-IP: 1.2.3.4\r\nX-Forwarded-Ssl: on\r\n";
+        let out = written([192, 0, 2, 7], head);
+        assert!(!out.contains("1.2.3.4") && !out.contains("evil") && !out.contains("Ssl"), "{out}");
+        assert!(out.contains("X-Forwarded-Proto: https\r\nX-Forwarded-Host: a\r\n"), "{out}");
+        let out = written([127, 0, 0, 1], head);
+        assert!(out.contains(head) && !out.contains("https"), "{out}");
+    }
+
+    #[test]
+    fn names_that_pass_for_others_are_dropped() {
+        let out = written([127, 0, 0, 1], "X_Forwarded_For: 1\r\nProxy: http://evil\r\nA: b\r\n");
+        assert!(!out.contains('_') && !out.contains("evil") && out.contains("A: b\r\n"), "{out}");
+    }
+
+    #[test]
+    fn what_is_kept_from_others_is_not_upgraded() {
+        for (head, passes) in [
+            ("Connection: Upgrade\r\nUpgrade: websocket\r\n", true),
+            ("Upgrade: websocket\r\n", false),
+            ("Connection: Upgrade\r\nUpgrade: h2c\r\n", false),
+            ("Connection: Upgrade\r\nUpgrade: websocket, h2c\r\n", false),
+            ("Connection: Upgrade\r\nUpgrade: a\r\nUpgrade: b\r\n", false),
+            ("Connection: Upgrade\r\nUpgrade: a\r\nContent-Length: 1\r\n", false),
+        ] {
+            assert_eq!(written([192, 0, 2, 7], head).contains("Upgrade"), passes, "{head}");
+        }
+    }
+
+    #[test]
+    fn forwards_are_counted_down() {
+        let origin = Origin {
+            peer: IpAddr::from([192, 0, 2, 7]),
+            request_id: 5,
+            is_router: false,
+            is_secure: false,
+            transparent: false,
+        };
+        for (count, left) in [("2", Some("1")), ("0", None), ("x", Some(""))] {
+            let text = format!("OPTIONS * HTTP/1.1\r\nHost: a\r\nMax-Forwards: {count}\r\n\r\n");
+            let mut out = Vec::new();
+            let head = parse(text.as_bytes(), &origin, &mut out).unwrap().unwrap();
+            assert_eq!(head.is_for_router, left.is_none());
+            let out = String::from_utf8(out).unwrap();
+            let line = format!("Max-Forwards: {}\r\n", left.unwrap_or_default());
+            assert_eq!(out.contains(&line), left.is_some_and(|left| !left.is_empty()), "{out}");
+        }
+    }
+}

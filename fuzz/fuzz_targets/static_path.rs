@@ -1,0 +1,44 @@
+//! Paths of static files: whatever a client asks for, the file lies below its mount; and what else
+//! is read from its request for a file.
+#![no_main]
+
+use std::path::{Component, Path};
+
+use libfuzzer_sys::fuzz_target;
+use model::release::StaticMount;
+use router::files::coding::{self, Coding};
+use router::files::fingerprint::is_fingerprinted;
+use router::files::{Range, content_type, range, resolve};
+
+fuzz_target!(|bytes: &[u8]| {
+    let mount = |prefix: &str| StaticMount {
+        prefix: prefix.into(),
+        directory: "public".into(),
+        fallback: None,
+    };
+    let mounts = [mount("/"), mount("/assets/"), mount("/assets/deep/")];
+    if let Some(found) = resolve(&mounts, bytes) {
+        let mut last = usize::MAX;
+        for (mount, path) in found {
+            assert!(mount.prefix.len() <= last, "the longest prefix comes first");
+            last = mount.prefix.len();
+            // Joining an absolute path would leave the directory.
+            let parts: Vec<_> = Path::new(&path).components().collect();
+            assert!(parts.iter().all(|part| matches!(part, Component::Normal(_))), "{path:?}");
+            assert!(!path.contains(['\\', '\0', '\n']) && !path.contains("//"), "{path:?}");
+            let hidden = path.split('/').any(|name| name.starts_with('.') && name != ".well-known");
+            assert!(!hidden, "{path:?}");
+            is_fingerprinted(&path);
+            assert!(!content_type(&path).is_empty());
+        }
+    }
+    for size in [0, 1, 1000, u64::MAX] {
+        if let Range::Part { start, length } = range(Some(bytes), size) {
+            assert!(length > 0 && start.checked_add(length).is_some_and(|end| end <= size));
+        }
+    }
+    let text = String::from_utf8_lossy(bytes);
+    assert_eq!(coding::choose(Some(&text), |_| false), None);
+    let chosen = coding::choose(Some(&text), |coding| coding == Coding::Gzip);
+    assert!(matches!(chosen, None | Some(Coding::Gzip)));
+});
