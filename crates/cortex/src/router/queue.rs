@@ -23,6 +23,8 @@ const QUEUE_LENGTH_MAX: usize = 1_000;
 const QUEUE_TIME_MAX: Duration = Duration::from_secs(30);
 /// An endpoint that was left alone is tried again by time, which wakes nobody.
 const RECHECK: Duration = Duration::from_millis(50);
+/// One look serves all who wait, so where many do, each looks less often.
+const LOOKS_PER_RECHECK: u32 = 32;
 /// Another thread may be quicker; then the line is the place to be.
 const ENTER_TRIES: usize = 4;
 /// So long a request waits for the endpoint that its key belongs to, if that is only busy.
@@ -162,7 +164,9 @@ impl Queue {
         let deadline = tokio::time::Instant::now() + limit;
         loop {
             self.advance();
-            let slice = deadline.min(tokio::time::Instant::now() + RECHECK);
+            let length = u32::try_from(self.length()).unwrap_or(u32::MAX);
+            let recheck = RECHECK * (1 + length / LOOKS_PER_RECHECK);
+            let slice = deadline.min(tokio::time::Instant::now() + recheck);
             match tokio::time::timeout_at(slice, &mut waiting.receiver).await {
                 Ok(Ok(outcome)) => return outcome,
                 // The application is gone, and with it the line.

@@ -94,28 +94,31 @@ async fn who_comes_back_returns_by_and_by_and_serves_all_where_it_is_alone() {
 }
 
 #[tokio::test]
-async fn a_new_instance_starts_slowly_beside_others() {
+async fn a_new_instance_starts_slowly_beside_others_and_at_once_alone() {
     let (old, new) = (Backend::named("old").await, Backend::named("new").await);
     let world = World::new();
+    world.set(|settings| settings.balance = "round-robin".into());
+    world.claim(1, None, &[(1, Ready, old.port)]);
+    routed(&world, 1).await;
     world.set(|settings| {
         settings.balance = "round-robin".into();
         // Longer than any test, so that the share stays a tenth.
         settings.slow_start_ms = Some(86_400_000);
     });
-    world.claim(1, None, &[(1, Ready, old.port)]);
-    let application = routed(&world, 1).await;
-    assert!(application.endpoints[0].share(now_ms(&world)) < ramp::WHOLE / 5);
-    assert_eq!(world.get("/").await.text(), "old", "alone, it serves all the same");
     world.claim(2, None, &[(1, Ready, new.port)]);
-    routed(&world, 2).await;
-    let mut counts = [0; 2];
-    let mut client = world.connect().await;
+    let application = routed(&world, 2).await;
+    assert_eq!(application.endpoints[0].share(now_ms(&world)), ramp::WHOLE);
+    assert!(application.endpoints[1].share(now_ms(&world)) < ramp::WHOLE / 5);
+    let (mut client, mut from_new) = (world.connect().await, 0);
     for _ in 0..200 {
         client.send("GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n").await;
-        counts[usize::from(client.reply().await.text() == "new")] += 1;
+        from_new += usize::from(client.reply().await.text() == "new");
     }
-    // Both are new, so they share; see the next for one of them alone.
-    assert!(counts.iter().all(|count| *count > 40), "{counts:?}");
+    assert!((1..40).contains(&from_new), "{from_new} of 200");
+    application.endpoints[0].drain();
+    for _ in 0..20 {
+        assert_eq!(world.get("/").await.text(), "new");
+    }
 }
 
 #[tokio::test]
