@@ -332,6 +332,7 @@ fn settings(manifest: &Manifest) -> Settings {
     settings.limits.build_time_ms = manifest.build_time_ms;
     settings.requests = manifest.requests;
     settings.rollout = manifest.rollout.unwrap_or_default();
+    settings.protocol = manifest.protocol.unwrap_or_default();
     if let Some(balance) = &manifest.balance {
         settings.balance.clone_from(balance);
     } else if manifest.sticky.is_some() {

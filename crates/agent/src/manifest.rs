@@ -9,7 +9,7 @@ mod veraconfig;
 
 use std::collections::BTreeMap;
 
-use model::application::{RequestKey, RolloutMode};
+use model::application::{InstanceProtocol, RequestKey, RolloutMode};
 use model::cron::CronRecipe;
 use model::release::StaticMount;
 use model::request::RequestLimits;
@@ -69,6 +69,7 @@ pub struct Manifest {
     pub requests: RequestLimits,
     pub rollout: Option<RolloutMode>,
     pub balance: Option<String>,
+    pub protocol: Option<InstanceProtocol>,
     pub sticky: Option<RequestKey>,
     pub fair: Option<RequestKey>,
     pub slow_start_ms: Option<u64>,

@@ -103,6 +103,22 @@ pub enum MovePhase {
     Failed,
 }
 
+/// How the router speaks to an instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InstanceProtocol {
+    #[default]
+    Http1,
+    /// HTTP/2 in clear text, as gRPC has it.
+    H2c,
+}
+
+impl InstanceProtocol {
+    fn is_default(&self) -> bool {
+        *self == InstanceProtocol::default()
+    }
+}
+
 /// How a release wants to be run: from its `cortex.toml` or the like, frozen with the release.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
@@ -116,6 +132,9 @@ pub struct Settings {
     pub rollout: RolloutMode,
     /// A name from `router::balance`.
     pub balance: String,
+    /// What its web instances speak.
+    #[serde(default, skip_serializing_if = "InstanceProtocol::is_default")]
+    pub protocol: InstanceProtocol,
     /// What keeps requests together on one instance, for strategies that do so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sticky: Option<RequestKey>,
@@ -149,6 +168,7 @@ impl Default for Settings {
             requests: RequestLimits::default(),
             rollout: RolloutMode::default(),
             balance: "least-loaded".into(),
+            protocol: InstanceProtocol::default(),
             sticky: None,
             fair: RequestKey::Address,
             slow_start_ms: None,

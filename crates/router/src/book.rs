@@ -5,7 +5,7 @@ pub mod far;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::application::Settings;
+use model::application::{InstanceProtocol, Settings};
 use model::key::{Prefix, TypedKey};
 use model::probe::{Health, Verdict};
 use model::record::{self, RecordError};
@@ -57,6 +57,7 @@ pub struct EndpointDescription {
     pub generation: Generation,
     pub port: u16,
     pub concurrency: Option<u32>,
+    pub protocol: InstanceProtocol,
     /// The checker has seen it well since this time.
     pub healthy_since_ms: Option<u64>,
 }
@@ -299,6 +300,8 @@ fn processes(records: &Records, spec: &ApplicationSpec, release: Option<&Release
 
 fn endpoints(records: &Records, serving: &ReleaseId) -> Vec<EndpointDescription> {
     let mut found = Vec::new();
+    let release = records.releases.get(serving);
+    let protocol = release.map(|release| release.settings.protocol).unwrap_or_default();
     for (instance, claim) in records.claims.iter().filter(|(id, _)| id.process.is_web()) {
         for one in &claim.incarnations {
             let verdict = records.verdicts.get(instance);
@@ -313,6 +316,7 @@ fn endpoints(records: &Records, serving: &ReleaseId) -> Vec<EndpointDescription>
                 generation: one.generation,
                 port,
                 concurrency: one.concurrency,
+                protocol,
                 healthy_since_ms: verdict
                     .filter(|verdict| verdict.health == Health::Healthy)
                     .map(|verdict| verdict.changed_at.0),

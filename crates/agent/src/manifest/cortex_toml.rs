@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use model::application::{RequestKey, RolloutMode};
+use model::application::{InstanceProtocol, RequestKey, RolloutMode};
 use model::release::StaticMount;
 use model::request::RequestLimits;
 use serde::Deserialize;
@@ -37,6 +37,7 @@ struct File {
     persist_shared: bool,
     rollout: Option<RolloutMode>,
     balance: Option<String>,
+    protocol: Option<InstanceProtocol>,
     sticky: Option<String>,
     fair: Option<String>,
     slow_start: Option<String>,
@@ -169,6 +170,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         requests: requests(file.requests)?,
         rollout: file.rollout,
         balance: file.balance,
+        protocol: file.protocol,
         sticky: request_key("sticky", file.sticky)?,
         fair: fair(file.fair)?,
         slow_start_ms: duration("slow_start", file.slow_start)?,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use model::application::InstanceProtocol;
 use model::{Generation, InstanceId};
 use router::balance::{Balance, Candidate};
 use router::book::EndpointDescription;
@@ -28,6 +29,7 @@ pub struct Endpoint {
     pub generation: Generation,
     pub reach: Reach,
     pub concurrency: u32,
+    pub protocol: InstanceProtocol,
     /// Of its slot: the same on every node and after every restart.
     pub identity: u64,
     slow_start: SlowStart,
@@ -79,6 +81,8 @@ impl Endpoint {
             generation: 0,
             reach: Reach::Far(site),
             concurrency: far.concurrency.unwrap_or(u32::MAX).max(1),
+            // To its router.
+            protocol: InstanceProtocol::Http1,
             identity: hash::bytes(far.node.as_str().as_bytes()),
             slow_start: SlowStart::default(),
             word: AtomicU64::new(0),
@@ -150,6 +154,7 @@ impl Endpoint {
             generation: description.generation,
             reach: Reach::Near(SocketAddr::from((Ipv4Addr::LOCALHOST, description.port))),
             concurrency: description.concurrency.unwrap_or(u32::MAX).max(1),
+            protocol: description.protocol,
             identity: hash::mix(u64::from(description.instance.slot)),
             slow_start,
             word: AtomicU64::new(0),
@@ -171,6 +176,7 @@ impl Endpoint {
             generation: 0,
             reach: Reach::Near(address),
             concurrency: concurrency.unwrap_or(u32::MAX).max(1),
+            protocol: InstanceProtocol::Http1,
             identity: hash::bytes(address.to_string().as_bytes()),
             slow_start: SlowStart::default(),
             word: AtomicU64::new(0),

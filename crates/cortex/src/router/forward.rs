@@ -12,12 +12,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use model::application::InstanceProtocol;
 use router::breaker::{Failure, pause_ms};
 use router::far::Outcome;
 use router::retry::{Progress, may_retry};
 use tokio::net::TcpStream;
 
-use super::Shared;
 use super::choice::{Reaches, Wants};
 use super::connection::{After, Connection, WRITE_TIME_MAX, micros};
 use super::endpoint::{Endpoint, Permit, Reach};
@@ -25,6 +25,7 @@ use super::far::{ask, dial, host};
 use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::queue::{NoPermit, Queue};
+use super::serve::Thread;
 use super::stream::{self, fill, write_all};
 use super::table::Application;
 use super::wire::Wire;
@@ -265,7 +266,7 @@ impl Exchange<'_> {
         };
         let mut upstream = match pooled {
             Some(upstream) => upstream,
-            None => connect(&thread.shared, endpoint)
+            None => connect(&thread, endpoint)
                 .await
                 .map_err(|_| Failed::Instance(Progress::NotConnected, "connection refused"))?,
         };
@@ -354,8 +355,12 @@ impl Exchange<'_> {
         if head.status == 101 {
             return self.upgrade(permit, upstream, answer, out, counts).await;
         }
+        let clean = if body.is_done() || write_failed || !upstream.is_duplex() {
+            self.relay(&upstream, answer, head, out, counts).await?
+        } else {
+            Box::pin(self.relay_both_ways(&upstream, answer, head, body, out, counts)).await?
+        };
         let finished = body.is_done() && !write_failed;
-        let clean = self.relay(&upstream, answer, head, out, counts).await?;
         // What a transparent router passed on of either side, the other one heard, too.
         let closed = self.is_transparent() && !(self.head.keep_alive && head.keep_alive);
         let reusable = head.keep_alive && clean && finished && !self.head.has_odd_body();
@@ -448,6 +453,10 @@ impl Exchange<'_> {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     return Err(Failed::TimedOut);
                 }
+                // It says that it has done nothing.
+                Err(error) if is_unread(&error, progress) => {
+                    return Err(Failed::Instance(Progress::NotConnected, "request refused"));
+                }
                 Err(_) if begun => return Err(Failed::Instance(Progress::Answering, "cut off")),
                 Err(_) => return Err(Failed::Instance(progress, "reset without an answer")),
             }
@@ -509,15 +518,24 @@ impl Exchange<'_> {
     }
 }
 
+/// Refused before anything was done with it, and all of it is still here.
+fn is_unread(error: &io::Error, progress: Progress) -> bool {
+    error.kind() == io::ErrorKind::ConnectionRefused
+        && matches!(progress, Progress::NoAnswer { body_consumed: false })
+}
+
 /// Nothing that answers runs it.
 fn is_vain(queue: &Queue) -> bool {
     queue.current.load().as_ref().is_some_and(|current| current.unreachable)
 }
 
-async fn connect(shared: &Shared, endpoint: &Endpoint) -> io::Result<Wire> {
-    let address = match &endpoint.reach {
-        Reach::Near(address) => *address,
-        Reach::Far(site) => return Box::pin(dial::connect(shared, &site.peer)).await,
+async fn connect(thread: &Thread, endpoint: &Arc<Endpoint>) -> io::Result<Wire> {
+    let address = match (&endpoint.reach, endpoint.protocol) {
+        (Reach::Near(address), InstanceProtocol::Http1) => *address,
+        (Reach::Near(address), InstanceProtocol::H2c) => {
+            return Box::pin(thread.pool.lines.open(endpoint, *address)).await;
+        }
+        (Reach::Far(site), _) => return Box::pin(dial::connect(&thread.shared, &site.peer)).await,
     };
     let upstream = stream::within(CONNECT_TIME_MAX, TcpStream::connect(address)).await?;
     upstream.set_nodelay(true)?;

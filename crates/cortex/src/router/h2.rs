@@ -2,6 +2,7 @@
 //! same way as any other, and so does one to an instance that speaks it. On that way a message is
 //! HTTP/1.1; what goes in and out of a stream is put into and taken out of frames here.
 
+pub mod call;
 mod chunks;
 mod guard;
 mod head;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::endpoint::Endpoint;
+use super::h2::call::Lines;
 use super::splice::Pipe;
 use super::wire::Wire;
 
@@ -86,6 +87,8 @@ pub struct Pool {
     pipes_used: Cell<usize>,
     write: RefCell<Vec<Vec<u8>>>,
     idle: RefCell<HashMap<u64, Vec<Idle>>>,
+    /// To instances that take many requests at once on each.
+    pub lines: Lines,
 }
 
 struct Idle {
@@ -178,7 +181,7 @@ impl Pool {
     }
 
     pub fn keep(&self, endpoint: &Arc<Endpoint>, stream: Wire) {
-        if !endpoint.keeps_connections() {
+        if !endpoint.keeps_connections() || matches!(stream, Wire::Stream(_)) {
             return;
         }
         let mut pool = self.idle.borrow_mut();
@@ -190,6 +193,7 @@ impl Pool {
 
     /// Lets go of connections that are old or lead to an instance that is on its way out.
     pub fn sweep(&self) {
+        self.lines.sweep();
         self.idle.borrow_mut().retain(|_, idle| {
             idle.retain(|one| {
                 one.since.elapsed() <= one.time_max() && one.endpoint.keeps_connections()

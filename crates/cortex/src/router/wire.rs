@@ -131,6 +131,12 @@ impl Wire {
         }
     }
 
+    /// Its messages go both ways at the same time: an answer may come piece by piece as the
+    /// request does.
+    pub fn is_duplex(&self) -> bool {
+        matches!(self, Wire::Stream(_))
+    }
+
     /// To be sent together with what is written next.
     pub fn put(&self, bytes: &[u8]) -> Result<()> {
         match self {

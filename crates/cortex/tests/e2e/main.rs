@@ -16,6 +16,7 @@ mod express;
 mod faults;
 mod go;
 mod hello;
+mod http2;
 mod idle;
 mod installing;
 mod java;

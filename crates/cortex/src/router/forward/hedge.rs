@@ -77,7 +77,7 @@ impl Exchange<'_> {
             return None;
         }
         let asked = Instant::now();
-        let Ok(upstream) = connect(&thread.shared, &permit.endpoint).await else {
+        let Ok(upstream) = connect(thread, &permit.endpoint).await else {
             let why = "connection refused";
             thread.failed(&self.application, &permit.endpoint, Failure::Refused, why);
             return None;

@@ -8,7 +8,7 @@ use super::{Counts, Exchange, Failed};
 use crate::router::connection::{After, WRITE_TIME_MAX};
 use crate::router::endpoint::Permit;
 use crate::router::pool::{BUFFER_BYTES, Buffer};
-use crate::router::stream::{self, write_all};
+use crate::router::stream::{self, fill, write_all};
 use crate::router::tunnel;
 use crate::router::wire::Wire;
 use router::http::body::Body;
@@ -30,6 +30,38 @@ impl Exchange<'_> {
         let thread = &self.connection.thread;
         let result = self.relay_with(upstream, &mut answer, head, out, counts).await;
         thread.pool.give_back(answer);
+        result
+    }
+
+    /// The same, while the rest of the request goes on: a conversation.
+    pub(super) async fn relay_both_ways(
+        &mut self,
+        upstream: &Wire,
+        answer: Buffer,
+        head: ResponseHead,
+        body: &mut Body,
+        out: &mut Vec<u8>,
+        counts: &mut Counts,
+    ) -> Result<bool, Failed> {
+        let thread = self.connection.thread.clone();
+        let mut rest = std::mem::replace(&mut *self.buffer, thread.pool.buffer());
+        let (limits, mut bytes_in) = (self.application.limits, 0);
+        let result = {
+            let client = &self.connection.stream;
+            let asking = pass_request(client, &mut rest, upstream, body, limits, &mut bytes_in);
+            let answering = self.relay(upstream, answer, head, out, counts);
+            tokio::pin!(asking, answering);
+            let mut asks = true;
+            loop {
+                tokio::select! {
+                    biased;
+                    result = &mut answering => break result,
+                    () = &mut asking, if asks => asks = false,
+                }
+            }
+        };
+        counts.bytes_in += bytes_in;
+        thread.pool.give_back(std::mem::replace(&mut *self.buffer, rest));
         result
     }
 
@@ -236,5 +268,34 @@ impl Exchange<'_> {
             tunnel::run(&thread.pool, client, &upstream, permit).await;
         }
         Ok(After::Close)
+    }
+}
+
+/// Until its end, or until one side wants no more of it: the answer's end says what became of it.
+async fn pass_request(
+    client: &Wire,
+    buffer: &mut Buffer,
+    upstream: &Wire,
+    body: &mut Body,
+    limits: RequestLimits,
+    bytes: &mut u64,
+) {
+    while !body.is_done() {
+        if buffer.filled().is_empty() {
+            match fill(client, buffer, limits.body).await {
+                Ok(1..) => {}
+                Ok(0) | Err(_) => return,
+            }
+        }
+        let Ok(taken) = body.accept(buffer.filled()) else { return };
+        if body.content() > limits.body_bytes_max {
+            return;
+        }
+        let sent = write_all(upstream, &buffer.filled()[..taken], limits.body).await;
+        buffer.consume(taken);
+        *bytes += taken as u64;
+        if sent.is_err() {
+            return;
+        }
     }
 }

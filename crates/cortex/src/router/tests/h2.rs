@@ -1,6 +1,7 @@
 //! Clients that speak HTTP/2 to the router, in front of instances that speak HTTP/1.1.
 
 mod hostile;
+mod instances;
 
 use std::future::poll_fn;
 use std::sync::Arc;
