@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use h2::client::{self, SendRequest};
 use tokio::net::TcpStream;
+use tokio::sync::Mutex;
 
 use super::stream::{Counted, Stream};
 use crate::router::endpoint::Endpoint;
@@ -40,6 +41,8 @@ type Active = Rc<Cell<usize>>;
 #[derive(Default)]
 pub struct Lines {
     lines: RefCell<HashMap<u64, Vec<Line>>>,
+    /// Held while a connection is made: whoever wants one meanwhile may use the same.
+    connecting: RefCell<HashMap<u64, Rc<Mutex<()>>>>,
 }
 
 /// One connection.
@@ -59,17 +62,29 @@ impl Line {
 impl Lines {
     /// A stream for one request.
     pub async fn open(&self, endpoint: &Arc<Endpoint>, address: SocketAddr) -> Result<Wire> {
+        if let Some(stream) = self.open_known(endpoint).await? {
+            return Ok(stream);
+        }
+        let turn = self.connecting.borrow_mut().entry(endpoint.pool_key()).or_default().clone();
+        let _turn = turn.lock().await;
+        if let Some(stream) = self.open_known(endpoint).await? {
+            return Ok(stream);
+        }
+        let (calls, active) = within(CONNECT_TIME_MAX, self.connect(endpoint, address)).await?;
+        open(calls, &active).await
+    }
+
+    async fn open_known(&self, endpoint: &Endpoint) -> Result<Option<Wire>> {
         while let Some((calls, active)) = self.least_busy(endpoint) {
             match open(calls, &active).await {
                 Err(error) if error.kind() != ErrorKind::TimedOut => {
                     // The instance has closed it.
                     self.forget(endpoint, &active);
                 }
-                result => return result,
+                result => return result.map(Some),
             }
         }
-        let (calls, active) = within(CONNECT_TIME_MAX, self.connect(endpoint, address)).await?;
-        open(calls, &active).await
+        Ok(None)
     }
 
     /// None where another connection is to be made.
@@ -124,6 +139,7 @@ impl Lines {
     /// Lets go of connections that are idle or lead to an instance that is on its way out. What is
     /// under way on them goes on.
     pub fn sweep(&self) {
+        self.connecting.borrow_mut().retain(|_, turn| Rc::strong_count(turn) > 1);
         self.lines.borrow_mut().retain(|_, lines| {
             lines.retain(|line| {
                 let idle = line.active.get() == 0 && line.used.get().elapsed() > IDLE_TIME_MAX;
