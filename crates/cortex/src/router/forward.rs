@@ -453,10 +453,6 @@ impl Exchange<'_> {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     return Err(Failed::TimedOut);
                 }
-                // It says that it has done nothing.
-                Err(error) if is_unread(&error, progress) => {
-                    return Err(Failed::Instance(Progress::NotConnected, "request refused"));
-                }
                 Err(_) if begun => return Err(Failed::Instance(Progress::Answering, "cut off")),
                 Err(_) => return Err(Failed::Instance(progress, "reset without an answer")),
             }
@@ -516,12 +512,6 @@ impl Exchange<'_> {
             total_us: micros(total),
         });
     }
-}
-
-/// Refused before anything was done with it, and all of it is still here.
-fn is_unread(error: &io::Error, progress: Progress) -> bool {
-    error.kind() == io::ErrorKind::ConnectionRefused
-        && matches!(progress, Progress::NoAnswer { body_consumed: false })
 }
 
 /// Nothing that answers runs it.

@@ -178,12 +178,6 @@ impl Stream {
     }
 }
 
-/// Which of these a client is told as an end, and which an instance as a refusal.
 fn broken(error: h2::Error) -> Error {
-    let kind = match error.reason() {
-        // Whoever is asked says that it has done nothing of it.
-        Some(Reason::REFUSED_STREAM) => ErrorKind::ConnectionRefused,
-        _ => ErrorKind::ConnectionReset,
-    };
-    Error::new(kind, error)
+    Error::new(ErrorKind::ConnectionReset, error)
 }

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use super::super::world::World;
 use super::{Calls, asking, in_time, piece, send, whole};
 
-/// One that says back what it gets, piece by piece, with trailers; `/refused` it refuses once.
+/// One that says back what it gets, piece by piece, with trailers.
 struct Instance {
     port: u16,
     connections: Arc<AtomicUsize>,
@@ -28,11 +28,8 @@ impl Drop for Instance {
 
 type Stream = (Request<h2::RecvStream>, server::SendResponse<Bytes>);
 
-async fn echo((request, mut answer): Stream, refused: Arc<AtomicUsize>) {
+async fn echo((request, mut answer): Stream) {
     let path = request.uri().path().to_owned();
-    if path == "/refused" && refused.fetch_add(1, Ordering::SeqCst) == 0 {
-        return answer.send_reset(h2::Reason::REFUSED_STREAM);
-    }
     let headers = request.headers();
     assert_eq!(headers["te"], "trailers");
     assert!(headers.contains_key("x-forwarded-for"), "{headers:?}");
@@ -65,17 +62,16 @@ impl Instance {
     async fn start() -> Instance {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (connections, refused) = (Arc::new(AtomicUsize::new(0)), Arc::default());
+        let connections = Arc::new(AtomicUsize::new(0));
         let counted = connections.clone();
         let task = tokio::spawn(async move {
             let mut tasks = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::SeqCst);
-                let refused = Arc::clone(&refused);
                 tasks.spawn(async move {
                     let Ok(mut connection) = server::handshake(stream).await else { return };
                     while let Some(Ok(stream)) = connection.accept().await {
-                        tokio::spawn(echo(stream, Arc::clone(&refused)));
+                        tokio::spawn(echo(stream));
                     }
                 });
             }
@@ -114,9 +110,6 @@ async fn streams_go_through_with_their_trailers_on_one_connection() {
     let only = whole(calls.begin(asking("POST", "/trailers-only"), true).0).await;
     assert_eq!((only.status, &only.headers["grpc-status"]), (200, &"7".parse().unwrap()));
     assert_eq!((only.body.len(), only.trailers), (0, None));
-    // It has done nothing, so even this is asked again.
-    let again = whole(calls.begin(asking("POST", "/refused"), true).0).await;
-    assert_eq!(again.status, 200);
     let (answer, mut body) = calls.begin(asking("POST", "/cut"), false);
     body.send_data("x".into(), true).unwrap();
     let cut = match in_time(answer).await {
