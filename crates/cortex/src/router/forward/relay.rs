@@ -7,6 +7,7 @@ use tokio::net::TcpStream;
 use super::{Counts, Exchange, Failed};
 use crate::router::connection::{After, WRITE_TIME_MAX};
 use crate::router::endpoint::Permit;
+use crate::router::limits::Limits;
 use crate::router::pool::{BUFFER_BYTES, Buffer};
 use crate::router::stream::{self, fill, write_all};
 use crate::router::tunnel;
@@ -277,7 +278,7 @@ async fn pass_request(
     buffer: &mut Buffer,
     upstream: &Wire,
     body: &mut Body,
-    limits: RequestLimits,
+    limits: Limits,
     bytes: &mut u64,
 ) {
     while !body.is_done() {

@@ -16,9 +16,9 @@ use tokio::sync::Mutex;
 
 use super::stream::{Counted, Stream};
 use crate::router::endpoint::Endpoint;
-use router::http::HEAD_BYTES_MAX;
 use crate::router::stream::within;
 use crate::router::wire::Wire;
+use router::http::HEAD_BYTES_MAX;
 
 /// Loopback connects at once, or its backlog is full.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
