@@ -44,7 +44,7 @@ async fn echo((request, mut answer): Stream) {
     let mut body = request.into_body();
     let mut sending = answer.send_response(Response::new(()), false).unwrap();
     while let Some(Ok(data)) = piece(&mut body).await {
-        if path == "/cut" {
+        if data == "cut" {
             return sending.send_reset(h2::Reason::INTERNAL_ERROR);
         }
         let mut data = data;
@@ -110,12 +110,12 @@ async fn streams_go_through_with_their_trailers_on_one_connection() {
     let only = whole(calls.begin(asking("POST", "/trailers-only"), true).0).await;
     assert_eq!((only.status, &only.headers["grpc-status"]), (200, &"7".parse().unwrap()));
     assert_eq!((only.body.len(), only.trailers), (0, None));
-    let (answer, mut body) = calls.begin(asking("POST", "/cut"), false);
-    body.send_data("x".into(), true).unwrap();
-    let cut = match in_time(answer).await {
-        Ok(answer) => in_time(answer.into_body().data()).await.unwrap().unwrap_err(),
-        Err(error) => error,
-    };
+    let (answer, mut body) = calls.begin(asking("POST", "/echo"), false);
+    body.send_data("begun".into(), false).unwrap();
+    let mut answer = in_time(answer).await.unwrap().into_body();
+    assert_eq!(in_time(answer.data()).await.unwrap().unwrap(), "begun");
+    body.send_data("cut".into(), false).unwrap();
+    let cut = in_time(answer.data()).await.unwrap().unwrap_err();
     assert!(cut.is_reset(), "{cut}");
 }
 
