@@ -2,6 +2,7 @@
 //! this machine's loopback: what a request costs in processor time, and what the client sees.
 
 mod contender;
+mod idle;
 mod load;
 mod report;
 mod standalone;
@@ -11,9 +12,11 @@ use std::path::Path;
 use clap::Args;
 
 use self::contender::{Contender, Site};
+use self::idle::Idle;
 use self::report::{Report, Round};
 use super::interrupted::Interrupted;
 use super::{process, temporary_directory};
+use crate::shared_port::allow_descriptors;
 
 pub use contender::version_of;
 pub use standalone::StandaloneArgs;
@@ -41,7 +44,8 @@ pub struct ProxyArgs {
     json: bool,
 }
 
-/// One row: what the client asks for.
+/// One row: what the clients ask for, and what is owed: requests per second of processor time,
+/// compared with the best peer's.
 #[derive(Debug)]
 pub struct Workload {
     pub name: &'static str,
@@ -50,36 +54,52 @@ pub struct Workload {
     pub keep_alive: bool,
     /// The contender itself has the file; no backend is asked.
     pub is_file: bool,
+    /// All of them busy.
+    pub connections: u32,
+    /// Beside them: they asked once.
+    pub idle: usize,
+    pub floor: f64,
+    pub aim: f64,
 }
 
-const WORKLOADS: [Workload; 4] = [
-    Workload {
-        name: "1 KiB, kept connections",
-        host: "proxy.localhost",
-        path: "/small",
-        keep_alive: true,
-        is_file: false,
-    },
+const SMALL: Workload = Workload {
+    name: "1 KiB, kept connections",
+    host: "proxy.localhost",
+    path: "/small",
+    keep_alive: true,
+    is_file: false,
+    connections: 64,
+    idle: 0,
+    floor: 1.1,
+    aim: 1.2,
+};
+
+const WORKLOADS: [Workload; 5] = [
+    SMALL,
     Workload {
         name: "1 KiB, new connection each",
-        host: "proxy.localhost",
-        path: "/small",
         keep_alive: false,
-        is_file: false,
+        floor: 1.0,
+        aim: 1.1,
+        ..SMALL
     },
+    Workload { name: "100 KB, kept connections", path: "/large", floor: 1.3, aim: 1.6, ..SMALL },
     Workload {
-        name: "100 KB, kept connections",
-        host: "proxy.localhost",
-        path: "/large",
-        keep_alive: true,
-        is_file: false,
+        name: "1 KiB, 512 busy, 1,000 idle",
+        connections: 512,
+        idle: 1_000,
+        floor: 1.25,
+        aim: 1.5,
+        ..SMALL
     },
     Workload {
         name: "6 KB file, kept connections",
         host: "files.localhost",
         path: "/file/page.txt",
-        keep_alive: true,
         is_file: true,
+        floor: 1.4,
+        aim: 1.7,
+        ..SMALL
     },
 ];
 
@@ -123,6 +143,8 @@ fn measure(
     interrupted: &Interrupted,
 ) -> anyhow::Result<Report> {
     let cores = Cores::assign()?;
+    // Those that are started inherit it.
+    allow_descriptors();
     if cores.contender.is_none() {
         eprintln!("There is one core only: contender, backend and client disturb each other.");
     }
@@ -161,6 +183,7 @@ fn one(
     workload: &Workload,
     seconds: u32,
 ) -> anyhow::Result<Round> {
+    let _idle = Idle::open(workload, contender.port)?;
     let before = contender.process.usage()?;
     let seen = load.run(workload, contender.port, seconds)?;
     let after = contender.process.usage()?;

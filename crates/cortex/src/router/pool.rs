@@ -28,7 +28,7 @@ const PIPES_KEPT: usize = 2;
 /// 4 MiB per thread.
 const BUFFERS_KEPT: usize = 256;
 /// What an instance or another node is asked for at once by one thread, with room for bursts.
-const IDLE_PER_ENDPOINT_MAX: usize = 64;
+const IDLE_PER_ENDPOINT_MAX: usize = 512;
 /// Shorter than most servers keep them, so that few are found closed.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(15);
 /// A request that must not be sent twice takes no connection that is about to be closed.

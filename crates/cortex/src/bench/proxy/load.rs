@@ -10,7 +10,6 @@ use super::Workload;
 use crate::bench::interrupted::Interrupted;
 use crate::bench::process::on_core;
 
-const CONNECTIONS: u32 = 64;
 /// `wrk` waits for the last answers.
 const OVERTIME_MAX: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
@@ -37,7 +36,7 @@ impl Load<'_> {
         let mut command = Command::new(&self.wrk);
         command
             .args(["--threads", "1", "--latency", "--timeout", "10s"])
-            .args(["--connections", &CONNECTIONS.to_string()])
+            .args(["--connections", &workload.connections.to_string()])
             .args(["--duration", &format!("{seconds}s")])
             .args(["--header", &format!("Host: {}", workload.host)]);
         if !workload.keep_alive {

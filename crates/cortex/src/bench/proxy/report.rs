@@ -26,6 +26,8 @@ struct Named {
 #[derive(Debug, Serialize)]
 struct Row {
     name: &'static str,
+    floor: f64,
+    aim: f64,
     cells: Vec<Cell>,
 }
 
@@ -75,6 +77,8 @@ impl Report {
     fn of(rounds: u32, seconds: u32, contenders: Vec<Named>) -> Report {
         let row = |workload: &Workload| Row {
             name: workload.name,
+            floor: workload.floor,
+            aim: workload.aim,
             cells: contenders
                 .iter()
                 .map(|one| Cell { contender: one.name, ..Cell::default() })
@@ -126,24 +130,38 @@ impl Report {
                     round.resident_kb as f64 / 1024.0,
                 )?;
             }
-            match row.ratio() {
-                Some((ratio, peer)) => {
-                    writeln!(out, "  CPU of cortex / best peer ({peer}): {ratio:.2}\n")?;
+            match row.times() {
+                Some((times, peer)) => {
+                    let Row { floor, aim, .. } = row;
+                    let word = reached(times, *floor, *aim);
+                    writeln!(
+                        out,
+                        "  cortex / best peer ({peer}), req/CPU-s: {times:.2} (floor {floor}, aim \
+                         {aim}): {word}\n"
+                    )?;
                 }
                 None => writeln!(out, "  no ratio: nothing valid to compare\n")?,
             }
         }
         writeln!(
             out,
-            "medians of {} interleaved rounds of {} s, 64 connections, one core each",
+            "medians of {} interleaved rounds of {} s, 64 connections where none are named, one core each",
             self.rounds, self.seconds
         )
     }
 }
 
+fn reached(times: f64, floor: f64, aim: f64) -> &'static str {
+    match times {
+        times if times >= aim => "aim reached",
+        times if times >= floor => "floor reached",
+        _ => "BELOW THE FLOOR",
+    }
+}
+
 impl Row {
-    /// Ours is the first. Below 1 it takes less than the best of the others.
-    fn ratio(&self) -> Option<(f64, &'static str)> {
+    /// Ours is the first. Above 1 it answers more than the best of the others in the same time.
+    fn times(&self) -> Option<(f64, &'static str)> {
         let (own, peers) = self.cells.split_first()?;
         let cost = |cell: &Cell| {
             let median = cell.median.filter(|_| cell.valid)?;
@@ -151,7 +169,7 @@ impl Row {
         };
         let best = peers.iter().filter_map(|peer| Some((cost(peer)?, peer.contender)));
         let (best, peer) = best.min_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some((cost(own)? / best, peer))
+        Some((best / cost(own)?, peer))
     }
 }
 
@@ -199,12 +217,14 @@ mod tests {
     fn the_ratio_is_of_medians_and_to_the_best_valid_peer() {
         let costs: [(&str, &[f64]); 3] =
             [("cortex", &[1.0, 9.0, 1.2]), ("nginx", &[1.0, 1.0, 1.0]), ("haproxy", &[2.4])];
-        let (ratio, peer) = report(&costs, 0).rows[0].ratio().unwrap();
-        assert_eq!((peer, (ratio * 100.0).round()), ("nginx", 120.0));
+        let (times, peer) = report(&costs, 0).rows[0].times().unwrap();
+        assert_eq!((peer, (times * 100.0).round()), ("nginx", 83.0));
         let failed = report(&costs, 1);
-        let (ratio, peer) = failed.rows[0].ratio().unwrap();
-        assert_eq!((peer, (ratio * 100.0).round()), ("haproxy", 50.0));
+        let (times, peer) = failed.rows[0].times().unwrap();
+        assert_eq!((peer, (times * 100.0).round()), ("haproxy", 200.0));
+        assert!(report(&costs, 0).table().contains("BELOW THE FLOOR"));
+        assert!(failed.table().contains("aim reached"));
         assert!(failed.table().contains("INVALID"));
-        assert_eq!(failed.rows[1].ratio(), None);
+        assert_eq!(failed.rows[1].times(), None);
     }
 }
