@@ -3,6 +3,7 @@
 //! of it. Owns the life of the transport; the store's machine decides what is said over it.
 
 pub mod adding;
+pub mod credential;
 pub mod dial;
 pub mod files;
 pub mod frame;

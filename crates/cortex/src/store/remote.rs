@@ -118,6 +118,7 @@ pub async fn open(
     let (running, keeping) = (shared.clone(), shared.clone());
     shared.spawn(supervise("remote", move || running.clone().run()));
     shared.spawn(async move { keeping.collect().await });
+    shared.spawn(shared.tls.credential.clone().keep());
     Ok(shared)
 }
 

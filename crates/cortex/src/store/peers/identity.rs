@@ -17,10 +17,12 @@ use rcgen::{
 };
 use serde::{Deserialize, Serialize};
 use store::sync::message::ClusterId;
+use time::OffsetDateTime;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::server::ParsedCertificate;
 
+use super::credential::LIFE;
 use crate::node::identity::private_directory;
 use crate::store::disk::sync_dir;
 
@@ -267,18 +269,20 @@ impl Authority {
         write_private(&certificate, self.certificate_pem.as_bytes())
     }
 
-    /// Good for as long as certificates can be: clocks may be wrong, and who belongs to the
-    /// cluster is decided by the roster.
+    /// Good since long ago, as clocks may be behind. Who belongs to the cluster is decided by the
+    /// roster.
     pub fn certify(
         &self,
         cluster: ClusterId,
         node: &NodeId,
         key: &KeyPair,
+        now: OffsetDateTime,
     ) -> anyhow::Result<NodeCertificate> {
         let issuer = Issuer::new(authority_params(cluster), &self.key);
         let mut params = CertificateParams::new(vec![name_of(cluster, node)])?;
         params.distinguished_name = named(format!("Cortex node {node}"));
         params.is_ca = IsCa::NoCa;
+        params.not_after = now + LIFE;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -330,7 +334,9 @@ mod tests {
         let again = Authority::load_or_make(&dir, founded.id()).unwrap();
         assert_eq!(again.certificate, authority.certificate);
         let key = node_key(&dir).unwrap();
-        let own = again.certify(founded.id(), &"n1".parse().unwrap(), &key).unwrap();
+        let own = again
+            .certify(founded.id(), &"n1".parse().unwrap(), &key, OffsetDateTime::now_utc())
+            .unwrap();
         assert_eq!(pin_of(&own.chain[0]).unwrap(), pin_of_key(&node_key(&dir).unwrap()));
         assert_ne!(pin_of(&own.chain[0]).unwrap(), pin_of(&own.chain[1]).unwrap());
         fs::write(dir.join("member.json"), "{").unwrap();

@@ -162,6 +162,7 @@ impl Net {
         let (alive, down) = (parts.alive, parts.down);
         net.clone().spawn(liveness::run(node, clock.now(), links, alive, heard, down));
         net.clone().spawn(dial::run(net.clone()));
+        net.clone().spawn(net.tls.credential.clone().keep());
         let accepting = net.clone();
         net.clone().spawn(async move {
             if let Err(error) = listen::run(accepting, listener).await {

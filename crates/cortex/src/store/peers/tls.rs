@@ -7,6 +7,7 @@ use anyhow::{Context, ensure};
 use model::NodeId;
 use rcgen::KeyPair;
 use store::sync::message::ClusterId;
+use time::OffsetDateTime;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
@@ -19,6 +20,7 @@ use tokio_rustls::rustls::{
     SignatureScheme,
 };
 
+use super::credential::Credential;
 use super::identity::{Authority, Pin, fingerprint, name_of, pin_of, pin_of_key};
 
 /// Replication, liveness, messages.
@@ -41,6 +43,7 @@ pub struct ClusterTls {
     pub cluster: ClusterId,
     /// Of this node.
     pub pin: Pin,
+    pub credential: Arc<Credential>,
     node_client: Arc<ClientConfig>,
     bulk_client: Arc<ClientConfig>,
     router_client: Arc<ClientConfig>,
@@ -62,7 +65,17 @@ impl ClusterTls {
         node: &NodeId,
         key: &KeyPair,
     ) -> anyhow::Result<ClusterTls> {
-        let own = authority.certify(cluster, node, key)?;
+        Self::new_at(authority, cluster, node, key, OffsetDateTime::now_utc())
+    }
+
+    pub fn new_at(
+        authority: &Authority,
+        cluster: ClusterId,
+        node: &NodeId,
+        key: &KeyPair,
+        now: OffsetDateTime,
+    ) -> anyhow::Result<ClusterTls> {
+        let credential = Credential::new(authority, cluster, node, key, now)?;
         let mut roots = RootCertStore::empty();
         roots.add(authority.certificate.clone())?;
         let roots = Arc::new(roots);
@@ -70,7 +83,7 @@ impl ClusterTls {
             let mut config = ClientConfig::builder_with_provider(provider())
                 .with_protocol_versions(&[&rustls::version::TLS13])?
                 .with_root_certificates(roots.clone())
-                .with_client_auth_cert(own.chain.clone(), own.key.clone_key())?;
+                .with_client_cert_resolver(credential.clone());
             config.alpn_protocols = vec![alpn.to_vec()];
             Ok(Arc::new(config))
         };
@@ -79,17 +92,18 @@ impl ClusterTls {
         let mut member_server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(own.chain.clone(), own.key.clone_key())?;
+            .with_cert_resolver(credential.clone());
         let spoken = [ALPN_NODE, ALPN_BULK, ALPN_ROUTER, ALPN_FILES, ALPN_STORE, ALPN_PROBE];
         member_server.alpn_protocols = spoken.map(<[u8]>::to_vec).into();
         let mut join_server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_no_client_auth()
-            .with_single_cert(own.chain.clone(), own.key.clone_key())?;
+            .with_cert_resolver(credential.clone());
         join_server.alpn_protocols = vec![ALPN_JOIN.to_vec()];
         Ok(ClusterTls {
             cluster,
             pin: pin_of_key(key),
+            credential: credential.clone(),
             node_client: client(ALPN_NODE)?,
             bulk_client: client(ALPN_BULK)?,
             router_client: client(ALPN_ROUTER)?,
@@ -248,7 +262,8 @@ mod tests {
         let (own, other): (NodeId, NodeId) = ("n1".parse().unwrap(), "n2".parse().unwrap());
         let keys = [(); 3].map(|()| KeyPair::generate().unwrap());
         let tls = ClusterTls::new(&authority, cluster, &own, &keys[0]).unwrap();
-        let shown = authority.certify(cluster, &other, &keys[1]).unwrap().chain;
+        let shown =
+            authority.certify(cluster, &other, &keys[1], OffsetDateTime::now_utc()).unwrap().chain;
         let check = |node, pin| tls.is_of(Some(&shown), node, pin).map_err(|e| e.to_string());
         assert_eq!(check(&other, Some(pin_of_key(&keys[1]))), Ok(()));
         // Of one that has not said its key, the name has to do.

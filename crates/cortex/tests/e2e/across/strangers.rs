@@ -40,7 +40,9 @@ fn config(victim: &Path, shown: Option<(&Path, &NodeId)>) -> Arc<ClientConfig> {
         Some((directory, node)) => {
             let (membership, authority) = authority(directory);
             let key = KeyPair::generate().expect("a key");
-            let own = authority.certify(membership.id(), node, &key).expect("a certificate");
+            let own = authority
+                .certify(membership.id(), node, &key, time::OffsetDateTime::now_utc())
+                .expect("a certificate");
             builder.with_client_auth_cert(own.chain, own.key).expect("with its key")
         }
     };

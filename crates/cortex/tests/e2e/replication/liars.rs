@@ -61,7 +61,9 @@ impl Liar {
         let node: NodeId = node.parse().expect("a node id");
         let cluster = membership.id();
         let key = KeyPair::generate().expect("a key");
-        let own = authority.certify(cluster, &node, &key).expect("a certificate");
+        let own = authority
+            .certify(cluster, &node, &key, time::OffsetDateTime::now_utc())
+            .expect("a certificate");
         let trusted = victim_membership(victim);
         let trusted = Authority::load_or_make(&victim.data().join("cluster"), trusted.id());
         let mut roots = RootCertStore::empty();
