@@ -34,7 +34,7 @@ use self::actor::Letter;
 use self::launcher::{Launcher, Purpose};
 use self::placing::Placing;
 use self::ports::Ports;
-use self::prepare::Preparer;
+use self::prepare::{Preparer, end_all};
 use self::registry::Registry;
 use crate::driver::Clock;
 use crate::faults::Faults;
@@ -51,10 +51,6 @@ const ACTOR_PAUSE_MIN: Duration = Duration::from_millis(100);
 const ACTOR_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// An actor that ran this long is taken to have started well: its next pause is short again.
 const ACTOR_RAN_WELL: Duration = Duration::from_secs(30);
-/// What was left running by a build that this node no longer waits for.
-const TASK_GRACE: Duration = Duration::from_secs(2);
-/// SIGKILL has come long before; only the kernel could hold them that long.
-const TASKS_END_MAX: Duration = Duration::from_secs(10);
 
 /// What all actors of a node share.
 pub struct AgentContext {
@@ -103,6 +99,7 @@ pub async fn run(
         }
         if *shutdown.borrow() && actors.are_gone() {
             context.scheduled.stop_all().await;
+            context.preparer.stop_all().await;
             return Ok(());
         }
         tokio::select! {
@@ -135,22 +132,12 @@ async fn adopt(context: &AgentContext) -> anyhow::Result<()> {
                 }
                 context.registry.launched(&IncarnationId { instance, generation }, held);
             }
-            Purpose::Task { .. } => tasks.push(end_task(held)),
+            Purpose::Task { .. } => tasks.push(held),
         }
     }
     // Before any actor runs: it would start the same step beside the old one.
-    let all = futures_util::future::join_all(tasks);
-    if tokio::time::timeout(TASKS_END_MAX, all).await.is_err() {
-        tracing::warn!("agent.tasks_left_running");
-    }
+    end_all(tasks).await;
     Ok(())
-}
-
-/// Whoever waited for it died with the earlier process; steps are safe to repeat.
-async fn end_task(held: Arc<dyn launcher::Held>) {
-    held.stop(TASK_GRACE).await.ok();
-    held.exit().wait_for(Option::is_some).await.ok();
-    held.forget().await.ok();
 }
 
 struct Actors {

@@ -7,6 +7,7 @@ mod caps;
 mod environment;
 mod persist;
 mod prune;
+mod running;
 mod steps;
 mod unpack;
 
@@ -28,6 +29,8 @@ use crate::store::values::suspect;
 use crate::store::{SharedStore, Value};
 
 pub use environment::shell_command;
+use running::Running;
+pub use running::end_all;
 
 /// Ends the name of the file beside a release's directory that says that it is built whole. Virtual
 /// environments hard-code their path, so a release is built where it will run; a mark that is set
@@ -52,6 +55,7 @@ pub struct Preparer {
     /// One at a time works on a release: an actor that starts again asks for what goes on already.
     turns: Mutex<BTreeMap<(ApplicationName, ReleaseId), Turn>>,
     secrets: Mutex<()>,
+    running: Running,
 }
 
 impl Preparer {
@@ -65,7 +69,13 @@ impl Preparer {
     ) -> Preparer {
         let builds = tokio::sync::Semaphore::new(BUILDS_AT_ONCE);
         let (turns, secrets) = (Mutex::default(), Mutex::new(()));
-        Preparer { layout, node, clock, store, launcher, path, builds, turns, secrets }
+        let running = Running::default();
+        Preparer { layout, node, clock, store, launcher, path, builds, turns, secrets, running }
+    }
+
+    /// Builds and release steps, for good: the node is being stopped.
+    pub async fn stop_all(&self) {
+        self.running.stop_all().await;
     }
 
     /// Unpacks and builds, unless that was done.

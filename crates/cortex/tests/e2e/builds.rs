@@ -135,3 +135,27 @@ fn one_that_eats_processors_leaves_some_to_those_who_serve() {
     callers.answered_more(ANSWERS);
     callers.finish_without_failure();
 }
+
+#[test]
+fn a_build_ends_with_the_node_that_is_stopped() {
+    let mut case = Case::serving();
+    let (built, project) = (case.node.path("begun"), case.node.path(NAME));
+    let waits = "import os, time\nnote()\nopen(BEGUN, \"w\").close()\ntime.sleep(600)\n";
+    case.spoil(&format!("BEGUN = {built:?}\n{waits}"), "");
+    let data = case.node.data();
+    let push = std::thread::spawn(move || {
+        let mut command = std::process::Command::new(crate::node::binary());
+        command.arg("--data-dir").arg(data).args(["push", "-a", NAME]).arg(project);
+        crate::node::run(command, "push")
+    });
+    wait_until("the build to begin", || built.exists());
+    case.node.down();
+    assert!(crate::machine::processes_below(&case.node.data()).is_empty());
+    push.join().expect("it ends").refused();
+    // What served before serves again.
+    case.node.up();
+    wait_for("an answer", STATE_DEADLINE, || {
+        let answer = case.site.try_get("/")?;
+        if answer.status == 200 { Ok(()) } else { Err(format!("{answer:?}")) }
+    });
+}

@@ -62,7 +62,7 @@ impl Preparer {
                 port: None,
                 cap: Some(caps::of_this_machine(limits)),
             };
-            self.launcher.launch(spec).await
+            self.running.launch(&*self.launcher, spec).await
         };
         let held = launch.await.map_err(failure("starting a step"))?;
         let mut exits = held.exit();
