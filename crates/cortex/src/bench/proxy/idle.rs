@@ -29,7 +29,9 @@ impl Idle {
 fn ask(workload: &Workload, port: u16) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(on_loopback(port))?;
     stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
-    write!(stream, "GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", workload.path, workload.host)?;
+    // In one piece: the kernel holds a second one back until the first is acknowledged.
+    let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", workload.path, workload.host);
+    stream.write_all(request.as_bytes())?;
     let mut answer = vec![0; ANSWER_BYTES_MAX];
     let mut count = 0;
     while whole(&answer[..count]).is_none() {
