@@ -103,7 +103,7 @@ impl Connection {
             let after = self.one(&mut buffer, &mut out, &mut limits).await;
             thread.pool.give_back_scratch(out);
             match after {
-                Some(After::KeepAlive) if self.goes_on() => {
+                Some(After::KeepAlive) if self.may_ask_again() => {
                     drop(busy);
                     if buffer.filled().is_empty() {
                         thread.pool.give_back(buffer);
@@ -131,6 +131,12 @@ impl Connection {
     /// they do.
     pub fn goes_on(&self) -> bool {
         !self.thread.is_stopping() || (self.thread.shared.transparent && self.thread.is_leaving())
+    }
+
+    /// A client that was told so: closing now would lose what it is about to ask. Its next answer
+    /// says that the connection ends, where the router leaves.
+    fn may_ask_again(&self) -> bool {
+        self.goes_on() || (self.caller.is_none() && self.thread.is_leaving())
     }
 
     /// A client, on a connection that carries nothing else yet.

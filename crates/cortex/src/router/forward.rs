@@ -371,7 +371,7 @@ impl Exchange<'_> {
         }
         self.record(Some(endpoint), counts);
         drop(permit);
-        let keeps = response::client_keeps_alive(head.body, self.asked()) && finished && !closed;
+        let keeps = head.client_keeps_alive && finished && !closed;
         Ok(if keeps { After::KeepAlive } else { After::close(&self.head, self.buffer) })
     }
 

@@ -10,6 +10,7 @@ mod forwarding;
 mod h2;
 mod hedging;
 mod hostile;
+mod leaving;
 mod limits;
 mod returning;
 mod serving;

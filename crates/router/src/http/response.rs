@@ -15,6 +15,8 @@ pub struct ResponseHead {
     pub body: Body,
     /// The instance keeps its connection open afterwards.
     pub keep_alive: bool,
+    /// What the client is told: that it may ask again on its connection.
+    pub client_keeps_alive: bool,
 }
 
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -76,7 +78,8 @@ pub fn parse(
     } else {
         write(out, status, &response, body, asked);
     }
-    Ok(Some(ResponseHead { length, status, body, keep_alive }))
+    let client_keeps_alive = client_keeps_alive(body, asked);
+    Ok(Some(ResponseHead { length, status, body, keep_alive, client_keeps_alive }))
 }
 
 fn is_upgrade(name: &str) -> bool {
@@ -127,7 +130,7 @@ fn framing(
 }
 
 /// Whether the client sees the body's end without the connection's end.
-pub fn client_keeps_alive(body: Body, asked: Asked) -> bool {
+fn client_keeps_alive(body: Body, asked: Asked) -> bool {
     asked.keep_alive
         && match body {
             Body::UntilClose => false,
