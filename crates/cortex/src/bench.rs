@@ -13,10 +13,13 @@ mod statistics;
 pub mod store;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use self::interrupted::Interrupted;
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -67,8 +70,34 @@ pub fn median(mut samples: Vec<f64>) -> f64 {
     }
 }
 
-pub fn temporary_directory() -> anyhow::Result<PathBuf> {
-    let directory = std::env::temp_dir().join(format!("cortex-bench-{}", std::process::id()));
+/// Measures in a directory of its own, below `place` or where temporary files are, which is gone
+/// afterwards. Who interrupts it is told so, and not what broke because everything had to stop.
+fn in_directory<R>(
+    place: Option<&Path>,
+    measure: impl FnOnce(&Path, &Interrupted) -> anyhow::Result<R>,
+) -> anyhow::Result<R> {
+    let interrupted = Interrupted::default();
+    interrupted.watch()?;
+    let directory = new_directory(place.unwrap_or(&std::env::temp_dir()))?;
+    let result = measure(&directory, &interrupted);
+    fs::remove_dir_all(&directory).ok();
+    interrupted.check().and(result)
+}
+
+fn print<R: Serialize>(
+    report: &R,
+    json: bool,
+    table: impl FnOnce(&R) -> String,
+) -> anyhow::Result<()> {
+    match json {
+        true => println!("{}", serde_json::to_string_pretty(report)?),
+        false => print!("{}", table(report)),
+    }
+    Ok(())
+}
+
+fn new_directory(place: &Path) -> anyhow::Result<PathBuf> {
+    let directory = place.join(format!("cortex-bench-{}", std::process::id()));
     fs::create_dir(&directory)
         .with_context(|| format!("{} cannot be made", directory.display()))?;
     Ok(directory)

@@ -18,8 +18,13 @@ const DESCRIPTORS_MAX: u64 = 65_536;
 
 /// Lets this process have as many connections as it may; returns how many descriptors that are.
 pub fn allow_descriptors() -> u64 {
+    allow_descriptors_up_to(DESCRIPTORS_MAX)
+}
+
+/// For one that starts no others. It goes on with what it is given.
+pub fn allow_descriptors_up_to(most: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
+    let wanted = limit.maximum.unwrap_or(most).min(most);
     if limit.current.is_some_and(|current| current < wanted) {
         setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).ok();
     }

@@ -15,7 +15,7 @@ use self::report::Report;
 use super::interrupted::Interrupted;
 use super::serial::front::{Fronts, HaproxyQueues};
 use super::serial::instances::{Instances, sleeping};
-use super::temporary_directory;
+use super::{in_directory, print};
 
 #[derive(Debug, Args)]
 pub struct FairnessArgs {
@@ -37,19 +37,8 @@ pub struct FairnessArgs {
 }
 
 pub fn run(args: &FairnessArgs) -> anyhow::Result<()> {
-    let interrupted = Interrupted::default();
-    interrupted.watch()?;
-    let directory = temporary_directory()?;
-    let result = measure(args, &directory, &interrupted);
-    std::fs::remove_dir_all(&directory).ok();
-    interrupted.check()?;
-    let report = result?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", report.table());
-    }
-    Ok(())
+    let report = in_directory(None, |directory, interrupted| measure(args, directory, interrupted))?;
+    print(&report, args.json, Report::table)
 }
 
 fn measure(

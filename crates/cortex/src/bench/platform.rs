@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use self::client::Load;
 use self::node::BenchNode;
-use super::{median, temporary_directory};
+use super::{median, new_directory};
 
 const EXAMPLE: &str = include_str!("../../../../examples/hello/app.py");
 const CLIENTS: usize = 4;
@@ -58,7 +58,7 @@ struct Kill {
 }
 
 pub fn run(args: &PlatformArgs) -> anyhow::Result<()> {
-    let directory = temporary_directory()?;
+    let directory = new_directory(&std::env::temp_dir())?;
     let result = measure(args, &directory);
     fs::remove_dir_all(&directory).ok();
     let figures = result?;

@@ -15,7 +15,7 @@ use self::contender::{Contender, Site};
 use self::idle::Idle;
 use self::report::{Report, Round};
 use super::interrupted::Interrupted;
-use super::{process, temporary_directory};
+use super::{in_directory, print, process};
 use crate::shared_port::allow_descriptors;
 
 pub use contender::version_of;
@@ -121,20 +121,8 @@ impl Cores {
 }
 
 pub fn run(args: &ProxyArgs) -> anyhow::Result<()> {
-    let interrupted = Interrupted::default();
-    interrupted.watch()?;
-    let directory = temporary_directory()?;
-    let result = measure(args, &directory, &interrupted);
-    std::fs::remove_dir_all(&directory).ok();
-    // What broke because everything was told to stop is no news.
-    interrupted.check()?;
-    let report = result?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", report.table());
-    }
-    Ok(())
+    let report = in_directory(None, |directory, interrupted| measure(args, directory, interrupted))?;
+    print(&report, args.json, Report::table)
 }
 
 fn measure(

@@ -21,7 +21,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::interrupted::Interrupted;
-use super::temporary_directory;
+use super::{in_directory, print};
 
 /// The thesis had four application managers, and a balancer that was not killed: the first.
 const AGENTS: [Option<&str>; 5] = [Some("store,router,checker"), None, None, None, None];
@@ -163,31 +163,15 @@ pub fn run(args: &ReliabilityArgs) -> anyhow::Result<()> {
     if plan.has(Part::Thesis) {
         ab::program()?;
     }
-    let interrupted = Interrupted::default();
-    interrupted.watch()?;
-    let directory = match &args.dir {
-        Some(dir) => {
-            let directory = dir.join(format!("cortex-bench-{}", std::process::id()));
-            std::fs::create_dir(&directory)
-                .with_context(|| format!("{} cannot be made", directory.display()))?;
-            directory
-        }
-        None => temporary_directory()?,
-    };
     eprintln!("seed {}", plan.seed);
     let (thesis, numbered, pair) = (None, None, None);
     let version = env!("CARGO_PKG_VERSION");
     let mut report = Report { seed: plan.seed, version, thesis, numbered, pair, incomplete: None };
-    let result = measure(&plan, &directory, &mut report, &interrupted);
-    std::fs::remove_dir_all(&directory).ok();
-    // What broke because everything was told to stop is no news.
-    let result = interrupted.check().and(result);
+    let result = in_directory(args.dir.as_deref(), |directory, interrupted| {
+        measure(&plan, directory, &mut report, interrupted)
+    });
     report.incomplete = result.as_ref().err().map(|error| format!("{error:#}"));
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", table::print(&report));
-    }
+    print(&report, args.json, table::print)?;
     result
 }
 

@@ -22,7 +22,7 @@ use super::interrupted::Interrupted;
 use super::proxy::{World, web};
 use super::serial::client::Client;
 use super::statistics::Latencies;
-use super::{process, temporary_directory};
+use super::{in_directory, print, process};
 use crate::driver::Clock;
 use crate::faults::Faults;
 use crate::layout::DataDirectory;
@@ -65,22 +65,14 @@ pub struct RoutesArgs {
 }
 
 pub fn run(args: &RoutesArgs) -> anyhow::Result<()> {
-    let interrupted = Interrupted::default();
-    interrupted.watch()?;
-    let directory = temporary_directory()?;
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(2).enable_all().build()?;
-    let result = runtime.block_on(measure(args, &directory, &interrupted));
-    runtime.shutdown_timeout(Duration::from_secs(5));
-    std::fs::remove_dir_all(&directory).ok();
-    interrupted.check()?;
-    let report = result?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", report.table());
-    }
-    Ok(())
+    let report = in_directory(None, |directory, interrupted| {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(2).enable_all().build()?;
+        let result = runtime.block_on(measure(args, directory, interrupted));
+        runtime.shutdown_timeout(Duration::from_secs(5));
+        result
+    })?;
+    print(&report, args.json, Report::table)
 }
 
 struct Site<'a> {

@@ -19,7 +19,7 @@ use self::front::{Fronts, HaproxyQueues};
 use self::instances::Instances;
 use self::report::Report;
 use super::interrupted::Interrupted;
-use super::temporary_directory;
+use super::{in_directory, print};
 
 #[derive(Debug, Args)]
 pub struct SerialArgs {
@@ -53,19 +53,8 @@ pub struct SerialArgs {
 }
 
 pub fn run(args: &SerialArgs) -> anyhow::Result<()> {
-    let interrupted = Interrupted::default();
-    interrupted.watch()?;
-    let directory = temporary_directory()?;
-    let result = measure(args, &directory, &interrupted);
-    std::fs::remove_dir_all(&directory).ok();
-    interrupted.check()?;
-    let report = result?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", report.table());
-    }
-    Ok(())
+    let report = in_directory(None, |directory, interrupted| measure(args, directory, interrupted))?;
+    print(&report, args.json, Report::table)
 }
 
 fn measure(

@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
-use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 
 use self::contender::{Contender, Kind};
 use self::report::{Report, Run};
 use super::interrupted::Interrupted;
 use super::process::own_cpu_seconds;
-use super::temporary_directory;
+use super::{in_directory, print};
+use crate::shared_port::allow_descriptors;
 
 const TURNS: u64 = 10_000;
 const TURNS_QUICK: u64 = 200;
@@ -157,49 +157,32 @@ fn or<T: Clone>(given: &[T], otherwise: &[T]) -> Vec<T> {
 pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     let plan = Plan::of(args);
     let clients = plan.workers.iter().chain(&descriptors::CLIENTS).max().context("no workers")?;
-    allow_descriptors(*clients as u64 + DESCRIPTORS_BESIDES)?;
-    let interrupted = Interrupted::default();
-    interrupted.watch()?;
-    let directory = match &args.dir {
-        Some(dir) => {
-            let directory = dir.join(format!("cortex-bench-{}", std::process::id()));
-            std::fs::create_dir(&directory)
-                .with_context(|| format!("{} cannot be made", directory.display()))?;
-            directory
-        }
-        None => temporary_directory()?,
-    };
-    let on_disk = report::is_disk(&directory)?;
+    ensure_descriptors(*clients as u64 + DESCRIPTORS_BESIDES)?;
+    let place = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let on_disk = report::is_disk(&place)?;
     if !on_disk {
-        eprintln!("{} is in memory: nothing is durable there; give --dir", directory.display());
+        eprintln!("{} is in memory: nothing is durable there; give --dir", place.display());
     }
     let mut report = Report::new(&plan, on_disk);
-    let result = measure(&plan, &directory, &mut report, &interrupted);
-    std::fs::remove_dir_all(&directory).ok();
-    // What broke because everything was told to stop is no news.
-    let result = interrupted.check().and(result);
+    let result = in_directory(Some(&place), |directory, interrupted| {
+        measure(&plan, directory, &mut report, interrupted)
+    });
     report.finish(result.as_ref().err());
     if report.has_figures() || result.is_ok() {
-        if args.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
-        } else {
-            print!("{}", table::print(&report));
-        }
+        print(&report, args.json, table::print)?;
     }
     result
 }
 
-/// Raised to what the administrator allows at most; servers that are started inherit it.
-fn allow_descriptors(needed: u64) -> anyhow::Result<()> {
-    let mut limit = getrlimit(Resource::Nofile);
+/// Servers that are started inherit them.
+fn ensure_descriptors(needed: u64) -> anyhow::Result<()> {
+    let allowed = allow_descriptors();
     ensure!(
-        limit.maximum.is_none_or(|maximum| maximum >= needed),
-        "only {} files may be open here, and so many workers need {needed}: raise `ulimit -n`, or \
-         give fewer --workers",
-        limit.maximum.unwrap_or(0)
+        allowed >= needed,
+        "only {allowed} files may be open here, and so many workers need {needed}: raise \
+         `ulimit -n`, or give fewer --workers"
     );
-    limit.current = limit.maximum;
-    Ok(setrlimit(Resource::Nofile, limit)?)
+    Ok(())
 }
 
 /// What was measured before an error is in the report.

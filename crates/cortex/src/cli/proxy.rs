@@ -23,6 +23,10 @@ use crate::proxy::back_ends::Wanted;
 use crate::proxy::health::Check;
 use crate::proxy::{Config, Mode};
 use crate::router::tls::CertificateFiles;
+use crate::shared_port::allow_descriptors_up_to;
+
+/// Twice all connections of two threads, and some: every connection takes two.
+const DESCRIPTORS_WANTED: u64 = 100_000;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -155,7 +159,7 @@ impl Serve {
         if config.control.is_none() {
             identity::private_socket_directory(&config.runtime)?;
         }
-        options::raise_descriptors();
+        allow_descriptors_up_to(DESCRIPTORS_WANTED);
         crate::proxy::run(&config, &table::Said)
     }
 

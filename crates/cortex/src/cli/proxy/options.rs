@@ -4,13 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A day: whoever wants longer wants no limit, and there is none.
 const SECONDS_MAX: f64 = 86_400.0;
 const SECONDS_MIN: f64 = 0.05;
-/// Twice all connections of two threads, and some.
-const DESCRIPTORS_WANTED: u64 = 100_000;
 
 /// A host and a port, or a port of this machine alone.
 pub fn to_address(text: &str, option: &str, any_port: bool) -> anyhow::Result<SocketAddr> {
@@ -42,16 +39,6 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
         return Err(format!("it takes {SECONDS_MIN} to {SECONDS_MAX} seconds"));
     }
     Ok(Duration::from_secs_f64(number))
-}
-
-/// Every connection takes two; the usual limit of a shell is 1,024.
-pub fn raise_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.unwrap_or(u64::MAX).min(DESCRIPTORS_WANTED);
-    if limit.current.is_some_and(|current| current < wanted) {
-        // It goes on with what it has.
-        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).ok();
-    }
 }
 
 #[cfg(test)]
