@@ -37,7 +37,8 @@ pub struct FairnessArgs {
 }
 
 pub fn run(args: &FairnessArgs) -> anyhow::Result<()> {
-    let report = in_directory(None, |directory, interrupted| measure(args, directory, interrupted))?;
+    let report =
+        in_directory(None, |directory, interrupted| measure(args, directory, interrupted))?;
     print(&report, args.json, Report::table)
 }
 

@@ -121,7 +121,8 @@ impl Cores {
 }
 
 pub fn run(args: &ProxyArgs) -> anyhow::Result<()> {
-    let report = in_directory(None, |directory, interrupted| measure(args, directory, interrupted))?;
+    let report =
+        in_directory(None, |directory, interrupted| measure(args, directory, interrupted))?;
     print(&report, args.json, Report::table)
 }
 

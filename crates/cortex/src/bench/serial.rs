@@ -53,7 +53,8 @@ pub struct SerialArgs {
 }
 
 pub fn run(args: &SerialArgs) -> anyhow::Result<()> {
-    let report = in_directory(None, |directory, interrupted| measure(args, directory, interrupted))?;
+    let report =
+        in_directory(None, |directory, interrupted| measure(args, directory, interrupted))?;
     print(&report, args.json, Report::table)
 }
 
