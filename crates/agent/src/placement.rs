@@ -152,6 +152,7 @@ impl Placement {
             }
             Event::Read => {
                 self.read = true;
+                self.nodes.values_mut().for_each(Node::was_there);
                 self.resume(now);
             }
             Event::Unfit(name) => drop(self.unfit.insert(name, now)),

@@ -105,6 +105,13 @@ impl Node {
         lives && !drained && self.view.capacity.is_some()
     }
 
+    /// It was a member before this node's process started.
+    pub fn was_there(&mut self) {
+        if self.view.capacity.is_some() {
+            self.took_first = Some(Timestamp(0));
+        }
+    }
+
     /// To be told before each decision.
     pub fn note_arrival(&mut self, now: Timestamp) {
         if self.took_first.is_none() && self.takes(now) {

@@ -350,6 +350,24 @@ fn what_came_just_before_a_node_is_shared_with_it_at_once() {
     assert_eq!(cluster.moves, moves, "it has come to rest");
 }
 
+/// Whoever starts anew, as for another binary, finds the others; they do not come to it.
+#[test]
+fn a_node_that_starts_anew_moves_nothing_for_it() {
+    let mut cluster = Cluster::new(&[("a", 16, 20), ("b", 16, 20)]);
+    cluster.set_view("b", NodeView { drained: true, ..view(16, 20) });
+    cluster.want("shop", 4, None);
+    cluster.run(3);
+    assert_eq!((cluster.on("a"), cluster.on("b")), (4, 0));
+    cluster.set_view("b", view(16, 20));
+    cluster.up("a");
+    let moves = cluster.moves;
+    cluster.run(60);
+    assert_eq!((cluster.on("a"), cluster.on("b"), cluster.moves), (4, 0, moves));
+    cluster.run(240);
+    cluster.check_exact();
+    assert_eq!((cluster.on("a"), cluster.on("b")), (2, 2), "in its own time");
+}
+
 #[test]
 fn a_node_that_was_removed_holds_nothing() {
     let mut cluster = Cluster::new(&[("a", 16, 20), ("b", 16, 20)]);

@@ -100,7 +100,13 @@ impl Two {
         let project = one.path(NAME);
         copy_of_example(NAME, &project);
         one.push(&project, NAME);
-        one.await_ready(NAME, "web", 4);
+        // What came before the other node could take anything moves there first.
+        let this = id(&one);
+        wait_for("both nodes to have two instances", STATE_DEADLINE, || {
+            let rows = one.await_ready(NAME, "web", 4);
+            let here = rows.iter().filter(|row| row.node == this).count();
+            if here == 2 { Ok(()) } else { Err(format!("{here} of 4 here")) }
+        });
         let mut nodes = Two { one, two, instances: Vec::new() };
         for node in [&nodes.one, &nodes.two] {
             wait_for("an answer of each node", STATE_DEADLINE, || match site(node).try_get("/") {
