@@ -61,6 +61,12 @@ impl Tls {
         Ok(Tls { config: Arc::new(config), named, files: files.into() })
     }
 
+    /// Sends no tickets of TLS 1.3, so that no session is resumed.
+    pub fn without_tickets(mut self) -> Tls {
+        Arc::make_mut(&mut self.config).send_tls13_tickets = 0;
+        self
+    }
+
     /// For `rustls::ServerConnection`: TLS 1.2 and 1.3, sessions resumed, `h2` before `http/1.1`.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.clone()

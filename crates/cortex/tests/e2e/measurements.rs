@@ -165,3 +165,22 @@ fn what_cannot_be_measured_is_refused_with_a_reason() {
     let nowhere = place.path().join("nowhere");
     run(bench_store(&nowhere, &[]), "a missing directory").refused().saying(&["nowhere"]);
 }
+
+#[test]
+fn proxies_are_measured_inside_tls_and_over_http_2() {
+    let place = tempfile::tempdir().unwrap();
+    let mut command = Command::new(binary());
+    command.args(["bench", "proxy", "--rounds", "1", "--seconds", "1", "--json"]);
+    command.args(["--only", "handshakes,HTTP/2"]).env("TMPDIR", place.path());
+    let outcome = run(command, "cortex bench proxy").succeeded();
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("it prints JSON");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.iter().map(|row| &row["over"]).collect::<Vec<_>>(), ["tls", "http2"]);
+    for cell in rows.iter().flat_map(|row| row["cells"].as_array().unwrap()) {
+        assert_eq!(cell["valid"], true, "{cell:#}");
+        assert!(cell["median"]["p99_ms"].as_f64().unwrap() > 0.0, "{cell:#}");
+        let alone = cell["requests_per_second_alone"].as_f64();
+        assert_eq!(alone.is_some(), cell["contender"] != "cortex", "{cell:#}");
+    }
+    assert_nothing_left(place.path());
+}

@@ -1,4 +1,4 @@
-//! Who is compared: how each is configured, started on a port of its own, and what it can do. The
+//! Who is compared: how each is configured, started on ports of its own, and what it can do. The
 //! backend behind all of them is started here too.
 
 use std::fs;
@@ -7,53 +7,178 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 
-use super::{FILE_BYTES, FILE_PATH, LARGE_BYTES, SMALL_BYTES, Workload};
+use super::{FILE_BYTES, FILE_PATH, LARGE_BYTES, Over, SMALL_BYTES, Workload};
 use crate::bench::interrupted::Interrupted;
 use crate::bench::process::{Process, find, free_port, on_loopback};
 
 const BACKEND_CONFIGURATION: &str = include_str!("backend.conf");
 const NGINX_CONFIGURATION: &str = include_str!("nginx.conf");
 const HAPROXY_CONFIGURATION: &str = include_str!("haproxy.conf");
+const HAPROXY_OPENSSL: &str = include_str!("openssl.conf");
+
+/// The same for all; `BOTH` is what HAProxy reads.
+const CERTIFICATE: &str = "certificate.pem";
+const KEY: &str = "key.pem";
+const BOTH: &str = "both.pem";
+
+/// Which executables; a peer may have been built from source.
+#[derive(Debug)]
+pub struct Programs {
+    cortex: PathBuf,
+    nginx: PathBuf,
+    haproxy: Option<PathBuf>,
+}
+
+impl Programs {
+    /// Those that are given, or else this one and the installed ones.
+    pub fn choose(
+        cortex: Option<PathBuf>,
+        nginx: Option<PathBuf>,
+        haproxy: Option<PathBuf>,
+    ) -> anyhow::Result<Programs> {
+        for given in [&cortex, &nginx, &haproxy].into_iter().flatten() {
+            anyhow::ensure!(given.is_file(), "{} is no file", given.display());
+        }
+        Ok(Programs {
+            cortex: cortex.map_or_else(std::env::current_exe, Ok)?,
+            nginx: nginx.map_or_else(|| required("nginx", "nginx"), Ok)?,
+            haproxy: haproxy.or_else(|| find("haproxy")),
+        })
+    }
+
+    /// The router first. Who is not installed is named and left out.
+    pub fn kinds(&self) -> Vec<Kind> {
+        if self.haproxy.is_none() {
+            eprintln!("HAProxy is not installed, it is left out; apt-get install haproxy");
+            return vec![Kind::Cortex, Kind::Nginx];
+        }
+        vec![Kind::Cortex, Kind::Nginx, Kind::Haproxy]
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Cortex,
+    Nginx,
+    Haproxy,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Cortex => "cortex",
+            Kind::Nginx => "nginx",
+            Kind::Haproxy => "haproxy",
+        }
+    }
+
+    pub fn can(self, workload: &Workload) -> bool {
+        self != Kind::Haproxy || !workload.is_file
+    }
+}
 
 /// What all are given.
-pub struct Site {
+pub struct Site<'a> {
+    pub core: Option<usize>,
+    pub interrupted: &'a Interrupted,
+    programs: &'a Programs,
     directory: PathBuf,
     files: PathBuf,
     backend: u16,
 }
 
+/// In clear and inside TLS.
+#[derive(Clone, Copy, Debug)]
+struct Ports {
+    plain: u16,
+    secure: u16,
+}
+
 pub struct Contender {
-    pub name: &'static str,
+    pub kind: Kind,
     pub version: String,
-    pub port: u16,
     pub process: Process,
-    serves_files: bool,
+    ports: Ports,
 }
 
 impl Contender {
-    pub fn can(&self, workload: &Workload) -> bool {
-        self.serves_files || !workload.is_file
+    pub fn port(&self, workload: &Workload) -> u16 {
+        match workload.over {
+            Over::Plain => self.ports.plain,
+            Over::Tls | Over::Http2 => self.ports.secure,
+        }
     }
 }
 
-impl Site {
-    pub fn prepare(directory: &Path) -> anyhow::Result<Site> {
+impl<'a> Site<'a> {
+    pub fn prepare(
+        directory: &Path,
+        programs: &'a Programs,
+        core: Option<usize>,
+        interrupted: &'a Interrupted,
+    ) -> anyhow::Result<Site<'a>> {
         let files = directory.join("files");
         let file = files.join(FILE_PATH);
         fs::create_dir_all(file.parent().context("the file's directory")?)?;
         fs::write(file, "x".repeat(FILE_BYTES))?;
         fs::write(files.join("large"), "x".repeat(LARGE_BYTES))?;
-        Ok(Site { directory: directory.into(), files, backend: free_port()? })
+        // ECDSA over P-256.
+        let made = rcgen::generate_simple_self_signed(vec!["proxy.localhost".to_owned()])?;
+        let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        fs::write(directory.join(BOTH), format!("{certificate}{key}"))?;
+        fs::write(directory.join(CERTIFICATE), certificate)?;
+        fs::write(directory.join(KEY), key)?;
+        let backend = free_port()?;
+        Ok(Site { core, interrupted, programs, directory: directory.into(), files, backend })
+    }
+
+    pub fn backend(&self, core: Option<usize>) -> anyhow::Result<Process> {
+        let nginx = find("nginx").unwrap_or_else(|| self.programs.nginx.clone());
+        let ports = Ports { plain: self.backend, secure: 0 };
+        let configuration = self.configure("backend.conf", BACKEND_CONFIGURATION, ports)?;
+        let mut command = self.nginx(&nginx, &configuration);
+        let mut process = Process::start("the backend", &mut command, core)?;
+        process.wait_for(on_loopback(self.backend), self.interrupted)?;
+        Ok(process)
+    }
+
+    pub fn start(&self, kind: Kind) -> anyhow::Result<Contender> {
+        let ports = Ports { plain: free_port()?, secure: free_port()? };
+        let programs = self.programs;
+        let (mut command, version) = match kind {
+            Kind::Cortex => {
+                let version = version_said(&programs.cortex, "--version")?;
+                (self.router(ports), version)
+            }
+            Kind::Nginx => {
+                let configuration = self.configure("nginx.conf", NGINX_CONFIGURATION, ports)?;
+                (self.nginx(&programs.nginx, &configuration), version_of(&programs.nginx)?)
+            }
+            Kind::Haproxy => {
+                let haproxy = programs.haproxy.as_deref().context("HAProxy is not installed")?;
+                let configuration = self.configure("haproxy.conf", HAPROXY_CONFIGURATION, ports)?;
+                let mut command = Command::new(haproxy);
+                command.arg("-db").arg("-q").arg("-f").arg(configuration).stdout(Stdio::null());
+                let openssl = self.directory.join("openssl.conf");
+                fs::write(&openssl, HAPROXY_OPENSSL)?;
+                command.env("OPENSSL_CONF", openssl);
+                (command, version_of(haproxy)?)
+            }
+        };
+        let mut process = Process::start(kind.name(), &mut command, self.core)?;
+        process.wait_for(on_loopback(ports.plain), self.interrupted)?;
+        process.wait_for(on_loopback(ports.secure), self.interrupted)?;
+        Ok(Contender { kind, version, process, ports })
     }
 
     /// Where the configuration lies.
-    fn configure(&self, name: &str, template: &str, port: u16) -> anyhow::Result<PathBuf> {
+    fn configure(&self, name: &str, template: &str, ports: Ports) -> anyhow::Result<PathBuf> {
         let path = self.directory.join(name);
-        fs::write(&path, self.fill(template, port)?)?;
+        fs::write(&path, self.fill(template, ports)?)?;
         Ok(path)
     }
 
-    fn fill(&self, template: &str, port: u16) -> anyhow::Result<String> {
+    fn fill(&self, template: &str, ports: Ports) -> anyhow::Result<String> {
         let text = |path: &Path| path.to_str().map(str::to_owned).context("a name in UTF-8");
         // Started by root, nginx gives its workers to another user, who may not read the files.
         let user = if rustix::process::getuid().is_root() { "user root;" } else { "" };
@@ -61,7 +186,8 @@ impl Site {
             .replace("@DIR@", &text(&self.directory)?)
             .replace("@FILES@", &text(&self.files)?)
             .replace("@USER@", user)
-            .replace("@PORT@", &port.to_string())
+            .replace("@PORT@", &ports.plain.to_string())
+            .replace("@SECURE@", &ports.secure.to_string())
             .replace("@BACKEND@", &self.backend.to_string())
             .replace("@BODY@", &"x".repeat(SMALL_BYTES)))
     }
@@ -73,79 +199,40 @@ impl Site {
         command.arg("-c").arg(configuration).stdout(Stdio::null());
         command
     }
+
+    fn router(&self, ports: Ports) -> Command {
+        let mut command = Command::new(&self.programs.cortex);
+        command
+            .args(["bench", "proxy-router", "--listen", &on_loopback(ports.plain).to_string()])
+            .args(["--secure", &on_loopback(ports.secure).to_string(), "--certificate"])
+            .arg(self.directory.join(CERTIFICATE))
+            .arg("--key")
+            .arg(self.directory.join(KEY))
+            .args(["--to", &self.backend.to_string(), "--files"])
+            .arg(&self.files)
+            .arg("--router-data")
+            .arg(self.directory.join("router"))
+            .stdout(Stdio::null());
+        command
+    }
 }
 
 /// What no measurement can do without.
-pub fn required(program: &str) -> anyhow::Result<PathBuf> {
+pub fn required(program: &str, package: &str) -> anyhow::Result<PathBuf> {
     find(program).with_context(|| {
-        format!("{program} is not installed; on Debian: apt-get install {program}")
+        format!("{program} is not installed; on Debian: apt-get install {package}")
     })
-}
-
-pub fn backend(
-    site: &Site,
-    core: Option<usize>,
-    interrupted: &Interrupted,
-) -> anyhow::Result<Process> {
-    let nginx = required("nginx").context("the backend is nginx")?;
-    let configuration = site.configure("backend.conf", BACKEND_CONFIGURATION, site.backend)?;
-    let mut process = Process::start("the backend", &mut site.nginx(&nginx, &configuration), core)?;
-    process.wait_for(on_loopback(site.backend), interrupted)?;
-    Ok(process)
-}
-
-/// The router first. Who is not installed is named and left out.
-pub fn all(
-    site: &Site,
-    core: Option<usize>,
-    interrupted: &Interrupted,
-) -> anyhow::Result<Vec<Contender>> {
-    let start = |name: &'static str, command: &mut Command, port, version, serves_files| {
-        let mut process = Process::start(name, command, core)?;
-        process.wait_for(on_loopback(port), interrupted)?;
-        Ok::<_, anyhow::Error>(Contender { name, version, port, process, serves_files })
-    };
-    let port = free_port()?;
-    let version = env!("CARGO_PKG_VERSION").into();
-    let mut contenders = vec![start("cortex", &mut router(site, port)?, port, version, true)?];
-
-    let port = free_port()?;
-    let nginx = required("nginx")?;
-    let configuration = site.configure("nginx.conf", NGINX_CONFIGURATION, port)?;
-    let mut command = site.nginx(&nginx, &configuration);
-    contenders.push(start("nginx", &mut command, port, version_of(&nginx)?, true)?);
-
-    match find("haproxy") {
-        None => eprintln!(
-            "HAProxy is not installed, it is left out; on Debian: apt-get install haproxy"
-        ),
-        Some(haproxy) => {
-            let port = free_port()?;
-            let configuration = site.configure("haproxy.conf", HAPROXY_CONFIGURATION, port)?;
-            let mut command = Command::new(&haproxy);
-            command.arg("-db").arg("-q").arg("-f").arg(configuration).stdout(Stdio::null());
-            let version = version_of(&haproxy)?;
-            contenders.push(start("haproxy", &mut command, port, version, false)?);
-        }
-    }
-    Ok(contenders)
-}
-
-fn router(site: &Site, port: u16) -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command
-        .args(["bench", "proxy-router", "--listen", &on_loopback(port).to_string()])
-        .args(["--to", &site.backend.to_string(), "--files"])
-        .arg(&site.files)
-        .arg("--router-data")
-        .arg(site.directory.join("router"))
-        .stdout(Stdio::null());
-    Ok(command)
 }
 
 /// `nginx version: nginx/1.22.1` and `HAProxy version 2.6.12-1 …` both hold it as a word with dots.
 pub fn version_of(program: &Path) -> anyhow::Result<String> {
-    let output = Command::new(program).arg("-v").stdin(Stdio::null()).output()?;
+    version_said(program, "-v")
+}
+
+fn version_said(program: &Path, option: &str) -> anyhow::Result<String> {
+    let mut command = Command::new(program);
+    let output = command.arg(option).stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("{} cannot be started", program.display()))?;
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     let version = text
@@ -161,11 +248,15 @@ mod tests {
     #[test]
     fn no_placeholder_is_left() {
         let directory = tempfile::tempdir().unwrap();
-        let site = Site::prepare(directory.path()).unwrap();
+        let program = PathBuf::from("/bin/sh");
+        let programs = Programs { cortex: program.clone(), nginx: program, haproxy: None };
+        let interrupted = Interrupted::default();
+        let site = Site::prepare(directory.path(), &programs, None, &interrupted).unwrap();
         for template in [BACKEND_CONFIGURATION, NGINX_CONFIGURATION, HAPROXY_CONFIGURATION] {
-            let text = site.fill(template, 4321).unwrap();
+            let text = site.fill(template, Ports { plain: 4321, secure: 4322 }).unwrap();
             assert!(!text.contains('@'), "{text}");
             assert!(text.contains("127.0.0.1:4321"), "{text}");
+            assert_eq!(text.contains("127.0.0.1:4322 "), template != BACKEND_CONFIGURATION);
         }
     }
 }

@@ -20,6 +20,7 @@ pub struct Idle {
 }
 
 impl Idle {
+    /// In clear.
     pub fn open(workload: &Workload, port: u16) -> anyhow::Result<Idle> {
         let one = |_| ask(workload, port).context("a connection that is to be idle");
         Ok(Idle { _connections: (0..workload.idle).map(one).collect::<anyhow::Result<_>>()? })

@@ -1,16 +1,20 @@
-//! One run of `wrk` and what it says.
+//! One run of `wrk` or `h2load`, and what it says.
 
-use std::path::PathBuf;
+mod h2load;
+mod wrk;
+
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use super::Workload;
+use super::{Over, Workload};
 use crate::bench::interrupted::Interrupted;
 use crate::bench::process::on_core;
 
-/// `wrk` waits for the last answers.
+/// They wait for the last answers.
 const OVERTIME_MAX: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -27,111 +31,56 @@ pub struct Seen {
 
 pub struct Load<'a> {
     pub wrk: PathBuf,
+    pub h2load: PathBuf,
+    pub directory: &'a Path,
     pub core: Option<usize>,
     pub interrupted: &'a Interrupted,
 }
 
 impl Load<'_> {
     pub fn run(&self, workload: &Workload, port: u16, seconds: u32) -> anyhow::Result<Seen> {
-        let mut command = Command::new(&self.wrk);
-        command
-            .args(["--threads", "1", "--latency", "--timeout", "10s"])
-            .args(["--connections", &workload.connections.to_string()])
-            .args(["--duration", &format!("{seconds}s")])
-            .args(["--header", &format!("Host: {}", workload.host)]);
-        if !workload.keep_alive {
-            command.args(["--header", "Connection: close"]);
+        if workload.over != Over::Http2 {
+            let text = self.output(wrk::command(&self.wrk, workload, port, seconds), seconds)?;
+            return wrk::parse(&text)
+                .with_context(|| format!("wrk's report was not understood: {text}"));
         }
-        command.arg(format!("http://127.0.0.1:{port}{}", workload.path));
+        let log = self.directory.join("h2load.log");
+        let command = h2load::command(&self.h2load, workload, port, seconds, &log);
+        let text = self.output(command, seconds)?;
+        let lines = fs::read_to_string(&log).context("h2load's log")?;
+        // It goes on at the end of one that is there.
+        fs::remove_file(&log)?;
+        h2load::parse(&text, &lines, seconds)
+    }
+
+    /// What it prints.
+    fn output(&self, mut command: Command, seconds: u32) -> anyhow::Result<String> {
+        let name = command.get_program().to_string_lossy().into_owned();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = on_core(self.core, || command.spawn())?.context("wrk cannot be started")?;
+        let started = on_core(self.core, || command.spawn())?;
+        let mut child = started.with_context(|| format!("{name} cannot be started"))?;
         let limit = Duration::from_secs(seconds.into()) + OVERTIME_MAX;
-        let result = self.wait(&mut child, limit);
+        let result = self.wait(&mut child, &name, limit);
         if result.is_err() {
             child.kill().ok();
             child.wait()?;
         }
         let status = result?;
-        let text = std::io::read_to_string(child.stdout.take().context("wrk has no output")?)?;
-        ensure!(status.success(), "wrk failed, {status}: {text}");
-        parse(&text).with_context(|| format!("wrk's report was not understood: {text}"))
+        let output = child.stdout.take().with_context(|| format!("{name} has no output"))?;
+        let text = std::io::read_to_string(output)?;
+        ensure!(status.success(), "{name} failed, {status}: {text}");
+        Ok(text)
     }
 
-    fn wait(&self, child: &mut Child, limit: Duration) -> anyhow::Result<ExitStatus> {
+    fn wait(&self, child: &mut Child, name: &str, limit: Duration) -> anyhow::Result<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
             }
             self.interrupted.check()?;
-            ensure!(Instant::now() < deadline, "wrk did not end in {limit:?}");
+            ensure!(Instant::now() < deadline, "{name} did not end in {limit:?}");
             std::thread::sleep(POLL);
         }
-    }
-}
-
-fn parse(text: &str) -> Option<Seen> {
-    let lines = || text.lines().map(str::trim);
-    let after = |start: &str| lines().find_map(|line| line.strip_prefix(start)).map(str::trim);
-    let requests = lines().find(|line| line.contains(" requests in "))?;
-    let requests = requests.split_whitespace().next()?.parse().ok()?;
-    let mut errors = 0;
-    if let Some(counts) = after("Socket errors:") {
-        for count in counts.split(',') {
-            errors += count.split_whitespace().nth(1)?.parse::<u64>().ok()?;
-        }
-    }
-    if let Some(count) = after("Non-2xx or 3xx responses:") {
-        errors += count.parse::<u64>().ok()?;
-    }
-    Some(Seen {
-        requests,
-        requests_per_second: after("Requests/sec:")?.parse().ok()?,
-        p50_ms: milliseconds(after("50%")?)?,
-        p99_ms: milliseconds(after("99%")?)?,
-        errors,
-    })
-}
-
-fn milliseconds(text: &str) -> Option<f64> {
-    let units = [("us", 0.001), ("ms", 1.0), ("s", 1_000.0), ("m", 60_000.0)];
-    units.iter().find_map(|(unit, factor)| {
-        let number: f64 = text.strip_suffix(unit)?.trim().parse().ok()?;
-        Some(number * factor)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const REPORT: &str = "Running 2s test @ http://127.0.0.1:8000/small
-  1 threads and 64 connections
-  Thread Stats   Avg      Stdev     Max   +/- Stdev
-    Latency     1.06ms  391.11us   8.61ms   92.62%
-  Latency Distribution
-     50%  990.00us
-     75%    1.10ms
-     90%    1.29ms
-     99%    2.84ms
-  123456 requests in 2.00s, 140.00MB read
-Requests/sec:  61728.00
-Transfer/sec:     70.00MB
-";
-
-    #[test]
-    fn a_report_is_read() {
-        let seen = parse(REPORT).unwrap();
-        assert_eq!((seen.requests, seen.errors), (123_456, 0));
-        assert_eq!((seen.p50_ms, seen.p99_ms), (0.99, 2.84));
-        let bad = REPORT.replace(
-            "Requests/sec:",
-            "  Socket errors: connect 1, read 2, write 3, timeout 4\n\
-             \x20 Non-2xx or 3xx responses: 5\nRequests/sec:",
-        );
-        assert_eq!(parse(&bad).unwrap().errors, 15);
-        assert_eq!(parse("unable to connect"), None);
-        assert_eq!(milliseconds("1.50s"), Some(1500.0));
-        assert_eq!(milliseconds("2.00m"), Some(120_000.0));
     }
 }

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::contender::Contender;
+use super::contender::{Contender, Kind};
 use super::load::Seen;
-use super::{WORKLOADS, Workload};
+use super::{Over, Workload};
 use crate::bench::median;
 
 #[derive(Debug, Serialize)]
@@ -26,10 +26,16 @@ struct Named {
 #[derive(Debug, Serialize)]
 struct Row {
     name: &'static str,
+    over: Over,
+    /// Beside idle connections, where memory counts as well.
+    idle: usize,
     floor: f64,
     aim: f64,
     cells: Vec<Cell>,
 }
+
+/// Of a peer's rate alone, what the rounds may take.
+const ALONE_PART_MAX: f64 = 0.1;
 
 /// One contender's figures for one row.
 #[derive(Debug, Default, Serialize)]
@@ -38,6 +44,8 @@ struct Cell {
     /// No request failed.
     valid: bool,
     median: Option<Round>,
+    /// Of a peer: what the same load gets from it when nobody else is there.
+    requests_per_second_alone: Option<f64>,
     rounds: Vec<Round>,
 }
 
@@ -68,15 +76,23 @@ impl Round {
 }
 
 impl Report {
-    pub fn new(rounds: u32, seconds: u32, contenders: &[Contender]) -> Report {
-        let named =
-            contenders.iter().map(|one| Named { name: one.name, version: one.version.clone() });
-        Report::of(rounds, seconds, named.collect())
+    pub fn new(
+        rounds: u32,
+        seconds: u32,
+        workloads: &[&Workload],
+        contenders: &[Contender],
+    ) -> Report {
+        let named = contenders
+            .iter()
+            .map(|one| Named { name: one.kind.name(), version: one.version.clone() });
+        Report::of(rounds, seconds, workloads, named.collect())
     }
 
-    fn of(rounds: u32, seconds: u32, contenders: Vec<Named>) -> Report {
-        let row = |workload: &Workload| Row {
+    fn of(rounds: u32, seconds: u32, workloads: &[&Workload], contenders: Vec<Named>) -> Report {
+        let row = |workload: &&Workload| Row {
             name: workload.name,
+            over: workload.over,
+            idle: workload.idle,
             floor: workload.floor,
             aim: workload.aim,
             cells: contenders
@@ -84,12 +100,18 @@ impl Report {
                 .map(|one| Cell { contender: one.name, ..Cell::default() })
                 .collect(),
         };
-        Report { rounds, seconds, rows: WORKLOADS.iter().map(row).collect(), contenders }
+        Report { rounds, seconds, rows: workloads.iter().map(row).collect(), contenders }
     }
 
     pub fn add(&mut self, workload: &Workload, contender: usize, round: Round) {
         for row in self.rows.iter_mut().filter(|row| row.name == workload.name) {
             row.cells[contender].add(round);
+        }
+    }
+
+    pub fn add_alone(&mut self, workload: &Workload, contender: usize, rates: Vec<f64>) {
+        for row in self.rows.iter_mut().filter(|row| row.name == workload.name) {
+            row.cells[contender].requests_per_second_alone = Some(median(rates.clone()));
         }
     }
 
@@ -130,22 +152,14 @@ impl Report {
                     round.resident_kb as f64 / 1024.0,
                 )?;
             }
-            match row.times() {
-                Some((times, peer)) => {
-                    let Row { floor, aim, .. } = row;
-                    let word = reached(times, *floor, *aim);
-                    writeln!(
-                        out,
-                        "  cortex / best peer ({peer}), req/CPU-s: {times:.2} (floor {floor}, aim \
-                         {aim}): {word}\n"
-                    )?;
-                }
-                None => writeln!(out, "  no ratio: nothing valid to compare\n")?,
-            }
+            row.write_owed(out)?;
+            row.write_alone(out)?;
+            writeln!(out)?;
         }
         writeln!(
             out,
-            "medians of {} interleaved rounds of {} s, 64 connections where none are named, one core each",
+            "medians of {} interleaved rounds of {} s, 64 connections where none are named, one \
+             core each; TLS 1.3 without resumption",
             self.rounds, self.seconds
         )
     }
@@ -160,12 +174,69 @@ fn reached(times: f64, floor: f64, aim: f64) -> &'static str {
 }
 
 impl Row {
+    fn write_owed(&self, out: &mut String) -> std::fmt::Result {
+        let Some((times, peer)) = self.times() else {
+            return writeln!(out, "  no ratio: nothing valid to compare");
+        };
+        let Row { floor, aim, .. } = self;
+        let word = reached(times, *floor, *aim);
+        writeln!(
+            out,
+            "  cortex / best peer ({peer}), req/CPU-s: {times:.2} (floor {floor}, aim {aim}): {word}"
+        )?;
+        if let Some((own, best, peer)) = self.p99() {
+            let word = if own <= best { "no worse" } else { "WORSE" };
+            writeln!(out, "  p99 ms: {own:.2}, the better peer's ({peer}) {best:.2}: {word}")?;
+        }
+        if let Some((own, nginx)) = self.memory().filter(|_| self.idle > 0) {
+            let word = if own <= nginx { "no higher" } else { "HIGHER" };
+            writeln!(out, "  memory MB: {own:.1}, nginx's {nginx:.1}: {word}")?;
+        }
+        Ok(())
+    }
+
+    fn write_alone(&self, out: &mut String) -> std::fmt::Result {
+        let program = if self.over == Over::Http2 { "h2load" } else { "wrk" };
+        for cell in &self.cells {
+            let (Some(alone), Some(seen)) = (cell.requests_per_second_alone, cell.valid_median())
+            else {
+                continue;
+            };
+            let part = seen.requests_per_second / alone;
+            let word = match (part - 1.0).abs() <= ALONE_PART_MAX {
+                true => "within 10 %",
+                false => "NOT WITHIN 10 %",
+            };
+            writeln!(
+                out,
+                "  {program} with {} alone: {alone:.0} req/s, in the rounds {part:.2} of it: {word}",
+                cell.contender
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Ours, and that of the peer that makes its clients wait least.
+    fn p99(&self) -> Option<(f64, f64, &'static str)> {
+        let (own, peers) = self.cells.split_first()?;
+        let of = |cell: &Cell| Some((cell.valid_median()?.p99_ms, cell.contender));
+        let (best, peer) = peers.iter().filter_map(of).min_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some((of(own)?.0, best, peer))
+    }
+
+    /// Ours and nginx's, in MB.
+    fn memory(&self) -> Option<(f64, f64)> {
+        let (own, peers) = self.cells.split_first()?;
+        let nginx = peers.iter().find(|cell| cell.contender == Kind::Nginx.name())?;
+        let of = |cell: &Cell| Some(cell.valid_median()?.resident_kb as f64 / 1024.0);
+        Some((of(own)?, of(nginx)?))
+    }
+
     /// Ours is the first. Above 1 it answers more than the best of the others in the same time.
     fn times(&self) -> Option<(f64, &'static str)> {
         let (own, peers) = self.cells.split_first()?;
         let cost = |cell: &Cell| {
-            let median = cell.median.filter(|_| cell.valid)?;
-            Some(median.cpu_seconds_per_100k).filter(|cost| cost.is_finite())
+            Some(cell.valid_median()?.cpu_seconds_per_100k).filter(|cost| cost.is_finite())
         };
         let best = peers.iter().filter_map(|peer| Some((cost(peer)?, peer.contender)));
         let (best, peer) = best.min_by(|a, b| a.0.total_cmp(&b.0))?;
@@ -174,6 +245,10 @@ impl Row {
 }
 
 impl Cell {
+    fn valid_median(&self) -> Option<Round> {
+        self.median.filter(|_| self.valid)
+    }
+
     fn add(&mut self, round: Round) {
         self.rounds.push(round);
         let of = |value: fn(&Round) -> f64| median(self.rounds.iter().map(value).collect());
@@ -193,11 +268,13 @@ impl Cell {
 
 #[cfg(test)]
 mod tests {
+    use super::super::WORKLOADS;
     use super::*;
 
     fn report(costs: &[(&'static str, &[f64])], errors: u64) -> Report {
         let named = costs.iter().map(|(name, _)| Named { name, version: "1.0".into() });
-        let mut report = Report::of(3, 1, named.collect());
+        let rows: Vec<&Workload> = WORKLOADS.iter().collect();
+        let mut report = Report::of(3, 1, &rows, named.collect());
         for (index, (_, costs)) in costs.iter().enumerate() {
             for cost in *costs {
                 let seen = Seen {
@@ -226,5 +303,26 @@ mod tests {
         assert!(failed.table().contains("aim reached"));
         assert!(failed.table().contains("INVALID"));
         assert_eq!(failed.rows[1].times(), None);
+    }
+
+    #[test]
+    fn what_else_a_row_owes_is_said() {
+        let costs: [(&str, &[f64]); 3] =
+            [("cortex", &[1.0]), ("nginx", &[1.0]), ("haproxy", &[1.0])];
+        let mut report = report(&costs, 0);
+        let text = report.table();
+        assert!(text.contains("p99 ms: 2.00, the better peer's (nginx) 2.00: no worse"), "{text}");
+        assert!(!text.contains("memory MB") && !text.contains("alone"), "{text}");
+        report.rows[0].idle = 1_000;
+        report.add_alone(&WORKLOADS[0], 1, vec![9.0, 1.05, 0.1]);
+        report.add_alone(&WORKLOADS[0], 2, vec![1.2]);
+        let text = report.table();
+        assert!(text.contains("nginx's 1.0: no higher"), "{text}");
+        assert!(text.contains("nginx alone: 1 req/s, in the rounds 0.95 of it: within"), "{text}");
+        assert!(text.contains("haproxy alone: 1 req/s, in the rounds 0.83 of it: NOT"), "{text}");
+        let own = report.rows[0].cells[0].median.as_mut().unwrap();
+        (own.p99_ms, own.resident_kb) = (2.1, 2048);
+        let text = report.table();
+        assert!(text.contains("(nginx) 2.00: WORSE") && text.contains(": HIGHER"), "{text}");
     }
 }

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::Context;
 use clap::Args;
 use model::application::Settings;
 use model::release::{ProcessRecipe, StaticMount};
@@ -25,8 +26,9 @@ use crate::faults::Faults;
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::node::parts::supervise;
-use crate::router::RouterConfig;
 use crate::router::queue::QueueLimits;
+use crate::router::tls::{CertificateFiles, Tls};
+use crate::router::{RouterConfig, Secure};
 use crate::store::SharedStore;
 
 const PUBLIC: &str = "public";
@@ -35,6 +37,13 @@ const PUBLIC: &str = "public";
 pub struct StandaloneArgs {
     #[arg(long)]
     listen: SocketAddr,
+    /// Where clients speak TLS
+    #[arg(long, requires_all = ["certificate", "key"])]
+    secure: Option<SocketAddr>,
+    #[arg(long)]
+    certificate: Option<PathBuf>,
+    #[arg(long)]
+    key: Option<PathBuf>,
     /// The backends' ports on loopback
     #[arg(long, value_delimiter = ',', required = true)]
     to: Vec<u16>,
@@ -72,7 +81,7 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
     let router = crate::router::start(
         &RouterConfig {
             public: Some(args.listen),
-            secure: None,
+            secure: args.secure()?,
             threads: Some(1),
             queue: QueueLimits::default(),
             listeners: Arc::default(),
@@ -92,6 +101,17 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
         _ = input_ended => {}
     }
     Ok(())
+}
+
+impl StandaloneArgs {
+    /// Nobody comes again in a measurement: every handshake is a whole one.
+    fn secure(&self) -> anyhow::Result<Option<Secure>> {
+        let Some(address) = self.secure else { return Ok(None) };
+        let chain = self.certificate.clone().context("--secure needs --certificate")?;
+        let key = self.key.clone().context("--secure needs --key")?;
+        let tls = Tls::load(vec![CertificateFiles { chain, key }])?.without_tickets();
+        Ok(Some(Secure { address, tls }))
+    }
 }
 
 /// What a router needs of a node.
