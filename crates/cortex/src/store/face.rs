@@ -9,6 +9,7 @@ mod gathering;
 mod lane;
 mod listener;
 mod ordinary;
+mod returning;
 mod scans;
 mod table;
 pub mod tls;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use anyhow::Context;
 use model::{NodeId, Timestamp};
@@ -205,7 +207,12 @@ async fn serve(
     tokio::spawn(async move {
         loop {
             hurrying.written().await;
+            while hurrying.returning().is_worth_waiting(Instant::now()) {
+                tokio::task::yield_now().await;
+            }
+            let began = Instant::now();
             store.hurry();
+            hurrying.returning().committed(began.elapsed());
         }
     });
     let ringing = bell.clone();

@@ -22,6 +22,8 @@ use crate::layout::DataDirectory;
 pub const STATE_TIME_MAX: Duration = Duration::from_secs(300);
 /// Between two looks at a state; what is timed here is timed as finely.
 const POLL: Duration = Duration::from_millis(20);
+/// Between two looks at what is not timed: each asks all nodes on the processors that are measured.
+const QUIET_POLL: Duration = Duration::from_millis(250);
 /// An answer of a node's own API; one that takes longer counts as none.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 /// All nodes are on one machine, whose load is no reason to prefer any.
@@ -140,6 +142,15 @@ impl Cluster {
     pub fn wait<T>(
         &self,
         what: &str,
+        look: impl FnMut() -> anyhow::Result<Option<T>>,
+    ) -> anyhow::Result<T> {
+        self.wait_looking(what, POLL, look)
+    }
+
+    fn wait_looking<T>(
+        &self,
+        what: &str,
+        pause: Duration,
         mut look: impl FnMut() -> anyhow::Result<Option<T>>,
     ) -> anyhow::Result<T> {
         let deadline = Instant::now() + STATE_TIME_MAX;
@@ -153,7 +164,7 @@ impl Cluster {
             if Instant::now() > deadline {
                 return Err(wrong.context(format!("{what}: not within {STATE_TIME_MAX:?}")));
             }
-            std::thread::sleep(POLL);
+            std::thread::sleep(pause);
         }
     }
 
@@ -179,7 +190,7 @@ impl Cluster {
     pub fn await_acquaintance(&self) -> anyhow::Result<()> {
         let all: BTreeSet<&str> = self.members.iter().map(|member| member.id.as_str()).collect();
         for member in 0..self.members.len() {
-            self.wait("the nodes to know each other", || {
+            self.wait_looking("the nodes to know each other", QUIET_POLL, || {
                 let rows: Vec<NodeRow> = self.get(member, "/v1/nodes")?;
                 let known = rows.iter().filter(|row| row.state == "alive" && row.cores.is_some());
                 let known: BTreeSet<&str> = known.map(|row| row.id.as_str()).collect();
@@ -211,7 +222,7 @@ impl Cluster {
 
     /// Each slot runs once and is ready, in one release, and every node says the same.
     pub fn await_quiet(&self, application: &str, count: usize) -> anyhow::Result<Vec<InstanceRow>> {
-        self.wait("each slot to run once, as all nodes see it", || {
+        self.wait_looking("each slot to run once, as all nodes see it", QUIET_POLL, || {
             let mut seen = Vec::new();
             for member in 0..self.members.len() {
                 let mut rows = self.rows(member, application)?;
@@ -312,10 +323,10 @@ pub fn project(
     let place = directory.join(format!("project-{name}"));
     fs::create_dir(&place)?;
     fs::write(place.join("page.py"), include_str!("page.py"))?;
-    fs::write(place.join("Procfile"), "web: exec python3 page.py\n")?;
+    fs::write(place.join("Procfile"), "web: exec python3 -S page.py\n")?;
     let pause = pause.as_secs_f64();
     let configuration = format!(
-        "name = \"{name}\"\n\n[processes.web]\ncommand = \"exec python3 page.py\"\n\
+        "name = \"{name}\"\n\n[processes.web]\ncommand = \"exec python3 -S page.py\"\n\
          count = {count}\n\n[env]\nPAUSE_SECONDS = \"{pause}\"\n"
     );
     fs::write(place.join("cortex.toml"), configuration)?;

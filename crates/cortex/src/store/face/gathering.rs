@@ -8,6 +8,7 @@ use std::thread::ThreadId;
 
 use tokio::sync::Notify;
 
+use super::returning::Returning;
 use crate::store::Written;
 use crate::store::reply::{Listener, Reply};
 
@@ -17,6 +18,7 @@ pub struct Bell {
     thread: ThreadId,
     state: Mutex<BellState>,
     written: Notify,
+    returning: Mutex<Returning>,
 }
 
 #[derive(Default)]
@@ -29,7 +31,13 @@ impl Bell {
     /// For the connections of the calling thread.
     pub fn new() -> Bell {
         let thread = std::thread::current().id();
-        Bell { thread, state: Mutex::default(), written: Notify::new() }
+        let (state, written, returning) = (Mutex::default(), Notify::new(), Mutex::default());
+        Bell { thread, state, written, returning }
+    }
+
+    /// Of the connections that have tasks. Only this thread asks for it.
+    pub fn returning(&self) -> MutexGuard<'_, Returning> {
+        self.returning.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, BellState> {
@@ -107,8 +115,14 @@ impl Gathering {
         Reply::new(self.clone(), place)
     }
 
+    /// Something was looked up at once.
+    pub fn looked_up(&self) {
+        self.bell.returning().looked_up();
+    }
+
     /// Writes were submitted, and may wait for those of other connections.
     pub fn written(&self) {
+        self.bell.returning().wrote();
         self.bell.written.notify_one();
     }
 

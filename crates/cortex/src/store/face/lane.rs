@@ -33,6 +33,17 @@ const EVENTS_MAX: usize = 1024;
 /// Batches under way are one or two; the room of so many is kept.
 const TURNS_KEPT_MAX: usize = 4;
 
+/// What can be read or has ended by now.
+fn look(epoll: &OwnedFd, into: &mut Vec<(usize, EventFlags)>) {
+    let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
+    match epoll::wait(epoll, &mut buffer, Some(&Timespec::default())) {
+        Ok((events, _)) => {
+            into.extend(events.iter().map(|event| (event.data.u64() as usize, event.flags)));
+        }
+        Err(error) => tracing::warn!(%error, "face.lane_cannot_look"),
+    }
+}
+
 /// The way in, for a connection that has asked ordinary things for a while.
 pub type Entrance = UnboundedSender<Connection>;
 
@@ -85,15 +96,12 @@ impl Lane {
             }
             let full = self.events.len() == EVENTS_MAX;
             let again = std::mem::take(&mut self.again);
-            let mut events = std::mem::take(&mut self.events);
-            for (index, flags) in events.drain(..) {
-                if let Some(place) = self.places.get_mut(index) {
-                    place.note(flags);
-                    self.serve(index);
-                }
-            }
-            self.events = events;
+            self.serve_news();
             again.into_iter().for_each(|index| self.serve(index));
+            while self.desk.is_worth_waiting() {
+                self.look();
+                self.serve_news();
+            }
             self.write();
             self.answer();
             if full || !self.again.is_empty() {
@@ -111,15 +119,7 @@ impl Lane {
         while self.events.is_empty()
             && let Poll::Ready(Ok(mut ready)) = self.epoll.poll_read_ready(context)
         {
-            let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
-            match epoll::wait(ready.get_inner(), &mut buffer, Some(&Timespec::default())) {
-                Ok((events, _)) => {
-                    let events =
-                        events.iter().map(|event| (event.data.u64() as usize, event.flags));
-                    self.events.extend(events);
-                }
-                Err(error) => tracing::warn!(%error, "face.lane_cannot_look"),
-            }
+            look(ready.get_inner(), &mut self.events);
             if self.events.len() < EVENTS_MAX {
                 ready.clear_ready();
             }
@@ -129,6 +129,21 @@ impl Lane {
             news |= turn.gathering.poll_complete(context).is_ready();
         }
         if news { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn look(&mut self) {
+        look(self.epoll.get_ref(), &mut self.events);
+    }
+
+    fn serve_news(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        for (index, flags) in events.drain(..) {
+            if let Some(place) = self.places.get_mut(index) {
+                place.note(flags);
+                self.serve(index);
+            }
+        }
+        self.events = events;
     }
 
     fn enter(&mut self, connection: Connection) {

@@ -74,6 +74,7 @@ impl Connection {
                 if self.pending.is_empty()
                     && reply_at_once(&key, &self.context, &mut self.replies) =>
             {
+                self.gathering.looked_up();
                 Step::Done
             }
             _ => return Step::Waits,

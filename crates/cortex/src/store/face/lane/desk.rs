@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use store::resp::reply::Replies;
 use store::resp::request::{Parsed, Requests};
@@ -14,6 +15,7 @@ use crate::store::face::access::Rights;
 use crate::store::face::connection::{PENDING_MAX, READ_BYTES, SEND_BYTES};
 use crate::store::face::gathering::{Bell, Gathering};
 use crate::store::face::ordinary::{Answer, Ordinary, reply_at_once};
+use crate::store::face::returning::Returning;
 use crate::store::face::words::Words;
 
 /// A command that is longer and not whole is for a task to wait for.
@@ -58,6 +60,7 @@ pub struct Desk {
     requests: Requests,
     replies: Replies,
     answers: Vec<Option<Written>>,
+    returning: Returning,
 }
 
 impl Desk {
@@ -69,12 +72,20 @@ impl Desk {
             requests: Requests::default(),
             replies: Replies::default(),
             answers: Vec::new(),
+            returning: Returning::default(),
         }
     }
 
+    /// Whether more is to be read before the turn ends.
+    pub fn is_worth_waiting(&mut self) -> bool {
+        self.returning.is_worth_waiting(Instant::now())
+    }
+
     /// Commits what was written, here or elsewhere.
-    pub fn hurry(&self) {
+    pub fn hurry(&mut self) {
+        let began = Instant::now();
         self.context.store.hurry();
+        self.returning.committed(began.elapsed());
     }
 
     /// Reads once: who sends without end takes turns with the others.
@@ -177,10 +188,11 @@ impl Desk {
             None => Step::Leave,
             Some(Ordinary::Get(_)) if place.asked > 0 => Step::Later,
             Some(Ordinary::Get(key)) => {
-                match reply_at_once(&key, &self.context, &mut self.replies) {
-                    true => Step::Done,
-                    false => Step::Leave,
+                if !reply_at_once(&key, &self.context, &mut self.replies) {
+                    return Step::Leave;
                 }
+                self.returning.looked_up();
+                Step::Done
             }
             Some(Ordinary::Write(write, answer)) => {
                 let reply = self.turn.gathering.reply();
@@ -193,6 +205,7 @@ impl Desk {
                 }
                 place.turned_away = false;
                 place.asked += 1;
+                self.returning.wrote();
                 Step::Done
             }
         }

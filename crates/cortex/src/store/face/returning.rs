@@ -1,0 +1,110 @@
+//! Clients who were just answered a lookup and are likely to write next. Whether a turn's writes
+//! wait for theirs: one wait for the disk then does for both, where otherwise clients that take
+//! turns at reading and writing need three for two. Owns the patience; must not know connections.
+//! Asked by whoever ends a thread's turn.
+
+use std::time::{Duration, Instant};
+
+/// A client on this machine answers in a third of it.
+const PATIENCE_MAX: Duration = Duration::from_micros(100);
+/// Of what the last commit took here: what may be saved is one of them.
+const PATIENCE_SHARE: u32 = 2;
+/// The wait has paid where it brought one more write for so many that waited.
+const GAIN_SHARE: u32 = 8;
+/// So many in a row may not pay, as clients fall out of step and into it again.
+const VAIN_FREE: u32 = 8;
+/// Turns without a wait after many more: readers who never write cost one turn in so many.
+const PAUSE_TURNS_MAX: u32 = 64;
+
+#[derive(Debug, Default)]
+pub struct Returning {
+    /// Answered a lookup in this turn, less the writes that came since.
+    awaited: u32,
+    writes: u32,
+    /// When the wait began, and how many writes waited then.
+    wait: Option<(Instant, u32)>,
+    took: Duration,
+    /// Waits in a row that did not pay, and turns that are not to wait.
+    vain: u32,
+    pause: u32,
+}
+
+impl Returning {
+    pub fn looked_up(&mut self) {
+        self.awaited += 1;
+    }
+
+    pub fn wrote(&mut self) {
+        self.awaited = self.awaited.saturating_sub(1);
+        self.writes += 1;
+    }
+
+    /// Whether more is to be read before the turn's writes are committed.
+    pub fn is_worth_waiting(&mut self, now: Instant) -> bool {
+        if self.awaited == 0 || self.writes == 0 || self.pause > 0 {
+            return false;
+        }
+        let (since, _) = *self.wait.get_or_insert((now, self.writes));
+        now.duration_since(since) < PATIENCE_MAX.min(self.took / PATIENCE_SHARE)
+    }
+
+    /// The turn's writes were committed, in so long; nothing where another thread does that.
+    pub fn committed(&mut self, took: Duration) {
+        self.pause = self.pause.saturating_sub(1);
+        if let Some((_, before)) = self.wait.take() {
+            let gained = (self.writes - before) * GAIN_SHARE >= before;
+            self.vain = if gained { 0 } else { self.vain.saturating_add(1) };
+            let beyond = self.vain.saturating_sub(VAIN_FREE);
+            self.pause = if beyond > 0 { 1 << beyond.min(PAUSE_TURNS_MAX.ilog2()) } else { 0 };
+        }
+        (self.awaited, self.writes, self.took) = (0, 0, took);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DISK: Duration = Duration::from_micros(150);
+    const SOON: Duration = Duration::from_micros(20);
+
+    /// So many writes and lookups, then what comes meanwhile; whether the turn waited.
+    fn turn(returning: &mut Returning, writes: u32, lookups: u32, come: u32) -> bool {
+        let now = Instant::now();
+        (0..writes).for_each(|_| returning.wrote());
+        (0..lookups).for_each(|_| returning.looked_up());
+        let waits = returning.is_worth_waiting(now);
+        (0..come).for_each(|_| returning.wrote());
+        let rest = lookups > come;
+        assert_eq!(returning.is_worth_waiting(now + SOON), waits && rest);
+        assert!(!returning.is_worth_waiting(now + DISK), "half of what the disk takes");
+        returning.committed(DISK);
+        waits
+    }
+
+    #[test]
+    fn writers_who_have_looked_something_up_are_waited_for() {
+        let mut returning = Returning::default();
+        returning.committed(DISK);
+        for _ in 0..10 {
+            assert!(turn(&mut returning, 6, 3, 3));
+            assert!(turn(&mut returning, 6, 3, 2), "also where one of them stays away");
+            assert!(!turn(&mut returning, 6, 0, 0), "nobody to wait for");
+        }
+        returning.committed(Duration::ZERO);
+        returning.wrote();
+        returning.looked_up();
+        let now = Instant::now();
+        assert!(!returning.is_worth_waiting(now), "where another thread commits");
+    }
+
+    #[test]
+    fn readers_who_never_write_are_hardly_ever_waited_for() {
+        let mut returning = Returning::default();
+        returning.committed(DISK);
+        let waits = (0..1_000).filter(|_| turn(&mut returning, 8, 8, 0)).count();
+        assert!((20..40).contains(&waits), "{waits}");
+        let waits = (0..200).filter(|_| turn(&mut returning, 8, 4, 4)).count();
+        assert!(waits > 100, "soon again when they do: {waits}");
+    }
+}
