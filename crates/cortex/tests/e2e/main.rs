@@ -47,6 +47,7 @@ mod roles;
 mod rust;
 mod scheduled;
 mod shared;
+mod soak;
 mod static_site;
 mod storage;
 mod stories;
