@@ -17,6 +17,18 @@ pub fn of(kind: &RequestKey, head: &[u8], client: IpAddr) -> Option<u64> {
     }
 }
 
+/// Of a cookie's or header's value.
+pub fn of_value(value: &[u8]) -> u64 {
+    hash::bytes(value)
+}
+
+/// Whether an answer with this head gives the client that cookie.
+pub fn sets_cookie(head: &[u8], name: &str) -> bool {
+    headers(head, "set-cookie").any(|value| {
+        value.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.trim_ascii().starts_with(b"="))
+    })
+}
+
 /// Exactly one for each address; of IPv6, for each /64: a subscriber has as many as he likes there.
 pub fn of_address(address: IpAddr) -> u64 {
     /// No IPv6 address that is in use begins with so many zeroes.
@@ -88,6 +100,14 @@ mod tests {
         assert_eq!(key("cookie:late"), Some(hash::bytes(b"yes")));
         for absent in ["header:session", "cookie:sess", "cookie:c", "header:cook"] {
             assert_eq!(key(absent), None, "{absent}");
+        }
+    }
+
+    #[test]
+    fn cookies_that_an_answer_sets_are_found_by_name() {
+        let head = b"HTTP/1.1 200 OK\r\nSet-Cookie: id=1; Path=/\r\nset-cookie:b =2\r\n\r\nSet-Cookie: c=3";
+        for (name, found) in [("id", true), ("b", true), ("i", false), ("c", false), ("1", false)] {
+            assert_eq!(sets_cookie(head, name), found, "{name}");
         }
     }
 

@@ -205,6 +205,9 @@ impl Connection {
             return self.refuse(pages::NO_APPLICATION, &head, buffer, out).await;
         };
         *limits = application.limits;
+        if let Wire::Stream(stream) = &self.stream {
+            stream.may_idle(limits.idle);
+        }
         if matches!(head.body, Body::Length(length) if length > limits.body_bytes_max) {
             self.record_own(&application, &head, pages::BODY_TOO_LARGE.status, 0, started);
             return self.refuse(pages::BODY_TOO_LARGE, &head, buffer, out).await;
@@ -235,6 +238,7 @@ impl Connection {
             out,
             started,
             client_end,
+            session: Cell::default(),
         })
         .await
     }
@@ -373,6 +377,8 @@ impl Connection {
         head_only: bool,
         keep_alive: bool,
     ) -> Option<After> {
+        let has_node = self.thread.shared.only.is_none();
+        let page = if has_node { page } else { page.without_hint() };
         page.write(out, head_only, keep_alive);
         write_all(&self.stream, out, WRITE_TIME_MAX).await.ok()?;
         Some(if keep_alive { After::KeepAlive } else { After::Close })

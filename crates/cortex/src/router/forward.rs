@@ -57,6 +57,8 @@ pub struct Exchange<'a> {
     pub out: &'a mut Vec<u8>,
     pub started: Instant,
     pub client_end: Cell<ClientEnd>,
+    /// The cookie that the client is given, which keeps its requests together.
+    pub session: Cell<Option<u64>>,
 }
 
 /// Of what a client sends.
@@ -87,6 +89,8 @@ enum Failed {
 #[derive(Default)]
 struct Counts {
     queue: Duration,
+    /// For the client's body.
+    waited: Duration,
     bytes_in: u64,
     bytes_out: u64,
     status: u16,
@@ -407,6 +411,7 @@ impl Exchange<'_> {
                     }
                     Some(head) if head.status == 101 || head.status >= 200 => {
                         answer.consume(head.length);
+                        self.give_session(out);
                         return Ok(Some(head));
                     }
                     Some(_) if *interims == INTERIMS_MAX => {

@@ -14,6 +14,10 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
 /// Between two pieces of a body, either way; server-sent events are rarely quieter.
 const BODY_IDLE_MAX: Duration = Duration::from_secs(300);
 
+/// Of a client's body, in bytes a second, once it has kept the router waiting for as long as `body`
+/// allows: who is slower holds a place for nothing. IIS asks for as much, Apache for twice that.
+const BODY_RATE_MIN: u64 = 240;
+
 /// Of one application; of a connection, until it is known which.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -36,6 +40,11 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// How long a client may have kept the router waiting when this much of its body has come.
+    pub fn body_patience(&self, bytes: u64) -> Duration {
+        self.body + Duration::from_millis(bytes.saturating_mul(1_000) / BODY_RATE_MIN)
+    }
+
     pub fn new(set: &RequestLimits) -> Limits {
         let time = |ms: Option<u64>, own| ms.map_or(own, Duration::from_millis);
         Limits {

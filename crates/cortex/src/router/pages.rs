@@ -9,83 +9,103 @@ pub struct Page {
     /// In `X-Cortex-Error`.
     pub reason: &'static str,
     pub text: &'static str,
+    /// What the owner of an application can do with a node's commands.
+    pub hint: &'static str,
 }
 
 pub const NO_APPLICATION: Page = Page {
     status: 404,
     reason: "no-application",
     text: "No application answers here. Check the address, or the list of domains of yours.",
+    hint: "",
 };
 pub const NO_FILE: Page =
-    Page { status: 404, reason: "no-file", text: "There is nothing under this address." };
+    Page { status: 404, reason: "no-file", text: "There is nothing under this address.", hint: "" };
 pub const STOPPED: Page = Page {
     status: 503,
     reason: "stopped",
-    text: "This application is stopped. Its owner can start it with `cortex scale web=1`.",
+    text: "This application is stopped.",
+    hint: "Its owner can start it with `cortex scale web=1`.",
 };
 pub const NO_RELEASE: Page = Page {
     status: 503,
     reason: "no-release",
-    text: "Nothing was released here yet. Its owner finds out more with `cortex releases`.",
+    text: "Nothing was released here yet.",
+    hint: "Its owner finds out more with `cortex releases`.",
 };
 pub const QUEUE_FULL: Page = Page {
     status: 503,
     reason: "queue-full",
     text: "Too many requests wait for this application. Please try again in a moment.",
+    hint: "",
 };
 pub const QUEUE_TIMEOUT: Page = Page {
     status: 503,
     reason: "queue-timeout",
     text: "This application had no free instance in time. Please try again in a moment.",
+    hint: "",
 };
 pub const UNREACHABLE: Page = Page {
     status: 503,
     reason: "nodes-unreachable",
-    text: "The machines that run this application do not answer. Its owner finds out more with \
-           `cortex store peers`.",
+    text: "The machines that run this application do not answer.",
+    hint: "Its owner finds out more with `cortex store peers`.",
 };
 pub const TOO_MANY_CONNECTIONS: Page = Page {
     status: 429,
     reason: "too-many-connections",
     text: "There are too many connections from your address. Please close some.",
+    hint: "",
 };
 pub const NODE_LOST: Page = Page {
     status: 503,
     reason: "node-lost",
     text: "The machine that worked on this request was lost. It may have been carried out: please \
            look before you send it again.",
+    hint: "",
 };
 pub const BAD_ANSWER: Page = Page {
     status: 502,
     reason: "bad-answer",
-    text: "The application broke off before it answered. Its owner finds out more with `cortex logs`.",
+    text: "The application broke off before it answered.",
+    hint: "Its owner finds out more with `cortex logs`.",
 };
 pub const ANSWER_TIMEOUT: Page = Page {
     status: 504,
     reason: "answer-timeout",
-    text: "The application did not answer in time. Its owner finds out more with `cortex logs`.",
+    text: "The application did not answer in time.",
+    hint: "Its owner finds out more with `cortex logs`.",
 };
-pub const REQUEST_TIMEOUT: Page =
-    Page { status: 408, reason: "request-timeout", text: "The request did not arrive in time." };
+pub const REQUEST_TIMEOUT: Page = Page {
+    status: 408,
+    reason: "request-timeout",
+    text: "The request did not arrive in time.",
+    hint: "",
+};
 
 pub const PLAIN_ON_TLS: Page = Page {
     status: 400,
     reason: "plain-on-tls",
     text: "This port speaks HTTPS. Write https:// instead of http:// in front of the address.",
+    hint: "",
 };
 
 pub const BODY_TOO_LARGE: Page = Page {
     status: 413,
     reason: "body-too-large",
-    text: "The body of the request is larger than this application takes. Its owner can raise \
-           `body_size` in `cortex.toml`.",
+    text: "The body of the request is larger than this application takes.",
+    hint: "Its owner can raise `body_size` in `cortex.toml`.",
 };
 /// To `OPTIONS` that were to go no further.
-pub const FOR_ROUTER: Page =
-    Page { status: 200, reason: "max-forwards", text: "The request was to go no further." };
+pub const FOR_ROUTER: Page = Page {
+    status: 200,
+    reason: "max-forwards",
+    text: "The request was to go no further.",
+    hint: "",
+};
 
 pub const fn bad_request(status: u16, text: &'static str) -> Page {
-    Page { status, reason: "bad-request", text }
+    Page { status, reason: "bad-request", text, hint: "" }
 }
 
 pub fn phrase(status: u16) -> &'static str {
@@ -114,14 +134,20 @@ pub fn phrase(status: u16) -> &'static str {
 }
 
 impl Page {
+    /// Where there is no node whose commands could help.
+    pub fn without_hint(self) -> Page {
+        Page { hint: "", ..self }
+    }
+
     pub fn write(&self, out: &mut Vec<u8>, head_only: bool, keep_alive: bool) {
         use std::io::Write;
-        let Page { status, reason, text } = self;
+        let Page { status, reason, text, hint } = self;
+        let space = if hint.is_empty() { "" } else { " " };
         let phrase = phrase(*status);
         let body = format!(
             "<!doctype html><meta charset=utf-8><title>{status} {phrase}</title>\
              <style>body{{font:16px sans-serif;margin:15vh auto;max-width:34em;padding:0 1em}}\
-             </style><h1>{phrase}</h1><p>{text}</p>\n"
+             </style><h1>{phrase}</h1><p>{text}{space}{hint}</p>\n"
         );
         out.clear();
         // Writing to memory cannot fail.
@@ -138,6 +164,26 @@ impl Page {
         let _ = write!(out, "Connection: {connection}\r\n\r\n");
         if !head_only {
             out.extend_from_slice(body.as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_are_for_nodes_alone() {
+        for page in [STOPPED, NO_RELEASE, UNREACHABLE, BAD_ANSWER, ANSWER_TIMEOUT, BODY_TOO_LARGE] {
+            let text = |page: Page| {
+                let mut out = Vec::new();
+                page.write(&mut out, false, true);
+                String::from_utf8(out).unwrap()
+            };
+            assert!(text(page).contains(&format!("{} {}</p>", page.text, page.hint)));
+            assert!(page.hint.contains("`cortex"));
+            let bare = text(page.without_hint());
+            assert!(bare.contains(&format!("{}</p>", page.text)) && !bare.contains('`'), "{bare}");
         }
     }
 }

@@ -39,18 +39,48 @@ struct Named {
     current: ArcSwap<Certificates>,
 }
 
+/// What one pair of files holds.
+#[derive(Clone, Debug)]
+struct Pair {
+    key: Arc<CertifiedKey>,
+    names: Vec<String>,
+}
+
 #[derive(Debug)]
 struct Certificates {
+    /// In the order of the files; none where they were never any good.
+    pairs: Vec<Option<Pair>>,
     /// In lower case; `*.` in front stands for one label.
     by_name: BTreeMap<String, Arc<CertifiedKey>>,
-    /// For clients that ask for no name, or for one that no certificate has.
-    first: Arc<CertifiedKey>,
+    /// For clients that ask for no name, or for one that no certificate has. Without any, no
+    /// handshake succeeds.
+    first: Option<Arc<CertifiedKey>>,
 }
 
 impl Tls {
     /// Reads all files. The first certificate also answers clients that ask for no known name.
     pub fn load(files: Vec<CertificateFiles>) -> anyhow::Result<Tls> {
-        let named = Arc::new(Named { current: ArcSwap::from_pointee(read(&files)?) });
+        let pairs: anyhow::Result<Vec<Pair>> = read(&files).into_iter().collect();
+        Tls::of(files, pairs?.into_iter().map(Some).collect())
+    }
+
+    /// As `load`, without those that are no good: they are used as soon as their files are.
+    pub fn load_good(files: Vec<CertificateFiles>) -> anyhow::Result<Tls> {
+        let mut pairs = Vec::new();
+        for result in read(&files) {
+            if let Err(error) = &result {
+                let error = format!("{error:#}");
+                tracing::error!(error, "tls.certificate_left_out");
+            }
+            pairs.push(result.ok());
+        }
+        Tls::of(files, pairs)
+    }
+
+    fn of(files: Vec<CertificateFiles>, pairs: Vec<Option<Pair>>) -> anyhow::Result<Tls> {
+        anyhow::ensure!(!files.is_empty(), "TLS needs at least one certificate and its key");
+        let current = ArcSwap::from_pointee(Certificates::new(pairs));
+        let named = Arc::new(Named { current });
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
@@ -80,7 +110,10 @@ impl Tls {
 }
 
 async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>) {
-    let (mut seen, mut reported) = (Seen::of(&files), String::new());
+    let mut reported = String::new();
+    // Those that were left out may only have to wait for their time.
+    let is_whole = named.upgrade().is_some_and(|named| named.current.load().is_whole());
+    let mut seen = is_whole.then(|| Seen::of(&files));
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
         let Some(named) = named.upgrade() else { return };
@@ -88,57 +121,65 @@ async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>) {
         // The disk may be slow.
         let look = tokio::task::spawn_blocking(move || {
             let now = Seen::of(&looked);
-            (now != before).then(|| (read(&looked), now))
+            (before.as_ref() != Some(&now)).then(|| (read(&looked), now))
         });
-        match look.await {
-            Ok(Some((Ok(certificates), now))) => {
-                named.current.store(Arc::new(certificates));
-                seen = now;
-                reported.clear();
-                tracing::info!("tls.certificates_read_again");
-            }
-            // The key may be written after its certificate: looked at again.
-            Ok(Some((Err(error), _))) => {
-                let error = format!("{error:#}");
-                if error != reported {
-                    tracing::warn!(error, "tls.certificates_kept");
-                    reported = error;
-                }
-            }
-            Ok(None) => {}
-            Err(_) => return,
+        let Ok(looked) = look.await else { return };
+        let Some((read, now)) = looked else { continue };
+        let errors: Vec<String> =
+            read.iter().filter_map(|read| Some(format!("{:#}", read.as_ref().err()?))).collect();
+        let before = named.current.load_full();
+        let pairs = read.into_iter().zip(&before.pairs);
+        let pairs = pairs.map(|(read, before)| read.ok().or_else(|| before.clone())).collect();
+        named.current.store(Arc::new(Certificates::new(pairs)));
+        // A key may be written after its certificate: looked at again.
+        seen = errors.is_empty().then_some(now);
+        let error = errors.join("; ");
+        if errors.is_empty() {
+            tracing::info!("tls.certificates_read_again");
+        } else if error != reported {
+            tracing::warn!(error, "tls.certificates_kept");
         }
+        reported = error;
     }
 }
 
-fn read(files: &[CertificateFiles]) -> anyhow::Result<Certificates> {
-    let mut by_name = BTreeMap::new();
-    let mut first = None;
-    for one in files {
-        let (key, names) = one.read()?;
-        for name in names {
-            by_name.entry(name).or_insert_with(|| key.clone());
-        }
-        first.get_or_insert(key);
-    }
-    let first = first.context("TLS needs at least one certificate and its key")?;
-    Ok(Certificates { by_name, first })
+/// Each pair by itself.
+fn read(files: &[CertificateFiles]) -> Vec<anyhow::Result<Pair>> {
+    let pair = |one: &CertificateFiles| one.read().map(|(key, names)| Pair { key, names });
+    files.iter().map(pair).collect()
 }
 
 impl Certificates {
-    fn find(&self, name: &str) -> &Arc<CertifiedKey> {
+    fn new(pairs: Vec<Option<Pair>>) -> Certificates {
+        let mut by_name = BTreeMap::new();
+        for Pair { key, names } in pairs.iter().flatten() {
+            for name in names {
+                by_name.entry(name.clone()).or_insert_with(|| key.clone());
+            }
+        }
+        let first = pairs.iter().flatten().next().map(|pair| pair.key.clone());
+        Certificates { pairs, by_name, first }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.pairs.iter().all(Option::is_some)
+    }
+
+    fn find(&self, name: &str) -> Option<&Arc<CertifiedKey>> {
         let name = name.to_ascii_lowercase();
         let wild = || name.split_once('.').map(|(_, rest)| format!("*.{rest}"));
         let found = self.by_name.get(&name).or_else(|| self.by_name.get(&wild()?));
-        found.unwrap_or(&self.first)
+        found.or(self.first.as_ref())
     }
 }
 
 impl ResolvesServerCert for Named {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let current = self.current.load();
-        let found = hello.server_name().map_or(&current.first, |name| current.find(name));
-        Some(found.clone())
+        match hello.server_name() {
+            Some(name) => current.find(name).cloned(),
+            None => current.first.clone(),
+        }
     }
 }
 
@@ -165,8 +206,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let one = write(directory.path(), "one", &["a.example", "*.b.example"]);
         let two = write(directory.path(), "two", &["c.example", "a.example"]);
-        let read = read(&[one, two]).unwrap();
-        let is_first = |name: &str| Arc::ptr_eq(read.find(name), &read.first);
+        let pairs = read(&[one, two]).into_iter().map(Result::ok).collect();
+        let read = Certificates::new(pairs);
+        let first = read.first.clone().unwrap();
+        let is_first = |name: &str| Arc::ptr_eq(read.find(name).unwrap(), &first);
         for name in ["a.example", "A.Example", "x.b.example", "unknown.example", ""] {
             assert!(is_first(name), "{name}");
         }
@@ -179,7 +222,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let files = write(directory.path(), "one", &["a.example"]);
         let tls = Tls::load(vec![files.clone()]).unwrap();
-        let now = || tls.named.current.load().first.clone();
+        let now = || tls.named.current.load().first.clone().unwrap();
         let before = now();
         let following = tokio::spawn(tls.follow());
         std::fs::write(&files.chain, "nonsense").unwrap();
@@ -195,6 +238,31 @@ mod tests {
         crate::router::tests::world::wait(|| !Arc::ptr_eq(&before, &now())).await;
         assert!(tls.named.current.load().by_name.contains_key("b.example"));
         drop(tls);
+        following.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_no_good_at_the_start_is_used_once_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let good = write(directory.path(), "good", &["a.example"]);
+        let late = CertificateFiles {
+            chain: directory.path().join("late.pem"),
+            key: directory.path().join("late.key"),
+        };
+        assert!(Tls::load(vec![late.clone(), good.clone()]).is_err());
+        let none = Tls::load_good(vec![late.clone()]).unwrap();
+        assert!(none.named.current.load().find("late.example").is_none());
+        let tls = Tls::load_good(vec![late, good]).unwrap();
+        let named = tls.named.clone();
+        let has = |name: &str| named.current.load().by_name.contains_key(name);
+        assert!(has("a.example") && !has("late.example"));
+        let following = tokio::spawn(tls.follow());
+        tokio::time::sleep(LOOK_INTERVAL * 3).await;
+        assert!(has("a.example") && !has("late.example"));
+        write(directory.path(), "late", &["late.example"]);
+        crate::router::tests::world::wait(|| has("late.example")).await;
+        assert!(has("a.example"));
+        drop((tls, named));
         following.await.unwrap();
     }
 }

@@ -143,8 +143,10 @@ pub async fn serve(
         return absent(connection, &head, buffer).await;
     }
     let client_end = Cell::default();
-    forward::forward(Exchange { connection, application, head, buffer, out, started, client_end })
-        .await
+    let session = Cell::default();
+    let exchange =
+        Exchange { connection, application, head, buffer, out, started, client_end, session };
+    forward::forward(exchange).await
 }
 
 async fn absent(connection: &Connection, head: &RequestHead, buffer: &mut Buffer) -> Option<After> {

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use model::application::RequestKey;
 use router::{fair, request_key};
 
 use super::Exchange;
@@ -13,10 +14,38 @@ impl Exchange<'_> {
     /// None where the strategy wants none, or the request has none.
     pub(super) fn key(&self) -> Option<u64> {
         let application = &self.application;
-        match application.balance.wants_key() {
-            true => request_key::of(&application.sticky, self.out, self.client()),
-            false => None,
+        if !application.balance.wants_key() {
+            return None;
         }
+        let known = request_key::of(&application.sticky, self.out, self.client());
+        known.or_else(|| self.new_session())
+    }
+
+    /// Of a client without the cookie: it is given one, and comes back to where that leads.
+    fn new_session(&self) -> Option<u64> {
+        let is_ours = self.connection.caller.is_none() && !self.is_transparent();
+        if !is_ours || !matches!(self.application.sticky, RequestKey::Cookie(_)) {
+            return None;
+        }
+        let made = || self.connection.thread.next_request_id();
+        let session = self.session.get().unwrap_or_else(made);
+        self.session.set(Some(session));
+        Some(request_key::of_value(cookie_value(session).as_bytes()))
+    }
+
+    /// Adds the cookie to an answer, unless the application sets that one itself.
+    pub(super) fn give_session(&self, answer: &mut Vec<u8>) {
+        let Some(session) = self.session.get() else { return };
+        let RequestKey::Cookie(name) = &self.application.sticky else { return };
+        if request_key::sets_cookie(answer, name) || !answer.ends_with(b"\r\n\r\n") {
+            return;
+        }
+        answer.truncate(answer.len() - 2);
+        let secure = if self.connection.stream.is_secure() { "; Secure" } else { "" };
+        let value = cookie_value(session);
+        let line =
+            format!("Set-Cookie: {name}={value}; Path=/; HttpOnly; SameSite=Lax{secure}\r\n\r\n");
+        answer.extend_from_slice(line.as_bytes());
     }
 
     /// In the queue. Who does not send the header that tells clients apart counts by address.
@@ -38,4 +67,8 @@ impl Exchange<'_> {
         let through_router = self.connection.caller.is_some();
         request_key::client(self.out, self.connection.peer.ip(), through_router)
     }
+}
+
+fn cookie_value(session: u64) -> String {
+    format!("{session:016x}")
 }

@@ -2,7 +2,7 @@
 //! goes. Part of one request.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{BAD_BODY, ClientEnd, Counts, Exchange, Failed};
 use crate::router::pages;
@@ -28,11 +28,17 @@ impl Exchange<'_> {
         while !body.is_done() {
             if self.buffer.filled().is_empty() {
                 let client = &self.connection.stream;
+                // A conversation may be quiet for as long as each of its pieces.
+                let patience = match upstream.is_duplex() {
+                    true => limits.body,
+                    false => limits.body_patience(counts.bytes_in).saturating_sub(counts.waited),
+                };
+                let asked = Instant::now();
                 tokio::select! {
                     biased;
-                    filled = fill(client, self.buffer, limits.body) => match filled {
+                    filled = fill(client, self.buffer, limits.body.min(patience)) => match filled {
                         Ok(0) => return Err(Failed::ClientGone),
-                        Ok(_) => {}
+                        Ok(_) => counts.waited += asked.elapsed(),
                         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                             return Err(Failed::BadBody(pages::REQUEST_TIMEOUT));
                         }

@@ -17,6 +17,7 @@ use super::head::{self, Refused};
 use super::io::{Io, Watch};
 use super::stream::{Counted, Stream};
 use crate::router::connection::{Busy, Connection, WRITE_TIME_MAX};
+use crate::router::limits::Limits;
 use crate::router::pool::Buffer;
 use crate::router::serve::{Scope, Thread};
 use crate::router::stream::fill;
@@ -43,10 +44,8 @@ const RESET_KEPT_MAX: usize = 64;
 const RESET_ERRORS_MAX: usize = 256;
 /// From the first byte to the last of the preface, and the settings behind it.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(20);
-/// As connections of HTTP/1.1.
-const IDLE_TIME_MAX: Duration = Duration::from_secs(75);
 /// How soon one that is idle or stalled is noticed, beyond its time.
-const LOOK_INTERVAL: Duration = Duration::from_secs(15);
+const LOOK_INTERVAL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
 /// A client that was told to leave and asks nothing any more.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -88,6 +87,7 @@ async fn run(connection: Connection, first: Option<Buffer>) {
         watch,
         active: Rc::default(),
         idle_since: Cell::new(Instant::now()),
+        idle_max: Rc::new(Cell::new(Limits::default().idle)),
     };
     client.follow(h2).await;
 }
@@ -116,6 +116,8 @@ struct Client {
     /// Requests under way.
     active: Rc<Cell<usize>>,
     idle_since: Cell<Instant>,
+    /// Of the application that was asked last.
+    idle_max: Rc<Cell<Duration>>,
 }
 
 impl Client {
@@ -152,7 +154,7 @@ impl Client {
                     if self.is_over(busy.is_some(), told_for) {
                         return;
                     }
-                    if self.idle_for() > IDLE_TIME_MAX && left_at.is_none() {
+                    if self.idle_for() > self.idle_max.get() && left_at.is_none() {
                         h2.graceful_shutdown();
                         left_at = Some(Instant::now());
                     }
@@ -198,6 +200,7 @@ impl Client {
         let (of_thread, of_client) = (thread.streams.clone(), self.active.clone());
         let counted = Counted::begin(&of_thread);
         let stream = Stream::asked(asked, body, answer, self.is_secure, counted);
+        let stream = stream.telling(self.idle_max.clone());
         let connection = Connection {
             thread,
             stream: Wire::Stream(Box::new(stream)),

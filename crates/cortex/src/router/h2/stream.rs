@@ -30,6 +30,8 @@ pub struct Stream {
     /// After the end of a client's request only the end of the stream may come, unless it is a
     /// tunnel. An instance's end is one.
     ends: Ends,
+    /// Of a client's connection: how long it may be idle.
+    idle_max: Option<Rc<Cell<Duration>>>,
     _counted: Counted,
 }
 
@@ -69,6 +71,7 @@ impl Stream {
             outgoing: RefCell::new(Outgoing::answer(answer, asked.is_head, asked.is_tunnel)),
             incoming: RefCell::new(Incoming::asked(asked.head, asked.chunked, body)),
             is_secure,
+            idle_max: None,
             _counted: counted,
         }
     }
@@ -80,7 +83,19 @@ impl Stream {
             outgoing: RefCell::new(Outgoing::call(calls)),
             incoming: RefCell::new(Incoming::unasked()),
             is_secure: false,
+            idle_max: None,
             _counted: counted,
+        }
+    }
+
+    /// Tells its connection what holds for the application that it asks.
+    pub fn telling(self, idle_max: Rc<Cell<Duration>>) -> Stream {
+        Stream { idle_max: Some(idle_max), ..self }
+    }
+
+    pub fn may_idle(&self, time: Duration) {
+        if let Some(idle_max) = &self.idle_max {
+            idle_max.set(time);
         }
     }
 

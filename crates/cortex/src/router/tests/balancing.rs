@@ -89,6 +89,61 @@ async fn a_session_stays_with_its_instance_and_comes_back_to_it() {
     }
 }
 
+/// The cookie that an answer sets, with its value.
+fn set_cookie(head: &str) -> Option<&str> {
+    let line = head.lines().find_map(|line| line.strip_prefix("Set-Cookie: "))?;
+    line.split(';').next()
+}
+
+#[tokio::test]
+async fn a_client_without_the_cookie_is_given_one_that_keeps_it_where_it_is() {
+    let (world, backends) = (World::new(), three().await);
+    world.set(|settings| {
+        settings.balance = model::application::STICKY_BALANCE.into();
+        settings.sticky = Some("cookie:home".parse().unwrap());
+    });
+    claim(&world, &backends, None);
+    routed(&world, 3).await;
+    let mut homes = BTreeSet::new();
+    for _ in 0..30 {
+        let first = world.get("/").await;
+        assert!(first.head.contains("; Path=/; HttpOnly; SameSite=Lax\r\n"), "{}", first.head);
+        let cookie = set_cookie(&first.head).expect("a cookie");
+        let mut client = world.connect().await;
+        for _ in 0..3 {
+            let more = format!("Cookie: a=b; {cookie}\r\n");
+            client.send(&format!("GET / HTTP/1.1\r\nHost: shop.localhost\r\n{more}\r\n")).await;
+            let next = client.reply().await;
+            assert_eq!(next.text(), first.text(), "it goes on where it began");
+            assert_eq!(set_cookie(&next.head), None, "it has one");
+        }
+        homes.insert(first.text());
+    }
+    assert_eq!(homes.len(), 3, "{homes:?}");
+}
+
+#[tokio::test]
+async fn a_cookie_that_the_application_sets_by_itself_stands_alone() {
+    let backend = Backend::start(|mut client: Client| async move {
+        while client.request().await.is_some() {
+            let head =
+                "HTTP/1.1 200 OK\r\nSet-Cookie: home=own; Path=/\r\nContent-Length: 0\r\n\r\n";
+            client.0.write_all(head.as_bytes()).await.unwrap();
+        }
+    })
+    .await;
+    let world = World::new();
+    world.set(|settings| {
+        settings.balance = model::application::STICKY_BALANCE.into();
+        settings.sticky = Some("cookie:home".parse().unwrap());
+    });
+    claim(&world, std::slice::from_ref(&backend), None);
+    routed(&world, 1).await;
+    let reply = world.get("/").await;
+    assert_eq!(reply.head.matches("Set-Cookie").count(), 1, "{}", reply.head);
+    assert_eq!(set_cookie(&reply.head), Some("home=own"));
+}
+
 /// Its instance is busy with one slow request: it waits for that one, and no longer than it must.
 #[tokio::test]
 async fn a_session_waits_for_its_busy_instance_and_at_last_goes_elsewhere() {

@@ -4,11 +4,13 @@ mod pair;
 
 use model::InstanceState::{Draining, Ready};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
 
 use self::pair::{Pair, far_node};
-use super::world::{Backend, DEADLINE, ok, wait};
+use super::world::{Backend, Client, DEADLINE, World, ok, wait};
 use crate::router::queue::QueueLimits;
 use crate::router::serve::{Awaited, Command, Stop};
 
@@ -337,4 +339,44 @@ async fn a_removed_node_is_not_served_any_more() {
     // Over the connection that was made while it was a member.
     assert_eq!(pair.near.get("/").await.status, 503);
     assert_eq!(backend.connections.load(Ordering::SeqCst), before);
+}
+
+/// Both routers take clients in turn, and both know whose a request is.
+#[tokio::test]
+async fn clients_wait_in_turn_for_an_instance_of_the_other_node() {
+    let (gate, served) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let (held, seen): (_, Arc<Mutex<Vec<String>>>) = (gate.clone(), served.clone());
+    let backend = Backend::start(move |mut client: Client| {
+        let (held, seen) = (held.clone(), seen.clone());
+        async move {
+            while let Some(request) = client.request().await {
+                seen.lock().unwrap().push(request.split(' ').nth(1).unwrap().to_owned());
+                held.acquire().await.unwrap().forget();
+                client.0.write_all(ok("done").as_bytes()).await.ok();
+            }
+        }
+    })
+    .await;
+    let pair = Pair::new().await;
+    pair.far_claim(1, Some(1), &[(1, Ready, backend.port)]);
+    pair.routed().await;
+    let waiting = |world: &World| {
+        let table = world.router.shared.table.load();
+        table.by_host(b"shop.localhost").unwrap().queue.length()
+    };
+    let known = || waiting(&pair.near) + waiting(&pair.far) + served.lock().unwrap().len();
+    let mut clients = Vec::new();
+    let flood = (0..5).map(|number| (2, format!("/flood{number}")));
+    for (address, path) in flood.chain([(3, "/quiet".to_owned())]) {
+        let mut client = pair.near.connect_as([127, 0, 0, address]).await;
+        client.send(&GET.replacen('/', &path, 1)).await;
+        let count = clients.len() + 1;
+        wait(|| known() == count).await;
+        clients.push(client);
+    }
+    gate.add_permits(clients.len());
+    for client in &mut clients {
+        assert_eq!(client.reply().await.text(), "done");
+    }
+    assert_eq!(served.lock().unwrap()[..3], ["/flood0", "/flood1", "/quiet"]);
 }

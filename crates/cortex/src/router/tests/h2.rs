@@ -2,6 +2,7 @@
 
 mod hostile;
 mod instances;
+mod limits;
 
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
 use super::world::{Backend, Client, DEADLINE, World, ok, wait};
+use router::retry::BUDGET_TENTHS_MAX;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: 0\r\n\r\n";
@@ -136,4 +137,49 @@ async fn a_client_that_leaves_ends_both_attempts() {
     socket2::SockRef::from(&client.0).set_linger(Some(std::time::Duration::ZERO)).unwrap();
     drop(client);
     tokio::time::timeout(DEADLINE, wait(|| open.load(Ordering::SeqCst) == 0)).await.unwrap();
+}
+
+/// Each second attempt costs what ten requests save up.
+#[tokio::test]
+async fn without_a_budget_nothing_is_asked_twice() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let silent = || {
+        let asked = asked.clone();
+        Backend::start(move |mut client: Client| {
+            let asked = asked.clone();
+            async move {
+                client.request().await;
+                asked.fetch_add(1, Ordering::SeqCst);
+                client.request().await;
+            }
+        })
+    };
+    let backends = [silent().await, silent().await];
+    let world = World::with_threads(1);
+    world.set(|settings| settings.hedge_after_ms = Some(1));
+    for (slot, backend) in (1..).zip(&backends) {
+        world.claim(slot, None, &[(1, Ready, backend.port)]);
+    }
+    world.routed().await;
+    let shared = world.router.shared.clone();
+    wait(|| shared.table.load().by_host(b"shop.localhost").unwrap().endpoints.len() == 2).await;
+    let saved = BUDGET_TENTHS_MAX / 10;
+    let (mut clients, mut seen) = (Vec::new(), 0);
+    for _ in 0..saved {
+        clients.push(world.connect().await);
+        clients.last_mut().unwrap().send(GET).await;
+        wait(|| asked.load(Ordering::SeqCst) == seen + 2).await;
+        seen += 2;
+    }
+    // What these have saved up themselves pays for a few more.
+    let most = seen + saved as usize + saved as usize / 9 + 2;
+    for _ in 0..saved {
+        clients.push(world.connect().await);
+        clients.last_mut().unwrap().send(GET).await;
+        seen += 1;
+        wait(|| asked.load(Ordering::SeqCst) >= seen).await;
+    }
+    tokio::time::timeout(Duration::from_millis(100), clients[0].0.readable()).await.unwrap_err();
+    let all = asked.load(Ordering::SeqCst);
+    assert!(all >= seen && all <= most + saved as usize / 9, "{all} of at most {most}");
 }

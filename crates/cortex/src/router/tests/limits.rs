@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use model::InstanceState::Ready;
 use model::request::RequestLimits;
@@ -77,6 +78,30 @@ async fn the_time_between_two_pieces_of_a_body() {
     assert_eq!(client.reply().await.status, 408);
     assert_ended(&mut client).await;
     wait(|| ended.load(Ordering::SeqCst) > 0).await;
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_is_not_waited_for_to_its_end() {
+    let backend = Backend::answering(ok).await;
+    let limits = RequestLimits { body_ms: Some(SHORT_MS), ..Default::default() };
+    let world = limited(&backend, None, limits).await;
+    let chunked = ("Transfer-Encoding: chunked\r\n", "1\r\nx\r\n");
+    for (header, piece) in [("Content-Length: 1000\r\n", "x"), chunked] {
+        let mut client = world.connect().await;
+        client.send(&format!("POST / HTTP/1.1\r\nHost: shop.localhost\r\n{header}\r\n")).await;
+        // Every piece comes in its time.
+        let mut pieces = 0;
+        while pieces < 1000 {
+            let pause = Duration::from_millis(SHORT_MS / 10);
+            if tokio::time::timeout(pause, client.0.readable()).await.is_ok() {
+                break;
+            }
+            client.send(piece).await;
+            pieces += 1;
+        }
+        assert!(pieces < 1000, "all of it was taken");
+        assert_eq!(client.reply().await.status, 408);
+    }
 }
 
 #[tokio::test]
