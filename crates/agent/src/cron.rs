@@ -7,7 +7,7 @@ mod due;
 mod schedule;
 
 use model::cron::CronRun;
-use model::{ApplicationName, NodeId, Timestamp};
+use model::{ApplicationName, NodeId, Timestamp, hash};
 
 pub use due::{LOOK_BACK_MAX, latest_due};
 pub use schedule::{Schedule, ScheduleError};
@@ -77,17 +77,8 @@ pub fn owner<'a>(
     name: &str,
     able: &'a [NodeId],
 ) -> Option<&'a NodeId> {
-    able.iter().max_by_key(|node| (hash(&format!("{application}/{name}/{node}")), *node))
-}
-
-/// FNV-1a, then the last step of splitmix64: near inputs come far apart.
-fn hash(text: &str) -> u64 {
-    let fnv = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    let z = (fnv ^ (fnv >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    let draw = |node| hash::spread(hash::fnv1a(format!("{application}/{name}/{node}").as_bytes()));
+    able.iter().max_by_key(|node| (draw(*node), *node))
 }
 
 #[cfg(test)]

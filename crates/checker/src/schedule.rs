@@ -207,15 +207,10 @@ impl<I: Clone + Ord> Checker<I> {
         }
     }
 
-    /// Up to one interval: splitmix64, see Steele, Lea and Flood, "Fast splittable pseudorandom
-    /// number generators" (2014).
+    /// Up to one interval.
     fn jitter(&mut self, interval: Duration) -> Duration {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         let span = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX).max(1);
-        Duration::from_millis((z ^ (z >> 31)) % span)
+        Duration::from_millis(model::hash::draw(&mut self.random) % span)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Who testifies of an instance whose own node has no checker: a few of the checkers elsewhere,
 //! the same ones as far as they see the same nodes.
 
-use model::{InstanceId, NodeId};
+use model::{InstanceId, NodeId, hash};
 
 /// An instance and the node that runs it.
 pub type Witnessed = (InstanceId, NodeId);
@@ -26,16 +26,10 @@ pub fn is_witness<'a>(
     before.take(WITNESSES_MAX).count() < WITNESSES_MAX
 }
 
-/// Rendezvous hashing (Thaler and Ravishankar, 1998) over FNV-1a, finished by splitmix64: whoever
-/// comes or goes moves only what concerns it.
+/// Rendezvous hashing (Thaler and Ravishankar, 1998): whoever comes or goes moves only what
+/// concerns it.
 fn rank(node: &NodeId, instance: &InstanceId, owner: &NodeId) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in format!("{node}/{owner}/{instance}").bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
-    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ (hash >> 31)
+    hash::spread(hash::fnv1a(format!("{node}/{owner}/{instance}").as_bytes()))
 }
 
 #[cfg(test)]

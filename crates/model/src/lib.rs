@@ -1,14 +1,16 @@
 //! Vocabulary and contract shared by every part of Cortex: identifiers, time, the records kept in
-//! the store under typed keys, and the contract of a state machine. Data only: nothing here decides
-//! and nothing here does I/O.
+//! the store under typed keys, hashes that all nodes agree on, and the contract of a state machine.
+//! Data only: nothing here decides and nothing here does I/O.
 
 pub mod access;
 pub mod application;
 pub mod cron;
+pub mod hash;
 pub mod id;
 pub mod instance;
 pub mod key;
 pub mod machine;
+pub mod mutants;
 pub mod node;
 pub mod probe;
 pub mod record;

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::hash;
+use model::hash;
 
 /// Clients with a line of their own. More wait at a time only where very many ask a little each.
 pub const OWN_LINES_MAX: usize = 256;

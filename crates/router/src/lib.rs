@@ -11,7 +11,6 @@ pub mod fair;
 pub mod far;
 pub mod files;
 pub mod flows;
-pub mod hash;
 pub mod http;
 pub mod proxy_protocol;
 pub mod ramp;

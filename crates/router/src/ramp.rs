@@ -2,7 +2,7 @@
 //! to the whole, as Envoy's slow start has it. Caches fill and code is compiled meanwhile. Driven
 //! by the router's threads.
 
-use crate::hash;
+use model::hash;
 
 /// All of what falls to an endpoint.
 pub const WHOLE: u32 = 256;

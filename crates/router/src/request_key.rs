@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use model::application::RequestKey;
 
-use crate::hash;
+use model::hash;
 
 /// None where the request has no such header or cookie.
 pub fn of(kind: &RequestKey, head: &[u8], client: IpAddr) -> Option<u64> {

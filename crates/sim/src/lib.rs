@@ -11,6 +11,7 @@ pub mod random;
 pub mod records;
 pub mod scenario;
 pub mod spread;
+pub mod sweep;
 pub mod users;
 pub mod witnesses;
 pub mod world;

@@ -1,5 +1,6 @@
-//! Seeded randomness: splitmix64, see Steele, Lea and Flood, "Fast splittable pseudorandom number
-//! generators" (2014).
+//! Seeded randomness.
+
+use model::hash;
 
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -10,11 +11,7 @@ impl Random {
     }
 
     pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        hash::draw(&mut self.0)
     }
 
     /// From `low` up to and without `high`.

@@ -2,10 +2,10 @@
 //! it.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sim::placement::fault::FAULTS;
-use sim::placement::life::{history, live};
+use sim::placement::life::{history, is_calm, live, world};
+use sim::sweep::{caught, check_all_happened, sweep, variable};
 
 const SEEDS: u64 = 60;
 /// A thousand take minutes.
@@ -14,62 +14,28 @@ const SEEDS_MAX: u64 = 2_000;
 #[cfg(not(feature = "mutants"))]
 const LARGE_SEED: u64 = 1;
 
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).into())).unwrap_or_default()
-}
-
-/// One history; what broke, if anything did.
-fn try_seed(seed: u64) -> Result<BTreeMap<&'static str, u64>, String> {
-    let lived = catch_unwind(AssertUnwindSafe(|| live(seed, None, None)));
-    lived.map(|world| world.counts).map_err(|panic| said(&*panic))
-}
-
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+fn counts(seed: u64) -> BTreeMap<&'static str, u64> {
+    live(seed, None, None).counts
 }
 
 #[test]
 fn every_cluster_ends_well() {
     if let Some(seed) = variable("SIM_SEED") {
-        let mut world = sim::placement::life::world(seed, None);
+        let mut world = world(seed, None);
         world.tracing = true;
-        let lived = catch_unwind(AssertUnwindSafe(|| {
-            history(&mut world, sim::placement::life::is_calm(seed), None);
-        }));
+        let lived = caught(|| history(&mut world, is_calm(seed), None));
         println!("{}", world.trace.join("\n"));
-        lived.unwrap_or_else(|panic| panic!("seed {seed}: {}", said(&*panic)));
+        lived.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         return;
     }
     let seeds = variable("SIM_SEEDS").map_or(SEEDS, |seeds| seeds.min(SEEDS_MAX));
-    let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut failed = Vec::new();
-    std::thread::scope(|scope| {
-        let part = |first: u64| {
-            (first..seeds)
-                .step_by(threads as usize)
-                .map(|seed| (seed, try_seed(seed)))
-                .collect::<Vec<_>>()
-        };
-        let parts: Vec<_> = (0..threads).map(|first| scope.spawn(move || part(first))).collect();
-        for part in parts {
-            for (seed, outcome) in part.join().expect("a part returns") {
-                match outcome {
-                    Ok(counted) => counted.iter().for_each(|(fault, count)| {
-                        *counts.entry(fault).or_default() += count;
-                    }),
-                    Err(error) => failed.push(format!("SIM_SEED={seed}: {error}")),
-                }
-            }
-        }
+    let counts = sweep(seeds, || (), counts).unwrap_or_else(|(seed, error)| {
+        panic!(
+            "seed {seed}: {error}\nreplay: SIM_SEED={seed} cargo test -p sim --test placement -- \
+             --nocapture"
+        )
     });
-    println!("{counts:?}");
-    let replay = "replay one: SIM_SEED=N cargo test -p sim --test placement";
-    assert!(failed.is_empty(), "{}\n{replay}", failed.join("\n"));
-    for fault in FAULTS {
-        assert!(counts.contains_key(fault), "{fault}: it never happened");
-    }
+    check_all_happened(&counts, FAULTS);
 }
 
 /// Once, as large as a cluster is meant to be.
@@ -80,14 +46,10 @@ fn a_large_cluster_ends_well() {
     println!("{counts:?}");
 }
 
-/// The machines of one thread make one mistake; some history must not end well.
+/// The machines make one mistake; some history must not end well.
 #[cfg(feature = "mutants")]
 fn check_mutant(mutant: u8) {
-    agent::mutants::activate(mutant);
-    let caught = (0..SEEDS).find_map(|seed| try_seed(seed).err().map(|error| (seed, error)));
-    agent::mutants::activate(0);
-    let (seed, error) = caught.expect("the sweep did not notice the mistake");
-    println!("noticed by seed {seed}: {error}");
+    sim::sweep::check_noticed(sweep(SEEDS, || agent::mutants::activate(mutant), counts));
 }
 
 #[cfg(feature = "mutants")]

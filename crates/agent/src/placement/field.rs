@@ -4,7 +4,7 @@
 
 use std::cmp::Ordering;
 
-use model::{ApplicationName, NodeId, ProcessType, Slot};
+use model::{ApplicationName, NodeId, ProcessType, Slot, hash};
 
 /// A burden in thousandths of a percent.
 pub(super) type Burden = u64;
@@ -35,7 +35,7 @@ pub(super) struct Seat {
 
 impl Seat {
     pub fn new(id: NodeId, capacity: Option<u32>, load: Option<u32>, takes: bool) -> Seat {
-        let hash = mix(fnv1a(id.as_str().as_bytes()));
+        let hash = hash::bytes(id.as_str().as_bytes());
         let capacity = u64::from(capacity.unwrap_or(1).max(1));
         let load = u64::from(load.unwrap_or(0)) * POINT;
         Seat { id, takes, hash, capacity, load, instances: 0, unready: 0 }
@@ -123,7 +123,7 @@ impl Field {
         let left = FULL.saturating_sub(seat.burden()).max(WEIGHT_MIN);
         let weight = seat.capacity as f64 * left as f64;
         // A uniform number in (0, 1); the logarithm makes the draw proportional to the weights.
-        let uniform = ((mix(slot ^ seat.hash) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        let uniform = ((hash::mix(slot ^ seat.hash) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
         ClaimTo { full: !self.has_room(at), level, draw: -uniform.ln() / weight }
     }
 }
@@ -158,21 +158,7 @@ impl Eq for ClaimTo {}
 
 /// A slot's ticket in the draw.
 pub(super) fn ticket(application: &ApplicationName, process: &ProcessType, slot: Slot) -> u64 {
-    mix(fnv1a(format!("{application}/{process}.{slot}").as_bytes()))
-}
-
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
-}
-
-/// The last step of splitmix64: near inputs come far apart.
-fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    hash::bytes(format!("{application}/{process}.{slot}").as_bytes())
 }
 
 #[cfg(test)]

@@ -212,7 +212,7 @@ impl Site<'_> {
                 if let Some(changed) = changed {
                     let number = changed.fetch_add(1, Ordering::Relaxed);
                     let of = u64::from(self.args.applications);
-                    let which = name(u32::try_from(router::hash::mix(number) % of)?);
+                    let which = name(u32::try_from(model::hash::mix(number) % of)?);
                     let to = if number % 2 == 0 { &self.new } else { &self.old };
                     let incarnation = (1, number + 2);
                     self.world

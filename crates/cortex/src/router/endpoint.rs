@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use model::application::InstanceProtocol;
-use model::{Generation, InstanceId};
+use model::{Generation, InstanceId, hash};
 use router::balance::{Balance, Candidate};
 use router::book::EndpointDescription;
 use router::book::far::FarDescription;
 use router::breaker::{Breaker, Verdict};
 use router::far::{FarCandidate, Outcome, Reply, Room};
-use router::{hash, ramp};
+use router::ramp;
 
 use super::far::peer::FarPeer;
 use super::queue::Queue;

@@ -3,7 +3,7 @@
 //! and several routers do not all run to the same endpoint.
 
 use super::{Balance, Candidate, Endpoints, Turn};
-use crate::hash;
+use model::hash;
 
 pub struct PowerOfTwo;
 

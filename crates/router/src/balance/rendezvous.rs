@@ -9,7 +9,7 @@
 
 use super::least_loaded::LeastLoaded;
 use super::{Balance, Candidate, Endpoints, Turn};
-use crate::hash;
+use model::hash;
 
 /// What an endpoint without a limit counts as, so that one with a limit beside it has keys too.
 const WEIGHT_MAX: u32 = 64;

@@ -106,7 +106,7 @@ fn idle_endpoints_share_evenly() {
             let fakes = Fakes::idle(count);
             let mut picks = vec![0_u64; fakes.count()];
             for number in 0..10_000 {
-                let key = crate::hash::mix(number as u64);
+                let key = model::hash::mix(number as u64);
                 let turn = Turn { number, key: key.into(), patient: false };
                 picks[strategy.pick(turn, &fakes).unwrap()] += 1;
             }

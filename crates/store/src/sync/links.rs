@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::Timestamp;
+use model::{Timestamp, hash};
 
 use crate::clock::Stamp;
 use crate::commit::NodeTag;
@@ -96,10 +96,6 @@ impl Links {
     }
 
     fn draw(&mut self) -> u64 {
-        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.chance;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        hash::draw(&mut self.chance)
     }
 }

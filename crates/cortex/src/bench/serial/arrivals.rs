@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use router::hash;
+use model::hash;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 

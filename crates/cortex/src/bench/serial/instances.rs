@@ -109,7 +109,7 @@ fn answer(stream: TcpStream, stopped: &AtomicBool) -> std::io::Result<()> {
 }
 
 fn work(steps: u64) {
-    black_box((0..steps).fold(1, router::hash::pair));
+    black_box((0..steps).fold(1, model::hash::pair));
 }
 
 #[cfg(test)]

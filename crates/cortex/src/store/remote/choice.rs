@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model::{Machine, NodeId, Timestamp};
+use model::{Machine, NodeId, Timestamp, hash};
 
 /// Silence of the node in use that is taken for its end: with the call that follows, another one
 /// is used within a second.
@@ -96,12 +96,7 @@ impl Choice {
 
     /// Those without a store spread over those with one: each has an order of its own.
     fn rank(&self, other: &NodeId) -> u64 {
-        let bytes = self.node.as_str().bytes().chain([0]).chain(other.as_str().bytes());
-        let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-        // The last bytes of names differ most, and the first bits have heard least of them.
-        hash.rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        hash::bytes(format!("{}/{other}", self.node).as_bytes())
     }
 
     fn know(&mut self, nodes: Vec<NodeId>, effects: &mut Vec<Effect>) {
