@@ -19,7 +19,7 @@ use super::store::cluster::PeerArgs;
 use super::{Session, output, push};
 use crate::layout::DataDirectory;
 use crate::node::started::Started;
-use crate::node::{Ended, NodeConfig};
+use crate::node::{Ended, NodeConfig, roles};
 use crate::shared_port::Listeners;
 use crate::store::backend::Backend;
 use crate::store::peers::PeerOptions;
@@ -108,6 +108,11 @@ impl Up {
                 "{} is no directory that could be pushed",
                 directory.display()
             );
+        }
+        if let Some(roles) = self.roles.as_ref().filter(|_| !self.detached && !self.take_over) {
+            for line in roles::changes(&session.layout, roles)? {
+                output::say(&line);
+            }
         }
         if self.detach {
             return self.run_detached(session);

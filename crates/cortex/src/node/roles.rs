@@ -44,6 +44,43 @@ pub fn settle(
     Ok(roles)
 }
 
+/// What a start with these roles changes, in lines for whoever gives the command; none on a first
+/// start, and none where `settle` refuses it.
+pub fn changes(layout: &DataDirectory, asked: &Roles) -> anyhow::Result<Vec<String>> {
+    let Some(before) = read(layout)?.filter(|before| before != asked) else {
+        return Ok(Vec::new());
+    };
+    let is_other_store = before.has(Role::Store) != asked.has(Role::Store);
+    if is_other_store && Membership::load(&layout.cluster())?.is_some() {
+        return Ok(Vec::new());
+    }
+    let change = |role: Role| match (before.has(role), asked.has(role)) {
+        (true, false) => Some(format!("  no {} any more: {}", role.as_str(), without(role))),
+        (false, true) => Some(format!("  {} from now on", role.as_str())),
+        _ => None,
+    };
+    let head = format!("The roles of this node were '{before}' and are to be '{asked}':");
+    Ok([head].into_iter().chain(Role::ALL.into_iter().filter_map(change)).collect())
+}
+
+fn without(role: Role) -> &'static str {
+    match role {
+        Role::Store => {
+            "what its store holds stays in the data directory and is not used; applications that \
+             only this node knew are not in the cluster that it joins"
+        }
+        Role::Agent => {
+            "other nodes run what ran here, whose processes end within a minute; where no other \
+             node has an agent, nobody watches over them"
+        }
+        Role::Router => "no public port is open here: clients have to ask another node",
+        Role::Checker => {
+            "checkers of other nodes judge the instances here, and where there are none, nobody \
+             does"
+        }
+    }
+}
+
 /// Durable when it returns.
 pub fn keep(layout: &DataDirectory, roles: &Roles) -> anyhow::Result<()> {
     if read(layout)?.as_ref() == Some(roles) {
@@ -101,6 +138,29 @@ mod tests {
         membership.save(&layout.cluster()).unwrap();
         check(&layout, "", Err("joined as one without a store"));
         check(&layout, "agent,router", Ok("agent,router"));
+    }
+
+    #[test]
+    fn what_other_roles_change_is_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = DataDirectory::new(directory.path().into(), directory.path());
+        let said = |asked: &str| changes(&layout, &asked.parse().unwrap()).unwrap();
+        assert!(said("agent").is_empty(), "it is the first start");
+        keep(&layout, &"store,agent,router".parse().unwrap()).unwrap();
+        assert!(said("router,agent,store").is_empty());
+        let lines = said("store,checker");
+        assert!(lines[0].contains("'store,agent,router'") && lines[0].contains("'store,checker'"));
+        for (line, needles) in [
+            (&lines[1], ["no agent any more", "other nodes run what ran here"]),
+            (&lines[2], ["no router any more", "ask another node"]),
+            (&lines[3], ["checker", "from now on"]),
+        ] {
+            assert!(needles.iter().all(|needle| line.contains(needle)), "{lines:#?}");
+        }
+        assert!(said("agent,router").concat().contains("no store any more"));
+        // That is refused, with what to do instead.
+        Membership::load_or_found(&layout.cluster()).unwrap();
+        assert!(said("agent,router").is_empty());
     }
 
     #[test]
