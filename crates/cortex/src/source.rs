@@ -4,6 +4,7 @@
 
 mod directory;
 mod header;
+mod ignored;
 mod repository;
 
 use std::io::Write;

@@ -103,6 +103,131 @@ fn a_directory_is_packed_without_what_is_ignored() {
     assert_eq!(files["link"].1, "-> app.py");
 }
 
+/// Git itself says what is right.
+#[test]
+fn what_is_ignored_is_what_git_ignores() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    run(root, &["git", "init", "-q"]);
+    for path in [
+        "a.log",
+        "b.txt",
+        "sub/a.log",
+        "sub/deep/a.log",
+        "sub/deep/b.txt",
+        "build/x",
+        "sub/build/y",
+        "build.txt",
+        "#hash",
+        "!bang",
+        "end ",
+        "end",
+        "a-b",
+        "a]b",
+        "a[b",
+        "ab",
+        "abc",
+        "a*c",
+        "ac",
+        "x/y/z",
+        "x/z",
+        "x/q/r/z",
+        "back\\slash",
+        "foo",
+        "dir/foo/bar",
+        "dir/foobar",
+        "ä.log",
+        "sub/.k",
+    ] {
+        write(root, path, "text");
+    }
+    let patterns = [
+        "*.log",
+        "/a.log",
+        "sub/a.log",
+        "sub/",
+        "build",
+        "build/",
+        "/build",
+        "sub/*.log",
+        "sub/**",
+        "**/a.log",
+        "**/deep/",
+        "sub/**/a.log",
+        "x/**/z",
+        "**/z",
+        "x/*/z",
+        "/x/",
+        "\\#hash",
+        "#hash",
+        "\\!bang",
+        "!bang",
+        "end ",
+        "end\\ ",
+        "a?b",
+        "a[-]b",
+        "a[]]b",
+        "a[[]b",
+        "a[!-]b",
+        "a[^-]b",
+        "a[a-z]c",
+        "a[z-a]c",
+        "a[b",
+        "ab[",
+        "a\\*c",
+        "a*c",
+        "a**c",
+        "*",
+        "/*",
+        "**",
+        "/**",
+        "foo",
+        "foo/",
+        "foo/*",
+        "dir/foo",
+        "dir/foo*",
+        "b*",
+        "?",
+        "*/",
+        "/",
+        "",
+        "  ",
+        "back\\\\slash",
+        "back\\",
+        "[a-b]*",
+        "*\n!*.log",
+        "*\n!*/\n!*.log",
+        "sub/*\n!sub/deep/",
+        "/*\n!/x",
+        "*.log\n!/a.log",
+        "!a.log\n*.log",
+        "\u{feff}*.log",
+        "*.log\r",
+        "ä*",
+        "sub/.*",
+        "x/**/q/**/z",
+        "**/**/z",
+        "x/**",
+        "**/foo/**",
+    ];
+    for pattern in patterns {
+        write(root, ".gitignore", pattern);
+        let listed = run(root, &["git", "ls-files", "-o", "-z", "--exclude-standard"]);
+        let mut expected: Vec<&str> = listed.split('\0').filter(|name| !name.is_empty()).collect();
+        expected.sort_unstable();
+        assert_eq!(names(&files(root, Vcs::Dir, None)), expected, "{pattern:?}");
+    }
+    // What the nearer file says counts, and what ours say before what Git's do.
+    write(root, ".gitignore", "*.log\n");
+    write(root, "sub/.gitignore", "!a.log\n");
+    write(root, ".cortexignore", "!/b.txt\n/sub/deep\n");
+    write(root, "sub/.slugignore", "build\n");
+    let packed = files(root, Vcs::Dir, None);
+    let has = |name: &str| packed.contains_key(name);
+    assert!(!has("a.log") && has("sub/a.log") && has("b.txt"), "{:?}", names(&packed));
+    assert!(!has("sub/deep/b.txt") && !has("sub/build/y") && has("build/x"), "{packed:?}");
+}
+
 #[test]
 fn an_unchanged_directory_gives_the_same_bytes() {
     let directory = tempfile::tempdir().unwrap();
