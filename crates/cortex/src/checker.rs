@@ -3,6 +3,7 @@
 
 pub mod answers;
 mod frame;
+pub mod hanging;
 pub mod jury;
 mod targets;
 pub mod witness;
@@ -13,8 +14,9 @@ use checker::{Checker, Effect, Event, Method, Outcome, Target};
 use model::key::Board;
 use model::probe::Verdict;
 use model::{InstanceId, Key, NodeId, Prefix, TypedKey, record};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
+use self::hanging::Beating;
 use self::targets::Targets;
 use crate::driver::{Clock, Shell, drive};
 use crate::faults::Faults;
@@ -34,19 +36,20 @@ pub async fn run(
     node: NodeId,
     clock: Clock,
     faults: Faults,
+    beats: watch::Sender<()>,
 ) -> anyhow::Result<()> {
     let (sender, mut receiver) = mpsc::channel(EVENTS_MAX);
-    let mut checker = Checker::new(clock.now().0);
+    let mut checker = Beating::new(Checker::new(clock.now().0), beats, clock.now());
     let mut shell =
         ProbeShell { store: store.clone(), node: node.clone(), events: sender.clone(), faults };
     tokio::select! {
-        result = watch(store, node, sender) => result,
+        result = follow(store, node, sender) => result,
         result = drive(&mut checker, &mut shell, &mut receiver, clock) => result,
     }
 }
 
 /// Translates records into events.
-async fn watch(
+async fn follow(
     store: SharedStore,
     node: NodeId,
     events: mpsc::Sender<Event>,
@@ -134,7 +137,7 @@ impl Shell for ProbeShell {
         match effect {
             Effect::Probe { instance, target } => {
                 let events = self.events.clone();
-                tokio::spawn(async move {
+                crate::task::spawn(async move {
                     let generation = target.generation;
                     let outcome = probe(&instance, &target).await;
                     events.send(Event::Probed { instance, generation, outcome }).await.ok();

@@ -106,7 +106,7 @@ impl Client {
         let stream = connect(&self.socket, &self.data).await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
+        crate::task::spawn(connection);
         let request = Request::builder()
             .method(method)
             .uri(path)

@@ -23,5 +23,6 @@ pub mod shared_port;
 pub mod shim;
 pub mod source;
 pub mod store;
+mod task;
 pub mod transfer;
 pub mod upgrade;

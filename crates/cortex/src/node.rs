@@ -146,7 +146,7 @@ pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyho
     if joining || is_guest || doubts_clock {
         // Writes wait until this node has what its cluster has, has found whose store it uses, or
         // was told that its clock is right.
-        tokio::spawn(supervise("announce", said));
+        crate::task::spawn(supervise("announce", said));
     } else {
         said().await?;
     }
@@ -205,7 +205,7 @@ impl Node {
                 self.upgrading.says_farewell();
                 self.config.listeners.release_all();
                 if let Some(router) = router {
-                    tokio::task::spawn_blocking(move || router.stop(ANSWER_LIMIT)).await?;
+                    crate::task::spawn_blocking(move || router.stop(ANSWER_LIMIT)).await?;
                 }
             }
         }
@@ -291,10 +291,14 @@ impl Node {
             }
             return;
         }
-        let (checked, of, failing) = (store.clone(), node.clone(), faults.clone());
-        parts.spawn(supervise("checker", move || {
-            crate::checker::run(checked.clone(), of.clone(), clock, failing.clone())
-        }));
+        let watched = crate::checker::hanging::Watched {
+            store: store.clone(),
+            node: node.clone(),
+            clock,
+            faults: faults.clone(),
+            peers: peers.clone(),
+        };
+        parts.spawn(supervise("checker", move || watched.clone().run()));
         if let Some(peers) = peers.clone() {
             parts.spawn(supervise("witness", move || {
                 crate::checker::witness::run(store.clone(), node.clone(), peers.clone(), clock)
@@ -430,7 +434,8 @@ async fn announce(
     enters: bool,
 ) -> anyhow::Result<()> {
     if enters && !roster::was_ever_entered(&*store, node).await? {
-        roster::enter(&*store, node, Vec::new(), None, clock.now()).await?;
+        let entry = TypedKey::Member(node.clone());
+        roster::enter(&*store, entry, node, Vec::new(), None, clock.now()).await?;
     }
     let system = rustix::system::sysinfo();
     let info = NodeInfo {

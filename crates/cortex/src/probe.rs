@@ -96,13 +96,13 @@ mod tests {
     async fn answering(bytes: &'static [u8]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(async move {
+        crate::task::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut request = [0; 1024];
                 let _ = stream.read(&mut request).await;
                 let _ = stream.write_all(bytes).await;
                 // Kept open: the probe must not wait for the end.
-                tokio::spawn(async move { stream.read(&mut [0; 1]).await });
+                crate::task::spawn(async move { stream.read(&mut [0; 1]).await });
             }
         });
         address

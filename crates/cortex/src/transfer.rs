@@ -84,7 +84,7 @@ pub async fn import(
     let (sender, receiver) = mpsc::channel::<std::io::Result<Bytes>>(CHUNKS_WAITING_MAX);
     let sent = Arc::new(AtomicU64::new(0));
     let (counted, mut file) = (sent.clone(), verified.file);
-    tokio::task::spawn_blocking(move || {
+    crate::task::spawn_blocking(move || {
         loop {
             let mut chunk = vec![0; READ_BYTES];
             let read = file.read(&mut chunk).map(|count| {

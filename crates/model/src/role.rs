@@ -53,6 +53,17 @@ impl Roles {
         self.0.contains(&role)
     }
 
+    /// The same but for one.
+    pub fn with(&self, role: Role, has: bool) -> Roles {
+        let mut roles = self.clone();
+        if has {
+            roles.0.insert(role);
+        } else {
+            roles.0.remove(&role);
+        }
+        roles
+    }
+
     pub fn names(&self) -> Vec<String> {
         self.0.iter().map(|role| role.as_str().into()).collect()
     }

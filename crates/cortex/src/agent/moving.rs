@@ -9,12 +9,12 @@ mod tree;
 
 use std::sync::Arc;
 
+use crate::task::spawn_blocking;
 use anyhow::{Context, bail};
 use model::application::{Holder, Move, MovePhase};
 use model::{ApplicationName, Key, NodeId, Prefix, TypedKey, record};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
 
 use self::frame::{Ask, Frame, Wire};
 use self::tree::Staging;
@@ -41,7 +41,7 @@ impl Moving {
         let moving = Arc::new(moving);
         let gives = moving.clone();
         moving.peers.set_files(Box::new(move |peer, stream| {
-            tokio::spawn(give::serve(gives.clone(), peer, stream));
+            crate::task::spawn(give::serve(gives.clone(), peer, stream));
         }));
         moving
     }

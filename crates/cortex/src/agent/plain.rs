@@ -104,7 +104,7 @@ impl PlainLauncher {
             .binary
             .get_or_try_init(|| async {
                 let (source, directory) = (self.source.clone(), self.place.layout.bin());
-                tokio::task::spawn_blocking(move || binaries::install(&source, &directory)).await?
+                crate::task::spawn_blocking(move || binaries::install(&source, &directory)).await?
             })
             .await?;
         Ok(path)
@@ -133,7 +133,7 @@ impl PlainLauncher {
         let binary = self.binary().await?.to_owned();
         let (run, socket) = (self.place.run(id), self.place.layout.shim_socket(id));
         let address = socket.clone();
-        tokio::task::spawn_blocking(move || start_shim(&binary, &run, &socket)).await??;
+        crate::task::spawn_blocking(move || start_shim(&binary, &run, &socket)).await??;
         Link::connect(&address).await.context("the shim is gone at once")
     }
 }
@@ -219,7 +219,7 @@ impl Launcher for PlainLauncher {
         let in_use: BTreeSet<PathBuf> =
             held.iter().map(|held| held.holding().binary.clone()).chain([binary]).collect();
         let directory = self.place.layout.bin();
-        tokio::task::spawn_blocking(move || binaries::prune(&directory, &in_use)).await??;
+        crate::task::spawn_blocking(move || binaries::prune(&directory, &in_use)).await??;
         Ok(boxed(held))
     }
 }
@@ -290,7 +290,7 @@ async fn find(place: &Place, id: &str) -> anyhow::Result<Found> {
         }
     }
     let run = place.run(id);
-    let ended = tokio::task::spawn_blocking(move || leftovers::bury(&run)).await??;
+    let ended = crate::task::spawn_blocking(move || leftovers::bury(&run)).await??;
     Ok(ended.map_or(Found::Nothing, |ended| Found::Ended(None, ended)))
 }
 

@@ -190,7 +190,7 @@ impl Preparer {
     ) -> anyhow::Result<()> {
         let persist = self.layout.persist(application);
         let (directory, paths) = (directory.to_path_buf(), release.recipe.persist.clone());
-        tokio::task::spawn_blocking(move || {
+        crate::task::spawn_blocking(move || {
             start_over(&directory)?;
             match archive {
                 Value::Inline(bytes) => unpack::unpack(&bytes[..], expected, &directory)?,
@@ -233,7 +233,7 @@ fn set_mark(mark: PathBuf) -> anyhow::Result<()> {
 
 /// In the background: nobody who pushes waits for a slow disk.
 fn make_durable(mark: PathBuf, boot: String) {
-    tokio::task::spawn_blocking(move || {
+    crate::task::spawn_blocking(move || {
         let settle = || {
             rustix::fs::syncfs(std::fs::File::open(&mark)?)?;
             // Not made anew where the release was removed meanwhile.

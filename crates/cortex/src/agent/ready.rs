@@ -86,7 +86,7 @@ async fn check(
     host: &str,
 ) -> io::Result<Option<Checked>> {
     let look = move || look(pid, port, elsewhere);
-    let bound = match tokio::task::spawn_blocking(look).await?? {
+    let bound = match crate::task::spawn_blocking(look).await?? {
         Some(bound) => bound,
         None => return Ok(None),
     };
@@ -272,7 +272,7 @@ mod tests {
     async fn the_path_decides_once_the_port_is_bound() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        tokio::spawn(async move {
+        crate::task::spawn(async move {
             // Warming up for two requests.
             for status in ["503 Busy", "503 Busy", "302 Found"] {
                 let (mut stream, _) = listener.accept().await.unwrap();

@@ -150,7 +150,7 @@ async fn is_anything_alive(api: &Api, name: &ApplicationName) -> Result<bool, Pr
 
 async fn remove_directories(api: &Api, name: &ApplicationName) -> Option<String> {
     let (directory, persist) = (api.layout.application(name), api.layout.persist(name));
-    let removed = tokio::task::spawn_blocking(move || {
+    let removed = crate::task::spawn_blocking(move || {
         let kept = std::fs::read_dir(&persist).is_ok_and(|mut entries| entries.next().is_some());
         let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
         for entry in entries.filter(|entry| !kept || entry.path() != persist) {

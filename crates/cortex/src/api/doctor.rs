@@ -127,7 +127,7 @@ fn ports(api: &Api) -> Vec<Check> {
 }
 
 async fn find(tool: &'static str, arguments: &'static [&'static str], use_of: &str) -> Check {
-    let asked = tokio::task::spawn_blocking(move || version(tool, arguments)).await;
+    let asked = crate::task::spawn_blocking(move || version(tool, arguments)).await;
     match asked.unwrap_or_else(|error| Err(error.to_string())) {
         Ok(version) => ok(tool, version),
         Err(why) => warn(tool, why, &format!("install it for {use_of}")),

@@ -114,10 +114,10 @@ async fn write(
         if writer.size + chunk.len() as u64 > VALUE_BYTES_MAX {
             return Err(crate::store::StoreError::TooLarge { max: VALUE_BYTES_MAX }.into());
         }
-        let written = tokio::task::spawn_blocking(move || writer.write(&chunk).map(|()| writer));
+        let written = crate::task::spawn_blocking(move || writer.write(&chunk).map(|()| writer));
         writer = written.await.map_err(|error| Problem::internal(error.to_string()))??;
     }
-    let finished = tokio::task::spawn_blocking(move || writer.finish());
+    let finished = crate::task::spawn_blocking(move || writer.finish());
     Ok(finished.await.map_err(|error| Problem::internal(error.to_string()))??)
 }
 
@@ -178,7 +178,7 @@ pub async fn watch(
 ) -> Result<Response, Problem> {
     let mut watch = store.watch(prefix(&query.prefix)?, None).await?;
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
-    tokio::spawn(async move {
+    crate::task::spawn(async move {
         loop {
             let event = tokio::select! {
                 event = watch.next() => event,

@@ -53,7 +53,7 @@ pub async fn lines(
     let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
     let filter = query.process;
     let follow = query.follow;
-    tokio::spawn(async move {
+    crate::task::spawn(async move {
         // Followers take their places first and the last lines are read up to there: nothing falls
         // between, and nothing is shown twice.
         let mut followers = BTreeMap::new();
@@ -65,7 +65,7 @@ pub async fn lines(
             .filter_map(|(path, follower)| Some((path.clone(), follower.position()?)))
             .collect();
         let (tail_directory, tail_filter) = (directory.clone(), filter.clone());
-        let tail = tokio::task::spawn_blocking(move || {
+        let tail = crate::task::spawn_blocking(move || {
             tail(&tail_directory, tail_filter.as_deref(), wanted, &positions)
         });
         for line in tail.await.unwrap_or_default() {

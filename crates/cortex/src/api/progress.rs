@@ -39,7 +39,7 @@ pub async fn stream(
     let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
     let unable = BTreeSet::new();
     let reporter = Reporter { api, name, id, log, shown: None, unable, builder: None, sender };
-    tokio::spawn(async move { reporter.run(watch).await });
+    crate::task::spawn(async move { reporter.run(watch).await });
     Ok(ndjson(receiver))
 }
 

@@ -42,7 +42,7 @@ pub async fn export(
 ) -> Result<Response, Problem> {
     let prefix = super::keys::prefix(&query.prefix)?;
     let (sender, receiver) = mpsc::channel(PIECES_WAITING_MAX);
-    tokio::spawn(async move {
+    crate::task::spawn(async move {
         let mut exporter = Exporter { store, sender };
         if let Err(error) = exporter.run(&prefix).await {
             tracing::warn!(%error, "api.export_failed");

@@ -65,7 +65,7 @@ pub async fn push(
 /// Streams the body to a file. The disk is the slower side: the channel makes the socket wait.
 pub(super) async fn receive(mut writer: ValueWriter, body: Body) -> Result<ValueWriter, Problem> {
     let (chunks, mut waiting) = mpsc::channel::<Bytes>(CHUNKS_WAITING_MAX);
-    let disk = tokio::task::spawn_blocking(move || -> Result<ValueWriter, StoreError> {
+    let disk = crate::task::spawn_blocking(move || -> Result<ValueWriter, StoreError> {
         while let Some(chunk) = waiting.blocking_recv() {
             writer.write(&chunk)?;
         }
@@ -164,7 +164,7 @@ fn check_balance(settings: &Settings) -> Result<(), Problem> {
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Problem::internal(error.to_string()))?
+    crate::task::spawn_blocking(work).await.map_err(|error| Problem::internal(error.to_string()))?
 }
 
 async fn release(

@@ -124,7 +124,7 @@ async fn measure(
     let started = Instant::now();
     let control = {
         let router = router.clone();
-        tokio::spawn(async move { supervise("router.control", || router.control()).await })
+        tokio::spawn(supervise("router.control", move || router.control()))
     };
     let result = site.watch(&router, started, before_kb).await;
     control.abort();

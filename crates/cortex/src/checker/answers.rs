@@ -29,7 +29,7 @@ pub fn give(peers: &Arc<Peers>, store: SharedStore, node: NodeId) {
         // Whoever finds no room hears nothing, and says nothing of the instance.
         let Ok(permit) = streams.clone().try_acquire_owned() else { return };
         let (store, node) = (store.clone(), node.clone());
-        tokio::spawn(async move {
+        crate::task::spawn(async move {
             if let Err(error) = answer(&store, &node, stream).await {
                 tracing::debug!(%peer, error = format!("{error:#}"), "checker.not_answered");
             }

@@ -226,7 +226,7 @@ impl Shell for WitnessShell {
         match effect {
             Effect::Probe { instance, target } => {
                 let (events, peers) = (self.events.clone(), self.peers.clone());
-                tokio::spawn(async move {
+                crate::task::spawn(async move {
                     let generation = target.generation;
                     let asking = ask(&peers, &instance, generation);
                     let outcome = match tokio::time::timeout(WAY_MAX + target.timeout, asking).await

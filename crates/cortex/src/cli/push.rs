@@ -52,7 +52,7 @@ impl Push {
 
 async fn find(directory: &Path, vcs: Vcs, revision: Option<String>) -> anyhow::Result<Source> {
     let directory = directory.to_path_buf();
-    tokio::task::spawn_blocking(move || Source::find(&directory, vcs, revision.as_deref())).await?
+    crate::task::spawn_blocking(move || Source::find(&directory, vcs, revision.as_deref())).await?
 }
 
 /// What `up DIR` does once the node answers.
@@ -156,7 +156,7 @@ type Chunks = std::pin::Pin<Box<dyn futures_util::Stream<Item = io::Result<Bytes
 /// Packing runs on a thread of its own, at most a few pieces ahead of the socket.
 fn pack(source: Source) -> (Chunks, tokio::task::JoinHandle<anyhow::Result<()>>) {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
-    let packed = tokio::task::spawn_blocking(move || {
+    let packed = crate::task::spawn_blocking(move || {
         let mut chunks = ChunkWriter { sender, buffer: Vec::with_capacity(CHUNK_BYTES) };
         let written = source.write(&mut chunks).and_then(|()| Ok(chunks.flush()?));
         if written.is_err() {

@@ -142,7 +142,7 @@ fn replace(out: &Path, text: &str) -> anyhow::Result<()> {
 async fn reload(command: &str) -> anyhow::Result<()> {
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command).stdin(Stdio::null());
-    let ran = tokio::task::spawn_blocking(move || shell.output()).await?;
+    let ran = crate::task::spawn_blocking(move || shell.output()).await?;
     let ran = ran.context("--reload: there is no shell")?;
     let said = String::from_utf8_lossy(&ran.stderr);
     ensure!(

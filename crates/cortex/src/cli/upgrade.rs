@@ -77,7 +77,7 @@ impl Upgrade {
     }
 
     async fn send(&self, session: &Session, binary: &Path) -> anyhow::Result<UpgradeShown> {
-        let opened = tokio::task::spawn_blocking({
+        let opened = crate::task::spawn_blocking({
             let binary = binary.to_path_buf();
             move || File::open(binary)
         });
@@ -128,7 +128,7 @@ impl Upgrade {
 
 /// The next piece of the file, and the file.
 async fn chunk(mut file: File) -> std::io::Result<Option<(Bytes, File)>> {
-    let read = tokio::task::spawn_blocking(move || {
+    let read = crate::task::spawn_blocking(move || {
         let mut piece = vec![0; CHUNK_BYTES];
         let size = file.read(&mut piece)?;
         piece.truncate(size);

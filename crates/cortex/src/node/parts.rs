@@ -7,6 +7,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
+use crate::task::{self, Boxed};
+
 /// Short enough that nobody notices one fault.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Long enough that a part which fails at every start costs nothing to speak of.
@@ -14,12 +16,18 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// A part that ran this long is taken to have started well: its next pause is short again.
 const RAN_WELL: Duration = Duration::from_secs(30);
 
+type Start = Box<dyn FnMut() -> Boxed<anyhow::Result<()>> + Send>;
+
 /// Runs `start` again and again; returns when one run ends without a fault.
-pub async fn supervise<F, R>(part: &'static str, mut start: F)
+pub fn supervise<F, R>(part: &'static str, mut start: F) -> Boxed<()>
 where
-    F: FnMut() -> R,
-    R: Future<Output = anyhow::Result<()>>,
+    F: FnMut() -> R + Send + 'static,
+    R: Future<Output = anyhow::Result<()>> + Send + 'static,
 {
+    task::boxed(keep(part, Box::new(move || task::boxed(start()))))
+}
+
+async fn keep(part: &'static str, mut start: Start) {
     let mut pause = PAUSE_MIN;
     loop {
         let began = Instant::now();
@@ -48,14 +56,15 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test(start_paused = true)]
     async fn a_part_that_faults_is_started_again() {
-        let starts = Cell::new(0);
-        supervise("test", || {
-            starts.set(starts.get() + 1);
-            let start = starts.get();
+        let starts = Arc::new(AtomicU32::new(0));
+        let counted = starts.clone();
+        supervise("test", move || {
+            let start = counted.fetch_add(1, Ordering::Relaxed) + 1;
             async move {
                 match start {
                     1 => panic!("first"),
@@ -65,6 +74,6 @@ mod tests {
             }
         })
         .await;
-        assert_eq!(starts.get(), 3);
+        assert_eq!(starts.load(Ordering::Relaxed), 3);
     }
 }

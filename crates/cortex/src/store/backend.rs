@@ -72,7 +72,7 @@ impl Backend {
             Backend::Local => {
                 let layout = layout.clone();
                 let open = move || open::open_with(&layout, node, clock, options);
-                let opened = tokio::task::spawn_blocking(open).await;
+                let opened = crate::task::spawn_blocking(open).await;
                 opened.unwrap_or_else(|_| Err(OpenError::Interrupted))
             }
             #[cfg(feature = "store-etcd")]

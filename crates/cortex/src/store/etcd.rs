@@ -102,9 +102,9 @@ pub async fn open(
     let (jobs, queued) = mpsc::channel(WRITES_QUEUED_MAX);
     let keeping = Keeping { feed: feed.clone(), values: values.clone() };
     let tasks = vec![
-        tokio::spawn(feed.clone().run()),
-        tokio::spawn(Writes::new(feed.clone(), cluster, queued).run()),
-        tokio::spawn(keeping.run()),
+        crate::task::spawn(feed.clone().run()),
+        crate::task::spawn(Writes::new(feed.clone(), cluster, queued).run()),
+        crate::task::spawn(keeping.run()),
     ];
     Ok(Arc::new(EtcdStore { feed, values, jobs, tasks, lock: Mutex::new(Some(lock)) }))
 }
@@ -112,7 +112,7 @@ pub async fn open(
 async fn blocking_open<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
 ) -> Result<T, OpenError> {
-    let worked = tokio::task::spawn_blocking(work).await;
+    let worked = crate::task::spawn_blocking(work).await;
     worked.unwrap_or_else(|_| Err(OpenError::Interrupted))
 }
 

@@ -285,7 +285,7 @@ impl Peers {
             membership.save(&dir)?;
         }
         let (cluster, at) = (membership.id(), dir.clone());
-        let making = tokio::task::spawn_blocking(move || {
+        let making = crate::task::spawn_blocking(move || {
             anyhow::Ok((Authority::load_or_make(&at, cluster)?, identity::node_key(&at)?))
         });
         let (authority, key) = making.await??;

@@ -44,6 +44,7 @@ use crate::driver::{Clock, drive};
 use crate::layout::DataDirectory;
 use crate::lockfile::FileLock;
 use crate::node::parts::supervise;
+use crate::task;
 
 /// Calls, losses and what is heard of one connection.
 const EVENTS_MAX: usize = 1024;
@@ -113,7 +114,7 @@ pub async fn open(
     options: Options,
 ) -> Result<SharedStore, OpenError> {
     let layout = layout.clone();
-    let made = tokio::task::spawn_blocking(move || prepare(&layout, node, clock, options)).await;
+    let made = crate::task::spawn_blocking(move || prepare(&layout, node, clock, options)).await;
     let shared = made.unwrap_or_else(|_| Err(OpenError::Interrupted))?;
     let (running, keeping) = (shared.clone(), shared.clone());
     shared.spawn(supervise("remote", move || running.clone().run()));
@@ -163,8 +164,8 @@ fn prepare(
 impl Shared {
     /// Until it ends, or the store is closed.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        let mut closing = self.closing.subscribe();
-        let task = tokio::spawn(async move {
+        let (mut closing, work) = (self.closing.subscribe(), task::boxed(work));
+        let task = task::spawn(async move {
             tokio::select! {
                 () = work => {}
                 _ = closing.wait_for(|closing| *closing) => {}
@@ -223,7 +224,7 @@ impl Shared {
         loop {
             tokio::time::sleep(COLLECT_INTERVAL).await;
             let values = self.values.clone();
-            let removed = tokio::task::spawn_blocking(move || values.collect(|_| false)).await;
+            let removed = crate::task::spawn_blocking(move || values.collect(|_| false)).await;
             if let Ok(Err(error)) = removed {
                 tracing::warn!(%error, "remote.collect_failed");
             }

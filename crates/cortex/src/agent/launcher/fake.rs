@@ -136,7 +136,7 @@ impl Held for Shared {
     async fn stop(&self, grace: Duration) -> anyhow::Result<()> {
         self.0.signal(rustix::process::Signal::TERM);
         let held = self.0.clone();
-        tokio::spawn(async move {
+        crate::task::spawn(async move {
             let mut exit = held.exit.clone();
             if tokio::time::timeout(grace, exit.wait_for(Option::is_some)).await.is_err() {
                 held.signal(rustix::process::Signal::KILL);

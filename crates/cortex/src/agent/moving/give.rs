@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::task::spawn_blocking;
 use anyhow::{Context, bail, ensure};
 use model::application::{Holder, MovePhase};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{ApplicationName, NodeId, Rollout, RolloutPhase, TypedKey, record};
 use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::frame::{Ask, Frame, Wire};
@@ -85,7 +85,7 @@ async fn give(
     let key = TypedKey::Holder(name.clone()).key();
     moving.agent.store.set(key, record::encode(&holder).into()).await?;
     // From here on they are the other node's, whatever else happens.
-    tokio::spawn(async move {
+    crate::task::spawn(async move {
         tokio::time::sleep(LINGER).await;
         drop(pause);
     });

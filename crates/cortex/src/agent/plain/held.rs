@@ -64,7 +64,7 @@ impl PlainHeld {
                 exit: exit_sender,
                 requests: receiver,
             };
-            tokio::spawn(listener.run(link)).abort_handle()
+            crate::task::spawn(listener.run(link)).abort_handle()
         });
         PlainHeld { place, holding, exit, requests, task }
     }
@@ -124,7 +124,7 @@ impl Held for PlainHeld {
         anyhow::ensure!(self.exit.borrow().is_some(), "{id} is still running; stop it first");
         self.ask(Ask::Forget).await?;
         let (run, process) = (self.place.run(&id), self.holding.process.clone());
-        tokio::task::spawn_blocking(move || {
+        crate::task::spawn_blocking(move || {
             // A later process of the same id may have taken the place.
             match record::read::<Holding>(&run.join(record::STATE))? {
                 Some(other) if other.process != process => Ok(()),

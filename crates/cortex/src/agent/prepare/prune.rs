@@ -21,7 +21,7 @@ impl Preparer {
     pub async fn prune_releases(&self, application: &ApplicationName, keep: Vec<ReleaseId>) {
         let releases = self.layout.application(application).join("releases");
         let logs = self.layout.logs(application);
-        let removed = tokio::task::spawn_blocking(move || {
+        let removed = crate::task::spawn_blocking(move || {
             let keep: Vec<String> = keep.iter().map(ToString::to_string).collect();
             for entry in entries(&releases) {
                 let Some(name) = entry.file_name().map(|name| name.to_string_lossy()) else {
@@ -43,7 +43,7 @@ impl Preparer {
 
     pub(super) async fn prune_caches(&self, application: &ApplicationName) {
         let (own, shared) = (self.layout.cache(application), self.layout.shared_cache());
-        let pruned = tokio::task::spawn_blocking(move || {
+        let pruned = crate::task::spawn_blocking(move || {
             prune_to(&own, CACHE_BYTES_MAX);
             prune_to(&shared, SHARED_CACHE_BYTES_MAX);
         });
@@ -55,7 +55,7 @@ impl Preparer {
     pub async fn remove_application(&self, application: &ApplicationName) {
         let directory = self.layout.application(application);
         let persist = self.layout.persist(application);
-        let removed = tokio::task::spawn_blocking(move || {
+        let removed = crate::task::spawn_blocking(move || {
             for entry in entries(&directory).into_iter().filter(|entry| *entry != persist) {
                 remove(&entry);
             }

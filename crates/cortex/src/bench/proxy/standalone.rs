@@ -94,10 +94,11 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
         metrics.clone(),
     )?;
     let input_ended = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0; 1]));
+    let suspicions = router.suspicions();
     tokio::select! {
-        () = supervise("router.control", || router.control()) => {}
-        () = supervise("metrics", || metrics.clone().run(faults.clone())) => {}
-        () = router.suspicions() => {}
+        () = supervise("router.control", move || router.control()) => {}
+        () = supervise("metrics", move || metrics.clone().run(faults.clone())) => {}
+        () = suspicions => {}
         _ = input_ended => {}
     }
     Ok(())

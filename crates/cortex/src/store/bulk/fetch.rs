@@ -6,8 +6,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::task::spawn_blocking;
 use model::NodeId;
-use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::frame::{Kind, Request, Wanted, decode_hashes};

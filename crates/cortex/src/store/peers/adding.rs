@@ -14,22 +14,14 @@ use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::rustls::client::danger::{
-    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
-};
-use tokio_rustls::rustls::crypto::{CryptoProvider, verify_tls13_signature};
-use tokio_rustls::rustls::pki_types::{
-    CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime,
-};
-use tokio_rustls::rustls::{
-    self, ClientConfig, DigitallySignedStruct, ServerConfig, SignatureScheme,
-};
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use super::frame::{GREETING_BYTES_MAX, read_json, write_json};
 use super::identity::{Pin, node_key, pin_of, pin_of_key, to_hex};
 use super::invitation::Token;
-use super::tls::{agreed, provider};
+use super::tls::{Trust, agreed, provider, stranger};
 
 const ALPN_ADD: &[u8] = b"cortex-add/1";
 /// The name in the certificate of a node that belongs to no cluster.
@@ -145,13 +137,7 @@ pub struct Found {
 pub async fn call(address: &str) -> anyhow::Result<Found> {
     let calling = async {
         let stream = TcpStream::connect(address).await.context("nobody answers")?;
-        let mut config = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Unknown(provider())))
-            .with_no_client_auth();
-        config.alpn_protocols = vec![ALPN_ADD.to_vec()];
-        let connector = TlsConnector::from(Arc::new(config));
+        let connector = TlsConnector::from(stranger(Trust::Anybody, ALPN_ADD)?);
         let stream = connector.connect(ServerName::try_from(NAME)?, stream).await;
         let mut stream = stream.context(
             "who answers there does not wait to be added: it is a member already, or no node",
@@ -185,46 +171,6 @@ impl Found {
     }
 }
 
-/// Whoever it is has the key of what it shows; a person says whether that is the right one.
-#[derive(Debug)]
-struct Unknown(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Unknown {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.3 alone is spoken here".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,7 +182,7 @@ mod tests {
         let listener = super::super::listen::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let expected = shown(&pin_of_key(&node_key(&dir).unwrap()));
-        let waiting = tokio::spawn(async move {
+        let waiting = crate::task::spawn(async move {
             let node = "new".parse().unwrap();
             wait(&dir, &node, &listener).await.unwrap()
         });

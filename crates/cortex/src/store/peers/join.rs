@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use model::{NodeId, Timestamp};
+use model::{NodeId, Timestamp, TypedKey};
 use serde::{Deserialize, Serialize};
 use store::NodeTag;
 use store::clock::CLOCK_AHEAD_MAX_MS;
@@ -172,7 +172,8 @@ async fn enter(
         "this node is still joining itself; try again when it has caught up"
     );
     if !known {
-        roster::enter(&*net.store, node, addresses.clone(), pin, net.now()).await?;
+        let entry = TypedKey::Member(node.clone());
+        roster::enter(&*net.store, entry, node, addresses.clone(), pin, net.now()).await?;
     }
     // Of an earlier stay, or of the attempt before.
     if net.store.lookup(&roster::address_key(node)).await?.is_some() || known {
@@ -198,7 +199,8 @@ async fn enter_guest(
     );
     net.side.keeper()?;
     if !known {
-        roster::enter_guest(&*net.store, node, addresses.clone(), pin, net.now()).await?;
+        let entry = TypedKey::Guest(node.clone());
+        roster::enter(&*net.store, entry, node, addresses.clone(), pin, net.now()).await?;
     }
     roster::tell_address(&*net.store, node, addresses, pin).await?;
     welcome(net, node, roster::read(&*net.store).await?, 0)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use async_trait::async_trait;
-use model::{NodeId, Timestamp};
+use model::{NodeId, Timestamp, TypedKey};
 use rcgen::KeyPair;
 use store::NodeTag;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -36,6 +36,7 @@ use crate::store::SharedStore;
 use crate::store::bulk::{BoxedStream, BulkPeers};
 use crate::store::bus::{Bus, Message, Neighbours};
 use crate::store::remote::{self, Guest};
+use crate::task;
 
 /// A peer that was caught lying is left alone for so long.
 const SHUNNED: Duration = Duration::from_secs(10);
@@ -174,8 +175,8 @@ impl Net {
 
     /// Until it ends, or the transport does.
     pub fn spawn(self: Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
-        let mut closing = self.closing.subscribe();
-        tokio::spawn(async move {
+        let (mut closing, work) = (self.closing.subscribe(), task::boxed(work));
+        task::spawn(async move {
             tokio::select! {
                 () = work => {}
                 _ = closing.wait_for(|closing| *closing) => {}
@@ -292,7 +293,11 @@ impl Net {
             Some(_) => roster::tell_address(&*self.store, &self.node, own.clone(), pin).await?,
             None if self.side.guest().is_some() => return Ok(()),
             None if roster::was_ever_entered(&*self.store, &self.node).await? => return Ok(()),
-            None => roster::enter(&*self.store, &self.node, own.clone(), pin, self.now()).await?,
+            None => {
+                let entry = TypedKey::Member(self.node.clone());
+                roster::enter(&*self.store, entry, &self.node, own.clone(), pin, self.now())
+                    .await?;
+            }
         }
         let mut roster = locked(&self.roster);
         roster.addresses.insert(self.node.clone(), own);

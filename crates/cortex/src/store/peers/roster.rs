@@ -107,31 +107,9 @@ pub async fn next_address(moved: &mut Watch) -> bool {
     }
 }
 
-/// A new member; its entry is written once. Durable when it returns.
+/// A new node, under `TypedKey::Member`, or `TypedKey::Guest` where it keeps no store; its entry is
+/// written once. Durable when it returns.
 pub async fn enter(
-    store: &dyn Store,
-    node: &NodeId,
-    addresses: Vec<String>,
-    pin: Option<Pin>,
-    now: Timestamp,
-) -> anyhow::Result<()> {
-    let key = TypedKey::Member(node.clone());
-    enter_as(store, key, node, addresses, pin, now).await
-}
-
-/// As `enter`, of a node without a store: below the entries of those that the store reckons with.
-pub async fn enter_guest(
-    store: &dyn Store,
-    node: &NodeId,
-    addresses: Vec<String>,
-    pin: Option<Pin>,
-    now: Timestamp,
-) -> anyhow::Result<()> {
-    let key = TypedKey::Guest(node.clone());
-    enter_as(store, key, node, addresses, pin, now).await
-}
-
-async fn enter_as(
     store: &dyn Store,
     key: TypedKey,
     node: &NodeId,

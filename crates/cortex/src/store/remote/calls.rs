@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use bytes::Bytes;
 use model::NodeId;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -141,11 +141,7 @@ async fn write(
     mut frames: mpsc::UnboundedReceiver<Bytes>,
 ) -> anyhow::Result<()> {
     while let Some(frame) = frames.recv().await {
-        let written = async {
-            writer.write_all(&frame).await?;
-            if frames.is_empty() { writer.flush().await } else { Ok(()) }
-        };
-        timeout(WRITE_MAX, written).await.map_err(|_| anyhow!("it takes nothing in"))??;
+        wire::write(&mut writer, &frame, frames.is_empty(), WRITE_MAX).await?;
     }
     Ok(())
 }

@@ -78,11 +78,7 @@ async fn write(
     mut frames: mpsc::Receiver<Bytes>,
 ) -> anyhow::Result<()> {
     while let Some(frame) = frames.recv().await {
-        let written = async {
-            writer.write_all(&frame).await?;
-            if frames.is_empty() { writer.flush().await } else { Ok(()) }
-        };
-        timeout(WRITE_MAX, written).await.map_err(|_| anyhow!("it takes nothing in"))??;
+        wire::write(&mut writer, &frame, frames.is_empty(), WRITE_MAX).await?;
     }
     Ok(())
 }
@@ -104,7 +100,7 @@ async fn receive(
     }
     let mut writer = store.writer().await?;
     let (pieces, mut waiting) = mpsc::channel::<Bytes>(PIECES_MAX);
-    let disk = tokio::spawn(blocking(move || {
+    let disk = crate::task::spawn(blocking(move || {
         while let Some(piece) = waiting.blocking_recv() {
             writer.write(&piece)?;
         }

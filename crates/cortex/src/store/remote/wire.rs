@@ -1,13 +1,16 @@
 //! What a node without a store and one that keeps it say to each other: frames of a head in JSON,
 //! so that later versions can add to it, and raw bytes. Must not know what becomes of a request.
 
+use std::time::Duration;
+
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use model::value::ContentHash;
 use model::{Key, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use store::{NodeTag, Position, Stamp};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 
 use crate::store::peers::identity::{from_hex, to_hex};
 use crate::store::{CommitId, Cursor, HistoryEntry, StoreError, Version};
@@ -279,6 +282,20 @@ pub fn frame(head: &impl Serialize, bytes: &[u8]) -> Bytes {
     out[..4].copy_from_slice(&length.to_le_bytes());
     out[4..8].copy_from_slice(&(head as u32).to_le_bytes());
     out.into()
+}
+
+/// One frame; `last` of those that wait.
+pub async fn write(
+    to: &mut (impl AsyncWrite + Unpin),
+    frame: &[u8],
+    last: bool,
+    time_max: Duration,
+) -> anyhow::Result<()> {
+    let written = async {
+        to.write_all(frame).await?;
+        if last { to.flush().await } else { Ok(()) }
+    };
+    Ok(timeout(time_max, written).await.context("it takes nothing in")??)
 }
 
 /// The next frame; its bytes come from outside.
