@@ -215,7 +215,7 @@ fn present<T: DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option<Opti
 /// Sends `Exited` once, whenever that is.
 fn report_exit(held: &Arc<dyn Held>, id: IncarnationId, events: &mpsc::Sender<Event>) {
     let (mut exit, events) = (held.exit(), events.clone());
-    tokio::spawn(async move {
+    crate::task::spawn(async move {
         let Ok(exit) = exit.wait_for(Option::is_some).await.map(|exit| exit.clone()) else {
             return;
         };
@@ -236,7 +236,7 @@ impl ActorShell {
     /// Runs beside the machine; what it returns is an event.
     fn spawn(&self, work: impl Future<Output = Option<Event>> + Send + 'static) {
         let events = self.events.clone();
-        tokio::spawn(async move {
+        crate::task::spawn(async move {
             if let Some(event) = work.await {
                 events.send(event).await.ok();
             }
@@ -278,7 +278,7 @@ impl ActorShell {
             self.context.ports.release(port);
         }
         let (store, id) = (self.context.store.clone(), id.clone());
-        tokio::spawn(async move {
+        crate::task::spawn(async move {
             if let Err(error) = held.forget().await {
                 tracing::warn!(instance = %id.instance, %error, "agent.forget_failed");
             }
@@ -399,12 +399,12 @@ impl Shell for ActorShell {
             Effect::Start { id, release, process } => self.start(id, release, process),
             Effect::AwaitHealthy { id, port, health } => {
                 if let Some(held) = context.registry.get(&id) {
-                    tokio::spawn(watch_until_healthy(self.events.clone(), id, held, port, health));
+                    crate::task::spawn(watch_until_healthy(self.events.clone(), id, held, port, health));
                 }
             }
             Effect::Stop { id, grace } => match context.registry.stop(&id, grace) {
                 Stopping::Now(held) => {
-                    tokio::spawn(async move { stop_held(&held, grace).await });
+                    crate::task::spawn(async move { stop_held(&held, grace).await });
                 }
                 Stopping::OnceLaunched => {}
                 Stopping::Unknown => self.spawn(async move {
@@ -444,7 +444,7 @@ impl Shell for ActorShell {
                 context.preparer.note(&self.name, &text);
             }
             Effect::PruneReleases { keep } => {
-                tokio::spawn(async move { context.preparer.prune_releases(&name, keep).await });
+                crate::task::spawn(async move { context.preparer.prune_releases(&name, keep).await });
             }
             Effect::AllStopped => drop(self.all_stopped.send(true)),
         }

@@ -25,12 +25,12 @@ fn set(node: &Node, point: &str, action: &str) -> String {
     answer
 }
 
-fn arm(node: &Node, point: &str, fault: &str) {
+pub fn arm(node: &Node, point: &str, fault: &str) {
     let answer = set(node, point, fault);
     assert!(answer.starts_with("HTTP/1.1 2"), "{point}: {answer}");
 }
 
-fn disarm(node: &Node, point: &str) {
+pub fn disarm(node: &Node, point: &str) {
     arm(node, point, "off");
 }
 

@@ -3,11 +3,12 @@
 
 use std::path::Path;
 
+use crate::faults::{arm, disarm};
 use crate::node::{Node, Row};
 use crate::nodes::{await_state, first, id_of, join};
 use crate::outside::{Callers, Site};
 use crate::project::of_files;
-use crate::wait::{STATE_DEADLINE, wait_for};
+use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 pub const NAME: &str = "fragile";
 pub const COUNT: usize = 2;
@@ -133,6 +134,30 @@ fn an_ill_instance_of_a_node_without_a_checker_is_replaced() {
     await_replaced(&one, "what two say is gone to be replaced", &after, victim);
     assert_ne!(rulings(), ruled);
     callers.finish_without_failure();
+}
+
+/// A node's own word counts, but not that of a checker which hangs.
+#[test]
+fn a_checker_that_hangs_is_overruled_until_it_works_again() {
+    let one = first(&KEEPER);
+    let two = join(&one, &KEEPER);
+    let host = join(&two, &["--roles", "agent,checker", "--fail-points"]);
+    let id = id_of(&host);
+    for node in [&one, &two] {
+        await_state(node, &id, "alive");
+    }
+    let directory = one.path(NAME);
+    project(&directory);
+    one.push(&directory, NAME);
+    let before = pids(&one.await_ready(NAME, "web", COUNT));
+    arm(&host, "checker", "stall");
+    let answer = through(&one).get("/sicken").body;
+    let ill = answer.split(' ').nth(1).and_then(|pid| pid.parse().ok()).expect("its pid");
+    await_replaced(&one, "the ill one to be replaced", &before, ill);
+    let checks = || await_state(&one, &id, "alive")["roles"].to_string().contains("checker");
+    assert!(!checks() && host.log().contains("checker.hangs"), "{}", host.log());
+    disarm(&host, "checker");
+    wait_until("its own checker to be heard again", checks);
 }
 
 /// As the thesis has it: one machine with the checker, and hosts that run applications.
