@@ -399,7 +399,13 @@ impl Shell for ActorShell {
             Effect::Start { id, release, process } => self.start(id, release, process),
             Effect::AwaitHealthy { id, port, health } => {
                 if let Some(held) = context.registry.get(&id) {
-                    crate::task::spawn(watch_until_healthy(self.events.clone(), id, held, port, health));
+                    crate::task::spawn(watch_until_healthy(
+                        self.events.clone(),
+                        id,
+                        held,
+                        port,
+                        health,
+                    ));
                 }
             }
             Effect::Stop { id, grace } => match context.registry.stop(&id, grace) {
@@ -444,7 +450,9 @@ impl Shell for ActorShell {
                 context.preparer.note(&self.name, &text);
             }
             Effect::PruneReleases { keep } => {
-                crate::task::spawn(async move { context.preparer.prune_releases(&name, keep).await });
+                crate::task::spawn(
+                    async move { context.preparer.prune_releases(&name, keep).await },
+                );
             }
             Effect::AllStopped => drop(self.all_stopped.send(true)),
         }
