@@ -46,6 +46,7 @@ mod revisions;
 mod roles;
 mod rust;
 mod scheduled;
+mod secure;
 mod shared;
 mod soak;
 mod static_site;

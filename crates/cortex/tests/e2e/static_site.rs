@@ -1,8 +1,9 @@
 //! `examples/static`: no process at all, the router answers.
 
 use std::fs;
+use std::process::Command;
 
-use crate::node::Node;
+use crate::node::{Node, run};
 use crate::outside::{Callers, Connection};
 use crate::project::{copy_of_example, edit, of_files};
 use crate::wait::wait_until;
@@ -59,4 +60,50 @@ fn unchanged_files_are_not_sent_again_and_nothing_outside_is() {
         let answer = site.get(path);
         assert!(answer.status == 400 || answer.status == 404, "{path}: {answer:?}");
     }
+}
+
+/// With the client that everybody has: parts, what is known already, compressed files.
+#[test]
+fn curl_gets_parts_and_compressed_files_and_nothing_twice() {
+    let node = Node::start();
+    let project = node.path("site");
+    copy_of_example("static", &project);
+    let text: String = (0..2_000).map(|number| format!("{number}\n")).collect();
+    of_files(&project, &[("numbers.txt", &text)]);
+    let mut gzip = Command::new("gzip");
+    gzip.args(["--keep", "--no-name"]).arg(project.join("numbers.txt"));
+    run(gzip, "gzip").succeeded();
+    let site = node.push(&project, "site");
+    let url = format!("http://{}/numbers.txt", site.host);
+    let resolve = format!("{}:127.0.0.1", site.host);
+    let curl = |arguments: &[&str]| {
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--show-error", "--max-time", "60", "--resolve", &resolve]);
+        command.args(arguments).arg(&url);
+        run(command, &format!("curl {arguments:?}")).succeeded().stdout
+    };
+    assert_eq!(curl(&[]), text);
+    for (range, part) in
+        [("0-99", &text[..100]), ("500-", &text[500..]), ("-7", &text[text.len() - 7..])]
+    {
+        assert_eq!(curl(&["--range", range]), part);
+    }
+    let (code, size) = ("%{http_code}", "%{http_code} %{size_download}");
+    let status = |arguments: &[&str], show: &str| {
+        let tail = ["--output", "/dev/null", "--write-out", show];
+        curl(&[arguments, &tail].concat())
+    };
+    assert_eq!(status(&["--range", "0-9"], code), "206");
+    assert_eq!(status(&["--range", "99999-"], code), "416");
+    let head = curl(&["--head"]);
+    let tag = head
+        .lines()
+        .find_map(|line| line.to_ascii_lowercase().starts_with("etag:").then(|| line[5..].trim()));
+    let known = format!("If-None-Match: {}", tag.expect("an ETag"));
+    assert_eq!(status(&["--header", &known], size), "304 0");
+    // Its own file is sent as it lies there, and curl makes the text of it again.
+    assert_eq!(curl(&["--compressed"]), text);
+    let compressed = fs::metadata(project.join("numbers.txt.gz")).unwrap().len();
+    let said = status(&["--header", "Accept-Encoding: gzip"], size);
+    assert_eq!(said, format!("200 {compressed}"));
 }

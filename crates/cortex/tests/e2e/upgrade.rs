@@ -22,7 +22,7 @@ const ANSWERS: u64 = 40;
 const WITHIN: &str = "5";
 
 /// The same program under another hash.
-fn other_binary(directory: &Path, marker: &str) -> PathBuf {
+pub fn other_binary(directory: &Path, marker: &str) -> PathBuf {
     let path = directory.join(format!("cortex-{marker}"));
     fs::copy(binary(), &path).expect("a copy");
     let mut file = OpenOptions::new().append(true).open(&path).expect("the copy");
