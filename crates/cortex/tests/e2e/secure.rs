@@ -1,5 +1,5 @@
-//! TLS and HTTP/2 towards the public, with `curl`: through an upgrade, and with certificates that are
-//! no good.
+//! TLS and HTTP/2 towards the public, with `curl`: through an upgrade, and with certificates that
+//! are no good.
 
 use std::fs;
 use std::path::Path;

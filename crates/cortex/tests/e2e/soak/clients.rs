@@ -198,7 +198,7 @@ impl Client {
             Kind::Reset => {
                 let mut stream = self.connect(self.all.plain).await?;
                 stream.write_all(head("GET", "/large", "").as_bytes()).await?;
-                if self.number % 2 == 0 {
+                if self.number.is_multiple_of(2) {
                     stream.read_exact(&mut [0; 100]).await?;
                 }
                 socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))
