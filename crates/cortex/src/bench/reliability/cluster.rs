@@ -26,6 +26,8 @@ const POLL: Duration = Duration::from_millis(20);
 const QUIET_POLL: Duration = Duration::from_millis(250);
 /// An answer of a node's own API; one that takes longer counts as none.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+/// What a version manager puts before it is a script that takes longer than Python itself.
+const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 /// All nodes are on one machine, whose load is no reason to prefer any.
 const LOAD: &str = "--load=20";
 
@@ -323,10 +325,12 @@ pub fn project(
     let place = directory.join(format!("project-{name}"));
     fs::create_dir(&place)?;
     fs::write(place.join("page.py"), include_str!("page.py"))?;
-    fs::write(place.join("Procfile"), "web: exec python3 -S page.py\n")?;
+    let python = if Path::new(SYSTEM_PYTHON).exists() { SYSTEM_PYTHON } else { "python3" };
+    let command = format!("exec {python} -S page.py");
+    fs::write(place.join("Procfile"), format!("web: {command}\n"))?;
     let pause = pause.as_secs_f64();
     let configuration = format!(
-        "name = \"{name}\"\n\n[processes.web]\ncommand = \"exec python3 -S page.py\"\n\
+        "name = \"{name}\"\n\n[processes.web]\ncommand = \"{command}\"\n\
          count = {count}\n\n[env]\nPAUSE_SECONDS = \"{pause}\"\n"
     );
     fs::write(place.join("cortex.toml"), configuration)?;
