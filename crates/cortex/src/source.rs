@@ -4,7 +4,6 @@
 
 mod directory;
 mod header;
-mod ignored;
 mod repository;
 
 use std::io::Write;

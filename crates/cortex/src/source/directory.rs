@@ -1,21 +1,19 @@
 //! A plain directory as a tar stream: sorted, without times and owners, so that an unchanged
 //! directory gives the same bytes. `.gitignore`, `.slugignore` and `.cortexignore` are honoured.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use ignore::{DirEntry, WalkBuilder};
 use tar::{Builder, EntryType};
 
 use super::header;
-use super::ignored::Rules;
 
-/// Heroku's and ours, in the format of `.gitignore`: what they say counts before what that says.
-const IGNORE_FILES: &[&[&str]] = &[&[".slugignore", ".cortexignore"], &[".gitignore"]];
+/// Heroku's and ours, in the format of `.gitignore`, which is honoured too.
+const IGNORE_FILES: &[&str] = &[".slugignore", ".cortexignore"];
 /// Histories are no source.
 const SKIPPED: &[&str] = &[".git", ".hg", ".bzr"];
 /// In a Python environment: it names this machine's paths and is made anew where it runs.
@@ -24,90 +22,60 @@ const VIRTUAL_ENVIRONMENT_MARK: &str = "pyvenv.cfg";
 pub fn write(root: &Path, to: &mut dyn Write) -> anyhow::Result<()> {
     let root = root.canonicalize().with_context(|| format!("{} cannot be read", root.display()))?;
     let mut archive = Builder::new(to);
-    Walk { root: &root, rules: Vec::new() }.directory(&mut archive, Path::new(""))?;
+    for entry in walk(&root) {
+        let entry = entry.context("the directory cannot be read; nothing was pushed")?;
+        let path = entry.path().strip_prefix(&root)?.to_path_buf();
+        if !path.as_os_str().is_empty() {
+            append(&mut archive, &root, &path, &entry)?;
+        }
+    }
     archive.finish()?;
     Ok(())
 }
 
-struct Walk<'a> {
-    root: &'a Path,
-    /// Of the directories from the root to the one that is read, each kind of file apart.
-    rules: Vec<(PathBuf, Vec<Rules>)>,
+fn walk(root: &Path) -> ignore::Walk {
+    let mut walk = WalkBuilder::new(root);
+    walk.standard_filters(false)
+        .git_ignore(true)
+        .require_git(false)
+        .follow_links(false)
+        .sort_by_file_name(|a, b| a.cmp(b))
+        .filter_entry(is_source);
+    for file in IGNORE_FILES {
+        walk.add_custom_ignore_filename(file);
+    }
+    walk.build()
 }
 
-impl Walk<'_> {
-    /// Everything in it, by name, each directory before what is in it.
-    fn directory(
-        &mut self,
-        archive: &mut Builder<&mut dyn Write>,
-        directory: &Path,
-    ) -> anyhow::Result<()> {
-        let at = self.root.join(directory);
-        let unread = || format!("{} cannot be read; nothing was pushed", at.display());
-        let rules = IGNORE_FILES.iter().map(|names| read_rules(&at, names)).collect();
-        self.rules.push((directory.to_path_buf(), rules));
-        let mut entries = Vec::new();
-        for entry in std::fs::read_dir(&at).with_context(unread)? {
-            let entry = entry.with_context(unread)?;
-            entries.push((entry.file_name(), entry.file_type().with_context(unread)?.is_dir()));
-        }
-        entries.sort_unstable();
-        for (name, is_directory) in entries {
-            let path = directory.join(&name);
-            if !self.is_source(&path, is_directory) {
-                continue;
-            }
-            append(archive, self.root, &path)?;
-            if is_directory {
-                self.directory(archive, &path)?;
-            }
-        }
-        self.rules.pop();
-        Ok(())
+fn is_source(entry: &DirEntry) -> bool {
+    if entry.depth() == 0 {
+        return true;
     }
-
-    fn is_source(&self, path: &Path, is_directory: bool) -> bool {
-        let name = path.file_name();
-        if SKIPPED.iter().any(|skipped| name == Some(OsStr::new(skipped))) {
-            return false;
-        }
-        let left_out = (0..IGNORE_FILES.len()).find_map(|kind| {
-            self.rules.iter().rev().find_map(|(above, rules)| {
-                let below = path.strip_prefix(above).ok()?;
-                rules[kind].leave_out(below.as_os_str().as_bytes(), is_directory)
-            })
-        });
-        let is_environment =
-            || is_directory && self.root.join(path).join(VIRTUAL_ENVIRONMENT_MARK).exists();
-        !left_out.unwrap_or(false) && !is_environment()
+    if SKIPPED.iter().any(|name| entry.file_name() == *name) {
+        return false;
     }
+    let is_directory = entry.file_type().is_some_and(|kind| kind.is_dir());
+    !is_directory || !entry.path().join(VIRTUAL_ENVIRONMENT_MARK).exists()
 }
 
-/// Of a directory; a file that is not there or cannot be read says nothing.
-fn read_rules(directory: &Path, names: &[&str]) -> Rules {
-    let mut rules = Rules::default();
-    for name in names {
-        if let Ok(text) = std::fs::read(directory.join(name)) {
-            rules.add(&text);
-        }
-    }
-    rules
-}
-
-fn append(archive: &mut Builder<&mut dyn Write>, root: &Path, path: &Path) -> anyhow::Result<()> {
-    let at = root.join(path);
-    let shown = || format!("{} cannot be read; nothing was pushed", at.display());
-    let metadata = std::fs::symlink_metadata(&at).with_context(shown)?;
+fn append(
+    archive: &mut Builder<&mut dyn Write>,
+    root: &Path,
+    path: &Path,
+    entry: &DirEntry,
+) -> anyhow::Result<()> {
+    let shown = || format!("{} cannot be read; nothing was pushed", entry.path().display());
+    let metadata = std::fs::symlink_metadata(entry.path()).with_context(shown)?;
     let kind = metadata.file_type();
     if kind.is_dir() {
         let mut header = header(EntryType::Directory, 0o755, 0);
         archive.append_data(&mut header, path, io::empty())?;
     } else if kind.is_symlink() {
-        let target = link_target(root, &at)?;
+        let target = link_target(root, entry.path())?;
         let mut header = header(EntryType::Symlink, 0o777, 0);
         archive.append_link(&mut header, path, target)?;
     } else if kind.is_file() {
-        let file = File::open(&at).with_context(shown)?;
+        let file = File::open(entry.path()).with_context(shown)?;
         let metadata = file.metadata().with_context(shown)?;
         let executable = metadata.permissions().mode() & 0o111 != 0;
         let mode = if executable { 0o755 } else { 0o644 };
