@@ -159,7 +159,9 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     let clients = plan.workers.iter().chain(&descriptors::CLIENTS).max().context("no workers")?;
     ensure_descriptors(*clients as u64 + DESCRIPTORS_BESIDES)?;
     let place = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let on_disk = report::is_disk(&place)?;
+    let on_disk = report::is_disk(&place).with_context(|| {
+        format!("{} cannot be used; give a directory with --dir", place.display())
+    })?;
     if !on_disk {
         eprintln!("{} is in memory: nothing is durable there; give --dir", place.display());
     }
