@@ -9,7 +9,6 @@ mod tree;
 
 use std::sync::Arc;
 
-use crate::task::spawn_blocking;
 use anyhow::{Context, bail};
 use model::application::{Holder, Move, MovePhase};
 use model::{ApplicationName, Key, NodeId, Prefix, TypedKey, record};
@@ -23,6 +22,7 @@ use crate::layout::DataDirectory;
 use crate::store::bulk::BoxedStream;
 use crate::store::peers::Peers;
 use crate::store::{WatchEvent, lookup_record};
+use crate::task::spawn_blocking;
 
 /// Frames between a stream and the disk: a megabyte.
 const FRAMES_WAITING_MAX: usize = 16;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{ApplicationName, NodeId};
+use model::{ApplicationName, NodeId, hash};
 use router::breaker::{Failure, ejects};
 use router::retry::Budget;
 use router::routes;
@@ -120,10 +120,10 @@ impl Thread {
 
     /// Unlike any other in the cluster, and nothing that must be kept secret.
     pub fn next_request_id(&self) -> u64 {
-        let next = self.request_id.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.request_id.set(next);
-        let mixed = (next ^ (next >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed ^ (mixed >> 31)
+        let mut state = self.request_id.get();
+        let drawn = hash::draw(&mut state);
+        self.request_id.set(state);
+        drawn
     }
 
     /// Takes the endpoint out for a moment, unless too few would be left, and tells the checker.

@@ -76,19 +76,25 @@ pub fn lines(node: &Node, prefix: &str) -> Vec<String> {
     node.cortex(&["store", "history", prefix]).lines().map(Into::into).collect()
 }
 
+/// An application, once both know the node that is to run it; its processes there.
+fn push_once_known(host: &Node, keepers: [&Node; 2]) -> Vec<u32> {
+    let id = id_of(host);
+    for node in keepers {
+        await_state(node, &id, "alive");
+    }
+    let directory = keepers[0].path(NAME);
+    project(&directory);
+    keepers[0].push(&directory, NAME);
+    pids(&keepers[0].await_ready(NAME, "web", COUNT))
+}
+
 #[test]
 fn an_ill_instance_of_a_node_without_a_checker_is_replaced() {
     let one = first(&KEEPER);
     let two = join(&one, &KEEPER);
     let host = join(&two, &HOST);
     let id = id_of(&host);
-    for node in [&one, &two] {
-        await_state(node, &id, "alive");
-    }
-    let directory = one.path(NAME);
-    project(&directory);
-    one.push(&directory, NAME);
-    let before = pids(&one.await_ready(NAME, "web", COUNT));
+    let before = push_once_known(&host, [&one, &two]);
     let (site, other) = (through(&one), through(&two));
     wait_for("an answer through it", STATE_DEADLINE, || other.try_get("/").map(drop));
     let callers = Callers::start(&other, "/", &["answers"]);
@@ -143,13 +149,7 @@ fn a_checker_that_hangs_is_overruled_until_it_works_again() {
     let two = join(&one, &KEEPER);
     let host = join(&two, &["--roles", "agent,checker", "--fail-points"]);
     let id = id_of(&host);
-    for node in [&one, &two] {
-        await_state(node, &id, "alive");
-    }
-    let directory = one.path(NAME);
-    project(&directory);
-    one.push(&directory, NAME);
-    let before = pids(&one.await_ready(NAME, "web", COUNT));
+    let before = push_once_known(&host, [&one, &two]);
     arm(&host, "checker", "stall");
     let answer = through(&one).get("/sicken").body;
     let ill = answer.split(' ').nth(1).and_then(|pid| pid.parse().ok()).expect("its pid");

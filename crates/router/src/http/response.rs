@@ -72,13 +72,13 @@ pub fn parse(
     }
     let modern = response.version == Some(1);
     let (body, keep_alive) = framing(response.headers, status, asked.head, modern)?;
+    let client_keeps_alive = client_keeps_alive(body, asked);
     if asked.transparent {
         out.clear();
         out.extend_from_slice(&buffer[..length]);
     } else {
-        write(out, status, &response, body, asked);
+        write(out, status, &response, body, asked, client_keeps_alive);
     }
-    let client_keeps_alive = client_keeps_alive(body, asked);
     Ok(Some(ResponseHead { length, status, body, keep_alive, client_keeps_alive }))
 }
 
@@ -145,6 +145,7 @@ fn write(
     response: &httparse::Response<'_, '_>,
     body: Body,
     asked: Asked,
+    client_keeps_alive: bool,
 ) {
     out.clear();
     let digits = [status / 100 % 10, status / 10 % 10, status % 10];
@@ -181,7 +182,7 @@ fn write(
         if matches!(body, Body::Chunked(_)) && asked.modern {
             out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
         }
-        if !client_keeps_alive(body, asked) {
+        if !client_keeps_alive {
             out.extend_from_slice(b"Connection: close\r\n");
         } else if !asked.modern {
             out.extend_from_slice(b"Connection: keep-alive\r\n");

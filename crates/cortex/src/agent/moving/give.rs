@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::task::spawn_blocking;
 use anyhow::{Context, bail, ensure};
 use model::application::{Holder, MovePhase};
 use model::record::{RECORD_VERSION, Unknown};
@@ -18,6 +17,7 @@ use super::frame::{Ask, Frame, Wire};
 use super::tree::{Known, walk};
 use super::{FRAMES_WAITING_MAX, Moving};
 use crate::store::bulk::BoxedStream;
+use crate::task::spawn_blocking;
 
 /// Draining, the grace of 30 s that is usual, and as much again.
 const STOP_MAX: Duration = Duration::from_secs(150);

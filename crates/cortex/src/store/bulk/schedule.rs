@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::task::spawn_blocking;
 use futures_util::future::join_all;
 use model::NodeId;
 use tokio::task::{AbortHandle, JoinSet};
@@ -15,6 +14,7 @@ use super::desk::{Desk, Progress};
 use super::fetch::fetch;
 use super::links::Links;
 use super::{ASKED_MAX, BulkError, Claim, GROUP_BYTES, SPAN_GROUPS, ValueName};
+use crate::task::spawn_blocking;
 
 /// Values fetched at a time that nobody reads yet.
 const FETCHES_MAX: usize = 4;

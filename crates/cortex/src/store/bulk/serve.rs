@@ -7,7 +7,6 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::task::spawn_blocking;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -15,6 +14,7 @@ use super::frame::{Framed, Kind, Request, Wanted, encode_bits};
 use super::outline::Outline;
 use super::{BUFFER_BYTES, BulkError, GROUP_BYTES, SPAN_GROUPS, Stream, ValueName};
 use crate::store::values::{ValueFiles, suspect};
+use crate::task::spawn_blocking;
 
 /// Streams at a time, with some 100 KiB each; a peer needs a few.
 const STREAMS_MAX: usize = 64;

@@ -18,7 +18,8 @@ const PAUSE_TURNS_MAX: u32 = 64;
 
 #[derive(Debug, Default)]
 pub struct Returning {
-    /// Answered a lookup in this turn, less the writes that came since.
+    /// Lookups answered since the last commit, less the writes that came since. Where nobody
+    /// writes it ends at what it can hold.
     awaited: u32,
     writes: u32,
     /// When the wait began, and how many writes waited then.
@@ -31,7 +32,7 @@ pub struct Returning {
 
 impl Returning {
     pub fn looked_up(&mut self) {
-        self.awaited += 1;
+        self.awaited = self.awaited.saturating_add(1);
     }
 
     pub fn wrote(&mut self) {
@@ -106,5 +107,14 @@ mod tests {
         assert!((20..40).contains(&waits), "{waits}");
         let waits = (0..200).filter(|_| turn(&mut returning, 8, 4, 4)).count();
         assert!(waits > 100, "soon again when they do: {waits}");
+    }
+
+    #[test]
+    fn lookups_without_end_are_counted_without_harm() {
+        let mut returning = Returning { awaited: u32::MAX, ..Returning::default() };
+        returning.looked_up();
+        returning.wrote();
+        returning.committed(DISK);
+        assert!(turn(&mut returning, 6, 3, 3));
     }
 }
