@@ -100,7 +100,7 @@ pub async fn run(
         launcher: context.launcher.clone(),
         events,
         node: context.node.clone(),
-        alive: peers.as_ref().map(|peers| peers.alive()),
+        alive: peers.as_ref().map(|peers| peers.in_touch()),
         removed: peers.as_ref().map(|peers| peers.removed()),
         members: BTreeSet::new(),
         known: BTreeSet::new(),

@@ -66,6 +66,8 @@ pub(super) struct Cluster {
     nodes: BTreeMap<NodeId, Records>,
     /// None where something else replicates the store: who lives is not known then.
     alive: Option<BTreeSet<NodeId>>,
+    /// They live, and nothing is exchanged with them.
+    apart: BTreeSet<NodeId>,
     seen: BTreeMap<NodeId, Timestamp>,
     /// Members that have nothing yet of what the cluster has.
     behind: BTreeSet<NodeId>,
@@ -85,6 +87,7 @@ impl Cluster {
             now: api.now(),
             nodes: BTreeMap::new(),
             alive: None,
+            apart: BTreeSet::new(),
             seen: BTreeMap::new(),
             behind: BTreeSet::new(),
             notes: BTreeMap::new(),
@@ -118,6 +121,7 @@ impl Cluster {
 
     async fn ask(&mut self, peers: &Peers) -> Result<(), Problem> {
         self.alive = Some(peers.alive().borrow().clone());
+        self.apart = peers.apart();
         self.seen = peers.seen();
         self.uses = peers.store_in_use();
         let status = peers.status().await;
@@ -202,7 +206,8 @@ impl Cluster {
     pub fn takes(&self, id: &NodeId) -> bool {
         let records = self.nodes.get(id).filter(|records| records.drained.is_none());
         let info = records.and_then(|records| records.info.as_ref());
-        info.is_some_and(|info| info.roles.has(Role::Agent)) && self.is_alive(id) != Some(false)
+        let runs = info.is_some_and(|info| info.roles.has(Role::Agent));
+        runs && self.is_alive(id) != Some(false) && !self.apart.contains(id)
     }
 
     /// Those that may be given instances, the one that answers first if it is one.
@@ -272,6 +277,7 @@ impl Cluster {
         let Some(records) = self.nodes.get(id) else { return "removed" };
         match self.is_alive(id) {
             Some(false) => "down",
+            _ if self.apart.contains(id) => "apart",
             _ if records.drained.is_some() && records.running > 0 => "draining",
             _ if records.drained.is_some() => "drained",
             _ if records.info.is_none() && self.behind.contains(id) => "joining",

@@ -112,6 +112,14 @@ async fn list(session: &Session, json: Json) -> anyhow::Result<()> {
         "LAST SEEN",
     ];
     output::table(&head, &cells)?;
+    for row in rows.iter().filter(|row| row.state == "apart") {
+        output::complain(&format!(
+            "node {} is alive, but its clock and this node's are apart, so their stores exchange \
+             nothing and each side runs everything without the other. Set the wrong clock right \
+             (NTP) and restart the node on that machine.",
+            row.id
+        ));
+    }
     for row in &rows {
         if let Some(note) = &row.note {
             output::complain(&format!("{}: {note}", row.id));

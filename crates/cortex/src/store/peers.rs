@@ -3,6 +3,7 @@
 //! of it. Owns the life of the transport; the store's machine decides what is said over it.
 
 pub mod adding;
+mod apart;
 pub mod credential;
 pub mod dial;
 pub mod files;
@@ -139,6 +140,8 @@ pub struct Peers {
     files: files::Door,
     probes: files::Door,
     alive: watch::Sender<BTreeSet<NodeId>>,
+    in_touch: watch::Sender<BTreeSet<NodeId>>,
+    apart: watch::Sender<BTreeSet<NodeId>>,
     activating: tokio::sync::Mutex<()>,
     /// When members that are not alive now were alive last, since this node started.
     seen: Mutex<BTreeMap<NodeId, Timestamp>>,
@@ -189,6 +192,8 @@ impl Peers {
             files: files::Door::default(),
             probes: files::Door::default(),
             alive: watch::channel(BTreeSet::new()).0,
+            in_touch: watch::Sender::default(),
+            apart: watch::Sender::default(),
             activating: tokio::sync::Mutex::default(),
             seen: Mutex::default(),
             removed: watch::channel(false).0,
@@ -205,6 +210,16 @@ impl Peers {
         self.alive.subscribe()
     }
 
+    /// Those of them with whom this node can decide: its store and theirs come to hold the same.
+    pub fn in_touch(&self) -> watch::Receiver<BTreeSet<NodeId>> {
+        self.in_touch.subscribe()
+    }
+
+    /// Those that are alive and with whom it cannot.
+    pub fn apart(&self) -> BTreeSet<NodeId> {
+        self.apart.borrow().clone()
+    }
+
     /// Whether this node was removed and has heard so from others; the store may not know it yet.
     pub fn removed(&self) -> watch::Receiver<bool> {
         self.removed.subscribe()
@@ -218,7 +233,10 @@ impl Peers {
     /// As long as the node runs. Dropping the future ends the streams.
     pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let mut at_end = AtEnd { peers: self.clone(), closes: true };
-        let ended = self.work().await;
+        let ended = tokio::select! {
+            ended = self.work() => ended,
+            () = apart::follow(&self) => Ok(()),
+        };
         // What failed here is tried again; the streams need not suffer for it.
         at_end.closes = false;
         ended

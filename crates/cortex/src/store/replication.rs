@@ -179,6 +179,13 @@ impl Replication {
         self.shared.machine().durable_stamp()
     }
 
+    /// Members with whom nothing is exchanged until somebody sets a clock right.
+    pub fn apart(&self) -> BTreeSet<NodeTag> {
+        let machine = self.shared.machine();
+        let links = machine.sync().links().iter().filter(|(_, link)| link.is_apart());
+        links.map(|(peer, _)| *peer).collect()
+    }
+
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }

@@ -2,7 +2,7 @@
 
 use crate::machine::free_port;
 use crate::node::{Node, binary, run};
-use crate::nodes::{await_acquaintance, first, id_of, join};
+use crate::nodes::{await_acquaintance, await_state, first, id_of, join};
 use crate::outside::Site;
 use crate::project::copy_of_example;
 use crate::replication::member::Member;
@@ -185,6 +185,13 @@ fn a_machine_whose_clock_is_wrong_is_told_at_both_ends() {
         });
         await_answer(node);
     }
+    // Nothing comes from it and nothing reaches it: the others go on as if it were gone.
+    for (node, other) in [(&one, &ids[1]), (&two, &ids[0])] {
+        await_state(node, other, "apart");
+        let said = node.run(&["nodes"]).stderr;
+        says(&said, &[other, "exchange nothing", "is run here too"]);
+        await_ready_on(node, &id_of(node), 2);
+    }
     // Its clock was set right; only a person can know that it is.
     two.down();
     two.up();
@@ -200,6 +207,21 @@ fn a_machine_whose_clock_is_wrong_is_told_at_both_ends() {
         if good { Ok(()) } else { Err(format!("{got:?}\n{said}")) }
     });
     [&one, &two].into_iter().for_each(await_answer);
+    await_acquaintance(&[&one, &two]);
+    for node in [&one, &two] {
+        wait_for("the duplicates to be gone", STATE_DEADLINE, || {
+            let rows = node.ready("hello", "web");
+            if rows.len() == 2 { Ok(()) } else { Err(format!("{rows:#?}")) }
+        });
+    }
+}
+
+fn await_ready_on(node: &Node, id: &str, count: usize) {
+    wait_for(&format!("node {id} to run {count}"), STATE_DEADLINE, || {
+        let rows = node.ready("hello", "web");
+        let here = rows.iter().filter(|row| row.node == id).count();
+        if here == count { Ok(()) } else { Err(format!("{rows:#?}")) }
+    });
 }
 
 fn await_answer(node: &Node) {

@@ -167,9 +167,7 @@ impl StoreMachine {
     /// A session with this peer went well; a whole one leaves nothing in which the two differ, and
     /// a conflict would have cut it off.
     pub(crate) fn calm(&mut self, now: Timestamp, peer: NodeTag, whole: bool) {
-        let link = self.sync.links.of(peer);
-        link.pause = None;
-        link.last_session = Some(now);
+        self.sync.links.of(peer).went_well(now);
         let catching_up = self.is_fresh();
         self.alarmed.retain(|alarm| match alarm {
             Alarm::Quarantined { peer: other, .. } => *other != peer,

@@ -15,6 +15,12 @@ use crate::sync::message::Refusal;
 const QUARANTINE: Duration = Duration::from_secs(10);
 /// What ends by itself.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Clocks nearer than this may be bridged by nodes between them, each within half a second of the
+/// next; and a message may have been under way so long.
+const BRIDGED_MAX_MS: u64 = 5000;
+/// Whoever is told of a wrong clock has so long to set it right until the others go on without it:
+/// as long as a node that is gone may stay away before its shims stop what they hold.
+pub const APART_AFTER: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, Default)]
 pub struct Link {
@@ -26,6 +32,21 @@ pub struct Link {
     /// What this node promised when the peer last took everything from it.
     pub has: Stamp,
     pub last_session: Option<Timestamp>,
+    /// Since when and until when one has refused the other for its clock, with no session between.
+    clocks_apart: Option<(Timestamp, Timestamp)>,
+}
+
+impl Link {
+    /// What one of the two writes does not come to the other, and will not by itself.
+    pub fn is_apart(&self) -> bool {
+        self.clocks_apart.is_some_and(|(first, latest)| latest.since(first) >= APART_AFTER)
+    }
+
+    pub(crate) fn went_well(&mut self, now: Timestamp) {
+        self.pause = None;
+        self.clocks_apart = None;
+        self.last_session = Some(now);
+    }
 }
 
 pub struct Links {
@@ -68,7 +89,12 @@ impl Links {
 
     pub fn pause(&mut self, now: Timestamp, peer: NodeTag, reason: Refusal) {
         let long = if reason.alarms() { QUARANTINE } else { PAUSE };
-        self.of(peer).pause = Some((now.after(long), reason));
+        let link = self.of(peer);
+        link.pause = Some((now.after(long), reason));
+        if matches!(reason, Refusal::ClocksApart(by_ms) if by_ms > BRIDGED_MAX_MS) {
+            let first = link.clocks_apart.map_or(now, |(first, _)| first);
+            link.clocks_apart = Some((first, now));
+        }
     }
 
     pub fn is_paused(&self, now: Timestamp, peer: NodeTag) -> bool {
@@ -97,5 +123,45 @@ impl Links {
 
     fn draw(&mut self) -> u64 {
         hash::draw(&mut self.chance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOURS_MS: u64 = 5 * 3_600_000;
+
+    #[test]
+    fn who_is_refused_for_its_clock_for_long_is_apart_until_a_session_goes_well() {
+        let peer = NodeTag::from(&"n2".parse().unwrap());
+        let start = Timestamp(1_000_000);
+        let mut links = Links::new(peer, 1);
+        let refuse = |links: &mut Links, after: Duration, reason| {
+            links.pause(start.after(after), peer, reason);
+            links.of(peer).is_apart()
+        };
+        let apart = Refusal::ClocksApart(HOURS_MS);
+        assert!(!refuse(&mut links, Duration::ZERO, apart));
+        assert!(!refuse(&mut links, APART_AFTER / 2, apart));
+        // The connection was lost meanwhile: nothing was exchanged all the same.
+        assert!(!refuse(&mut links, APART_AFTER, Refusal::Stalled));
+        assert!(refuse(&mut links, APART_AFTER, apart));
+        assert!(refuse(&mut links, 2 * APART_AFTER, Refusal::Stalled));
+        links.of(peer).went_well(start.after(2 * APART_AFTER));
+        assert!(!links.of(peer).is_apart());
+        assert!(!refuse(&mut links, 3 * APART_AFTER, apart), "it begins anew");
+    }
+
+    #[test]
+    fn what_others_may_bridge_and_what_is_no_clock_sets_nobody_apart() {
+        let peer = NodeTag::from(&"n2".parse().unwrap());
+        for reason in [Refusal::ClocksApart(BRIDGED_MAX_MS), Refusal::Conflict, Refusal::Busy] {
+            let mut links = Links::new(peer, 1);
+            for times in 0..3 {
+                links.pause(Timestamp(1_000_000).after(times * APART_AFTER), peer, reason);
+            }
+            assert!(!links.of(peer).is_apart(), "{reason}");
+        }
     }
 }
