@@ -1,6 +1,7 @@
 //! One application's actor: feeds the machine with records and reports, and performs its effects.
 //! Everything slow runs in tasks of its own and comes back as an event.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +11,12 @@ use anyhow::bail;
 use model::application::Health;
 use model::key::Board;
 use model::probe::Verdict;
-use model::{ApplicationName, Claim, Key, Prefix, ProcessType, Release, TypedKey};
+use model::{
+    ApplicationName, Claim, Incarnation, InstanceState, Key, Prefix, ProcessType, Release, TypedKey,
+};
 use model::{key, record};
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 
 use super::launcher::{Held, Purpose};
 use super::placing::{Assignments, Placing};
@@ -21,11 +24,13 @@ use super::ready::{Readiness, await_healthy};
 use super::registry::Stopping;
 use super::{AgentContext, builders};
 use crate::driver::{Shell, drive};
-use crate::store::{Value, readable};
+use crate::store::{StoreError, Value, readable};
 
 /// Reports wait here while a claim is being written. Far more than an application has instances.
 const EVENTS_MAX: usize = 4096;
 
+/// Somebody has to free space first.
+const WRITE_AGAIN: Duration = Duration::from_secs(5);
 /// Between two looks for launches under way; there are some only after a fault.
 const SETTLE_POLL: Duration = Duration::from_millis(20);
 
@@ -55,7 +60,9 @@ pub async fn run(
         name: name.clone(),
         events: events.clone(),
         all_stopped,
+        unwritten: Arc::default(),
     };
+    let unwritten = shell.unwritten.clone();
     let fail_point = format!("application.{name}");
     let feed = async {
         // An actor that faulted left them; the launcher limits how long. What they start must be
@@ -102,6 +109,7 @@ pub async fn run(
         result = feed => result,
         result = drive(&mut machine, &mut shell, &mut inbox, context.clock) => result,
         _ = has_stopped.wait_for(|stopped| *stopped) => Ok(()),
+        () = write_again(&context, &unwritten) => Ok(()),
     }
 }
 
@@ -230,7 +238,11 @@ struct ActorShell {
     name: ApplicationName,
     events: mpsc::Sender<Event>,
     all_stopped: watch::Sender<bool>,
+    unwritten: Arc<Unwritten>,
 }
+
+/// Claims in which slots are given up and which the store did not take, one a slot at most.
+type Unwritten = Mutex<BTreeMap<Key, Option<Vec<u8>>>>;
 
 impl ActorShell {
     /// Runs beside the machine; what it returns is an event.
@@ -297,16 +309,57 @@ impl ActorShell {
     /// processes running: what was not written is found out by the next adoption.
     async fn write(&self, key: TypedKey, record: Option<Vec<u8>>) -> anyhow::Result<()> {
         let key = key.key();
-        let written = match record {
-            Some(record) => self.context.store.set(key.clone(), record.into()).await.map(drop),
-            None => self.context.store.delete(key.clone()).await.map(drop),
-        };
-        match written {
+        match put(&self.context, &key, record).await {
             Err(error) if self.context.is_shutting_down() => {
                 tracing::warn!(%key, %error, "agent.not_written");
                 Ok(())
             }
             written => Ok(written?),
+        }
+    }
+
+    /// What is given up is stopped also where that cannot be written: another one may run it by
+    /// now. It is written as soon as it can be.
+    async fn write_claim(&self, key: TypedKey, claim: Option<&Claim>) -> anyhow::Result<()> {
+        let record = claim.map(record::encode);
+        let mut unwritten = self.unwritten.lock().await;
+        match self.write(key.clone(), record.clone()).await {
+            Ok(()) => drop(unwritten.remove(&key.key())),
+            Err(error) if gives_up(claim) => {
+                let key = key.key();
+                tracing::error!(%key, error = format!("{error:#}"), "agent.not_written");
+                unwritten.insert(key, record);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+fn gives_up(claim: Option<&Claim>) -> bool {
+    let starts =
+        |one: &Incarnation| matches!(one.state, InstanceState::Starting | InstanceState::Ready);
+    !claim.is_some_and(|claim| claim.incarnations.iter().any(starts))
+}
+
+async fn put(context: &AgentContext, key: &Key, record: Option<Vec<u8>>) -> Result<(), StoreError> {
+    match record {
+        Some(record) => context.store.set(key.clone(), record.into()).await.map(drop),
+        None => context.store.delete(key.clone()).await.map(drop),
+    }
+}
+
+/// Until the actor ends; what runs here is written by the next one.
+async fn write_again(context: &AgentContext, unwritten: &Unwritten) {
+    loop {
+        tokio::time::sleep(WRITE_AGAIN).await;
+        let mut unwritten = unwritten.lock().await;
+        while let Some(entry) = unwritten.first_entry() {
+            if put(context, entry.key(), entry.get().clone()).await.is_err() {
+                break;
+            }
+            tracing::info!(key = %entry.key(), "agent.written");
+            entry.remove();
         }
     }
 }
@@ -422,7 +475,7 @@ impl Shell for ActorShell {
             Effect::Forget { id } => self.forget(&id),
             Effect::WriteClaim { instance, claim } => {
                 let key = TypedKey::Claim(instance, context.node.clone());
-                self.write(key, claim.as_ref().map(record::encode)).await?;
+                self.write_claim(key, claim.as_ref()).await?;
             }
             Effect::WriteRollout(rollout) => {
                 let rollout_key = TypedKey::Rollout(name);

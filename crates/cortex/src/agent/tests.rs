@@ -17,6 +17,7 @@ use super::launcher::fake::FakeLauncher;
 use super::*;
 use crate::faults::Fault;
 use crate::layout::DataDirectory;
+use crate::store::open::Options;
 
 /// Two cores are shared with other tests.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -37,6 +38,16 @@ fn context_with(directory: &Path, launcher: Arc<FakeLauncher>) -> Arc<AgentConte
     crate::node::identity::private_directory(layout.root()).unwrap();
     let (clock, node) = (Clock::start(), "n1".parse::<NodeId>().unwrap());
     let store = crate::store::open::open(&layout, node.clone(), clock).unwrap();
+    context_of(layout, clock, node, launcher, store)
+}
+
+fn context_of(
+    layout: DataDirectory,
+    clock: Clock,
+    node: NodeId,
+    launcher: Arc<FakeLauncher>,
+    store: SharedStore,
+) -> Arc<AgentContext> {
     let preparer = Preparer::new(
         layout,
         node.clone(),
@@ -151,6 +162,51 @@ async fn an_instance_that_dies_comes_back_and_shutdown_stops_all() {
     stop.send(true).unwrap();
     tokio::time::timeout(DEADLINE, agent).await.unwrap().unwrap().unwrap();
     assert!(!crate::observe::process::is_alive(second.process.as_ref().unwrap()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_up_is_stopped_although_the_disk_is_full() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = DataDirectory::new(directory.path().join("data"), directory.path());
+    crate::node::identity::private_directory(layout.root()).unwrap();
+    let (clock, node) = (Clock::start(), "n1".parse::<NodeId>().unwrap());
+    let disk = Faults::default();
+    let options = Options::with_faults(disk.clone());
+    let store = crate::store::open::open_with(&layout, node.clone(), clock, options).unwrap();
+    let context = context_of(layout, clock, node, Arc::default(), store);
+    let (stop, stopping) = watch::channel(false);
+    let agent = tokio::spawn(run(context.clone(), stopping));
+    push(&context).await;
+    let first = until(&context, "one is ready", |ready| ready.len() == 1).await.remove(0);
+    // It hears that nothing is wanted once nothing can be written any more.
+    context.faults.arm("application.shop", Fault::Stall).unwrap();
+    scale(&context, 0).await;
+    disk.arm("store.extend", Fault::Error).unwrap();
+    for size in [4000, 1] {
+        let (value, mut written) = (bytes::Bytes::from(vec![b'v'; size]), 0);
+        while context.store.set("junk".parse().unwrap(), value.clone()).await.is_ok() {
+            written += 1;
+            assert!(written < 10_000, "the log's file was to be full");
+        }
+    }
+    context.faults.disarm("application.shop");
+    // Nothing is in flight: that is told in memory.
+    let instance = InstanceId { application: app(), process: ProcessType::web(), slot: 1 };
+    let drained = TypedKey::Board(Board::Drained(instance, first.generation)).key();
+    let deadline = Instant::now() + DEADLINE;
+    let is_alive = || crate::observe::process::is_alive(first.process.as_ref().unwrap());
+    while is_alive() {
+        assert!(Instant::now() < deadline, "it runs on");
+        let written = ready(&context).await.is_empty();
+        // That it is gone takes less room, and may be written.
+        assert!(!written || !is_alive(), "that it drains has room after all");
+        context.store.set(drained.clone(), bytes::Bytes::from_static(b"1")).await.unwrap();
+        tokio::time::sleep(POLL).await;
+    }
+    disk.disarm("store.extend");
+    until(&context, "its end is written", |ready| ready.is_empty()).await;
+    stop.send(true).unwrap();
+    tokio::time::timeout(DEADLINE, agent).await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

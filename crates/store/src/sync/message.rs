@@ -7,7 +7,7 @@ use std::fmt;
 use model::Timestamp;
 use thiserror::Error;
 
-use crate::clock::Stamp;
+use crate::clock::{CLOCK_AHEAD_MAX_MS, Stamp};
 use crate::commit::{Commit, NodeTag, Position};
 use crate::event::Ticket;
 use crate::replica::Horizons;
@@ -159,7 +159,8 @@ pub enum Refusal {
     #[error("the peer belongs to another cluster")]
     OtherCluster,
     #[error(
-        "the clocks of the two nodes are {0} ms apart; set both right (NTP), restart the wrong one"
+        "the clocks of the two nodes are {} ms apart; set both right (NTP), restart the wrong one",
+        how_far(*.0)
     )]
     ClocksApart(u64),
     #[error("the peer is not on the roster yet")]
@@ -186,6 +187,11 @@ pub enum Refusal {
     Stalled,
     #[error("the message does not belong here")]
     OutOfPlace,
+}
+
+/// As a kind of refusal it has no figure.
+fn how_far(ms: u64) -> String {
+    if ms == 0 { format!("more than {CLOCK_AHEAD_MAX_MS}") } else { ms.to_string() }
 }
 
 impl Refusal {
