@@ -3,7 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use router::http::HEADERS_MAX;
 use router::http::body::Body;
+use router::http::trailers::Trailers;
 
 /// Each cut of a longer input is not tried; single bytes are.
 const CUT_EVERYWHERE_MAX: usize = 256;
@@ -40,17 +42,26 @@ struct Read {
 fn read(pieces: &[&[u8]]) -> Option<Read> {
     let (mut body, mut counted, mut anew) = (Body::chunked(), Body::chunked(), Body::chunked());
     let mut read = Read { taken: 0, content: Vec::new(), done: false };
-    let mut written = Vec::new();
+    let (mut written, mut trailers) = (Vec::new(), Trailers::default());
+    let mut crowded = false;
     for piece in pieces {
         let taken = body.decode(piece, &mut read.content);
         assert_eq!(counted.accept(piece), taken);
-        assert_eq!(anew.reframe(piece, &mut written), taken);
+        let reframed = anew.reframe(piece, &mut written, &mut trailers);
+        // Each one has at least a byte of a name, a colon and its end.
+        let may_crowd = pieces.concat().len() > HEADERS_MAX * b"a:\r\n".len();
+        crowded |= reframed.is_err() && taken.is_ok() && may_crowd;
+        assert!(reframed == taken || crowded);
         read.taken += taken.ok()?;
         assert_eq!((counted, anew), (body, body));
     }
     read.done = body.is_done();
     assert_eq!(body.content(), read.content.len() as u64);
-    // What is written anew has the same content, and nothing but digits, data and line ends.
+    if crowded {
+        return Some(read);
+    }
+    // What is written anew has the same content, and nothing but digits, data, line ends and
+    // trailers.
     let (mut again, mut content) = (Body::chunked(), Vec::new());
     assert_eq!(again.decode(&written, &mut content), Ok(written.len()));
     assert_eq!((content.as_slice(), again.is_done()), (read.content.as_slice(), read.done));

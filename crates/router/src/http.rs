@@ -6,6 +6,7 @@ pub mod body;
 pub mod request;
 pub mod response;
 mod syntax;
+pub mod trailers;
 
 /// Larger than any browser sends; a cookie jar gone wild is told so.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;

@@ -24,6 +24,7 @@ use super::{files, serve::Scope};
 use crate::metrics::{ApplicationRef, Record};
 use router::http::body::Body;
 use router::http::request::{self, Origin, Refusal, RequestHead};
+use router::http::trailers::Trailers;
 use router::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
 
 /// A client that takes nothing for so long is gone.
@@ -236,6 +237,7 @@ impl Connection {
             head,
             buffer,
             out,
+            trailers: Trailers::default(),
             started,
             client_end,
             session: Cell::default(),

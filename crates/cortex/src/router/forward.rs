@@ -34,6 +34,7 @@ use router::http::HEAD_BYTES_MAX;
 use router::http::body::{BadChunks, Body};
 use router::http::request::RequestHead;
 use router::http::response::{self, Asked, ResponseHead};
+use router::http::trailers::Trailers;
 
 /// Loopback connects at once, or its backlog is full.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
@@ -55,6 +56,8 @@ pub struct Exchange<'a> {
     pub buffer: &'a mut Buffer,
     /// The head as an instance gets it, without its last line.
     pub out: &'a mut Vec<u8>,
+    /// Of the client's body, as far as they have come.
+    pub trailers: Trailers,
     pub started: Instant,
     pub client_end: Cell<ClientEnd>,
     /// The cookie that the client is given, which keeps its requests together.
@@ -154,8 +157,10 @@ impl Exchange<'_> {
                 self.out.extend_from_slice(begun);
             } else {
                 let mut anew = self.head.body;
-                // It was well-formed when it was measured.
-                anew.reframe(begun, self.out).ok();
+                self.trailers.clear();
+                if anew.reframe(begun, self.out, &mut self.trailers).is_err() {
+                    return self.bad_body(BAD_BODY, counts).await;
+                }
             }
             let mut left = *body;
             let failed =

@@ -1,12 +1,14 @@
 //! Where a body ends: by length, by chunks or with the connection. Chunks are checked strictly.
 //! Those of an answer are passed on unchanged; those of a request are written anew, so that an
-//! instance sees neither extensions nor trailers and no size written in an unusual way.
+//! instance sees no extensions, no size written in an unusual way, and of trailers only those that
+//! say nothing a head should have said.
 
 use std::io::Write;
 
 use thiserror::Error;
 
 use super::syntax::is_token_byte;
+use super::trailers::Trailers;
 
 /// Extensions are hardly ever sent and never needed.
 const EXTENSION_BYTES_MAX: u32 = 256;
@@ -57,7 +59,7 @@ impl Body {
                 *left -= taken as u64;
                 Ok(taken)
             }
-            Body::Chunked(chunks) => chunks.accept(input, |_| ()),
+            Body::Chunked(chunks) => chunks.accept(input, |_| (), |_| ()),
             Body::UntilClose => Ok(input.len()),
         }
     }
@@ -65,25 +67,34 @@ impl Body {
     /// The same, and the content alone goes to `out`.
     pub fn decode(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize, BadChunks> {
         if let Body::Chunked(chunks) = self {
-            return chunks.accept(input, |content| out.extend_from_slice(content));
+            return chunks.accept(input, |content| out.extend_from_slice(content), |_| ());
         }
         let taken = self.accept(input)?;
         out.extend_from_slice(&input[..taken]);
         Ok(taken)
     }
 
-    /// The same, and what goes to `out` is framed as `input` is, in the plainest way.
-    pub fn reframe(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize, BadChunks> {
+    /// The same, and what goes to `out` is framed as `input` is, in the plainest way. Trailers are
+    /// collected in `trailers` until all are there.
+    pub fn reframe(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        trailers: &mut Trailers,
+    ) -> Result<usize, BadChunks> {
         let Body::Chunked(chunks) = self else { return self.decode(input, out) };
         let was_done = chunks.state == State::Done;
-        let taken = chunks.accept(input, |content| {
+        let put = |content: &[u8]| {
             // Writing to memory cannot fail.
             let _ = write!(out, "{:x}\r\n", content.len());
             out.extend_from_slice(content);
             out.extend_from_slice(b"\r\n");
-        })?;
+        };
+        let taken = chunks.accept(input, put, |byte| trailers.push(byte))?;
         if chunks.state == State::Done && !was_done {
-            out.extend_from_slice(b"0\r\n\r\n");
+            out.extend_from_slice(b"0\r\n");
+            trailers.put_allowed(out).ok_or(BadChunks)?;
+            out.extend_from_slice(b"\r\n");
         }
         Ok(taken)
     }
@@ -117,8 +128,21 @@ enum State {
     Done,
 }
 
+impl State {
+    /// Within a line behind the last chunk that is not the empty one.
+    fn is_of_trailer(self) -> bool {
+        matches!(self, State::TrailerName | State::TrailerValue | State::TrailerEnd)
+    }
+}
+
 impl Chunks {
-    fn accept(&mut self, input: &[u8], mut content: impl FnMut(&[u8])) -> Result<usize, BadChunks> {
+    /// Trailers come byte by byte, with the ends of their lines.
+    fn accept(
+        &mut self,
+        input: &[u8],
+        mut content: impl FnMut(&[u8]),
+        mut trailer: impl FnMut(u8),
+    ) -> Result<usize, BadChunks> {
         let mut at = 0;
         while at < input.len() && self.state != State::Done {
             if self.state == State::Content {
@@ -133,7 +157,11 @@ impl Chunks {
                 }
                 continue;
             }
+            let before = self.state;
             self.state = self.step(input[at])?;
+            if before == State::TrailerEnd || self.state.is_of_trailer() {
+                trailer(input[at]);
+            }
             at += 1;
         }
         Ok(at)
@@ -186,8 +214,13 @@ impl Chunks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::HEADERS_MAX;
     use proptest::collection::vec;
     use proptest::prelude::*;
+
+    fn fresh() -> (Body, Vec<u8>, Trailers) {
+        (Body::chunked(), Vec::new(), Trailers::default())
+    }
 
     /// In pieces of `step` bytes.
     fn run(input: &[u8], step: usize) -> Result<(usize, Vec<u8>, bool), BadChunks> {
@@ -246,18 +279,30 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_written_anew_without_extensions_and_trailers() {
+    fn chunks_are_written_anew_without_extensions_and_with_what_may_trail() {
         let wire = b"004;a=b\r\nWiki\r\nB\r\nhello world\r\n000;x\r\nHost: evil\r\n\r\nGET /";
-        let (mut body, mut out) = (Body::chunked(), Vec::new());
-        let taken = body.reframe(wire, &mut out).unwrap();
+        let (mut body, mut out, mut trailers) = fresh();
+        let taken = body.reframe(wire, &mut out, &mut trailers).unwrap();
         assert_eq!((&wire[taken..], body.is_done()), (&b"GET /"[..], true));
         assert_eq!(out, b"4\r\nWiki\r\nb\r\nhello world\r\n0\r\n\r\n");
         assert_eq!(body.content(), 15);
-        assert_eq!(body.reframe(b"more", &mut out), Ok(0));
+        assert_eq!(body.reframe(b"more", &mut out, &mut trailers), Ok(0));
         assert!(out.ends_with(b"world\r\n0\r\n\r\n"), "its end is written once");
         let (mut body, mut out) = (Body::Length(3), Vec::new());
-        assert_eq!(body.reframe(b"abcd", &mut out), Ok(3));
+        assert_eq!(body.reframe(b"abcd", &mut out, &mut trailers), Ok(3));
         assert_eq!(out, b"abc");
+        let wire = b"1\r\nx\r\n0\r\nSum:7\r\nCookie: a\r\nx-b: \r\nX_C: 1\r\n\r\n";
+        for step in [1, 2, 5, 100] {
+            let (mut body, mut out, mut trailers) = fresh();
+            for piece in wire.chunks(step) {
+                assert_eq!(body.reframe(piece, &mut out, &mut trailers), Ok(piece.len()));
+            }
+            assert_eq!(out, b"1\r\nx\r\n0\r\nSum: 7\r\nx-b: \r\n\r\n");
+            assert!(body.is_done());
+        }
+        let many = format!("0\r\n{}\r\n", "a: b\r\n".repeat(HEADERS_MAX + 1));
+        let (mut body, mut out, mut trailers) = fresh();
+        assert_eq!(body.reframe(many.as_bytes(), &mut out, &mut trailers), Err(BadChunks));
     }
 
     proptest! {
@@ -275,9 +320,9 @@ mod tests {
             wire.extend(b"0\r\n\r\n");
             let (taken, content, done) = run(&wire, step).unwrap();
             prop_assert_eq!((taken, &content, done), (wire.len(), &parts.concat(), true));
-            let (mut body, mut anew) = (Body::chunked(), Vec::new());
+            let (mut body, mut anew, mut trailers) = fresh();
             for piece in wire.chunks(step) {
-                body.reframe(piece, &mut anew).unwrap();
+                body.reframe(piece, &mut anew, &mut trailers).unwrap();
             }
             let (taken, content, done) = run(&anew, step).unwrap();
             prop_assert_eq!((taken, content, done), (anew.len(), parts.concat(), true));

@@ -3,6 +3,8 @@
 
 mod write;
 
+pub(super) use self::write::{is_for_proxies, is_pretence};
+
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::ops::Range;

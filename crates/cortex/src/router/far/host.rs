@@ -23,6 +23,7 @@ use crate::router::table::Application;
 use crate::router::wire::Wire;
 use crate::store::peers::routers::RouterCall;
 use router::http::request::RequestHead;
+use router::http::trailers::Trailers;
 
 /// What stands before a request is sent together with it.
 const ASK_TIME_MAX: Duration = Duration::from_secs(20);
@@ -144,9 +145,19 @@ pub async fn serve(
     }
     let client_end = Cell::default();
     let session = Cell::default();
-    let exchange =
-        Exchange { connection, application, head, buffer, out, started, client_end, session };
-    forward::forward(exchange).await
+    let trailers = Trailers::default();
+    forward::forward(Exchange {
+        connection,
+        application,
+        head,
+        buffer,
+        out,
+        trailers,
+        started,
+        client_end,
+        session,
+    })
+    .await
 }
 
 async fn absent(connection: &Connection, head: &RequestHead, buffer: &mut Buffer) -> Option<After> {

@@ -14,6 +14,7 @@ use crate::router::tunnel;
 use crate::router::wire::Wire;
 use router::http::body::Body;
 use router::http::response::ResponseHead;
+use router::http::trailers::Trailers;
 
 /// A quick server and a quick client would keep the thread to themselves.
 const TURN_BYTES: usize = 1 << 20;
@@ -47,9 +48,12 @@ impl Exchange<'_> {
         let thread = self.connection.thread.clone();
         let mut rest = std::mem::replace(&mut *self.buffer, thread.pool.buffer());
         let (limits, mut bytes_in) = (self.application.limits, 0);
+        let mut anew = (!self.is_transparent())
+            .then(|| (std::mem::take(&mut *self.out), std::mem::take(&mut self.trailers)));
         let result = {
             let client = &self.connection.stream;
-            let asking = pass_request(client, &mut rest, upstream, body, limits, &mut bytes_in);
+            let asking =
+                pass_request(client, &mut rest, upstream, body, &mut anew, limits, &mut bytes_in);
             let answering = self.relay(upstream, answer, head, out, counts);
             tokio::pin!(asking, answering);
             let mut asks = true;
@@ -272,12 +276,16 @@ impl Exchange<'_> {
     }
 }
 
+/// Where chunks are written anew, and the trailers so far.
+type Anew = (Vec<u8>, Trailers);
+
 /// Until its end, or until one side wants no more of it: the answer's end says what became of it.
 async fn pass_request(
     client: &Wire,
     buffer: &mut Buffer,
     upstream: &Wire,
     body: &mut Body,
+    anew: &mut Option<Anew>,
     limits: Limits,
     bytes: &mut u64,
 ) {
@@ -288,11 +296,22 @@ async fn pass_request(
                 Ok(0) | Err(_) => return,
             }
         }
-        let Ok(taken) = body.accept(buffer.filled()) else { return };
+        let taken = match anew {
+            Some((out, trailers)) => {
+                out.clear();
+                body.reframe(buffer.filled(), out, trailers)
+            }
+            None => body.accept(buffer.filled()),
+        };
+        let Ok(taken) = taken else { return };
         if body.content() > limits.body_bytes_max {
             return;
         }
-        let sent = write_all(upstream, &buffer.filled()[..taken], limits.body).await;
+        let passed = match anew {
+            Some((out, _)) => out.as_slice(),
+            None => &buffer.filled()[..taken],
+        };
+        let sent = write_all(upstream, passed, limits.body).await;
         buffer.consume(taken);
         *bytes += taken as u64;
         if sent.is_err() {

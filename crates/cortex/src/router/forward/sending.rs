@@ -89,7 +89,7 @@ impl Exchange<'_> {
         let limits = self.application.limits;
         // Nothing is sent twice once the body is read, so the head is needed no more.
         self.out.clear();
-        let taken = body.reframe(self.buffer.filled(), self.out);
+        let taken = body.reframe(self.buffer.filled(), self.out, &mut self.trailers);
         let taken = taken.map_err(|_| Failed::BadBody(BAD_BODY))?;
         if body.content() > limits.body_bytes_max {
             return Err(Failed::BadBody(pages::BODY_TOO_LARGE));

@@ -106,7 +106,8 @@ async fn recording(all: &Arc<Mutex<Vec<u8>>>) -> Backend {
                     Some(length) => (length.unwrap(), false),
                     None => (0, head.contains("transfer-encoding: chunked")),
                 };
-                while left > 0 || (chunked && !request.ends_with(b"0\r\n\r\n")) {
+                let start = request.len() - b"\r\n".len();
+                while left > 0 || (chunked && !is_whole(&request[start..])) {
                     let Ok(byte) = client.0.read_u8().await else { return };
                     all.lock().unwrap().push(byte);
                     request.push(byte);
@@ -121,6 +122,11 @@ async fn recording(all: &Arc<Mutex<Vec<u8>>>) -> Backend {
         }
     })
     .await
+}
+
+/// Chunks and what trails them, behind the end of a line.
+fn is_whole(body: &[u8]) -> bool {
+    body.ends_with(b"\r\n\r\n") && body.windows(5).any(|end| end == b"\r\n0\r\n")
 }
 
 /// The request's number is another each time.

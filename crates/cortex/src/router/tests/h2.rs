@@ -185,8 +185,11 @@ async fn bodies_and_trailers_pass_in_pieces() {
     let (answer, mut body) = calls.begin(asking("POST", "/"), false);
     body.send_data(Bytes::from_static(b"x"), false).unwrap();
     let answer_text = async { whole(answer).await.text() };
-    body.send_trailers(HeaderMap::new()).unwrap();
-    assert_eq!(answer_text.await, "1\r\nx\r\n0\r\n\r\nend");
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-sum", "9".parse().unwrap());
+    trailers.insert("x-forwarded-for", "10.0.0.1".parse().unwrap());
+    body.send_trailers(trailers).unwrap();
+    assert_eq!(answer_text.await, "1\r\nx\r\n0\r\nx-sum: 9\r\n\r\nend");
 }
 
 #[tokio::test]

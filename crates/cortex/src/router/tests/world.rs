@@ -505,7 +505,9 @@ impl Client {
             self.0.read_exact(&mut body).await.ok()?;
             text.extend(body);
         } else if head.contains("Transfer-Encoding: chunked") {
-            while !text.ends_with(b"\r\n0\r\n\r\n") {
+            let is_last = |end: &[u8]| end == b"\r\n0\r\n";
+            let start = text.len() - b"\r\n".len();
+            while !(text.ends_with(b"\r\n\r\n") && text[start..].windows(5).any(is_last)) {
                 text.push(self.0.read_u8().await.ok()?);
             }
         }

@@ -52,8 +52,6 @@ impl Line<'_> {
             let repeated = match name.len() {
                 4 if name.eq_ignore_ascii_case("host") => true,
                 6 if name.eq_ignore_ascii_case("expect") => true,
-                // Trailers are not passed on.
-                7 if name.eq_ignore_ascii_case("trailer") => true,
                 12 if name.eq_ignore_ascii_case("x-request-id") => true,
                 12 if name.eq_ignore_ascii_case("max-forwards") => self.method == "OPTIONS",
                 15 if name.eq_ignore_ascii_case("x-forwarded-for") => true,
@@ -132,12 +130,12 @@ fn is_of_first_router(name: &str) -> bool {
 
 /// Names that an application's server may take for others: in the environment of CGI and its heirs
 /// `_` and `-` are one, and `Proxy` becomes the variable `HTTP_PROXY`.
-fn is_pretence(name: &str) -> bool {
+pub fn is_pretence(name: &str) -> bool {
     name.eq_ignore_ascii_case("proxy") || name.as_bytes().contains(&b'_')
 }
 
 /// Applications believe these, so a client must not say them; a proxy in front may.
-fn is_for_proxies(name: &str) -> bool {
+pub fn is_for_proxies(name: &str) -> bool {
     let starts = |prefix: &str| {
         name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
     };

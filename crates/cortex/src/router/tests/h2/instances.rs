@@ -55,6 +55,9 @@ async fn echo((request, mut answer): Stream) {
             sending.send_data(data.split_to(room.min(data.len())), false).unwrap();
         }
     }
+    if let Ok(Some(asked)) = body.trailers().await {
+        trailers.extend(asked);
+    }
     sending.send_trailers(trailers).ok();
 }
 
@@ -138,6 +141,34 @@ async fn a_conversation_goes_both_ways_at_once() {
         assert!(last.unwrap().is_empty());
     }
     assert_eq!(in_time(body.trailers()).await.unwrap().unwrap()["grpc-status"], "7");
+}
+
+#[tokio::test]
+async fn trailers_of_requests_get_there() {
+    let instance = Instance::start().await;
+    let world = in_front_of(&instance).await;
+    let mut calls = Calls::to(&world).await;
+    let mut asked = HeaderMap::new();
+    asked.insert("x-sum", "9".parse().unwrap());
+    asked.insert("x-forwarded-for", "10.0.0.1".parse().unwrap());
+    // Before the answer has begun, and after.
+    for begun in [false, true] {
+        let (answer, mut sending) = calls.begin(asking("POST", "/echo"), false);
+        sending.send_data("one".into(), false).unwrap();
+        if !begun {
+            sending.send_trailers(asked.clone()).unwrap();
+        }
+        let mut body = in_time(answer).await.unwrap().into_body();
+        assert_eq!(piece(&mut body).await.unwrap().unwrap(), "one");
+        if begun {
+            sending.send_trailers(asked.clone()).unwrap();
+        }
+        while let Some(last) = piece(&mut body).await {
+            assert!(last.unwrap().is_empty());
+        }
+        let trailers = in_time(body.trailers()).await.unwrap().unwrap();
+        assert_eq!((&trailers["x-sum"], trailers.len()), (&"9".parse().unwrap(), 2));
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,104 @@
+//! Which trailers of a request an instance gets. Some servers add them to the fields of the head,
+//! which was looked at before: what decides how a request is read, or who asks, does not trail.
+
+use super::request::{is_for_proxies, is_pretence};
+use super::{HEADERS_MAX, is_hop_by_hop, put_header};
+
+/// RFC 9110, section 6.5.1: framing, routing, modifiers, authentication, the form of the content.
+const NEVER: [&str; 21] = [
+    "authorization",
+    "cache-control",
+    "content-encoding",
+    "content-length",
+    "content-range",
+    "content-type",
+    "cookie",
+    "expect",
+    "host",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "max-forwards",
+    "pragma",
+    "proxy-authorization",
+    "range",
+    "set-cookie",
+    "trailer",
+    "x-request-id",
+];
+
+/// As far as they have come. Small where there are none, as nearly always.
+#[derive(Clone, Debug, Default)]
+pub struct Trailers(Option<Box<Lines>>);
+
+#[derive(Clone, Debug, Default)]
+struct Lines {
+    bytes: Vec<u8>,
+}
+
+impl Trailers {
+    /// Of lines that are well-formed.
+    pub(super) fn push(&mut self, byte: u8) {
+        self.0.get_or_insert_default().bytes.push(byte);
+    }
+
+    pub fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    /// Those that may pass. None where there are too many.
+    pub(super) fn put_allowed(&self, out: &mut Vec<u8>) -> Option<()> {
+        let Some(lines) = &self.0 else { return Some(()) };
+        let mut count = 0;
+        for line in lines.bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            count += 1;
+            if count > HEADERS_MAX {
+                return None;
+            }
+            let end = line.iter().position(|byte| *byte == b':')?;
+            let name = std::str::from_utf8(&line[..end]).ok()?;
+            if may_trail(name) {
+                put_header(out, name, line[end + 1..].trim_ascii());
+            }
+        }
+        Some(())
+    }
+}
+
+fn may_trail(name: &str) -> bool {
+    let is_never = NEVER.iter().any(|known| name.eq_ignore_ascii_case(known));
+    !(is_never || is_hop_by_hop(name) || is_pretence(name) || is_for_proxies(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_head_should_have_said_does_not_trail() {
+        for name in ["Digest", "x-sum", "grpc-status", "Server-Timing", "x-forward", "a"] {
+            assert!(may_trail(name), "{name}");
+        }
+        for name in [
+            "HOST",
+            "Content-length",
+            "te",
+            "Connection",
+            "X-Forwarded-For",
+            "x-forwarded-user",
+            "Forwarded",
+            "X-Real-IP",
+            "proxy",
+            "X_Sum",
+            "Transfer-Encoding",
+            "Cookie",
+            "If-Match",
+            "X-Request-Id",
+            "Upgrade",
+        ] {
+            assert!(!may_trail(name), "{name}");
+        }
+    }
+}
