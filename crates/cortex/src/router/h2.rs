@@ -5,7 +5,7 @@
 pub mod call;
 mod chunks;
 mod guard;
-mod head;
+pub mod head;
 mod io;
 pub mod serve;
 pub mod stream;

@@ -14,8 +14,9 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
 /// Between two pieces of a body, either way; server-sent events are rarely quieter.
 const BODY_IDLE_MAX: Duration = Duration::from_secs(300);
 
-/// Of a client's body, in bytes a second, once it has kept the router waiting for as long as `body`
-/// allows: who is slower holds a place for nothing. IIS asks for as much, Apache for twice that.
+/// Of a body, in bytes a second, once a client has kept the router waiting for as long as a single
+/// piece may take: who is slower holds a place for nothing. IIS asks for as much in either
+/// direction, Apache for twice that of a request.
 const BODY_RATE_MIN: u64 = 240;
 
 /// Of one application; of a connection, until it is known which.
@@ -33,6 +34,11 @@ pub struct Limits {
     pub body_bytes_max: u64,
 }
 
+/// How long a client may have kept the router waiting in all when so many bytes have passed.
+pub fn patience(piece: Duration, bytes: u64) -> Duration {
+    piece + Duration::from_millis(bytes.saturating_mul(1_000) / BODY_RATE_MIN)
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits::new(&RequestLimits::default())
@@ -42,7 +48,7 @@ impl Default for Limits {
 impl Limits {
     /// How long a client may have kept the router waiting when this much of its body has come.
     pub fn body_patience(&self, bytes: u64) -> Duration {
-        self.body + Duration::from_millis(bytes.saturating_mul(1_000) / BODY_RATE_MIN)
+        patience(self.body, bytes)
     }
 
     pub fn new(set: &RequestLimits) -> Limits {

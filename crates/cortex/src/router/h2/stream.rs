@@ -10,7 +10,7 @@ use std::future::poll_fn;
 use std::io::{Error, ErrorKind, Result};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -20,6 +20,7 @@ use h2::{Reason, RecvStream};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use super::head::Asked;
+use crate::router::limits::patience;
 use crate::router::stream::within;
 
 pub struct Stream {
@@ -32,7 +33,18 @@ pub struct Stream {
     ends: Ends,
     /// Of a client's connection: how long it may be idle.
     idle_max: Option<Rc<Cell<Duration>>>,
+    /// Of a client.
+    pace: Option<Pace>,
     _counted: Counted,
+}
+
+/// How a client takes what it is sent. Its windows may be as small as it likes: by a byte at a time
+/// it would take its answer for ever.
+#[derive(Debug, Default)]
+struct Pace {
+    taken: Cell<u64>,
+    /// For its windows, while there was something to send.
+    waited: Cell<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +84,7 @@ impl Stream {
             incoming: RefCell::new(Incoming::asked(asked.head, asked.chunked, body)),
             is_secure,
             idle_max: None,
+            pace: Some(Pace::default()),
             _counted: counted,
         }
     }
@@ -84,6 +97,7 @@ impl Stream {
             incoming: RefCell::new(Incoming::unasked()),
             is_secure: false,
             idle_max: None,
+            pace: None,
             _counted: counted,
         }
     }
@@ -150,17 +164,30 @@ impl Stream {
         poll_fn(|cx| self.poll_readable(cx)).await;
     }
 
-    /// Each piece within `limit`.
+    /// Each piece within `limit`; all that a client takes, with a second more for each 240 bytes.
     pub async fn write_all(&self, mut bytes: &[u8], limit: Duration) -> Result<()> {
         while !bytes.is_empty() {
             let now = &mut Context::from_waker(Waker::noop());
             let taken = match self.poll_write(now, bytes) {
                 Poll::Ready(taken) => taken?,
-                Poll::Pending => within(limit, poll_fn(|cx| self.poll_write(cx, bytes))).await?,
+                Poll::Pending => self.write_later(bytes, limit).await?,
             };
+            if let Some(pace) = &self.pace {
+                pace.taken.set(pace.taken.get() + taken as u64);
+            }
             bytes = &bytes[taken..];
         }
         Ok(())
+    }
+
+    async fn write_later(&self, bytes: &[u8], limit: Duration) -> Result<usize> {
+        let work = poll_fn(|cx| self.poll_write(cx, bytes));
+        let Some(pace) = &self.pace else { return within(limit, work).await };
+        let left = patience(limit, pace.taken.get()).saturating_sub(pace.waited.get());
+        let asked = Instant::now();
+        let taken = within(limit.min(left), work).await;
+        pace.waited.set(pace.waited.get() + asked.elapsed());
+        taken
     }
 
     fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
