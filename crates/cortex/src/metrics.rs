@@ -72,6 +72,8 @@ struct Shared {
     rings: Mutex<Vec<Receiver<Record>>>,
     rollup: Mutex<Rollup>,
     dropped: AtomicU64,
+    /// Connections of clients that had too many.
+    refused: AtomicU64,
 }
 
 /// One thread's end of its ring.
@@ -85,6 +87,10 @@ impl Recorder {
         if self.ring.try_send(record).is_err() {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    pub fn connection_refused(&self) {
+        self.shared.refused.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -127,8 +133,9 @@ impl Metrics {
     /// In the text format of Prometheus.
     pub fn prometheus(&self) -> String {
         self.collect();
-        let dropped = self.shared.dropped.load(Ordering::Relaxed);
-        locked(&self.shared.rollup).prometheus(dropped)
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (dropped, refused) = (count(&self.shared.dropped), count(&self.shared.refused));
+        locked(&self.shared.rollup).prometheus(dropped, refused)
     }
 
     /// Applications that are gone are forgotten.

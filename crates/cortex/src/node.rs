@@ -325,6 +325,7 @@ impl Node {
                 secure: secure.transpose()?,
                 threads: config.threads,
                 queue: QueueLimits::default(),
+                connections_max: crate::router::CONNECTIONS_MAX,
                 listeners: config.listeners.clone(),
             },
             store.clone(),

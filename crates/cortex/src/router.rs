@@ -60,6 +60,7 @@ use crate::store::SharedStore;
 use crate::store::peers::routers::{RouterCall, RouterPeers};
 
 pub use control::FAIL_POINT;
+pub use serve::CONNECTIONS_MAX;
 
 /// Ports that come and go at once, per thread.
 const COMMANDS_MAX: usize = 1024;
@@ -79,6 +80,8 @@ pub struct RouterConfig {
     /// None for one per core.
     pub threads: Option<usize>,
     pub queue: QueueLimits,
+    /// Of one thread.
+    pub connections_max: usize,
     pub listeners: Arc<Listeners>,
 }
 
@@ -101,6 +104,7 @@ pub struct Shared {
     secure: Option<Secure>,
     listeners: Arc<Listeners>,
     queue_limits: QueueLimits,
+    connections_max: usize,
     /// Passes heads on as they come; else the way they came is told and hop-by-hop headers go.
     transparent: bool,
     table: ArcSwap<Table>,
@@ -190,6 +194,7 @@ pub fn start(
         secure,
         listeners: config.listeners.clone(),
         queue_limits: config.queue,
+        connections_max: config.connections_max,
         transparent: false,
         table: ArcSwap::default(),
         only: None,

@@ -29,7 +29,7 @@ use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::node::parts::supervise;
 use crate::router::queue::QueueLimits;
-use crate::router::{RouterConfig, RouterHandle};
+use crate::router::{CONNECTIONS_MAX, RouterConfig, RouterHandle};
 use crate::store::SharedStore;
 
 /// Writes under way at a time: the store commits them together.
@@ -108,6 +108,7 @@ async fn measure(
         public: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
         threads: Some(1),
         queue: QueueLimits::default(),
+        connections_max: CONNECTIONS_MAX,
         listeners: Arc::default(),
         secure: None,
     };

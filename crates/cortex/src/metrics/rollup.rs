@@ -76,14 +76,14 @@ impl Rollup {
         self.instances.retain(|instance, _| instance.application != *application);
     }
 
-    pub fn prometheus(&self, dropped: u64) -> String {
+    pub fn prometheus(&self, dropped: u64, refused: u64) -> String {
         let mut out = String::new();
         // Writing to memory cannot fail.
-        let _ = self.write(&mut out, dropped);
+        let _ = self.write(&mut out, dropped, refused);
         out
     }
 
-    fn write(&self, out: &mut String, dropped: u64) -> std::fmt::Result {
+    fn write(&self, out: &mut String, dropped: u64, refused: u64) -> std::fmt::Result {
         let apps = &self.applications;
         writeln!(out, "# TYPE cortex_requests_total counter")?;
         for (app, sums) in apps {
@@ -125,7 +125,9 @@ impl Rollup {
             }
         }
         writeln!(out, "# TYPE cortex_records_dropped_total counter")?;
-        writeln!(out, "cortex_records_dropped_total {dropped}")
+        writeln!(out, "cortex_records_dropped_total {dropped}")?;
+        writeln!(out, "# TYPE cortex_connections_refused_total counter")?;
+        writeln!(out, "cortex_connections_refused_total {refused}")
     }
 }
 

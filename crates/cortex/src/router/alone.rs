@@ -14,7 +14,7 @@ use model::NodeId;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::queue::QueueLimits;
-use super::serve::{Awaited, Command, Scope, Stop};
+use super::serve::{Awaited, CONNECTIONS_MAX, Command, Scope, Stop};
 use super::table::Application;
 use super::tls::Tls;
 use super::{COMMANDS_MAX, Live, SUSPECTS_MAX, Secure, Shared, files, start_threads};
@@ -56,6 +56,7 @@ impl Alone {
             secure: tls.map(|tls| Secure { address: at, tls }),
             listeners: Arc::default(),
             queue_limits: QueueLimits::default(),
+            connections_max: CONNECTIONS_MAX,
             transparent,
             table: ArcSwap::default(),
             only: Some(ArcSwapOption::empty()),

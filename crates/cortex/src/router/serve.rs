@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_rustls::rustls;
 
 use super::Shared;
-use super::clients::Clients;
+use super::clients::{Clients, Held};
 use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::far::host;
@@ -33,10 +33,12 @@ use crate::metrics::Recorder;
 use crate::store::peers::routers::RouterCall;
 
 /// A descriptor and about 1 KiB each.
-const CONNECTIONS_MAX: usize = 20_000;
+pub const CONNECTIONS_MAX: usize = 20_000;
 /// Out of descriptors: some are free again in a moment.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
+/// Who floods is named once in so long, not with each connection.
+const REFUSED_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// While the last requests end.
 const STOP_CHECK: Duration = Duration::from_millis(5);
 
@@ -83,6 +85,8 @@ pub struct Thread {
     pub busy: Cell<usize>,
     connections: Cell<usize>,
     clients: Rc<Clients>,
+    /// When the log said who has too many connections.
+    refused_logged: Cell<Option<Instant>>,
     /// Once it stops: what for.
     stopping: Cell<Option<Awaited>>,
     /// Requests of clients that speak HTTP/2.
@@ -154,6 +158,29 @@ impl Thread {
         true
     }
 
+    /// None where this client has enough.
+    fn hold(&self, client: IpAddr) -> Option<Held> {
+        let held = self.clients.hold(client);
+        if held.is_none() {
+            self.recorder.connection_refused();
+        }
+        held
+    }
+
+    fn log_refused(&self) {
+        if self.refused_logged.get().is_some_and(|at| at.elapsed() < REFUSED_LOG_INTERVAL) {
+            return;
+        }
+        if let Some((connections, client)) = self.clients.take_refused() {
+            tracing::warn!(%client, connections, "router.connections_refused");
+            self.refused_logged.set(Some(Instant::now()));
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.connections.get() >= self.shared.connections_max
+    }
+
     /// A full queue means that the checker is told of others already.
     pub fn suspect(&self, endpoint: &Arc<Endpoint>, why: &'static str) {
         // What other nodes run, their own checkers look after.
@@ -171,6 +198,7 @@ pub fn run(
     mut commands: mpsc::Receiver<Command>,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let clients = Rc::new(Clients::new(shared.connections_max));
     let thread = Rc::new(Thread {
         shared,
         pool: Pool::default(),
@@ -178,7 +206,8 @@ pub fn run(
         recorder,
         busy: Cell::new(0),
         connections: Cell::new(0),
-        clients: Rc::new(Clients::new(CONNECTIONS_MAX)),
+        clients,
+        refused_logged: Cell::default(),
         stopping: Cell::new(None),
         streams: Rc::default(),
         leaving: Notify::new(),
@@ -190,7 +219,10 @@ pub fn run(
         let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
         let stop = loop {
             tokio::select! {
-                _ = sweep.tick() => thread.pool.sweep(),
+                _ = sweep.tick() => {
+                    thread.pool.sweep();
+                    thread.log_refused();
+                }
                 command = commands.recv() => match command {
                     Some(Command::Listen(scope, listener)) => {
                         let accepting = accept(thread.clone(), scope, listener);
@@ -254,7 +286,7 @@ fn serve(connection: Connection) {
     let thread = &connection.thread;
     let held = match &connection.caller {
         Some(_) => None,
-        None => match thread.clients.hold(connection.peer.ip()) {
+        None => match thread.hold(connection.peer.ip()) {
             Some(held) => Some(held),
             None => return turn_away(connection),
         },
@@ -292,8 +324,8 @@ fn serve_secure(
     peer: SocketAddr,
     tls: Arc<rustls::ServerConfig>,
 ) {
-    // A handshake only to say no would cost more than the connection.
-    let Some(held) = thread.clients.hold(peer.ip()) else { return };
+    // A handshake only to say no would cost more than the connection: it is closed, and counted.
+    let Some(held) = thread.hold(peer.ip()) else { return };
     let counted = Counted::begin(&thread);
     tokio::task::spawn_local(async move {
         match tls::accept::accept(stream, tls, &thread.pool).await {
@@ -325,7 +357,7 @@ async fn serve_member(connection: Connection, caller: NodeId) {
 
 /// One for which there is no room is dropped, and the other router goes elsewhere.
 fn take_call(thread: &Rc<Thread>, call: RouterCall) {
-    if thread.connections.get() >= CONNECTIONS_MAX {
+    if thread.is_full() {
         return;
     }
     match host::connection(thread.clone(), call) {
@@ -342,7 +374,7 @@ async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
     let secure = thread.shared.secure.as_ref().filter(|_| scope == Scope::Secure);
     let tls = secure.map(|secure| secure.tls.config());
     loop {
-        if thread.connections.get() >= CONNECTIONS_MAX {
+        if thread.is_full() {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         }

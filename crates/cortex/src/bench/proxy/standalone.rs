@@ -28,7 +28,7 @@ use crate::metrics::Metrics;
 use crate::node::parts::supervise;
 use crate::router::queue::QueueLimits;
 use crate::router::tls::{CertificateFiles, Tls};
-use crate::router::{RouterConfig, Secure};
+use crate::router::{CONNECTIONS_MAX, RouterConfig, Secure};
 use crate::store::SharedStore;
 
 const PUBLIC: &str = "public";
@@ -84,6 +84,7 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
             secure: args.secure()?,
             threads: Some(1),
             queue: QueueLimits::default(),
+            connections_max: CONNECTIONS_MAX,
             listeners: Arc::default(),
         },
         store.clone(),

@@ -14,7 +14,7 @@ use tokio_rustls::rustls::{
     self, ClientConfig, HandshakeKind, RootCertStore, SupportedProtocolVersion,
 };
 
-use super::world::{Backend, Client, World, app, ok, release_id};
+use super::world::{Backend, Client, DEADLINE, World, app, ok, release_id};
 use crate::router::tls::{CertificateFiles, Tls};
 
 /// A certificate for `names`, as files `NAME.pem` and `NAME.key`.
@@ -141,6 +141,53 @@ async fn plain_http_is_told_and_nonsense_is_not_answered() {
     broken.read_to_end(&mut rest).await.ok();
     // An alert, that is all.
     assert!(rest.first().is_none_or(|kind| *kind == 21), "{rest:?}");
+}
+
+/// A thread for all, so that they are counted together.
+#[tokio::test]
+async fn who_has_too_many_connections_is_turned_away_and_counted() {
+    const CONNECTIONS_MAX: usize = 8;
+    let directory = tempfile::tempdir().unwrap();
+    let files = certificate(directory.path(), "shop", &["shop.localhost"]);
+    let tls = Tls::load(vec![files.clone()]).unwrap();
+    let world = World::secured_with(tls, 1, CONNECTIONS_MAX);
+    let backend = Backend::answering(ok).await;
+    world.application(|_| (), Vec::new());
+    world.claim(1, None, &[(1, Ready, backend.port)]);
+    world.routed().await;
+    let config = client(&files, rustls::ALL_VERSIONS, &[]);
+    let refused = || {
+        let text = world.metrics.prometheus();
+        let (_, rest) = text.split_once("\ncortex_connections_refused_total ").unwrap();
+        rest.trim().parse::<u32>().unwrap()
+    };
+    let mut held = Vec::new();
+    for _ in 0..CONNECTIONS_MAX / 2 {
+        let mut stream = connect(&world, &config, "shop.localhost").await.unwrap();
+        ask(&mut stream, "/").await;
+        held.push(stream);
+    }
+    assert_eq!(refused(), 0);
+    connect(&world, &config, "shop.localhost").await.unwrap_err();
+    assert_eq!(refused(), 1);
+    let mut plain = world.connect().await;
+    assert_eq!(plain.reply().await.status, 429);
+    assert_eq!(refused(), 2);
+    // Those that it has are served on, and others have room.
+    for stream in &mut held {
+        ask(stream, "/").await;
+    }
+    let mut other = world.connect_as([127, 0, 0, 9]).await;
+    other.send("GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n").await;
+    assert_eq!(other.reply().await.status, 200);
+    // As is whoever closes one.
+    held.pop();
+    let again = async {
+        while connect(&world, &config, "shop.localhost").await.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, again).await.expect("there is room again");
 }
 
 /// More than either side's buffers hold.

@@ -31,7 +31,7 @@ use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::tls::Tls;
-use crate::router::{RouterConfig, RouterHandle, Secure, start};
+use crate::router::{CONNECTIONS_MAX, RouterConfig, RouterHandle, Secure, start};
 use crate::store::{
     CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Value, ValueFile,
     ValueWriter, Version, Watch, WatchEvent,
@@ -190,18 +190,25 @@ impl World {
     ) -> World {
         let public = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         let (threads, listeners) = (Some(threads), Arc::default());
-        let config = RouterConfig { public, secure: None, threads, queue, listeners };
+        let connections_max = CONNECTIONS_MAX;
+        let config =
+            RouterConfig { public, secure: None, threads, queue, connections_max, listeners };
         World::configured(node, &config, connect)
     }
 
     /// With a port inside TLS, too.
     pub fn secured(tls: Tls) -> World {
+        World::secured_with(tls, 2, CONNECTIONS_MAX)
+    }
+
+    pub fn secured_with(tls: Tls, threads: usize, connections_max: usize) -> World {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let config = RouterConfig {
             public: Some(any),
             secure: Some(Secure { address: any, tls }),
-            threads: Some(2),
+            threads: Some(threads),
             queue: QueueLimits::default(),
+            connections_max,
             listeners: Arc::default(),
         };
         World::configured(node(), &config, |_| ())

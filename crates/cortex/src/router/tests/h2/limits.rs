@@ -131,10 +131,13 @@ async fn an_answer_that_is_taken_by_the_byte_is_not_held_to_its_end() {
             sent = in_time(sending) => sent,
             _ = server.accept() => panic!("the client is gone"),
         };
-        assert_eq!(sent.map_err(|error| error.kind()), match ends {
-            true => Ok(()),
-            false => Err(ErrorKind::TimedOut),
-        });
+        assert_eq!(
+            sent.map_err(|error| error.kind()),
+            match ends {
+                true => Ok(()),
+                false => Err(ErrorKind::TimedOut),
+            }
+        );
         drop(stream);
         let (count, ()) = tokio::join!(in_time(client), async {
             while in_time(server.accept()).await.is_some() {}
