@@ -4,6 +4,7 @@
 
 pub mod actor;
 pub mod builders;
+mod claims;
 pub mod launcher;
 pub mod load;
 pub mod moving;

@@ -216,6 +216,9 @@ pub enum Board {
     Memory(InstanceId, u64),
     /// The router met a connection refused, reset or cut on this incarnation; the value says what.
     Suspect(InstanceId, u64),
+    /// The claim of another node as that one says it, which this node's disk has no room for; empty
+    /// where it was deleted.
+    Unkept(InstanceId, NodeId),
 }
 
 impl TypedKey {
@@ -255,13 +258,14 @@ impl TypedKey {
             TypedKey::Binary(hash) => format!("cluster::binary::{hash}"),
             TypedKey::NodeUpgrade(node) => format!("node::{node}::upgrade"),
             TypedKey::Board(board) => {
-                let (word, id, generation) = match board {
-                    Board::Drained(id, generation) => ("drained", id, generation),
-                    Board::Memory(id, generation) => ("memory", id, generation),
-                    Board::Suspect(id, generation) => ("suspect", id, generation),
+                let (word, id, last) = match board {
+                    Board::Drained(id, generation) => ("drained", id, generation.to_string()),
+                    Board::Memory(id, generation) => ("memory", id, generation.to_string()),
+                    Board::Suspect(id, generation) => ("suspect", id, generation.to_string()),
+                    Board::Unkept(id, node) => ("unkept", id, node.to_string()),
                 };
                 let InstanceId { application, process, slot } = id;
-                format!("local::{word}::{application}::{process}::{slot}::{generation}")
+                format!("local::{word}::{application}::{process}::{slot}::{last}")
             }
         };
         Key(text.into())
@@ -316,6 +320,10 @@ impl TypedKey {
             ["cluster", "upgrade"] => TypedKey::Roll,
             ["cluster", "binary", hash] => TypedKey::Binary(hash.parse().ok()?),
             ["node", node, "upgrade"] => TypedKey::NodeUpgrade(node.parse().ok()?),
+            ["local", "unkept", app, process, slot, node] => {
+                let node = node.parse().ok()?;
+                TypedKey::Board(Board::Unkept(instance(app, process, slot)?, node))
+            }
             ["local", word, app, process, slot, generation] => {
                 let id = instance(app, process, slot)?;
                 let generation = generation.parse().ok()?;
@@ -347,7 +355,10 @@ impl TypedKey {
                 Some(&id.application)
             }
             TypedKey::Board(
-                Board::Drained(id, _) | Board::Memory(id, _) | Board::Suspect(id, _),
+                Board::Drained(id, _)
+                | Board::Memory(id, _)
+                | Board::Suspect(id, _)
+                | Board::Unkept(id, _),
             ) => Some(&id.application),
             TypedKey::Member(_)
             | TypedKey::Guest(_)
@@ -364,6 +375,12 @@ impl TypedKey {
 /// Everything users said about one application, and all its releases.
 pub fn application_prefix(app: &ApplicationName) -> Prefix {
     Prefix(format!("app::{app}"))
+}
+
+/// What is known of other nodes' claims that this one has no room for: of one application, or all.
+pub fn unkept_prefix(application: Option<&ApplicationName>) -> Prefix {
+    let all = "local::unkept".to_string();
+    Prefix(application.map_or(all.clone(), |application| format!("{all}::{application}")))
 }
 
 /// All claims on one application's slots.
@@ -428,10 +445,11 @@ mod tests {
             TypedKey::NodeLoad(node.clone()),
             TypedKey::Roll,
             TypedKey::Binary(ContentHash([9; 32])),
-            TypedKey::NodeUpgrade(node),
+            TypedKey::NodeUpgrade(node.clone()),
             TypedKey::Board(Board::Drained(id.clone(), 4)),
             TypedKey::Board(Board::Memory(id.clone(), 4)),
-            TypedKey::Board(Board::Suspect(id, 4)),
+            TypedKey::Board(Board::Suspect(id.clone(), 4)),
+            TypedKey::Board(Board::Unkept(id, node)),
         ] {
             assert_eq!(TypedKey::parse(&key.key()), Some(key));
         }

@@ -22,7 +22,7 @@ use super::launcher::{Held, Purpose};
 use super::placing::{Assignments, Placing};
 use super::ready::{Readiness, await_healthy};
 use super::registry::Stopping;
-use super::{AgentContext, builders};
+use super::{AgentContext, builders, claims};
 use crate::driver::{Shell, drive};
 use crate::store::{StoreError, Value, readable};
 
@@ -170,11 +170,23 @@ async fn read_all(
             }
         }
     }
+    for key in context.store.keys(&key::unkept_prefix(Some(name))).await? {
+        if let Some(event) = read_one(context, &key).await? {
+            events.send(event).await?;
+        }
+    }
     events.send(adopted).await?;
     Ok(())
 }
 
 async fn read_one(context: &AgentContext, key: &Key) -> anyhow::Result<Option<Event>> {
+    let typed = TypedKey::parse(key);
+    let claim = typed.as_ref().and_then(claims::changed_by);
+    if let Some((instance, node)) = claim.filter(|(_, node)| **node != context.node) {
+        let (at, value) = claims::newest(&*context.store, instance, node).await?;
+        let claim = present::<Claim>(&at, value.as_ref());
+        return Ok(claim.map(|claim| Event::Other(instance.clone(), node.clone(), claim)));
+    }
     let entry = context.store.lookup(key).await?;
     Ok(event_of(context, key, entry.as_ref().map(|entry| &entry.value)))
 }

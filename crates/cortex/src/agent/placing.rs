@@ -16,11 +16,11 @@ use model::{
 };
 use tokio::sync::{broadcast, mpsc, watch};
 
-use super::AgentContext;
+use super::{AgentContext, claims};
 use super::launcher::Launcher;
 use crate::driver::{Shell, drive};
 use crate::store::peers::{Peers, roster};
-use crate::store::{SharedStore, WatchEvent, lookup_record};
+use crate::store::{SharedStore, WatchEvent, lookup_record, readable};
 
 /// Far more than change while the machine decides.
 const EVENTS_MAX: usize = 4096;
@@ -172,8 +172,12 @@ impl Feed {
 
     async fn read_all(&mut self) -> anyhow::Result<()> {
         let mut gone = std::mem::take(&mut self.known);
-        for prefix in ["cluster", "node", "app", "instance"] {
-            for key in self.store.keys(&Prefix::from(prefix.parse::<Key>()?)).await? {
+        let mut prefixes = vec![key::unkept_prefix(None)];
+        for word in ["cluster", "node", "app", "instance"] {
+            prefixes.push(Prefix::from(word.parse::<Key>()?));
+        }
+        for prefix in prefixes {
+            for key in self.store.keys(&prefix).await? {
                 gone.remove(&key);
                 // One of an application's records speaks for all of them.
                 let typed = TypedKey::parse(&key);
@@ -204,12 +208,12 @@ impl Feed {
                 let wanted = self.wanted(&name).await?;
                 Event::Wanted(name, wanted)
             }
-            TypedKey::Claim(instance, node) => Event::Claim(
-                instance,
-                node,
-                lookup_record::<Claim>(&*self.store, key.clone()).await?,
-            ),
-            _ => return Ok(()),
+            typed => {
+                let Some((instance, node)) = claims::changed_by(&typed) else { return Ok(()) };
+                let (at, value) = claims::newest(&*self.store, instance, node).await?;
+                let claim = readable::<Claim>(&at, value.as_ref());
+                Event::Claim(instance.clone(), node.clone(), claim)
+            }
         };
         if self.store.lookup(key).await?.is_some() {
             self.known.insert(key.clone());

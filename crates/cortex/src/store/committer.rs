@@ -6,6 +6,7 @@
 mod cleaning;
 mod performing;
 mod sessions;
+mod unkept;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -22,6 +23,7 @@ use store::event::{Change, Effect, Event, Ticket, Write};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use self::sessions::Aside;
+use self::unkept::Unkept;
 use super::cache::NumberHasher;
 use super::log::{Batch, CommitLog, LogError};
 use super::mailbox::Expected;
@@ -118,6 +120,7 @@ pub struct Committer {
     collecting: Option<JoinHandle<()>>,
     /// What the disk had no room for.
     aside: Option<Aside>,
+    unkept: Unkept,
     ended: Option<Result<Closing, LogError>>,
     /// Released when all has ended.
     _lock: FileLock,
@@ -153,6 +156,7 @@ impl Committer {
             collect_at: Timestamp(0),
             collecting: None,
             aside: None,
+            unkept: Unkept::default(),
             ended: None,
             _lock: lock,
         }

@@ -13,7 +13,7 @@ use model::{Key, NodeId, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
 use store::sync::message::ClusterId;
 use store::watch::matches;
-use store::{Action, Commit, Location, Position, Replica, StoreMachine};
+use store::{Action, Commit, Position, Replica, StoreMachine};
 use tokio::sync::{Semaphore, oneshot};
 
 use self::writing::small;
@@ -89,36 +89,11 @@ impl LocalStore {
     }
 
     fn set_note(&self, key: Key, value: Bytes) -> CommitId {
-        let mut machine = self.shared.machine_mut();
-        let (at, arrival) = machine.stamp_local(self.clock.now(), &key);
-        let (hash, sha1) = (*blake3::hash(&value).as_bytes(), Sha1::digest(&value).into());
-        let action = Action::Set { hash, sha1, size: value.len() as u64, expires: None };
-        let text = key.as_str().into();
-        let commit = Commit { at, key: text, action, location: Location::Nowhere };
-        let gone = locked(&self.shared.board).set(key.clone(), value.clone(), at.stamp);
-        self.announce(&machine, arrival, &key, Some(Value::Inline(value)));
-        for key in gone {
-            let (_, arrival) = machine.stamp_local(self.clock.now(), &key);
-            self.announce(&machine, arrival, &key, None);
-        }
-        CommitId(commit.cid())
+        CommitId(self.shared.set_note(self.clock.now(), key, value).cid())
     }
 
     fn remove_note(&self, key: Key) -> Option<CommitId> {
-        let mut machine = self.shared.machine_mut();
-        if !locked(&self.shared.board).remove(&key) {
-            return None;
-        }
-        let (at, arrival) = machine.stamp_local(self.clock.now(), &key);
-        let text = key.as_str().into();
-        let commit = Commit { at, key: text, action: Action::Delete, location: Location::Nowhere };
-        self.announce(&machine, arrival, &key, None);
-        Some(CommitId(commit.cid()))
-    }
-
-    fn announce(&self, machine: &StoreMachine, arrival: u64, key: &Key, value: Option<Value>) {
-        let cursor = Cursor { incarnation: machine.arrivals().incarnation(), arrival };
-        self.shared.announce(cursor, &key.clone().into(), false, || value.clone());
+        Some(CommitId(self.shared.remove_note(self.clock.now(), key)?.cid()))
     }
 
     fn note(&self, key: &Key) -> Option<Entry> {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockRea
 use bytes::Bytes;
 use model::value::ContentHash;
 use model::{Key, NodeId, Prefix, Timestamp};
+use sha1::{Digest, Sha1};
 use store::watch::Since;
 use store::{Action, Commit, Expiry, Location, StoreMachine};
 
@@ -175,6 +176,40 @@ impl Shared {
             value: value(),
             expired,
         });
+    }
+
+    /// Known on this node alone, in memory.
+    pub fn set_note(&self, now: Timestamp, key: Key, value: Bytes) -> Commit {
+        let mut machine = self.machine_mut();
+        let (at, arrival) = machine.stamp_local(now, &key);
+        let (hash, sha1) = (*blake3::hash(&value).as_bytes(), Sha1::digest(&value).into());
+        let action = Action::Set { hash, sha1, size: value.len() as u64, expires: None };
+        let text = key.as_str().into();
+        let commit = Commit { at, key: text, action, location: Location::Nowhere };
+        let gone = locked(&self.board).set(key.clone(), value.clone(), at.stamp);
+        self.announce_note(&machine, arrival, &key, Some(Value::Inline(value)));
+        for key in gone {
+            let (_, arrival) = machine.stamp_local(now, &key);
+            self.announce_note(&machine, arrival, &key, None);
+        }
+        commit
+    }
+
+    /// None where there is none.
+    pub fn remove_note(&self, now: Timestamp, key: Key) -> Option<Commit> {
+        let mut machine = self.machine_mut();
+        if !locked(&self.board).remove(&key) {
+            return None;
+        }
+        let (at, arrival) = machine.stamp_local(now, &key);
+        let text = key.as_str().into();
+        self.announce_note(&machine, arrival, &key, None);
+        Some(Commit { at, key: text, action: Action::Delete, location: Location::Nowhere })
+    }
+
+    fn announce_note(&self, machine: &StoreMachine, arrival: u64, key: &Key, value: Option<Value>) {
+        let cursor = Cursor { incarnation: machine.arrivals().incarnation(), arrival };
+        self.announce(cursor, &key.clone().into(), false, || value.clone());
     }
 
     /// What a watcher must hear first, to go on from its cursor; none when that is not known.

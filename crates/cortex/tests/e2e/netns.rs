@@ -3,5 +3,6 @@
 
 mod application;
 mod checkers;
+mod full_disk;
 pub mod lab;
 mod store;

@@ -35,8 +35,18 @@ impl Committer {
         match effect {
             Effect::Persist { batch, entries } => {
                 let event = self.persist(batch, &entries)?;
-                drop(entries);
-                self.handle(Some(event), next);
+                // What is not kept is looked at here, as its values go next; what is kept later.
+                if matches!(event, Event::Refused { .. }) {
+                    self.know_unkept(&entries);
+                    drop(entries);
+                    self.handle(Some(event), next);
+                } else if self.unkept.is_empty() {
+                    drop(entries);
+                    self.handle(Some(event), next);
+                } else {
+                    self.handle(Some(event), next);
+                    self.forget_unkept(&entries);
+                }
             }
             Effect::Acknowledge { ticket, cid } => self.answer(ticket, Ok(cid.map(CommitId))),
             Effect::Refuse { ticket, reason } => {

@@ -14,8 +14,8 @@ use crate::nodes::{await_acquaintance, id_of};
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
-const NAME: &str = "hello";
-const INSTANCES: usize = 6;
+pub const NAME: &str = "hello";
+pub const INSTANCES: usize = 6;
 
 /// Numbered requests, one after the other from each of two callers, until its input ends. Prints
 /// one line each: the number, the status or what went wrong.
@@ -93,7 +93,7 @@ fn ready_on(node: &Node, nodes: &[&Node]) -> Vec<Row> {
 
 /// `nodes` run every slot, as the first of them sees it.
 #[track_caller]
-fn await_all_slots(what: &str, nodes: &[&Node]) {
+pub fn await_all_slots(what: &str, nodes: &[&Node]) {
     wait_for(what, 2 * STATE_DEADLINE, || {
         let rows = ready_on(nodes[0], nodes);
         let slots: BTreeSet<u32> = rows.iter().map(|row| row.slot).collect();
@@ -103,7 +103,7 @@ fn await_all_slots(what: &str, nodes: &[&Node]) {
 
 /// Every slot runs once, as all see it and counted by process.
 #[track_caller]
-fn await_each_once(what: &str, nodes: &[&Node]) {
+pub fn await_each_once(what: &str, nodes: &[&Node]) {
     wait_for(what, 2 * STATE_DEADLINE, || {
         for node in nodes {
             let rows = node.rows(NAME);
