@@ -8,6 +8,9 @@ use anyhow::{Context, ensure};
 
 use super::{Start, is_plain, tool};
 
+/// Without a limit of starts: a node that came by an upgrade goes on when its attendant is killed,
+/// and none can begin until it ends.
+const UNIT: &str = "StartLimitIntervalSec=0\n";
 /// `Restart` brings a node back that died; one that `cortex down` stopped ends with success.
 /// `KillMode=process`: shims and instances outlive the node, which adopts them.
 const REST: &str = "Restart=on-failure\nRestartSec=1\nKillMode=process\nTimeoutStopSec=90\n";
@@ -27,7 +30,7 @@ pub fn text(start: &Start) -> anyhow::Result<String> {
     let command: Vec<String> = words.iter().map(|word| quoted(word).replace('$', "$$")).collect();
     Ok(format!(
         "# Written by `cortex install`; `cortex install --uninstall` removes it.\n\
-         [Unit]\nDescription=Cortex node in {}\n\n\
+         [Unit]\nDescription=Cortex node in {}\n{UNIT}\n\
          [Service]\nType=simple\nEnvironment={}\nExecStart={}\n{REST}\n\
          [Install]\nWantedBy=default.target\n",
         start.data.replace('%', "%%"),
@@ -117,6 +120,8 @@ mod tests {
         let command = "ExecStart=\"/data/bin/cortex\" \"up\" \"--data-dir\" \"/da$$ta\"\n";
         assert!(text.contains(command), "{text}");
         assert!(text.contains("WantedBy=default.target\n"), "{text}");
+        let (unit, service) = text.split_once("[Service]").unwrap();
+        assert!(unit.contains(UNIT) && service.contains(REST), "{text}");
         let broken = Start { data: "a\nb".into(), ..start };
         assert!(super::text(&broken).unwrap_err().to_string().contains("line break"));
     }

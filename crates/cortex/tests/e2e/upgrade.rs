@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::machine::{Identity, free_port, lives};
-use crate::node::{Node, binary};
+use crate::node::{Node, binary, kill_nine, run};
 use crate::outside::{Callers, Site};
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for};
@@ -201,6 +201,37 @@ fn a_binary_that_is_never_healthy_is_given_back() {
     answered(&callers);
     callers.into_iter().for_each(Callers::finish_without_failure);
     nodes.check_instances();
+}
+
+/// What the unit of `cortex install` does then: it starts one until it may.
+#[test]
+fn a_node_goes_on_without_its_attendant_and_is_followed_by_the_next_that_is_started() {
+    let mut node = Node::start_with(&[]);
+    let project = node.path(NAME);
+    copy_of_example(NAME, &project);
+    node.push(&project, NAME);
+    node.await_ready(NAME, "web", 4);
+    let before = instances(&node);
+    let next = other_binary(node.directory.path(), "next");
+    node.cortex(&["upgrade", "--binary", next.to_str().expect("text")]);
+    let ran = pid(&node);
+    assert!(ran != u64::from(node.pid()), "it has an attendant");
+    let callers = Callers::start(&site(&node), "/", &["Hello from"]);
+    node.kill_nine();
+    for _ in 0..2 {
+        let refused = run(node.up_command(), "cortex up").refused();
+        refused.saying(&["already runs"]);
+    }
+    callers.answered_more(ANSWERS);
+    callers.finish_without_failure();
+    assert_eq!(pid(&node), ran);
+    kill_nine(u32::try_from(ran).expect("a pid"));
+    node.up();
+    wait_for("what ran to be taken over", STATE_DEADLINE, || {
+        let now = instances(&node);
+        if now == before { Ok(()) } else { Err(format!("{before:?}, {now:?}")) }
+    });
+    node.down();
 }
 
 #[test]
