@@ -16,8 +16,8 @@ use model::{
 };
 use tokio::sync::{broadcast, mpsc, watch};
 
-use super::{AgentContext, claims};
 use super::launcher::Launcher;
+use super::{AgentContext, claims};
 use crate::driver::{Shell, drive};
 use crate::store::peers::{Peers, roster};
 use crate::store::{SharedStore, WatchEvent, lookup_record, readable};
