@@ -24,6 +24,8 @@ use crate::store::peers::Peers;
 use crate::store::{WatchEvent, lookup_record};
 use crate::task::spawn_blocking;
 
+/// Of why a move failed: so that it travels within its record.
+const WHY_CHARS_MAX: usize = 500;
 /// Frames between a stream and the disk: a megabyte.
 const FRAMES_WAITING_MAX: usize = 16;
 
@@ -92,7 +94,7 @@ impl Moving {
                 self.forget(&name, &asked).await
             }
             Err(error) => {
-                let why = format!("{error:#}");
+                let why: String = format!("{error:#}").chars().take(WHY_CHARS_MAX).collect();
                 tracing::warn!(application = %name, why, "moving.failed");
                 self.set_phase(&name, &asked, MovePhase::Failed, Some(why)).await
             }

@@ -30,8 +30,10 @@ pub async fn show(
 }
 
 async fn shown(api: &Api, app: &str) -> Result<PinShown, Problem> {
+    let name = records::require(&*api.store, app).await?.name;
+    let moving: Option<Move> = records::read(&*api.store, TypedKey::Move(name)).await?;
+    // Only now, or a move that ends here would show as over and its files as where they were.
     let app = records::require(&*api.store, app).await?;
-    let moving: Option<Move> = records::read(&*api.store, TypedKey::Move(app.name.clone())).await?;
     let moving = moving.map(|moving| MoveShown {
         to: moving.to.to_string(),
         phase: match moving.phase {

@@ -82,17 +82,21 @@ impl Walk<'_> {
         names.sort();
         for name in names {
             let path = below.join(name);
-            self.entry(&path, depth).with_context(|| path.display().to_string())?;
+            // Each directory would say where it is once more.
+            if self.entry(&path).with_context(|| path.display().to_string())? {
+                self.directory(&path, depth + 1)?;
+            }
         }
         Ok(())
     }
 
-    fn entry(&mut self, path: &Path, depth: usize) -> anyhow::Result<()> {
+    /// Whether it is a directory, whose content follows.
+    fn entry(&mut self, path: &Path) -> anyhow::Result<bool> {
         self.count += 1;
         ensure!(self.count <= ENTRIES_MAX, "there are more than {ENTRIES_MAX} files");
         let at = self.root.join(path);
         let metadata = match fs::symlink_metadata(&at) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             metadata => metadata?,
         };
         let bytes = path.as_os_str().as_bytes().to_vec();
@@ -100,20 +104,20 @@ impl Walk<'_> {
         let entry = |kind| Frame::Entry(Entry { path: bytes.clone(), mode, kind });
         if metadata.is_dir() {
             self.say(entry(EntryKind::Directory))?;
-            return self.directory(path, depth + 1);
+            return Ok(true);
         }
         if metadata.is_symlink() {
             let target = fs::read_link(&at)?.into_os_string();
-            return self.say(entry(EntryKind::Link(target.as_bytes().to_vec())));
+            self.say(entry(EntryKind::Link(target.as_bytes().to_vec())))?;
         }
         // Sockets and pipes are nothing without the process that made them.
-        if !metadata.is_file() {
-            return Ok(());
+        if metadata.is_file() {
+            match self.known.files.get(path) == Some(&Version::of(&metadata)) {
+                true => self.say(entry(EntryKind::Same))?,
+                false => self.file(path, &at, entry(EntryKind::File))?,
+            }
         }
-        if self.known.files.get(path) == Some(&Version::of(&metadata)) {
-            return self.say(entry(EntryKind::Same));
-        }
-        self.file(path, &at, entry(EntryKind::File))
+        Ok(false)
     }
 
     fn file(&mut self, path: &Path, at: &Path, entry: Frame) -> anyhow::Result<()> {
