@@ -175,9 +175,14 @@ impl Wire {
 }
 
 fn read_plain(stream: &TcpStream, buffer: &mut Buffer) -> Result<usize> {
+    let count = read_socket(stream, buffer.room())?;
+    buffer.added(count);
+    Ok(count)
+}
+
+fn read_socket(stream: &TcpStream, room: &mut [u8]) -> Result<usize> {
     let mut partial = None;
     let result = stream.try_io(Interest::READABLE, || {
-        let room = buffer.room();
         let count = (&*SockRef::from(stream)).read(room)?;
         if 0 < count && count < room.len() {
             // Makes tokio forget that the socket was readable, as its own reads do.
@@ -186,9 +191,7 @@ fn read_plain(stream: &TcpStream, buffer: &mut Buffer) -> Result<usize> {
         }
         Ok(count)
     });
-    let count = partial.map_or(result, Ok)?;
-    buffer.added(count);
-    Ok(count)
+    partial.map_or(result, Ok)
 }
 
 async fn write_plain(stream: &TcpStream, mut bytes: &[u8], limit: Duration) -> Result<()> {
@@ -220,7 +223,7 @@ pub struct Now<'a>(pub &'a TcpStream);
 
 impl Read for Now<'_> {
     fn read(&mut self, room: &mut [u8]) -> Result<usize> {
-        self.0.try_read(room)
+        read_socket(self.0, room)
     }
 }
 

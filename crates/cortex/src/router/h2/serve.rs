@@ -75,10 +75,11 @@ pub fn serve(connection: Connection, first: Option<Buffer>) -> Pin<Box<dyn Futur
 
 async fn run(connection: Connection, first: Option<Buffer>) {
     let Connection { thread, stream, peer, scope, .. } = connection;
-    let (watch, is_secure) = (Watch::new(), stream.is_secure());
-    let io = Io::new(thread.clone(), stream, first, watch.clone());
-    let handshake = builder().handshake::<_, Bytes>(io);
-    let Ok(Ok(h2)) = timeout(HANDSHAKE_TIME_MAX, handshake).await else { return };
+    let is_secure = stream.is_secure();
+    let watch = Watch::new(thread.clone(), stream);
+    let handshake = builder().handshake::<_, Bytes>(Io::new(first, watch.clone()));
+    let handshake = timeout(HANDSHAKE_TIME_MAX, watch.turn(handshake)).await;
+    let Ok(Some(Ok(h2))) = handshake else { return };
     let client = Client {
         thread,
         peer,
@@ -141,10 +142,10 @@ impl Client {
                 () = self.watch.excess.notified() => {
                     tracing::info!(peer = %self.peer, "router.h2_flood");
                     h2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                    timeout(LEAVE_TIME_MAX, end(h2)).await.ok();
+                    timeout(LEAVE_TIME_MAX, self.watch.turn(end(h2))).await.ok();
                     return;
                 }
-                accepted = h2.accept() => match accepted {
+                accepted = self.watch.turn(h2.accept()) => match accepted.flatten() {
                     Some(Ok((request, answer))) => self.start(request, answer),
                     Some(Err(_)) | None => return,
                 },
