@@ -47,24 +47,13 @@ struct InstanceSums {
 
 impl Rollup {
     pub fn add(&mut self, record: &Record) {
-        let name = record.application.name();
-        if !self.applications.contains_key(name) {
-            if self.applications.len() >= APPLICATIONS_MAX {
-                return;
-            }
-            self.applications.insert(name.clone(), Sums::default());
-        }
-        if let Some(sums) = self.applications.get_mut(name) {
-            sums.add(record);
-        }
+        let Some(sums) = of(&mut self.applications, record.application.name(), APPLICATIONS_MAX)
+        else {
+            return;
+        };
+        sums.add(record);
         let Some((instance, _)) = record.application.instance() else { return };
-        if !self.instances.contains_key(instance) {
-            if self.instances.len() >= INSTANCES_MAX {
-                return;
-            }
-            self.instances.insert(instance.clone(), InstanceSums::default());
-        }
-        if let Some(sums) = self.instances.get_mut(instance) {
+        if let Some(sums) = of(&mut self.instances, instance, INSTANCES_MAX) {
             sums.requests += 1;
             sums.errors += u64::from(record.status >= 500);
             sums.service_us += u64::from(record.service_us);
@@ -129,6 +118,21 @@ impl Rollup {
         writeln!(out, "# TYPE cortex_connections_refused_total counter")?;
         writeln!(out, "cortex_connections_refused_total {refused}")
     }
+}
+
+/// Made where there is none and room for it.
+fn of<'a, K: Ord + Clone, V: Default>(
+    sums: &'a mut BTreeMap<K, V>,
+    key: &K,
+    count_max: usize,
+) -> Option<&'a mut V> {
+    if !sums.contains_key(key) {
+        if sums.len() >= count_max {
+            return None;
+        }
+        sums.insert(key.clone(), V::default());
+    }
+    sums.get_mut(key)
 }
 
 impl Sums {

@@ -61,6 +61,8 @@ struct Cached {
 
 struct Found {
     content: Content,
+    /// Of a small file: what most clients get, head and content. The content is a part of it.
+    answer: Bytes,
     size: u64,
     content_type: &'static str,
     etag: String,
@@ -77,6 +79,7 @@ impl Found {
     fn missing() -> Found {
         Found {
             content: Content::Missing,
+            answer: Bytes::new(),
             size: 0,
             content_type: "",
             etag: String::new(),
@@ -252,8 +255,9 @@ fn open(path: &Path, roots: &Roots) -> Option<Found> {
         let other = beside(path, *coding);
         !is_coded && other.is_file() && is_inside(&other, roots).is_some()
     };
-    Some(Found {
+    let found = Found {
         content,
+        answer: Bytes::new(),
         size,
         content_type: content_type(&name),
         etag: format!("\"{:x}-{size:x}\"", age.as_nanos()),
@@ -261,7 +265,8 @@ fn open(path: &Path, roots: &Roots) -> Option<Found> {
         changed_at,
         lasts: is_fingerprinted(&name),
         codings: coding::ALL.into_iter().filter(is_there).collect(),
-    })
+    };
+    Some(answer::prepare(found))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use router::files::coding::Coding;
 use router::files::{Range, range};
 
@@ -35,6 +36,29 @@ struct Head {
     length: u64,
 }
 
+/// Whose head is written.
+struct Form<'a> {
+    found: &'a Found,
+    plain: &'a Found,
+    coding: Option<Coding>,
+    /// Where else the client is to ask.
+    target: Option<&'a str>,
+}
+
+/// With the answer to a client that wants the whole file as it is and goes on asking.
+pub(super) fn prepare(mut found: Found) -> Found {
+    let Content::Small(content) = &found.content else { return found };
+    let head = Head { status: 200, start: 0, length: found.size };
+    let form = Form { found: &found, plain: &found, coding: None, target: None };
+    let mut answer = Vec::new();
+    form.write_head(&mut answer, &head, true);
+    let head_bytes = answer.len();
+    answer.extend_from_slice(content);
+    let answer = Bytes::from(answer);
+    found.content = Content::Small(answer.slice(head_bytes..));
+    Found { answer, ..found }
+}
+
 impl Answer {
     /// The status, and how many bytes were sent if all were.
     pub async fn send(
@@ -46,8 +70,14 @@ impl Answer {
         out: &mut Vec<u8>,
     ) -> (u16, Option<u64>) {
         let head = self.head();
-        let target = if self.redirect { request_path(out) } else { String::new() };
-        self.write_head(out, &head, keep_alive, &target);
+        if keep_alive && !head_only && self.is_prepared(&head) {
+            let sent = write_all(client, &self.found.answer, WRITE_TIME_MAX).await;
+            return (head.status, sent.is_ok().then_some(head.length));
+        }
+        let target = self.redirect.then(|| request_path(out));
+        let (found, plain) = (&*self.found, &*self.plain);
+        let form = Form { found, plain, coding: self.coding, target: target.as_deref() };
+        form.write_head(out, &head, keep_alive);
         let Head { status, start, length } = head;
         let body = if head_only { 0 } else { length };
         let sent = match &self.found.content {
@@ -68,6 +98,10 @@ impl Answer {
         (status, sent.then_some(body))
     }
 
+    fn is_prepared(&self, head: &Head) -> bool {
+        head.status == 200 && self.coding.is_none() && !self.found.answer.is_empty()
+    }
+
     fn head(&self) -> Head {
         let (status, start, length) = match self.conditions.wanted(&self.found) {
             _ if self.redirect => (308, 0, 0),
@@ -84,14 +118,16 @@ impl Answer {
         };
         Head { status, start, length }
     }
+}
 
-    fn write_head(&self, out: &mut Vec<u8>, head: &Head, keep_alive: bool, target: &str) {
+impl Form<'_> {
+    fn write_head(&self, out: &mut Vec<u8>, head: &Head, keep_alive: bool) {
         let Head { status, start, length } = head;
-        let (found, plain) = (&*self.found, &*self.plain);
+        let Form { found, plain, .. } = self;
         out.clear();
         // Writing to memory cannot fail.
         let _ = write!(out, "HTTP/1.1 {status} {}\r\n", phrase(*status));
-        if self.redirect {
+        if let Some(target) = self.target {
             // One `/` in front: `//host` would lead elsewhere.
             let _ = write!(out, "Location: /{}/\r\n", target.trim_matches('/'));
         } else {

@@ -1,5 +1,6 @@
 //! What a client has already, and which part in which form it wants.
 
+use std::mem::MaybeUninit;
 use std::time::{Duration, SystemTime};
 
 use router::http::{HEADERS_ADDED_MAX, HEADERS_MAX};
@@ -37,10 +38,11 @@ pub enum Wanted {
 
 impl Conditions {
     pub fn read(head: &[u8]) -> Conditions {
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX + HEADERS_ADDED_MAX];
-        let mut request = httparse::Request::new(&mut headers);
+        const COUNT_MAX: usize = HEADERS_MAX + HEADERS_ADDED_MAX;
+        let mut headers = [const { MaybeUninit::uninit() }; COUNT_MAX];
+        let mut request = httparse::Request::new(&mut []);
         let mut conditions = Conditions::default();
-        if request.parse(head).is_err() {
+        if request.parse_with_uninit_headers(head, &mut headers).is_err() {
             return conditions;
         }
         for header in request.headers {

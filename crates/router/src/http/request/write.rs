@@ -2,6 +2,7 @@
 //! without what a client only pretends, and with who asks, and what for.
 
 use std::io::Write;
+use std::net::IpAddr;
 
 use super::super::{is_hop_by_hop, is_named, put_header};
 use super::{Facts, Origin};
@@ -94,8 +95,8 @@ impl Line<'_> {
             out.extend_from_slice(header.value);
             out.extend_from_slice(b", ");
         }
-        // Writing to memory cannot fail.
-        let _ = write!(out, "{}\r\n", origin.peer);
+        put_address(origin.peer, out);
+        out.extend_from_slice(b"\r\n");
         if !said.proto {
             let proto: &[u8] = if origin.is_secure { b"https" } else { b"http" };
             put_header(out, "X-Forwarded-Proto", proto);
@@ -105,11 +106,35 @@ impl Line<'_> {
         }
         match facts.request_id {
             Some(id) => put_header(out, "X-Request-Id", id),
-            None => {
-                let _ = write!(out, "X-Request-Id: {:016x}\r\n", origin.request_id);
-            }
+            None => put_header(out, "X-Request-Id", &hexadecimal(origin.request_id)),
         }
     }
+}
+
+/// For each request, and so without the machinery of formats.
+fn put_address(address: IpAddr, out: &mut Vec<u8>) {
+    let IpAddr::V4(address) = address else {
+        // Writing to memory cannot fail.
+        let _ = write!(out, "{address}");
+        return;
+    };
+    for (index, part) in address.octets().into_iter().enumerate() {
+        if index > 0 {
+            out.push(b'.');
+        }
+        if part >= 100 {
+            out.push(b'0' + part / 100);
+        }
+        if part >= 10 {
+            out.push(b'0' + part / 10 % 10);
+        }
+        out.push(b'0' + part % 10);
+    }
+}
+
+fn hexadecimal(number: u64) -> [u8; 16] {
+    let digit = |at: usize| b"0123456789abcdef"[(number >> (60 - 4 * at)) as usize & 15];
+    std::array::from_fn(digit)
 }
 
 /// RFC 9110, section 7.6.2: each one on the way counts down, and whoever reads 0 answers. True
@@ -151,7 +176,23 @@ mod tests {
     use std::net::IpAddr;
 
     use super::super::parse;
-    use super::Origin;
+    use super::{Origin, hexadecimal, put_address};
+
+    #[test]
+    fn addresses_and_numbers_are_written_as_formats_write_them() {
+        for part in 0..=u8::MAX {
+            let address = IpAddr::from([part, 0, 255 - part, 10]);
+            let mut out = Vec::new();
+            put_address(address, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), address.to_string());
+        }
+        let mut out = Vec::new();
+        put_address("2001:db8::7".parse().unwrap(), &mut out);
+        assert_eq!(out, b"2001:db8::7");
+        for number in [0, 5, 0x0123_4567_89ab_cdef, u64::MAX] {
+            assert_eq!(hexadecimal(number), *format!("{number:016x}").as_bytes());
+        }
+    }
 
     fn written(peer: [u8; 4], head: &str) -> String {
         let origin = Origin {
