@@ -5,6 +5,7 @@ pub mod back_ends;
 pub mod control;
 pub mod health;
 pub mod records;
+mod sharing;
 mod streams;
 pub mod tcp;
 pub mod udp;
@@ -24,7 +25,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::back_ends::{BackEnds, Settings, Wanted};
+use self::back_ends::{BackEnds, Named, Settings, Wanted};
 use self::control::{Controlled, Heir, carried};
 use self::health::Check;
 use self::records::{Figures, Recorder, Records};
@@ -187,9 +188,10 @@ async fn serve(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
         true => Some(Heir::meet(&config.control_path(config.listen)).await?),
         false => None,
     };
-    let mut inherited = Bound::new();
+    let (mut inherited, mut elsewhere) = (Bound::new(), Vec::new());
     let heir = heir.map(|mut heir| {
         inherited = std::mem::take(&mut heir.listeners);
+        elsewhere = std::mem::take(&mut heir.names);
         if config.back_ends.is_empty() {
             config.back_ends = std::mem::take(&mut heir.back_ends);
         }
@@ -208,7 +210,7 @@ async fn serve(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
     };
     let metrics = Metrics::default();
     let (records, recorder) = Records::start(config.records.as_deref(), metrics.clone())?;
-    let started = start(&config, sockets, at, metrics, recorder).await;
+    let started = start(&config, elsewhere.clone(), sockets, at, metrics, recorder).await;
     let (back_ends, workers) = match started {
         Ok(started) => started,
         Err(error) => {
@@ -226,10 +228,12 @@ async fn serve(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
     parts.spawn(control::serve(controlled.clone(), control));
     parts.spawn(reap(back_ends.clone()));
     if let Some(check) = config.check.clone() {
-        parts.spawn(health::run(back_ends, check, config.check_interval));
+        parts.spawn(health::run(back_ends.clone(), check, config.check_interval));
     }
     if let Some(heir) = heir {
-        heir.serves().await.context("the process from before is gone")?;
+        let stream = heir.serves().await.context("the process from before is gone")?;
+        // Goes on while this process leaves, too.
+        tokio::spawn(sharing::come(back_ends, stream, elsewhere));
     }
     told.listening(at, &path);
     let taken_over = loop {
@@ -305,13 +309,15 @@ async fn reap(back_ends: Arc<BackEnds>) {
 
 async fn start(
     config: &Config,
+    elsewhere: Vec<Named>,
     sockets: Sockets,
     at: SocketAddr,
     metrics: Metrics,
     recorder: Recorder,
 ) -> anyhow::Result<(Arc<BackEnds>, Arc<Workers>)> {
     let clock = Clock::start();
-    let settings = Settings { clock, balance: config.balance, concurrency: config.concurrency };
+    let (balance, concurrency) = (config.balance, config.concurrency);
+    let settings = Settings { clock, balance, concurrency, elsewhere };
     let back_ends = |router: Option<Arc<Alone>>| {
         let (sorts, wanted) = (config.sorts.clone(), config.back_ends.clone());
         BackEnds::new(sorts, wanted, settings, router).map(Arc::new)

@@ -16,6 +16,7 @@ use router::{routes, weights};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
+use super::sharing::Turns;
 use crate::driver::Clock;
 use crate::router::alone::Alone;
 use crate::router::endpoint::Endpoint;
@@ -79,6 +80,8 @@ pub struct BackEnds {
     serials: AtomicU64,
     /// Where requests are parted; none where whole connections are.
     router: Option<Arc<Alone>>,
+    /// Other processes that wait for a place.
+    pub turns: Turns,
 }
 
 #[derive(Clone)]
@@ -86,6 +89,30 @@ pub struct Settings {
     pub clock: Clock,
     pub balance: &'static dyn Balance,
     pub concurrency: Option<u32>,
+    /// Where a proxy from before has all places until it says otherwise.
+    pub elsewhere: Vec<Named>,
+}
+
+/// A back end, as processes and people tell each other of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Named {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sort: Option<String>,
+    pub address: SocketAddr,
+}
+
+impl Wanted {
+    pub fn name(&self) -> Named {
+        Named { sort: self.sort.clone(), address: self.address }
+    }
+}
+
+/// One that another process may have places at.
+pub struct Lendable {
+    pub name: Named,
+    pub endpoint: Arc<Endpoint>,
+    /// Clients stand in line for it or its like.
+    pub is_waited_for: bool,
 }
 
 struct Member {
@@ -154,9 +181,16 @@ impl BackEnds {
             emptied,
             serials: AtomicU64::new(1),
             router,
+            turns: Turns::default(),
         };
         for one in wanted {
             back_ends.add(one)?;
+        }
+        let elsewhere = &back_ends.settings.elsewhere;
+        let mut shared = back_ends.lendable();
+        shared.retain(|one| back_ends.has_limit() && elsewhere.contains(&one.name));
+        for one in shared {
+            one.endpoint.lend(one.endpoint.concurrency);
         }
         for service in 0..back_ends.services.len() {
             back_ends.publish(&back_ends.lock(), service)?;
@@ -175,6 +209,25 @@ impl BackEnds {
     pub fn rows(&self) -> Vec<Row> {
         let now_ms = self.now_ms();
         self.lock().iter().map(|member| member.row(now_ms)).collect()
+    }
+
+    pub fn has_limit(&self) -> bool {
+        self.settings.concurrency.is_some()
+    }
+
+    pub fn lendable(&self) -> Vec<Lendable> {
+        let members = self.lock();
+        let lendable = |member: &Member| Lendable {
+            name: member.wanted.name(),
+            endpoint: member.endpoint.clone(),
+            is_waited_for: self.services[member.service].queue.length() > 0,
+        };
+        members.iter().filter(|member| !member.leaving).map(lendable).collect()
+    }
+
+    /// Places may be free.
+    pub fn advance(&self) {
+        self.services.iter().for_each(|service| service.queue.advance());
     }
 
     pub fn probed(&self) -> Vec<Probed> {
@@ -242,7 +295,9 @@ impl BackEnds {
             (member.wanted.weight, member.wanted.draining) = (weight, false);
             // Nothing enters again what was drained once.
             if member.endpoint.is_draining() {
+                let lent = member.endpoint.lent();
                 member.endpoint = self.endpoint(address)?;
+                member.endpoint.lend(lent);
             }
             Ok(())
         })
@@ -400,6 +455,7 @@ mod tests {
             clock: Clock::start(),
             balance: router::balance::default_strategy(),
             concurrency: None,
+            elsewhere: Vec::new(),
         };
         BackEnds::new(sorts, wanted, settings, None).unwrap()
     }

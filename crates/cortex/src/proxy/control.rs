@@ -16,7 +16,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::back_ends::{BackEnds, Row, Wanted};
+use super::back_ends::{BackEnds, Named, Row, Wanted};
+use super::sharing;
 use crate::shared_port::Bound;
 use crate::upgrade::passing;
 
@@ -45,13 +46,6 @@ pub enum Ask {
         weight: u32,
     },
     TakeOver,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Named {
-    pub address: SocketAddr,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sort: Option<String>,
 }
 
 /// Either of both.
@@ -171,6 +165,7 @@ async fn hand_over(
     hear(&mut stream, SERVING).await?;
     tracing::info!("proxy.taken_over");
     controlled.taken_over.notify_one();
+    tokio::spawn(sharing::leave(controlled.back_ends.clone(), stream));
     Ok(())
 }
 
@@ -253,6 +248,7 @@ pub struct Heir {
     pub listeners: Bound,
     /// As they are there.
     pub back_ends: Vec<Wanted>,
+    pub names: Vec<Named>,
 }
 
 impl Heir {
@@ -268,13 +264,15 @@ impl Heir {
         let listeners = receiving.await?.context("its listeners")?;
         unblock(&stream)?;
         let stays = rows.into_iter().filter(|row| row.state != "leaving");
-        Ok(Heir { stream, listeners, back_ends: stays.map(|row| row.wanted).collect() })
+        let back_ends: Vec<Wanted> = stays.map(|row| row.wanted).collect();
+        let names = back_ends.iter().map(Wanted::name).collect();
+        Ok(Heir { stream, listeners, back_ends, names })
     }
 
-    /// From now on the process from before accepts nothing.
-    pub async fn serves(mut self) -> anyhow::Result<()> {
+    /// From now on the process from before accepts nothing. What is left to say is for `sharing`.
+    pub async fn serves(mut self) -> anyhow::Result<BufReader<UnixStream>> {
         self.stream.write_all(format!("{SERVING}\n").as_bytes()).await?;
-        Ok(())
+        Ok(self.stream)
     }
 }
 

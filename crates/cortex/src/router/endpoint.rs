@@ -1,6 +1,6 @@
 //! One instance that takes requests, or all that another node has, shared by all threads: one word
 //! counts what is in flight and says whether it drains. Draining set and a count of zero is final,
-//! because nothing can enter.
+//! because nothing can enter. Between the two stands how many places another process has.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -20,6 +20,28 @@ use super::far::peer::FarPeer;
 use super::queue::Queue;
 
 const DRAINING: u64 = 1 << 63;
+const IN_FLIGHT: u64 = 0xffff_ffff;
+/// One place that another process has.
+const LENT: u64 = 1 << 32;
+const LENT_MAX: u32 = 0x7fff_ffff;
+
+fn in_flight(word: u64) -> u32 {
+    u32::try_from(word & IN_FLIGHT).unwrap_or(u32::MAX)
+}
+
+fn lent(word: u64) -> u32 {
+    u32::try_from((word & !DRAINING) / LENT).unwrap_or(u32::MAX)
+}
+
+/// Here or elsewhere.
+fn taken(word: u64) -> u64 {
+    u64::from(in_flight(word)) + u64::from(lent(word))
+}
+
+/// With so many lent.
+fn lending(word: u64, count: u64) -> u64 {
+    (word & (DRAINING | IN_FLIGHT)) + count.min(u64::from(LENT_MAX)) * LENT
+}
 
 #[derive(Debug)]
 pub struct Endpoint {
@@ -175,7 +197,7 @@ impl Endpoint {
             instance,
             generation: 0,
             reach: Reach::Near(address),
-            concurrency: concurrency.unwrap_or(u32::MAX).max(1),
+            concurrency: concurrency.map_or(u32::MAX, |count| count.clamp(1, LENT_MAX)),
             protocol: InstanceProtocol::Http1,
             identity: hash::bytes(address.to_string().as_bytes()),
             slow_start: SlowStart::default(),
@@ -194,7 +216,7 @@ impl Endpoint {
     }
 
     pub fn in_flight(&self) -> u32 {
-        u32::try_from(self.word.load(Ordering::Relaxed) & !DRAINING).unwrap_or(u32::MAX)
+        in_flight(self.word.load(Ordering::Relaxed))
     }
 
     /// It failed a moment ago and is left alone.
@@ -214,7 +236,7 @@ impl Endpoint {
 
     fn judged(&self, verdict: impl FnOnce(Breaker) -> Verdict) -> Candidate {
         let word = self.word.load(Ordering::Relaxed);
-        let in_flight = u32::try_from(word & !DRAINING).unwrap_or(u32::MAX);
+        let in_flight = in_flight(word);
         let breaker = Breaker::from_bits(self.breaker.load(Ordering::Relaxed));
         let admits = word & DRAINING == 0
             && match verdict(breaker) {
@@ -222,7 +244,8 @@ impl Endpoint {
                 Verdict::AdmitsOne => in_flight == 0,
                 Verdict::RejectsUntil(_) => false,
             };
-        Candidate { in_flight, concurrency: self.concurrency, admits }
+        let concurrency = self.concurrency.saturating_sub(lent(word));
+        Candidate { in_flight, concurrency, admits }
     }
 
     /// Of its part, in units of `ramp::WHOLE`: less while it is new or back after failures.
@@ -251,7 +274,7 @@ impl Endpoint {
     fn enter(&self) -> bool {
         self.word
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
-                let room = word & DRAINING == 0 && word < u64::from(self.concurrency);
+                let room = word & DRAINING == 0 && taken(word) < u64::from(self.concurrency);
                 room.then_some(word + 1)
             })
             .is_ok()
@@ -259,7 +282,7 @@ impl Endpoint {
 
     /// True when nothing is in flight for good.
     fn leave(&self) -> bool {
-        self.word.fetch_sub(1, Ordering::SeqCst) == (DRAINING | 1)
+        self.word.fetch_sub(1, Ordering::SeqCst) & (DRAINING | IN_FLIGHT) == (DRAINING | 1)
     }
 
     /// Nothing enters from now on.
@@ -272,7 +295,36 @@ impl Endpoint {
     }
 
     pub fn is_drained(&self) -> bool {
-        self.word.load(Ordering::SeqCst) == DRAINING
+        self.word.load(Ordering::SeqCst) & (DRAINING | IN_FLIGHT) == DRAINING
+    }
+
+    /// Gives places to another process, free or not: nothing enters before as many are.
+    pub fn lend(&self, count: u32) {
+        let change = |word| Some(lending(word, u64::from(lent(word)) + u64::from(count)));
+        self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change).ok();
+    }
+
+    /// Those that are free, so many at the most; says how many.
+    pub fn lend_free(&self, most: u32) -> u32 {
+        let free = |word| u64::from(self.concurrency).saturating_sub(taken(word));
+        let count = |word| free(word).min(u64::from(most));
+        let change = |word| Some(lending(word, u64::from(lent(word)) + count(word)));
+        let before = self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+        before.map_or(0, |word| u32::try_from(count(word)).unwrap_or(u32::MAX))
+    }
+
+    pub fn get_back(&self, count: u32) {
+        let change = |word| Some(lending(word, u64::from(lent(word).saturating_sub(count))));
+        self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change).ok();
+    }
+
+    pub fn lent(&self) -> u32 {
+        lent(self.word.load(Ordering::SeqCst))
+    }
+
+    /// Some of the places that others have are still in use here.
+    pub fn has_lent_too_much(&self) -> bool {
+        taken(self.word.load(Ordering::SeqCst)) > u64::from(self.concurrency)
     }
 
     /// It refused or cut a connection. True when this took it out.

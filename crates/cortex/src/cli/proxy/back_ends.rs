@@ -8,8 +8,8 @@ use router::weights::WEIGHT_MAX;
 
 use super::super::{Json, Session, output};
 use super::options::to_address;
-use crate::proxy::back_ends::{Row, Wanted};
-use crate::proxy::control::{self, Ask, Named};
+use crate::proxy::back_ends::{Named, Row, Wanted};
+use crate::proxy::control::{self, Ask};
 
 #[derive(Debug, Args)]
 pub struct BackEndsArgs {

@@ -2,7 +2,14 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::Signal;
 
 use super::world::{LIMIT, Named, Proxy};
 use crate::machine::free_port;
@@ -115,4 +122,123 @@ fn a_connection_outlives_the_process_that_accepted_no_more() {
     listener.accept().unwrap();
     drop((client, server));
     assert!(first.ended().success());
+}
+
+/// What a request costs: long enough for another one to come meanwhile.
+const WORK: Duration = Duration::from_millis(2);
+
+/// A server that notes how many requests it had at once.
+struct Serial {
+    port: u16,
+    most: Arc<AtomicU64>,
+}
+
+impl Serial {
+    fn start() -> Serial {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (most, now) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let noted = most.clone();
+        // Ends with the test.
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let (most, now) = (noted.clone(), now.clone());
+                std::thread::spawn(move || {
+                    while read_head(&mut stream).is_ok() {
+                        most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+                        // Its work takes as long as it listens in vain for more.
+                        stream.set_read_timeout(Some(WORK)).unwrap();
+                        stream.peek(&mut [0]).ok();
+                        stream.set_read_timeout(None).unwrap();
+                        now.fetch_sub(1, SeqCst);
+                        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+                        if stream.write_all(answer).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Serial { port, most }
+    }
+}
+
+fn read_head(stream: &mut TcpStream) -> std::io::Result<()> {
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        seen.push(byte[0]);
+    }
+    Ok(())
+}
+
+/// Clients that ask one after the other, each on a connection that it keeps until it is told.
+struct Keepers {
+    answered: Arc<AtomicU64>,
+    enough: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Keepers {
+    fn start(proxy: &Proxy, count: usize) -> Keepers {
+        let (answered, enough) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (address, mut threads) = (proxy.address(), Vec::new());
+        for _ in 0..count {
+            let (answered, enough) = (answered.clone(), enough.clone());
+            threads.push(std::thread::spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                while !enough.load(SeqCst) {
+                    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+                    read_head(&mut stream).unwrap();
+                    answered.fetch_add(1, SeqCst);
+                }
+            }));
+        }
+        let keepers = Keepers { answered, enough, threads };
+        keepers.answered_more(2 * count as u64);
+        keepers
+    }
+
+    fn answered_more(&self, count: u64) {
+        let goal = self.answered.load(SeqCst) + count;
+        wait_for("more answers", STATE_DEADLINE, || {
+            let now = self.answered.load(SeqCst);
+            if now >= goal { Ok(()) } else { Err(format!("{now} of {goal}")) }
+        });
+    }
+
+    fn end(self) {
+        self.enough.store(true, SeqCst);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+/// Each process has clients of its own that go on asking; each gets its turn.
+#[test]
+fn a_serial_back_end_has_one_request_at_a_time_whoever_took_over() {
+    let serial = Serial::start();
+    let to = format!("127.0.0.1:{}", serial.port);
+    let options = ["--to", &to, "--concurrency", "1"];
+    let mut first = Proxy::start(&options);
+    let of_first = Keepers::start(&first, 3);
+    let mut second = first.successor(&options);
+    let of_second = Keepers::start(&second, 3);
+    let third = second.successor(&options);
+    let of_third = Keepers::start(&third, 3);
+    for _ in 0..3 {
+        [&of_first, &of_second, &of_third].iter().for_each(|keepers| keepers.answered_more(10));
+    }
+    of_first.end();
+    assert!(first.ended().success());
+    [&of_second, &of_third].iter().for_each(|keepers| keepers.answered_more(10));
+    assert_eq!(serial.most.load(SeqCst), 1);
+    // One that dies takes no place with it; the back end may still be busy with what it sent.
+    second.signal(Signal::KILL);
+    second.ended();
+    of_third.answered_more(30);
+    // Its clients saw their connections end.
+    of_second.threads.into_iter().for_each(|thread| drop(thread.join().unwrap_err()));
+    of_third.end();
 }
