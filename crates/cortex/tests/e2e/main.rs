@@ -37,6 +37,7 @@ mod procfile;
 mod project;
 mod proxy;
 mod pyramid;
+mod python_web;
 mod rails;
 mod redis_clients;
 mod reliability;
