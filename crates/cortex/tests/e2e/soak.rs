@@ -131,16 +131,19 @@ fn a_day_of_traffic_leaves_nothing_behind() {
     clients.run(0, WARM_UP);
     let before = settle();
     let total = requests();
-    let Tally { answered, unanswered, by_kind } = clients.run(WARM_UP, total);
+    let Tally { answered, unanswered, cut, by_kind } = clients.run(WARM_UP, total);
     let after = settle();
     let said = format!(
-        "{total} requests ({by_kind:?}), {answered} answered, {unanswered} not; memory {before} \
-         bytes before, {after} after"
+        "{total} requests ({by_kind:?}), {answered} answered, {unanswered} not, {cut} cut; \
+         memory {before} bytes before, {after} after; {} answers died",
+        servers.broken()
     );
     println!("{said}; data in {}", router.place.path().display());
     assert!(after <= before + GROWTH_BYTES_MAX, "{said}");
     assert!(answered * 100 >= (answered + unanswered) * ANSWERED_PERCENT_MIN, "{said}");
     assert!(by_kind.iter().all(|(_, count)| *count > 0), "{said}");
     assert!(servers.deaths() > 0, "an instance died now and then");
+    assert!(servers.broken() > 0 && cut > 0, "in the middle of answers, too: {said}");
+    assert_eq!(servers.twice(), 0, "nothing was asked twice that is not safe");
     router.answers().expect("it serves on");
 }

@@ -42,11 +42,12 @@ enum Kind {
     SlowReader,
     Reset,
     Cut,
+    Once,
 }
 
 /// Of a hundred requests.
-const MIX: [(Kind, u64); 11] = [
-    (Kind::Kept, 40),
+const MIX: [(Kind, u64); 12] = [
+    (Kind::Kept, 38),
     (Kind::New, 15),
     (Kind::Http2, 20),
     (Kind::Tls, 5),
@@ -57,6 +58,7 @@ const MIX: [(Kind, u64); 11] = [
     (Kind::SlowReader, 2),
     (Kind::Reset, 3),
     (Kind::Cut, 2),
+    (Kind::Once, 2),
 ];
 
 impl Kind {
@@ -74,7 +76,7 @@ impl Kind {
 
     /// The others are not meant to have a whole answer.
     fn is_answered(self) -> bool {
-        !matches!(self, Kind::Reset | Kind::Cut)
+        !matches!(self, Kind::Reset | Kind::Cut | Kind::Once)
     }
 }
 
@@ -82,6 +84,8 @@ impl Kind {
 pub struct Tally {
     pub answered: u64,
     pub unanswered: u64,
+    /// Answers that began well and were seen to break off.
+    pub cut: u64,
     pub by_kind: BTreeMap<String, u64>,
 }
 
@@ -103,7 +107,7 @@ impl Clients {
             let mut clients = JoinSet::new();
             for _ in 0..CLIENTS {
                 let all = self.clone();
-                let client = Client { all, number: 0, kept: None, calls: None };
+                let client = Client { all, number: 0, kept: None, calls: None, cut: 0 };
                 clients.spawn(client.ask_until(next.clone(), to));
             }
             let mut sum = Tally::default();
@@ -111,6 +115,7 @@ impl Clients {
                 let tally = tally.expect("no answer is wrong");
                 sum.answered += tally.answered;
                 sum.unanswered += tally.unanswered;
+                sum.cut += tally.cut;
                 for (kind, count) in tally.by_kind {
                     *sum.by_kind.entry(kind).or_default() += count;
                 }
@@ -125,6 +130,7 @@ struct Client {
     number: u64,
     kept: Option<TcpStream>,
     calls: Option<SendRequest<Bytes>>,
+    cut: u64,
 }
 
 impl Client {
@@ -133,7 +139,7 @@ impl Client {
         loop {
             self.number = next.fetch_add(1, Ordering::Relaxed);
             if self.number >= end {
-                return tally;
+                return Tally { cut: self.cut, ..tally };
             }
             let kind = Kind::of(self.number);
             *tally.by_kind.entry(format!("{kind:?}")).or_default() += 1;
@@ -209,6 +215,7 @@ impl Client {
                 assert!(cut.is_err(), "what was cut looked whole");
                 Ok(())
             }
+            Kind::Once => self.once().await,
         }
     }
 
@@ -287,6 +294,29 @@ impl Client {
         };
         stream.write_all(text.as_bytes()).await?;
         whole(&mut stream, UPLOAD_BYTES.to_string().len()).await
+    }
+
+    /// Not to be asked twice for, and large: its instance may die of it.
+    async fn once(&mut self) -> Result<()> {
+        let mut stream = self.connect(self.all.plain).await?;
+        let more = "Content-Length: 0\r\nConnection: close\r\n";
+        let text = head("POST", &format!("/once/{}", self.number), more);
+        stream.write_all(text.as_bytes()).await?;
+        let (head, mut body) = answer_head(&mut stream).await?;
+        if !head.starts_with("HTTP/1.1 200 ") {
+            return Err(ErrorKind::Other.into());
+        }
+        // A reset is an end, too; what came before it counts.
+        let ended = stream.read_to_end(&mut body).await;
+        let content = body.iter().filter(|byte| **byte == b'o').count();
+        let looks_whole = match head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+            true => body.ends_with(b"\r\n0\r\n\r\n"),
+            false => body.len() == LARGE_BYTES,
+        };
+        assert!(content == LARGE_BYTES || !looks_whole, "{content} bytes looked whole");
+        assert!(looks_whole || content < LARGE_BYTES, "what is whole looked cut: {ended:?}");
+        self.cut += u64::from(!looks_whole);
+        Ok(())
     }
 
     /// As a WebSocket's: what goes in both directions is the two ends' own.

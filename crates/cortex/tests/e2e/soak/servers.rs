@@ -1,13 +1,16 @@
-//! Instances behind the router. The last of them dies again and again, with what is under way.
+//! Instances behind the router. The last of them dies again and again, with what is under way, and
+//! any of them of some requests, in the middle of the answer.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 pub const SMALL_BYTES: usize = 1024;
@@ -17,10 +20,29 @@ const STEADY: usize = 2;
 const LIFE: Duration = Duration::from_millis(400);
 const DEATH: Duration = Duration::from_millis(100);
 
+/// By all of them.
+#[derive(Default)]
+struct Seen {
+    deaths: AtomicU64,
+    /// One of them, of a request: the others live on meanwhile.
+    is_one_dead: AtomicBool,
+    /// Answers that had begun when their instance died of them.
+    broken: AtomicU64,
+    /// What was asked for with `POST /once/NUMBER`.
+    once: Mutex<HashSet<u64>>,
+    twice: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Instance {
+    seen: Arc<Seen>,
+    death: Arc<Notify>,
+}
+
 /// Stopped when dropped.
 pub struct Servers {
     pub ports: Vec<u16>,
-    deaths: Arc<AtomicU64>,
+    seen: Arc<Seen>,
     _runtime: Runtime,
 }
 
@@ -28,26 +50,33 @@ impl Servers {
     pub fn start() -> Servers {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().build().expect("a runtime");
-        let deaths = Arc::new(AtomicU64::new(0));
+        let seen = Arc::new(Seen::default());
         let mut ports = Vec::new();
         for number in 0..=STEADY {
             let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
             let address = listener.local_addr().expect("it is bound");
             ports.push(address.port());
-            match number {
-                STEADY => runtime.spawn(live_and_die(listener, address, deaths.clone())),
-                _ => runtime.spawn(serve(listener)),
-            };
+            let life = if number == STEADY { LIFE } else { Duration::MAX };
+            runtime.spawn(live_and_die(listener, address, life, seen.clone()));
         }
-        Servers { ports, deaths, _runtime: runtime }
+        Servers { ports, seen, _runtime: runtime }
     }
 
     pub fn deaths(&self) -> u64 {
-        self.deaths.load(Ordering::Relaxed)
+        self.seen.deaths.load(Ordering::Relaxed)
+    }
+
+    pub fn broken(&self) -> u64 {
+        self.seen.broken.load(Ordering::Relaxed)
+    }
+
+    /// Requests that came twice although that is not safe.
+    pub fn twice(&self) -> u64 {
+        self.seen.twice.load(Ordering::Relaxed)
     }
 }
 
-async fn live_and_die(first: TcpListener, address: SocketAddr, deaths: Arc<AtomicU64>) {
+async fn live_and_die(first: TcpListener, address: SocketAddr, life: Duration, seen: Arc<Seen>) {
     let mut listener = Some(first);
     loop {
         // Dropped in the middle of whatever it does.
@@ -62,24 +91,34 @@ async fn live_and_die(first: TcpListener, address: SocketAddr, deaths: Arc<Atomi
                 }
             },
         };
-        tokio::time::timeout(LIFE, serve(next)).await.ok();
-        deaths.fetch_add(1, Ordering::Relaxed);
+        let death = Arc::new(Notify::new());
+        let instance = Instance { seen: seen.clone(), death: death.clone() };
+        let is_killed = tokio::select! {
+            () = serve(next, instance) => false,
+            () = death.notified() => true,
+            () = tokio::time::sleep(life) => false,
+        };
+        seen.deaths.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(DEATH).await;
+        if is_killed {
+            seen.is_one_dead.store(false, Ordering::Relaxed);
+        }
     }
 }
 
 /// Until it is dropped, with all of its connections.
-async fn serve(listener: TcpListener) {
+async fn serve(listener: TcpListener, instance: Instance) {
     let mut connections = JoinSet::new();
     loop {
         if let Ok((stream, _)) = listener.accept().await {
-            connections.spawn(async move { converse(stream).await.ok() });
+            let instance = instance.clone();
+            connections.spawn(async move { converse(stream, &instance).await.ok() });
         }
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn converse(stream: TcpStream) -> std::io::Result<()> {
+async fn converse(stream: TcpStream, instance: &Instance) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
@@ -106,6 +145,10 @@ async fn converse(stream: TcpStream) -> std::io::Result<()> {
             true => read_chunks(&mut stream).await?,
             false => read_exactly(&mut stream, length).await?,
         };
+        if let Some(number) = path.strip_prefix("/once/") {
+            instance.once(&mut stream, number.parse().unwrap_or(0)).await?;
+            continue;
+        }
         match path.as_str() {
             "/small" => answer(&mut stream, &"s".repeat(SMALL_BYTES)).await?,
             "/large" => answer(&mut stream, &"l".repeat(LARGE_BYTES)).await?,
@@ -138,6 +181,38 @@ async fn converse(stream: TcpStream) -> std::io::Result<()> {
             }
         }
     }
+}
+
+impl Instance {
+    /// Something large, in either framing. Some kill their instance in the middle of it, with
+    /// all that it does for others.
+    async fn once(&self, stream: &mut BufReader<TcpStream>, number: u64) -> std::io::Result<()> {
+        if !self.seen.once.lock().expect("nobody panicked").insert(number) {
+            self.seen.twice.fetch_add(1, Ordering::Relaxed);
+        }
+        let half = "o".repeat(LARGE_BYTES / 2);
+        let (head, piece, end) = match number % 2 {
+            0 => (format!("Content-Length: {LARGE_BYTES}"), half, ""),
+            _ => {
+                let piece = format!("{:x}\r\n{half}\r\n", half.len());
+                ("Transfer-Encoding: chunked".to_owned(), piece, "0\r\n\r\n")
+            }
+        };
+        stream.write_all(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n").as_bytes()).await?;
+        stream.write_all(piece.as_bytes()).await?;
+        if is_fatal(number) && !self.seen.is_one_dead.swap(true, Ordering::Relaxed) {
+            self.seen.broken.fetch_add(1, Ordering::Relaxed);
+            self.death.notify_one();
+            std::future::pending::<()>().await;
+        }
+        stream.write_all(piece.as_bytes()).await?;
+        stream.write_all(end.as_bytes()).await
+    }
+}
+
+/// Requests of a kind have like numbers in every hundred.
+fn is_fatal(number: u64) -> bool {
+    (number / 100).is_multiple_of(8)
 }
 
 async fn answer(stream: &mut BufReader<TcpStream>, body: &str) -> std::io::Result<()> {
