@@ -2,7 +2,7 @@
 //! which was looked at before: what decides how a request is read, or who asks, does not trail.
 
 use super::request::{is_for_proxies, is_pretence};
-use super::{HEADERS_MAX, is_hop_by_hop, put_header};
+use super::{HEADERS_MAX, is_hop_by_hop};
 
 /// RFC 9110, section 6.5.1: framing, routing, modifiers, authentication, the form of the content.
 const NEVER: [&str; 21] = [
@@ -52,7 +52,7 @@ impl Trailers {
     pub(super) fn put_allowed(&self, out: &mut Vec<u8>) -> Option<()> {
         let Some(lines) = &self.0 else { return Some(()) };
         let mut count = 0;
-        for line in lines.bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        for line in lines.bytes.split_inclusive(|byte| *byte == b'\n') {
             count += 1;
             if count > HEADERS_MAX {
                 return None;
@@ -60,7 +60,8 @@ impl Trailers {
             let end = line.iter().position(|byte| *byte == b':')?;
             let name = std::str::from_utf8(&line[..end]).ok()?;
             if may_trail(name) {
-                put_header(out, name, line[end + 1..].trim_ascii());
+                // No longer than it came, so that the next router takes it, too.
+                out.extend_from_slice(line);
             }
         }
         Some(())
