@@ -26,7 +26,7 @@ use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::queue::{NoPermit, Queue};
 use super::serve::Thread;
-use super::stream::{self, fill, write_all};
+use super::stream::{self, fill_late, write_all};
 use super::table::Application;
 use super::wire::Wire;
 use crate::metrics::{ApplicationRef, Record};
@@ -113,7 +113,8 @@ pub async fn forward(mut exchange: Exchange<'_>) -> Option<After> {
         Ok(early) => early,
         Err(BadChunks) => return exchange.bad_body(BAD_BODY, &mut counts).await,
     };
-    let mut sent = thread.pool.scratch();
+    // Without memory until there is an answer.
+    let mut sent = Vec::new();
     let result = exchange.attempts(&mut body, early, head_length, &mut sent, &mut counts).await;
     thread.pool.give_back_scratch(sent);
     result
@@ -330,7 +331,8 @@ impl Exchange<'_> {
             (permit, upstream) = (second.permit, second.upstream);
             asked = asked.map(|_| second.asked);
         }
-        let mut answer = answer.unwrap_or_else(|| thread.pool.buffer());
+        let mut answer = answer.unwrap_or_default();
+        self.hold_little(body);
         let mut interims = 0;
         let head = loop {
             if !body.is_done() && !write_failed && answer.filled().is_empty() {
@@ -406,8 +408,12 @@ impl Exchange<'_> {
     ) -> Result<Option<ResponseHead>, Failed> {
         let deadline = tokio::time::Instant::now() + self.application.limits.answer;
         let asked = Asked { of_router: upstream.far().is_some(), ..self.asked() };
+        let thread = self.connection.thread.clone();
         loop {
             if !answer.filled().is_empty() {
+                if out.capacity() == 0 {
+                    *out = thread.pool.scratch();
+                }
                 let parsed = response::parse(answer.filled(), asked, out)
                     .map_err(|_| Failed::Instance(Progress::Answering, "no valid answer"))?;
                 match parsed {
@@ -450,7 +456,7 @@ impl Exchange<'_> {
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
             let filled = tokio::select! {
                 biased;
-                filled = fill(upstream, answer, left) => filled,
+                filled = fill_late(upstream, answer, &thread, left) => filled,
                 gone = self.client_gone(), if watch => {
                     if gone { return Err(Failed::ClientGone) }
                     continue;
@@ -466,6 +472,17 @@ impl Exchange<'_> {
                 Err(_) if begun => return Err(Failed::Instance(Progress::Answering, "cut off")),
                 Err(_) => return Err(Failed::Instance(progress, "reset without an answer")),
             }
+        }
+    }
+
+    /// While the instance works: no buffer, and no more than the head that another one may be asked
+    /// with.
+    fn hold_little(&mut self, body: &Body) {
+        let thread = &self.connection.thread;
+        if thread.is_crowded() && body.is_done() {
+            thread.hollow(self.buffer);
+            let head = self.out.as_slice().to_vec();
+            thread.pool.give_back_scratch(std::mem::replace(self.out, head));
         }
     }
 

@@ -36,7 +36,9 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Those to other nodes cost a handshake, and routers keep them more than twice as long.
 const FAR_IDLE_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Bytes that were read and not yet used.
+/// Bytes that were read and not yet used. One that is hollow holds no memory while it waits for the
+/// first of them.
+#[derive(Default)]
 pub struct Buffer {
     bytes: Vec<u8>,
     start: usize,
@@ -50,6 +52,9 @@ impl Buffer {
 
     /// Room behind what is filled, made by moving it to the front where needed.
     pub fn room(&mut self) -> &mut [u8] {
+        if self.is_hollow() {
+            self.bytes = vec![0; BUFFER_BYTES];
+        }
         if self.end == self.bytes.len() && self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -59,7 +64,11 @@ impl Buffer {
     }
 
     pub fn is_full(&self) -> bool {
-        self.end - self.start == self.bytes.len()
+        self.end - self.start == self.bytes.len() && !self.is_hollow()
+    }
+
+    fn is_hollow(&self) -> bool {
+        self.bytes.is_empty()
     }
 
     pub fn grow(&mut self, bytes: usize) {
@@ -149,13 +158,21 @@ impl Pool {
         Some(LentPipe { pool: self, pipe })
     }
 
+    /// Before bytes come.
+    pub fn fill_out(&self, buffer: &mut Buffer) {
+        if buffer.is_hollow() {
+            *buffer = self.buffer();
+        }
+    }
+
     pub fn scratch(&self) -> Vec<u8> {
         self.write.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
     }
 
     pub fn give_back_scratch(&self, mut scratch: Vec<u8>) {
         let mut kept = self.write.borrow_mut();
-        if scratch.capacity() <= 2 * BUFFER_BYTES && kept.len() < BUFFERS_KEPT {
+        let is_one = (BUFFER_BYTES..=2 * BUFFER_BYTES).contains(&scratch.capacity());
+        if is_one && kept.len() < BUFFERS_KEPT {
             scratch.clear();
             kept.push(scratch);
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::pool::Buffer;
+use super::serve::Thread;
 use super::wire::Wire;
 
 /// What a client may still send after an answer that ended its request early.
@@ -17,6 +18,25 @@ pub async fn fill(stream: &Wire, buffer: &mut Buffer, limit: Duration) -> Result
     loop {
         match stream.read_now(buffer) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                within(limit, stream.readable()).await?;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// The same, where many wait without memory until there is something to be read.
+pub async fn fill_late(
+    stream: &Wire,
+    buffer: &mut Buffer,
+    thread: &Thread,
+    limit: Duration,
+) -> Result<usize> {
+    loop {
+        thread.pool.fill_out(buffer);
+        match stream.read_now(buffer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                thread.hollow(buffer);
                 within(limit, stream.readable()).await?;
             }
             result => return result,

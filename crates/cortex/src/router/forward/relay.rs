@@ -128,9 +128,12 @@ impl Exchange<'_> {
         upstream: &Wire,
         answer: &mut Buffer,
     ) -> Result<io::Result<usize>, Failed> {
+        let thread = &self.connection.thread;
         loop {
+            thread.pool.fill_out(answer);
             match upstream.read_now(answer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    thread.hollow(answer);
                     if let Err(error) = self.until_more(upstream.readable()).await? {
                         return Ok(Err(error));
                     }

@@ -100,17 +100,19 @@ impl Exchange<'_> {
 
     /// Resolves when the client sent more (false) or is gone (true).
     pub(super) async fn client_gone(&mut self) -> bool {
-        let client = &self.connection.stream;
+        let (client, thread) = (&self.connection.stream, &self.connection.thread);
         loop {
             match self.client_end.get() {
                 ClientEnd::Both => return true,
                 ClientEnd::Open if !self.buffer.is_full() => {}
                 ClientEnd::Open | ClientEnd::Half => std::future::pending::<()>().await,
             }
+            thread.pool.fill_out(self.buffer);
             match client.read_now(self.buffer) {
                 Ok(0) if self.may_half_close() => self.client_end.set(ClientEnd::Half),
                 Ok(count) => return count == 0,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    thread.hollow(self.buffer);
                     if client.readable().await.is_err() {
                         return true;
                     }
