@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use router::breaker::Failure;
 
-use super::{Exchange, connect};
+use super::Exchange;
+use super::attempt::connect;
 use crate::router::connection::WRITE_TIME_MAX;
 use crate::router::endpoint::{Endpoint, Permit};
 use crate::router::stream::write_all;

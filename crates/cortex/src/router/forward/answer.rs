@@ -1,0 +1,109 @@
+//! The head of an instance's answer, and the interim ones before it. Part of one request.
+
+use std::io;
+
+use router::http::HEAD_BYTES_MAX;
+use router::http::body::Body;
+use router::http::response::{self, Asked, ResponseHead};
+use router::retry::Progress;
+
+use super::{Exchange, Failed};
+use crate::router::connection::WRITE_TIME_MAX;
+use crate::router::pool::Buffer;
+use crate::router::stream::{fill_late, write_all};
+use crate::router::wire::Wire;
+
+/// Interim answers before the one that counts; more are a mistake or an attack.
+const INTERIMS_MAX: u32 = 64;
+
+impl Exchange<'_> {
+    /// Reads the head of the answer; interim ones are passed on or dropped. None after an interim
+    /// one while the client's body is not sent yet.
+    pub(super) async fn answer_head(
+        &mut self,
+        upstream: &Wire,
+        answer: &mut Buffer,
+        body: &Body,
+        progress: Progress,
+        interims: &mut u32,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<ResponseHead>, Failed> {
+        let deadline = tokio::time::Instant::now() + self.application.limits.answer;
+        let asked = Asked { of_router: upstream.far().is_some(), ..self.asked() };
+        let thread = self.connection.thread.clone();
+        loop {
+            if !answer.filled().is_empty() {
+                if out.capacity() == 0 {
+                    *out = thread.pool.scratch();
+                }
+                let parsed = response::parse(answer.filled(), asked, out)
+                    .map_err(|_| Failed::Instance(Progress::Answering, "no valid answer"))?;
+                match parsed {
+                    Some(head) if head.status == 101 && !self.head.upgrade => {
+                        return Err(Failed::Instance(Progress::Answering, "no valid answer"));
+                    }
+                    Some(head) if head.status == 101 || head.status >= 200 => {
+                        answer.consume(head.length);
+                        self.give_session(out);
+                        return Ok(Some(head));
+                    }
+                    Some(_) if *interims == INTERIMS_MAX => {
+                        return Err(Failed::Instance(Progress::Answering, "no end of interims"));
+                    }
+                    Some(head) => {
+                        *interims += 1;
+                        answer.consume(head.length);
+                        if (head.status != 100 || self.is_transparent()) && self.head.modern {
+                            self.admit()?;
+                            write_all(&self.connection.stream, out, WRITE_TIME_MAX)
+                                .await
+                                .map_err(|_| Failed::ClientGone)?;
+                        }
+                        if !body.is_done() && answer.filled().is_empty() {
+                            return Ok(None);
+                        }
+                        continue;
+                    }
+                    None => {}
+                }
+                if answer.is_full() {
+                    if answer.filled().len() >= HEAD_BYTES_MAX {
+                        return Err(Failed::Instance(Progress::Answering, "its head is too large"));
+                    }
+                    answer.grow(HEAD_BYTES_MAX);
+                }
+            }
+            let begun = !answer.filled().is_empty();
+            let watch = body.is_done() && !self.buffer.is_full();
+            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+            let filled = tokio::select! {
+                biased;
+                filled = fill_late(upstream, answer, &thread, left) => filled,
+                gone = self.client_gone(), if watch => {
+                    if gone { return Err(Failed::ClientGone) }
+                    continue;
+                }
+            };
+            match filled {
+                Ok(0) if begun => return Err(Failed::Instance(Progress::Answering, "cut off")),
+                Ok(0) => return Err(Failed::Instance(progress, "closed without an answer")),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    return Err(Failed::TimedOut);
+                }
+                Err(_) if begun => return Err(Failed::Instance(Progress::Answering, "cut off")),
+                Err(_) => return Err(Failed::Instance(progress, "reset without an answer")),
+            }
+        }
+    }
+
+    fn asked(&self) -> Asked {
+        Asked {
+            head: self.head.is_head(),
+            modern: self.head.modern,
+            keep_alive: self.head.keep_alive && self.connection.goes_on(),
+            transparent: self.is_transparent(),
+            of_router: false,
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! One instance is asked: connects, sends what there is, and passes the answer on. Part of one
+//! request.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use model::application::InstanceProtocol;
+use router::far::Outcome;
+use router::http::body::Body;
+use router::retry::Progress;
+use tokio::net::TcpStream;
+
+use super::{Counts, Exchange, Failed};
+use crate::router::connection::{After, WRITE_TIME_MAX};
+use crate::router::endpoint::{Endpoint, Permit, Reach};
+use crate::router::far::{ask, dial};
+use crate::router::serve::Thread;
+use crate::router::stream::{self, write_all};
+use crate::router::wire::Wire;
+
+/// Loopback connects at once, or its backlog is full.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+impl Exchange<'_> {
+    pub(super) async fn attempt(
+        &mut self,
+        mut permit: Permit,
+        endpoint: &mut Arc<Endpoint>,
+        body: &mut Body,
+        early: usize,
+        out: &mut Vec<u8>,
+        counts: &mut Counts,
+    ) -> Result<After, Failed> {
+        let thread = self.connection.thread.clone();
+        let pooled = match endpoint.closes() {
+            true => None,
+            false => thread.pool.take(endpoint, !self.head.idempotent),
+        };
+        let mut upstream = match pooled {
+            Some(upstream) => upstream,
+            None => connect(&thread, endpoint)
+                .await
+                .map_err(|_| Failed::Instance(Progress::NotConnected, "connection refused"))?,
+        };
+        if endpoint.site().is_some() {
+            ask::write(&self.application, &upstream, out)
+                .map_err(|_| Failed::Instance(Progress::NotConnected, "connection lost"))?;
+        }
+        let mut progress = Progress::NoAnswer { body_consumed: false };
+        let mut asked = self.application.balance.learns().then(Instant::now);
+        let write = write_all(&upstream, self.out, WRITE_TIME_MAX).await;
+        // An instance may answer before it has read everything, so its answer is looked for first.
+        let mut write_failed = write.is_err();
+        let mut answer = None;
+        if endpoint.site().is_some() {
+            let (reply, rest) = Box::pin(self.reply(&upstream)).await?;
+            endpoint.heard_from(reply, thread.shared.clock.now().0);
+            if reply.outcome != Outcome::Taken {
+                thread.pool.give_back(rest);
+                if reply.keep && body.is_done() {
+                    thread.pool.keep(endpoint, upstream);
+                }
+                if reply.outcome == Outcome::Busy {
+                    endpoint.succeeded(|| thread.shared.clock.now().0);
+                }
+                return Err(match reply.outcome {
+                    Outcome::Absent => Failed::Instance(Progress::NotConnected, "no instance"),
+                    _ => Failed::Busy,
+                });
+            }
+            answer = Some(rest);
+        }
+        if !body.is_done() && !write_failed {
+            progress = Progress::NoAnswer { body_consumed: true };
+            self.buffer.consume(early);
+            if self.connection.caller.is_some() {
+                // The other router waits with the rest of the body until it hears this.
+                self.admit()?;
+                let told = write_all(&self.connection.stream, b"", WRITE_TIME_MAX).await;
+                told.map_err(|_| Failed::ClientGone)?;
+            }
+            if self.head.expects_continue && early == 0 && !self.is_transparent() {
+                let told = write_all(&self.connection.stream, CONTINUE, WRITE_TIME_MAX).await;
+                told.map_err(|_| Failed::ClientGone)?;
+            }
+        }
+        if let Some(after) = self.application.hedge_after
+            && self.may_hedge(endpoint, body)
+            && !write_failed
+            && let Some(second) = Box::pin(self.hedge(after, endpoint, &upstream)).await
+        {
+            *endpoint = second.permit.endpoint.clone();
+            (permit, upstream) = (second.permit, second.upstream);
+            asked = asked.map(|_| second.asked);
+        }
+        let mut answer = answer.unwrap_or_default();
+        self.hold_little(body);
+        let mut interims = 0;
+        let head = loop {
+            if !body.is_done() && !write_failed && answer.filled().is_empty() {
+                write_failed = !self.send_body(&upstream, body, counts).await?;
+            }
+            let passed = &mut interims;
+            match self.answer_head(&upstream, &mut answer, body, progress, passed, out).await {
+                // An interim one: now the client may go on with its body.
+                Ok(None) => {}
+                Ok(Some(head)) => break Ok(head),
+                Err(failed) => break Err(failed),
+            }
+        };
+        let head = match head {
+            Ok(head) => head,
+            Err(failed) => {
+                thread.pool.give_back(answer);
+                return Err(failed);
+            }
+        };
+        endpoint.succeeded(|| thread.shared.clock.now().0);
+        if let Some(asked) = asked {
+            let now_ms = thread.shared.clock.now().0;
+            endpoint.learn(self.application.balance, asked.elapsed(), now_ms);
+        }
+        self.admit()?;
+        if body.is_done() && matches!(progress, Progress::NoAnswer { body_consumed: false }) {
+            self.buffer.consume(early);
+        }
+        counts.status = head.status;
+        if head.status == 101 {
+            return self.upgrade(permit, upstream, answer, out, counts).await;
+        }
+        let clean = if body.is_done() || write_failed || !upstream.is_duplex() {
+            self.relay(&upstream, answer, head, out, counts).await?
+        } else {
+            Box::pin(self.relay_both_ways(&upstream, answer, head, body, out, counts)).await?
+        };
+        let finished = body.is_done() && !write_failed;
+        // What a transparent router passed on of either side, the other one heard, too.
+        let closed = self.is_transparent() && !(self.head.keep_alive && head.keep_alive);
+        let reusable = head.keep_alive && clean && finished && !self.head.has_odd_body();
+        if reusable && !endpoint.closes() && !closed {
+            thread.pool.keep(endpoint, upstream);
+        } else {
+            drop(upstream);
+        }
+        self.record(Some(endpoint), counts);
+        drop(permit);
+        let keeps = head.client_keeps_alive && finished && !closed;
+        Ok(if keeps { After::KeepAlive } else { After::close(&self.head, self.buffer) })
+    }
+
+    /// While the instance works: no buffer, and no more than the head that another one may be asked
+    /// with.
+    fn hold_little(&mut self, body: &Body) {
+        let thread = &self.connection.thread;
+        if thread.is_crowded() && body.is_done() {
+            thread.hollow(self.buffer);
+            let head = self.out.as_slice().to_vec();
+            thread.pool.give_back_scratch(std::mem::replace(self.out, head));
+        }
+    }
+}
+
+pub(super) async fn connect(thread: &Thread, endpoint: &Arc<Endpoint>) -> io::Result<Wire> {
+    let address = match (&endpoint.reach, endpoint.protocol) {
+        (Reach::Near(address), InstanceProtocol::Http1) => *address,
+        (Reach::Near(address), InstanceProtocol::H2c) => {
+            return Box::pin(thread.pool.lines.open(endpoint, *address)).await;
+        }
+        (Reach::Far(site), _) => return Box::pin(dial::connect(&thread.shared, &site.peer)).await,
+    };
+    let upstream = stream::within(CONNECT_TIME_MAX, TcpStream::connect(address)).await?;
+    upstream.set_nodelay(true)?;
+    Ok(upstream.into())
+}

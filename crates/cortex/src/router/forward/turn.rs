@@ -1,0 +1,68 @@
+//! The wait for a place at an instance. Part of one request.
+
+use std::time::Duration;
+
+use super::{Counts, Exchange};
+use crate::router::choice::{Reaches, Wants};
+use crate::router::endpoint::Permit;
+use crate::router::pages::{self, Page};
+use crate::router::queue::{NoPermit, Queue};
+
+/// Lost instances are back on other nodes within five seconds; nobody need wait much longer.
+const UNREACHABLE_TIME_MAX: Duration = Duration::from_secs(10);
+/// How soon somebody who waits hears that it is in vain.
+const VAIN_CHECK: Duration = Duration::from_millis(500);
+
+impl Exchange<'_> {
+    /// None when the client is gone while it waits.
+    pub(super) async fn permit(
+        &mut self,
+        counts: &mut Counts,
+        first: bool,
+    ) -> Option<Result<Permit, Page>> {
+        let queue = self.application.queue.clone();
+        let (reaches, limit) = match &self.connection.caller {
+            Some(caller) => (Reaches::Near, caller.wait()),
+            None => {
+                let limit = self.application.limits.queue.unwrap_or(queue.limits.time_max);
+                (Reaches::Anywhere, limit)
+            }
+        };
+        let wants = Wants { key: self.key(), ..Wants::anything(reaches) };
+        if (first || self.started.elapsed() < limit)
+            && let Some(permit) = queue.try_enter(&self.application, wants)
+        {
+            return Some(Ok(permit));
+        }
+        let limit = limit.saturating_sub(self.started.elapsed());
+        if limit.is_zero() {
+            let vain = is_vain(&queue);
+            return Some(Err(if vain { pages::UNREACHABLE } else { pages::QUEUE_TIMEOUT }));
+        }
+        let waiting = queue.enter(wants, self.place(), limit);
+        tokio::pin!(waiting);
+        let result = loop {
+            tokio::select! {
+                biased;
+                result = &mut waiting => break result,
+                gone = self.client_gone() => if gone { return None },
+                () = tokio::time::sleep(VAIN_CHECK) => {
+                    if is_vain(&queue) && self.started.elapsed() >= UNREACHABLE_TIME_MAX {
+                        return Some(Err(pages::UNREACHABLE));
+                    }
+                }
+            }
+        };
+        counts.queue = self.started.elapsed();
+        Some(result.map_err(|why| match why {
+            NoPermit::Full => pages::QUEUE_FULL,
+            NoPermit::TimedOut if is_vain(&queue) => pages::UNREACHABLE,
+            NoPermit::TimedOut => pages::QUEUE_TIMEOUT,
+        }))
+    }
+}
+
+/// Nothing that answers runs it.
+fn is_vain(queue: &Queue) -> bool {
+    queue.current.load().as_ref().is_some_and(|current| current.unreachable)
+}
