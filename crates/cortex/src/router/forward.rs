@@ -1,5 +1,5 @@
-//! One request on its way to an instance and its answer back: waits for its turn, tries one instance
-//! after another where that is safe, and never lets a truncated answer look whole.
+//! One request on its way to an instance and its answer back: waits for its turn, tries one
+//! instance after another where that is safe, and never lets a truncated answer look whole.
 
 mod answer;
 mod attempt;
