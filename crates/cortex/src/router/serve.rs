@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -296,6 +297,13 @@ impl Counted {
     }
 }
 
+/// A task for a connection or a stream. Its future is several KiB, and the runtime moves what it is
+/// given when a task begins and when it ends.
+pub fn begin(work: impl Future<Output = ()> + 'static) {
+    let work: Pin<Box<dyn Future<Output = ()>>> = Box::pin(work);
+    tokio::task::spawn_local(work);
+}
+
 fn serve(connection: Connection) {
     let thread = &connection.thread;
     let held = match &connection.caller {
@@ -307,7 +315,7 @@ fn serve(connection: Connection) {
     };
     let counted = Counted::begin(thread);
     let caller = connection.caller.as_ref().map(|caller| caller.node().clone());
-    tokio::task::spawn_local(async move {
+    begin(async move {
         match caller {
             None => connection.run().await,
             Some(caller) => Box::pin(serve_member(connection, caller)).await,
@@ -320,7 +328,7 @@ fn serve(connection: Connection) {
 fn turn_away(connection: Connection) {
     let thread = connection.thread.clone();
     let counted = Counted::begin(&thread);
-    tokio::task::spawn_local(async move {
+    begin(async move {
         let mut out = thread.pool.scratch();
         if connection.page(pages::TOO_MANY_CONNECTIONS, &mut out, false, false).await.is_some() {
             let buffer = close_gently(connection.stream, thread.pool.buffer()).await;
@@ -341,7 +349,7 @@ fn serve_secure(
     // A handshake only to say no would cost more than the connection: it is closed, and counted.
     let Some(held) = thread.hold(peer.ip()) else { return };
     let counted = Counted::begin(&thread);
-    tokio::task::spawn_local(async move {
+    begin(async move {
         match tls::accept::accept(stream, tls, &thread.pool).await {
             Ok(Some((stream, is_h2))) => {
                 let scope = Scope::Secure;

@@ -19,7 +19,7 @@ use super::stream::{Counted, Stream};
 use crate::router::connection::{Busy, Connection, WRITE_TIME_MAX};
 use crate::router::limits::Limits;
 use crate::router::pool::Buffer;
-use crate::router::serve::{Scope, Thread};
+use crate::router::serve::{self, Scope, Thread};
 use crate::router::stream::fill;
 use crate::router::wire::Wire;
 use router::http::HEAD_BYTES_MAX;
@@ -211,7 +211,7 @@ impl Client {
         };
         let active = Counted::begin(&of_client);
         let watch = self.watch.clone();
-        tokio::task::spawn_local(async move {
+        serve::begin(async move {
             connection.run().await;
             watch.guard.borrow_mut().answered();
             drop(active);
