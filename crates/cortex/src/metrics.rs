@@ -155,7 +155,7 @@ impl Metrics {
     }
 
     /// The thread that takes the records is unparked when there are many.
-    pub fn rouse(&self, taker: Thread) {
+    pub fn taken_by(&self, taker: Thread) {
         self.shared.taker.set(taker).ok();
     }
 

@@ -214,7 +214,7 @@ impl Records {
         };
         let stop = records.stop.clone();
         let body = move || {
-            writer.metrics.rouse(std::thread::current());
+            writer.metrics.taken_by(std::thread::current());
             while !stop.load(Ordering::Acquire) {
                 writer.turn();
                 std::thread::park_timeout(WRITE_INTERVAL);

@@ -1,7 +1,6 @@
 //! One client's connection: requests one after the other, each routed by the snapshot of its time.
 //! Holds buffers only while a request is under way.
 
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,7 +23,6 @@ use super::{files, serve::Scope};
 use crate::metrics::{ApplicationRef, Record};
 use router::http::body::Body;
 use router::http::request::{self, Origin, Refusal, RequestHead};
-use router::http::trailers::Trailers;
 use router::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
 
 /// A client that takes nothing for so long is gone.
@@ -229,20 +227,7 @@ impl Connection {
             self.record_own(&application, &head, page.status, 0, started);
             return self.refuse(page, &head, buffer, out).await;
         }
-        let client_end = Cell::default();
-        let connection = self;
-        forward::forward(Exchange {
-            connection,
-            application,
-            head,
-            buffer,
-            out,
-            trailers: Trailers::default(),
-            started,
-            client_end,
-            session: Cell::default(),
-        })
-        .await
+        forward::forward(Exchange::new(self, application, head, buffer, out, started)).await
     }
 
     async fn head(

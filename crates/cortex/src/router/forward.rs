@@ -103,6 +103,29 @@ pub async fn forward(mut exchange: Exchange<'_>) -> Option<After> {
     result
 }
 
+impl<'a> Exchange<'a> {
+    pub fn new(
+        connection: &'a Connection,
+        application: Arc<Application>,
+        head: RequestHead,
+        buffer: &'a mut Buffer,
+        out: &'a mut Vec<u8>,
+        started: Instant,
+    ) -> Exchange<'a> {
+        Exchange {
+            connection,
+            application,
+            head,
+            buffer,
+            out,
+            trailers: Trailers::default(),
+            started,
+            client_end: Cell::default(),
+            session: Cell::default(),
+        }
+    }
+}
+
 impl Exchange<'_> {
     async fn attempts(
         &mut self,

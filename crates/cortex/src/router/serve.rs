@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -30,6 +31,7 @@ use super::pool::{Buffer, Pool};
 use super::stream::close_gently;
 use super::table::Application;
 use super::tls;
+use super::wire::Wire;
 use crate::metrics::Recorder;
 use crate::store::peers::routers::RouterCall;
 
@@ -103,6 +105,16 @@ impl Thread {
     /// So many clients wait that what each of them holds is more than the processor's cache.
     pub fn is_crowded(&self) -> bool {
         self.busy.get() > BUSY_FEW
+    }
+
+    /// What is there now, as `Wire::read_now`. In a crowd a buffer has no memory while it waits.
+    pub fn read_now(&self, stream: &Wire, buffer: &mut Buffer) -> io::Result<usize> {
+        self.pool.fill_out(buffer);
+        let result = stream.read_now(buffer);
+        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            self.hollow(buffer);
+        }
+        result
     }
 
     /// Before a wait: whoever reads next has the memory, still in the cache.

@@ -33,10 +33,8 @@ pub async fn fill_late(
     limit: Duration,
 ) -> Result<usize> {
     loop {
-        thread.pool.fill_out(buffer);
-        match stream.read_now(buffer) {
+        match thread.read_now(stream, buffer) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                thread.hollow(buffer);
                 within(limit, stream.readable()).await?;
             }
             result => return result,

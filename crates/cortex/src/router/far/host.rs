@@ -23,7 +23,6 @@ use crate::router::table::Application;
 use crate::router::wire::Wire;
 use crate::store::peers::routers::RouterCall;
 use router::http::request::RequestHead;
-use router::http::trailers::Trailers;
 
 /// What stands before a request is sent together with it.
 const ASK_TIME_MAX: Duration = Duration::from_secs(20);
@@ -143,21 +142,7 @@ pub async fn serve(
     if application.endpoints.is_empty() || thread.is_stopping() {
         return absent(connection, &head, buffer).await;
     }
-    let client_end = Cell::default();
-    let session = Cell::default();
-    let trailers = Trailers::default();
-    forward::forward(Exchange {
-        connection,
-        application,
-        head,
-        buffer,
-        out,
-        trailers,
-        started,
-        client_end,
-        session,
-    })
-    .await
+    forward::forward(Exchange::new(connection, application, head, buffer, out, started)).await
 }
 
 async fn absent(connection: &Connection, head: &RequestHead, buffer: &mut Buffer) -> Option<After> {

@@ -45,8 +45,7 @@ impl Exchange<'_> {
         out: &mut Vec<u8>,
         counts: &mut Counts,
     ) -> Result<bool, Failed> {
-        let thread = self.connection.thread.clone();
-        let mut rest = std::mem::replace(&mut *self.buffer, thread.pool.buffer());
+        let mut rest = std::mem::take(&mut *self.buffer);
         let (limits, mut bytes_in) = (self.application.limits, 0);
         let mut anew = (!self.is_transparent())
             .then(|| (std::mem::take(&mut *self.out), std::mem::take(&mut self.trailers)));
@@ -66,7 +65,7 @@ impl Exchange<'_> {
             }
         };
         counts.bytes_in += bytes_in;
-        thread.pool.give_back(std::mem::replace(&mut *self.buffer, rest));
+        *self.buffer = rest;
         result
     }
 
@@ -130,10 +129,8 @@ impl Exchange<'_> {
     ) -> Result<io::Result<usize>, Failed> {
         let thread = &self.connection.thread;
         loop {
-            thread.pool.fill_out(answer);
-            match upstream.read_now(answer) {
+            match thread.read_now(upstream, answer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    thread.hollow(answer);
                     if let Err(error) = self.until_more(upstream.readable()).await? {
                         return Ok(Err(error));
                     }

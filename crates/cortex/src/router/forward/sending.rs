@@ -107,12 +107,10 @@ impl Exchange<'_> {
                 ClientEnd::Open if !self.buffer.is_full() => {}
                 ClientEnd::Open | ClientEnd::Half => std::future::pending::<()>().await,
             }
-            thread.pool.fill_out(self.buffer);
-            match client.read_now(self.buffer) {
+            match thread.read_now(client, self.buffer) {
                 Ok(0) if self.may_half_close() => self.client_end.set(ClientEnd::Half),
                 Ok(count) => return count == 0,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    thread.hollow(self.buffer);
                     if client.readable().await.is_err() {
                         return true;
                     }
