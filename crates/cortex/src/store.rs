@@ -17,6 +17,7 @@ mod mailbox;
 mod missing;
 pub mod open;
 pub mod peers;
+mod queue;
 mod recovery;
 pub mod remote;
 pub mod replication;
@@ -341,6 +342,7 @@ pub trait Store: Send + Sync + 'static {
     async fn count(&self) -> Result<usize, StoreError> {
         Ok(self.keys(&Prefix::all()).await?.len())
     }
+    /// Where nothing is found, a write of the key that waits on this node is waited for.
     async fn lookup(&self, key: &Key) -> Result<Option<Entry>, StoreError>;
     /// As `lookup` where nothing has to be waited for; None where something has.
     fn lookup_at_once(&self, _key: &Key) -> Option<Option<Entry>> {

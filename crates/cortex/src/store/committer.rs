@@ -20,7 +20,7 @@ use bytes::Bytes;
 use model::{Key, Machine, Timestamp};
 use store::Position;
 use store::event::{Change, Effect, Event, Ticket, Write};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use self::sessions::Aside;
 use self::unkept::Unkept;
@@ -28,6 +28,7 @@ use super::cache::NumberHasher;
 use super::log::{Batch, CommitLog, LogError};
 use super::mailbox::Expected;
 use super::open::Options;
+use super::queue::Queued;
 use super::replication::Incoming;
 use super::reply::Reply;
 use super::shared::Shared;
@@ -52,10 +53,14 @@ pub enum Command {
         only_over: Option<Position>,
         value: Bytes,
         reply: Reply,
-        permit: OwnedSemaphorePermit,
+        place: Queued,
     },
     Squash {
         before: Timestamp,
+        reply: oneshot::Sender<()>,
+    },
+    /// Answered once all writes that came before can be seen, or were refused.
+    Await {
         reply: oneshot::Sender<()>,
     },
     /// From a peer.
@@ -70,7 +75,7 @@ pub enum Command {
 struct Pending {
     value: Bytes,
     /// None for a move, for what a peer sent and for what is issued anew.
-    reply: Option<(Reply, OwnedSemaphorePermit)>,
+    reply: Option<(Reply, Queued)>,
 }
 
 /// The disk's error, for each of the batch's writers.
@@ -220,12 +225,14 @@ impl Committer {
         let mut closing = Vec::new();
         let mut squashes = Vec::new();
         let mut told = Vec::new();
+        let mut awaiting = Vec::new();
         for command in commands {
             match command {
-                Command::Write { key, change, only_over, value, reply, permit } => {
-                    let ticket = self.expect(value, Some((reply, permit)));
+                Command::Write { key, change, only_over, value, reply, place } => {
+                    let ticket = self.expect(value, Some((reply, place)));
                     writes.push(Write { ticket, key, change, only_over });
                 }
+                Command::Await { reply } => awaiting.push(reply),
                 Command::Squash { before, reply } => squashes.push((before, reply)),
                 Command::Received(_) | Command::Tell(..) => told.push(command),
                 Command::Close { reply } => closing.push(reply),
@@ -234,6 +241,7 @@ impl Committer {
         if !writes.is_empty() {
             self.feed(Some(Event::Write(writes)))?;
         }
+        awaiting.into_iter().for_each(|reply| _ = reply.send(()));
         for (before, reply) in squashes {
             self.feed(Some(Event::Squash { before }))?;
             let _ = reply.send(());
@@ -284,7 +292,7 @@ impl Committer {
         ticket
     }
 
-    fn expect(&mut self, value: Bytes, reply: Option<(Reply, OwnedSemaphorePermit)>) -> Ticket {
+    fn expect(&mut self, value: Bytes, reply: Option<(Reply, Queued)>) -> Ticket {
         let ticket = self.ticket();
         self.pending.insert(ticket, Pending { value, reply });
         ticket

@@ -14,13 +14,14 @@ use sha1::{Digest, Sha1};
 use store::sync::message::ClusterId;
 use store::watch::matches;
 use store::{Action, Commit, Position, Replica, StoreMachine};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use self::writing::small;
 use super::committer::{Command, Committer};
 use super::log::CommitLog;
 use super::mailbox::{Sender, mailbox};
 use super::open::Options;
+use super::queue::Queue;
 use super::recovery::Recovered;
 use super::replication::Replication;
 use super::reply::Reply;
@@ -34,8 +35,6 @@ use super::{
 use crate::driver::Clock;
 use crate::lockfile::FileLock;
 
-/// Writers beyond this wait for their turn: some 4 MiB of small values.
-const WRITES_QUEUED_MAX: usize = 1024;
 /// Each failed attempt means that another write of the same key came between.
 const EXPIRE_ATTEMPTS_MAX: usize = 16;
 
@@ -43,7 +42,7 @@ pub struct LocalStore {
     shared: Arc<Shared>,
     commands: Sender<Command>,
     seat: Arc<Seat>,
-    queue: Arc<Semaphore>,
+    queue: Arc<Queue>,
     clock: Clock,
 }
 
@@ -84,8 +83,7 @@ impl LocalStore {
         let seat = Arc::new(Seat::new(shared.clone(), received, committer, clock, few_cores));
         let own = seat.clone();
         std::thread::Builder::new().name("store-commit".into()).spawn(move || own.run())?;
-        let queue = Arc::new(Semaphore::new(WRITES_QUEUED_MAX));
-        Ok(LocalStore { shared, commands, seat, queue, clock })
+        Ok(LocalStore { shared, commands, seat, queue: Queue::new(), clock })
     }
 
     fn set_note(&self, key: Key, value: Bytes) -> CommitId {
@@ -172,7 +170,7 @@ impl Store for LocalStore {
         if write.key.is_local() {
             return Some((write, reply));
         }
-        let Ok(permit) = self.queue.clone().try_acquire_owned() else {
+        let Some(place) = self.queue.enter_at_once(&write.key) else {
             return Some((write, reply));
         };
         let Submission { key, change, only_over } = write;
@@ -182,7 +180,7 @@ impl Store for LocalStore {
         };
         let only_over = only_over.map(|Version(at)| at);
         // A reply that is dropped says that the store has stopped.
-        self.commands.leave(Command::Write { key, change, only_over, value, reply, permit }).ok();
+        self.commands.leave(Command::Write { key, change, only_over, value, reply, place }).ok();
         None
     }
 
@@ -226,7 +224,14 @@ impl Store for LocalStore {
         if key.is_local() {
             return Ok(self.note(key));
         }
-        match self.find_one(key) {
+        let mut found = self.find_one(key);
+        if found.is_none() && self.queue.may_hold(key) {
+            let (reply, seen) = oneshot::channel();
+            self.commands.join(Command::Await { reply }).ok();
+            seen.await.ok();
+            found = self.find_one(key);
+        }
+        match found {
             None => Ok(None),
             Some(found) => Ok(self.complete(vec![found]).await?.pop()),
         }
@@ -237,6 +242,7 @@ impl Store for LocalStore {
             return Some(self.note(key));
         }
         match self.find_one(key) {
+            None if self.queue.may_hold(key) => None,
             None => Some(None),
             Some(Found::Here(entry)) => Some(Some(entry)),
             Some(Found::OnDisk(..)) => None,

@@ -69,12 +69,17 @@ pub fn mailbox<T>(unhurried_max: usize) -> (Sender<T>, Receiver<T>) {
 
 impl<T> Sender<T> {
     pub fn send(&self, command: T) -> Result<(), Closed> {
-        self.put(command, true)
+        self.put(command, |_| true)
     }
 
     /// Due with the next command that is sent, when `hurry` is called, or with enough others.
     pub fn leave(&self, command: T) -> Result<(), Closed> {
-        self.put(command, false)
+        self.put(command, |_| false)
+    }
+
+    /// Due with what was left there before it; at once if nothing was.
+    pub fn join(&self, command: T) -> Result<(), Closed> {
+        self.put(command, VecDeque::is_empty)
     }
 
     pub fn hurry(&self) {
@@ -85,13 +90,14 @@ impl<T> Sender<T> {
         }
     }
 
-    fn put(&self, command: T, due: bool) -> Result<(), Closed> {
+    fn put(&self, command: T, due: impl Fn(&VecDeque<T>) -> bool) -> Result<(), Closed> {
         let mut state = self.0.state();
         if state.closed {
             return Err(Closed);
         }
+        state.due |= due(&state.waiting);
         state.waiting.push_back(command);
-        state.due |= due || state.waiting.len() >= state.unhurried_max;
+        state.due |= state.waiting.len() >= state.unhurried_max;
         if state.due {
             self.0.wake(state);
         }
@@ -197,6 +203,17 @@ mod tests {
     const ENOUGH: usize = 100;
     const SOON: Duration = Duration::from_millis(1);
     const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_joins_is_due_with_what_waits_and_at_once_if_nothing_does() {
+        let (sender, receiver) = mailbox(ENOUGH);
+        sender.leave(1).unwrap();
+        sender.join(2).unwrap();
+        assert!(!receiver.0.state().due);
+        assert_eq!(receiver.take(ENOUGH), [1, 2]);
+        sender.join(3).unwrap();
+        assert!(receiver.0.state().due);
+    }
 
     #[test]
     fn what_is_left_waits_for_the_word() {

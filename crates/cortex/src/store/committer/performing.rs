@@ -116,7 +116,7 @@ impl Committer {
     }
 
     fn answer(&mut self, ticket: Ticket, answer: Written) {
-        if let Some(Pending { reply: Some((reply, _permit)), .. }) = self.pending.remove(&ticket) {
+        if let Some(Pending { reply: Some((reply, _place)), .. }) = self.pending.remove(&ticket) {
             reply.say(answer);
         }
     }

@@ -38,7 +38,10 @@ impl Committer {
                 }
                 fed
             }
-            Command::Write { .. } | Command::Squash { .. } | Command::Close { .. } => Ok(()),
+            Command::Write { .. }
+            | Command::Await { .. }
+            | Command::Squash { .. }
+            | Command::Close { .. } => Ok(()),
         }
     }
 

@@ -36,17 +36,16 @@ impl LocalStore {
     ) -> Result<Command, StoreError> {
         let Submission { key, change, only_over } = write;
         let (change, value) = self.prepare(change).await?;
-        let permit = match self.queue.clone().try_acquire_owned() {
-            Ok(permit) => permit,
-            Err(_) => {
+        let place = match self.queue.enter_at_once(&key) {
+            Some(place) => place,
+            None => {
                 // Those that hold the places may wait for a word that only comes later.
                 self.commands.hurry();
-                let permit = self.queue.clone().acquire_owned().await;
-                permit.map_err(|_| self.shared.stopped())?
+                self.queue.enter(&key).await
             }
         };
         let only_over = only_over.map(|Version(at)| at);
-        Ok(Command::Write { key, change, only_over, value, reply, permit })
+        Ok(Command::Write { key, change, only_over, value, reply, place })
     }
 
     pub(super) fn submit_note(&self, write: Submission) -> Written {

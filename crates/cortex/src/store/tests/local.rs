@@ -1,11 +1,16 @@
 //! Our own store: the core contract, and what no other back end has to offer, its history.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
 use model::Prefix;
 
 use super::contract::{self, Site, next_event, prefix};
 use super::fixture::{Place, key, set};
 use crate::store::open::OpenError;
-use crate::store::{HistoryEntry, SharedStore, WatchEvent};
+use crate::store::reply::Reply;
+use crate::store::{HistoryEntry, SharedStore, Submission, Value, WatchEvent};
 
 impl Site for Place {
     async fn open(&self) -> SharedStore {
@@ -40,6 +45,26 @@ async fn the_history_and_its_id_are_the_same_after_reopening() {
     assert_eq!(ids(&store.history(&Prefix::all(), 100).await.unwrap()), ids(&history));
     let of_one = store.history(&prefix("a::b"), 2).await.unwrap();
     assert_eq!(of_one.iter().map(|e| e.key.as_str()).collect::<Vec<_>>(), ["a::b", "a::b::c"]);
+}
+
+#[tokio::test]
+async fn a_lookup_that_finds_nothing_waits_for_the_write_that_came_before() {
+    let place = Place::new();
+    let store = place.open();
+    let write = Submission::set(key("a"), "1".into());
+    store.submit_unhurried(write, Reply::to(drop)).await.unwrap();
+    assert!(store.lookup_at_once(&key("a")).is_none(), "not known yet");
+    assert!(store.lookup_at_once(&key("b")).is_some_and(|found| found.is_none()));
+    let a = key("a");
+    let mut looking = pin!(store.lookup(&a));
+    let looked = poll_fn(|context| Poll::Ready(looking.as_mut().poll(context))).await;
+    assert!(looked.is_pending());
+    store.hurry();
+    let found = looking.await.unwrap().map(|entry| entry.value);
+    assert!(matches!(found, Some(Value::Inline(value)) if value == "1"));
+    assert!(store.lookup_at_once(&a).is_some());
+    assert!(store.delete(a.clone()).await.unwrap().is_some());
+    assert!(store.lookup(&a).await.unwrap().is_none());
 }
 
 #[tokio::test]
