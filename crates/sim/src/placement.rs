@@ -1,6 +1,8 @@
 //! Many nodes with their machines of placement and of applications over records that arrive late:
-//! nodes die, freeze, come back, are cut off; loads vary and users push. For tests only.
+//! nodes die, freeze, come back, are cut off; loads vary and users push; instances fall ill and
+//! checkers look. For tests only.
 
+mod checking;
 pub mod fault;
 mod happening;
 mod judge;

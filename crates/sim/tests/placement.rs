@@ -52,9 +52,25 @@ fn check_mutant(mutant: u8) {
     sim::sweep::check_noticed(sweep(SEEDS, || agent::mutants::activate(mutant), counts));
 }
 
+/// The same of the checkers in the same clusters.
+#[cfg(feature = "mutants")]
+fn check_checkers_mutant(mutant: u8) {
+    sim::sweep::check_noticed(sweep(SEEDS, || checker::mutants::activate(mutant), counts));
+}
+
 #[cfg(feature = "mutants")]
 mod mutants {
-    use super::check_mutant;
+    use super::{check_checkers_mutant, check_mutant};
+
+    #[test]
+    fn taking_silence_for_a_verdict_is_noticed() {
+        check_checkers_mutant(checker::mutants::SILENCE_IS_GONE);
+    }
+
+    #[test]
+    fn believing_one_witness_is_noticed() {
+        check_checkers_mutant(checker::mutants::ONE_SUFFICES);
+    }
 
     #[test]
     fn keeping_duplicates_is_noticed() {

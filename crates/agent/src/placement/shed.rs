@@ -83,7 +83,9 @@ impl Placement {
             return Some(now);
         }
         let ready_since = seen.ready_since?.max(node.lives_since()?);
-        Some(ready_since.after(CONFIRM))
+        // A winner that is itself on offer may just be leaving, as this one was better till now.
+        let offered_at = held.offer.map_or(ready_since, |(_, at)| at);
+        Some(ready_since.max(offered_at).after(CONFIRM))
     }
 
     fn let_go(&mut self, (name, place): &Name) {

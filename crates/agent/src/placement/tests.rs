@@ -451,3 +451,31 @@ proptest::proptest! {
         proptest::prop_assert_eq!(cluster.moves, moves);
     }
 }
+
+#[test]
+fn what_was_just_won_is_kept_until_the_giver_is_known_to_go() {
+    let slot =
+        InstanceId { application: "shop".parse().unwrap(), process: ProcessType::web(), slot: 1 };
+    let mut cluster = Cluster::new(&[("b", 16, 10)]);
+    cluster.want("shop", 1, None);
+    let claim = |at: u64| Claim { incarnations: vec![ready()], ..Claim::new(Timestamp(at)) };
+    let given = Claim { offer: Some(model::instance::Offer::Balance), ..claim(1) };
+    cluster.views.extend([(id("a"), view(16, 10)), (id("c"), view(16, 10))]);
+    cluster.write(&id("a"), slot.clone(), Some(given));
+    cluster.write(&id("b"), slot.clone(), Some(claim(2)));
+    cluster.up("b");
+    cluster.tell_all(&Event::Alive(id("a"), true));
+    cluster.tell_all(&Event::Alive(id("c"), true));
+    cluster.run(10);
+    assert_eq!(cluster.on("b"), 1);
+    // On its way out there, which is not known yet.
+    cluster.set_view("b", NodeView { drained: true, ..view(16, 10) });
+    cluster.run(1);
+    assert_eq!(cluster.on("b"), 1, "nobody else may have it");
+    cluster.write(&id("a"), slot.clone(), None);
+    cluster.run(10);
+    assert_eq!(cluster.on("b"), 1, "nobody else has it");
+    cluster.write(&id("c"), slot, Some(claim(3)));
+    cluster.run(5);
+    assert_eq!(cluster.on("b"), 0);
+}

@@ -4,12 +4,14 @@ use agent::application::IncarnationId;
 use agent::lease::{LEASE, LEASE_GRACE};
 use model::Timestamp;
 
+use super::checking::Condition;
 use super::happening::Happening;
+use super::node::Process;
 use super::replica::{Key, Record};
 use super::world::World;
 
 /// Each has to happen in a sweep: a fault that never happens tests nothing.
-pub const FAULTS: [&str; 24] = [
+pub const FAULTS: [&str; 32] = [
     "machine lost",
     "node process killed",
     "node process hung",
@@ -17,10 +19,18 @@ pub const FAULTS: [&str; 24] = [
     "machine frozen",
     "cut one way",
     "cut both ways",
+    "some ways cut",
     "clock off",
     "disk full",
     "write refused",
     "instance crashed",
+    "instance refuses",
+    "instance stuck",
+    "well again",
+    "checker hung",
+    "mistaken",
+    "judged by its checker",
+    "judged by witnesses",
     "node removed",
     "node joined",
     "drained",
@@ -36,6 +46,8 @@ pub const FAULTS: [&str; 24] = [
     "handed over",
 ];
 
+/// Any node may lack one of its own that is off: two others are left to disagree with one.
+const CHECKERS_MIN: usize = 4;
 /// Wall clocks are off by hours.
 const CLOCK_OFF_MS: u64 = 5 * 3_600_000;
 /// A shim was heard so long ago at most when its node process ends.
@@ -82,6 +94,7 @@ impl World {
         }
         self.tell(|| format!("wake {at}"));
         self.nodes[at].hung = false;
+        self.nodes[at].free_since = self.now;
         self.speaks(at);
         self.disturbed();
     }
@@ -149,6 +162,7 @@ impl World {
     pub(super) fn thaw(&mut self, at: usize) {
         self.tell(|| format!("thaw {at}"));
         self.nodes[at].frozen = false;
+        self.nodes[at].free_since = self.now;
         self.disturbed();
     }
 
@@ -164,6 +178,7 @@ impl World {
     pub(super) fn disk_free(&mut self, at: usize) {
         self.tell(|| format!("disk free at {at}"));
         self.nodes[at].disk_full = false;
+        self.nodes[at].free_since = self.now;
         // It hears again what it missed.
         self.disturbed_at = self.now;
     }
@@ -180,6 +195,40 @@ impl World {
         self.exit(at, &id, false);
     }
 
+    /// Its process lives and does not serve, for so long, or until it is replaced.
+    pub(super) fn sicken(&mut self, at: usize) {
+        let well = |process: &Process| {
+            let up = process.ready && !process.leaving && process.exit.is_none();
+            up && process.condition == Condition::Well
+        };
+        let running = self.nodes[at].processes.iter().filter(|(_, process)| well(process));
+        let running: Vec<IncarnationId> = running.map(|(id, _)| id.clone()).collect();
+        if running.is_empty() {
+            return;
+        }
+        let id = running[self.random.between(0, running.len() as u64) as usize].clone();
+        let refuses = self.random.chance(50);
+        self.count(if refuses { "instance refuses" } else { "instance stuck" });
+        self.set_condition(at, &id, if refuses { Condition::Refuses } else { Condition::Stuck });
+        if self.random.chance(50) {
+            let wait = self.random.between(500, 60_000);
+            self.later(wait, Happening::Recovers { at, id });
+        }
+    }
+
+    pub(super) fn recovers(&mut self, at: usize, id: &IncarnationId) {
+        let process = self.nodes[at].processes.get(id);
+        if process.is_some_and(|process| process.exit.is_none()) {
+            self.count("well again");
+            self.set_condition(at, id, Condition::Well);
+        }
+    }
+
+    /// One witness may be wrong where others are heard too.
+    pub(super) fn may_be_mistaken(&self) -> bool {
+        self.nodes.iter().filter(|node| node.member && node.checks).count() >= CHECKERS_MIN
+    }
+
     /// For good, although it may still run: nobody speaks to it any more, and whoever has it
     /// switches it off.
     pub(super) fn remove(&mut self, at: usize) {
@@ -192,6 +241,10 @@ impl World {
         self.nodes[at].member = false;
         let key = Key::Node(self.nodes[at].id.clone());
         self.write(by, key, None);
+        self.write(by, Key::Roles(self.nodes[at].id.clone()), None);
+        if self.mistaken == Some(at) || !self.may_be_mistaken() {
+            self.mistaken = None;
+        }
         self.nodes[at].machines = None;
         self.nodes[at].processes.clear();
         self.nodes[at].away_since = None;
@@ -234,6 +287,19 @@ impl World {
         self.disturbed();
     }
 
+    /// Most ways to and from one node, each in one direction; what is left carries records.
+    pub(super) fn cut_some(&mut self, at: usize) {
+        self.count("some ways cut");
+        for other in (0..self.nodes.len()).filter(|other| *other != at) {
+            if self.random.chance(70) {
+                let out = self.random.chance(50);
+                self.cut.insert(if out { (at, other) } else { (other, at) });
+            }
+        }
+        self.tell(|| format!("some ways of {at} are cut"));
+        self.disturbed();
+    }
+
     pub(super) fn cut_off_one(&mut self, at: usize) {
         self.count("cut both ways");
         let others = (0..self.nodes.len()).filter(|other| *other != at);
@@ -252,7 +318,7 @@ impl World {
     pub(super) fn heal(&mut self) {
         self.reconnect();
         for at in 0..self.nodes.len() {
-            self.nodes[at].disk_full = false;
+            self.disk_free(at);
             if self.nodes[at].frozen {
                 self.thaw(at);
             }

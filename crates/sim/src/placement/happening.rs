@@ -1,8 +1,10 @@
 //! What is still to happen.
 
 use agent::application::{Event, IncarnationId};
-use model::{ApplicationName, ReleaseId};
+use checker::{Outcome, Witnessed};
+use model::{ApplicationName, Generation, InstanceId, ReleaseId};
 
+use super::checking::Part;
 use super::replica::{Key, Record, Stamp};
 
 #[derive(Clone, Debug)]
@@ -69,6 +71,64 @@ pub(super) enum Happening {
     /// Shims stop what runs, if the node is still away.
     LeaseEnds {
         at: usize,
+    },
+    /// A checker of this number is to be driven.
+    CheckerTick {
+        at: usize,
+        number: u64,
+    },
+    /// A probe looks at an instance of its own node.
+    Probe {
+        at: usize,
+        number: u64,
+        instance: InstanceId,
+        generation: Generation,
+    },
+    /// The question of a witness arrives.
+    Asked {
+        from: usize,
+        number: u64,
+        of: Witnessed,
+        generation: Generation,
+    },
+    /// It has its answer, or none.
+    Answered {
+        at: usize,
+        number: u64,
+        of: Witnessed,
+        generation: Generation,
+        outcome: Outcome,
+    },
+    /// A part that failed starts again.
+    PartUp {
+        at: usize,
+        life: u64,
+        part: Part,
+    },
+    /// A checker that hung is driven again.
+    CheckerGoesOn {
+        at: usize,
+        life: u64,
+    },
+    /// Nothing was heard of a checker for too long.
+    CheckerSilent {
+        at: usize,
+        life: u64,
+    },
+    /// One that was taken off is tried again.
+    CheckerTried {
+        at: usize,
+        life: u64,
+    },
+    /// It has worked for a while.
+    CheckerProven {
+        at: usize,
+        life: u64,
+    },
+    /// What was ill is well again.
+    Recovers {
+        at: usize,
+        id: IncarnationId,
     },
     Sample,
 }

@@ -34,7 +34,7 @@ pub fn live(seed: u64, nodes: Option<usize>, instances: Option<u64>) -> World {
 }
 
 pub fn world(seed: u64, nodes: Option<usize>) -> World {
-    World::with_spares(seed, nodes.unwrap_or(size(seed)), SPARES)
+    World::mixed(seed, nodes.unwrap_or(size(seed)), SPARES)
 }
 
 fn size(seed: u64) -> usize {
@@ -245,7 +245,7 @@ impl World {
 
     fn act(&mut self) {
         let at = self.random.between(0, self.nodes.len() as u64) as usize;
-        match self.random.between(0, 14) {
+        match self.random.between(0, 18) {
             0 | 1 => {
                 let back = self.random.between(1_000, 90_000);
                 self.down(at, true, Some(back));
@@ -262,6 +262,7 @@ impl World {
                 let long = self.random.between(2_000, 90_000);
                 self.hang(at, long);
             }
+            5 if self.random.chance(50) => self.cut_some(at),
             5 => self.cut_off(),
             6 => self.reconnect(),
             7 => {
@@ -275,6 +276,15 @@ impl World {
             }
             9 => self.come_or_go(at),
             10 => self.overtake(),
+            11 | 12 => {
+                for _ in 0..self.random.between(1, 4) {
+                    self.sicken(at);
+                }
+            }
+            13 => {
+                let long = self.random.between(2_000, 90_000);
+                self.hang_checker(at, long);
+            }
             _ => self.calm_act(),
         }
     }

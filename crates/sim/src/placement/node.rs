@@ -6,8 +6,9 @@ use agent::application::{Adopted, Application, Event, Exit, IncarnationId};
 use agent::lease::Lease;
 use agent::placement::{self, Hold, NodeView, Place, Placement, wanted};
 use model::instance::ProcessIdentity;
-use model::{ApplicationName, InstanceId, Machine, NodeId, ReleaseId, Timestamp};
+use model::{ApplicationName, Machine, NodeId, ReleaseId, Timestamp};
 
+use super::checking::{Checking, Condition};
 use super::happening::Happening;
 use super::replica::{Key, Record, Replica};
 use super::world::World;
@@ -25,6 +26,10 @@ pub(super) struct Node {
     pub disk_full: bool,
     /// Of the wall clock as its node process read it when it started.
     pub clock_off: i64,
+    /// It has a checker.
+    pub checks: bool,
+    /// Since when it does as it should.
+    pub free_since: u64,
     /// On the roster.
     pub member: bool,
     /// Has not joined yet.
@@ -41,6 +46,7 @@ pub(super) struct Node {
 pub(super) struct Machines {
     pub life: u64,
     pub placement: Placement,
+    pub checking: Checking,
     tick: Option<Timestamp>,
     pub applications: BTreeMap<ApplicationName, App>,
     /// Actors that faulted, until they start again.
@@ -65,6 +71,9 @@ pub(super) struct Process {
     pub ready: bool,
     pub leaving: bool,
     pub exit: Option<Exit>,
+    pub condition: Condition,
+    pub changed_at: u64,
+    pub was_ill: bool,
 }
 
 impl Node {
@@ -78,6 +87,8 @@ impl Node {
             hung: false,
             disk_full: false,
             clock_off: 0,
+            checks: true,
+            free_since: 0,
             member: true,
             is_spare: false,
             lease: Lease::new(None, Timestamp(0)),
@@ -102,11 +113,14 @@ impl World {
         }
         self.lives += 1;
         self.speaks(at);
+        let now = self.now;
         let node = &mut self.nodes[at];
         node.alive.clear();
+        node.free_since = now;
         node.machines = Some(Machines {
             life: self.lives,
             placement: Placement::new(node.id.clone()),
+            checking: Checking::default(),
             tick: None,
             applications: BTreeMap::new(),
             resting: BTreeSet::new(),
@@ -119,6 +133,7 @@ impl World {
             self.tell_placement(at, &key);
         }
         self.placement(at, placement::Event::Read);
+        self.checking_up(at);
         let key = Key::Node(self.nodes[at].id.clone());
         if let Some(Record::Node(view)) = self.nodes[at].replica.get(&key) {
             let started_at = Some(self.clock(at));
@@ -134,6 +149,7 @@ impl World {
         let changed = if connected { node.alive.insert(of) } else { node.alive.remove(&of) };
         if changed && node.machines.is_some() {
             self.placement(at, placement::Event::Alive(id, connected));
+            self.checking_sees(at);
         }
     }
 
@@ -141,6 +157,7 @@ impl World {
 
     pub(super) fn noticed(&mut self, at: usize, key: &Key) {
         self.tell_placement(at, key);
+        self.checking_noticed(at, key);
         let Some(name) = key.application().cloned() else { return };
         let node = &self.nodes[at];
         let Some(machines) = &node.machines else { return };
@@ -167,6 +184,13 @@ impl World {
             }
             (Key::Rollout(_), Some(Record::Rollout(rollout))) => Event::Rollout(Some(rollout)),
             (Key::Holder(_), Some(Record::Holder(holder))) => Event::Holder(Some(holder)),
+            (Key::Verdict(owner, instance), record) if *owner == node.id => {
+                let verdict = match record {
+                    Some(Record::Verdict(verdict)) => Some(verdict),
+                    _ => None,
+                };
+                Event::Verdict(instance.clone(), verdict)
+            }
             (Key::Claim(instance, owner), record) => {
                 let claim = match record {
                     Some(Record::Claim(claim)) => Some(claim),
@@ -395,13 +419,5 @@ impl World {
         let Some(machines) = machines else { return };
         machines.resting.remove(name);
         self.application_up(at, name);
-    }
-
-    /// Some process of the slot that would answer a request.
-    pub(super) fn ready_at(&self, at: usize, instance: &InstanceId) -> bool {
-        let first = IncarnationId { instance: instance.clone(), generation: 0 };
-        let of = self.nodes[at].processes.range(first..);
-        let mut of = of.take_while(|(id, _)| id.instance == *instance);
-        of.any(|(_, process)| process.ready && !process.leaving && process.exit.is_none())
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use agent::placement::NodeView;
 use model::application::Holder;
+use model::probe::Verdict;
 use model::{
     ApplicationName, ApplicationSpec, Claim, InstanceId, NodeId, Release, ReleaseId, Rollout,
 };
@@ -17,18 +18,24 @@ pub(super) enum Key {
     Rollout(ApplicationName),
     Holder(ApplicationName),
     Claim(InstanceId, NodeId),
+    /// Whether a node has a checker, as it says itself.
+    Roles(NodeId),
+    /// Of a node on an instance of its own.
+    Verdict(NodeId, InstanceId),
+    /// Of a witness on an instance of another node.
+    Testimony(NodeId, InstanceId, NodeId),
 }
 
 impl Key {
     pub fn application(&self) -> Option<&ApplicationName> {
         match self {
-            Key::Node(_) => None,
+            Key::Node(_) | Key::Roles(_) | Key::Testimony(..) => None,
             Key::Spec(name)
             | Key::Release(name, _)
             | Key::Artefact(name, ..)
             | Key::Rollout(name)
             | Key::Holder(name) => Some(name),
-            Key::Claim(instance, _) => Some(&instance.application),
+            Key::Claim(instance, _) | Key::Verdict(_, instance) => Some(&instance.application),
         }
     }
 }
@@ -42,6 +49,8 @@ pub(super) enum Record {
     Rollout(Rollout),
     Holder(Holder),
     Claim(Claim),
+    Roles { checks: bool },
+    Verdict(Verdict),
 }
 
 /// Time and writer.
@@ -118,6 +127,32 @@ impl Replica {
             matches!(key, Key::Node(_)) && record.is_some()
         };
         self.records.iter().filter(is_member).count()
+    }
+
+    /// Which nodes have a checker, and which have none.
+    pub fn roles(&self) -> impl Iterator<Item = (&NodeId, bool)> {
+        self.records.iter().filter_map(|(key, (_, record))| match (key, record) {
+            (Key::Roles(node), Some(Record::Roles { checks })) => Some((node, *checks)),
+            _ => None,
+        })
+    }
+
+    pub fn verdicts(&self, of: &NodeId) -> impl Iterator<Item = (InstanceId, Verdict)> {
+        self.records.iter().filter_map(move |(key, (_, record))| match (key, record) {
+            (Key::Verdict(node, instance), Some(Record::Verdict(verdict))) if node == of => {
+                Some((instance.clone(), verdict.clone()))
+            }
+            _ => None,
+        })
+    }
+
+    pub fn testimonies(&self) -> impl Iterator<Item = (&NodeId, &InstanceId, &NodeId, &Verdict)> {
+        self.records.iter().filter_map(|(key, (_, record))| match (key, record) {
+            (Key::Testimony(witness, instance, owner), Some(Record::Verdict(verdict))) => {
+                Some((witness, instance, owner, verdict))
+            }
+            _ => None,
+        })
     }
 
     pub fn claims(&self) -> impl Iterator<Item = (&InstanceId, &NodeId, &Claim)> {

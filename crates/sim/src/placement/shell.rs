@@ -4,6 +4,7 @@ use agent::application::{Candidate, Effect, Event, Exit, IncarnationId, merge};
 use model::instance::ProcessIdentity;
 use model::{ApplicationName, InstanceState, ReleaseId, RolloutPhase};
 
+use super::checking::Condition;
 use super::happening::Happening;
 use super::node::Process;
 use super::replica::{Key, Record};
@@ -163,7 +164,16 @@ impl World {
         let (pid, boot_id) = (self.next_pid, "boot".to_string());
         let identity = ProcessIdentity { pid, start_ticks: self.now, boot_id };
         let process = identity.clone();
-        let kept = Process { release, identity, ready: false, leaving: false, exit: None };
+        let kept = Process {
+            release,
+            identity,
+            ready: false,
+            leaving: false,
+            exit: None,
+            condition: Condition::Well,
+            changed_at: self.now,
+            was_ill: false,
+        };
         node.processes.insert(id.clone(), kept);
         let name = id.instance.application.clone();
         self.answer(at, life, &name, 2, Event::Started { id, process, port: None });

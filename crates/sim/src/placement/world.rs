@@ -18,6 +18,8 @@ pub const START_MS: u64 = 1_000_000_000_000;
 /// So that a history that never rests ends.
 const HAPPENINGS_MAX: u64 = 5_000_000;
 const SAMPLE_MS: u64 = 500;
+/// The others are looked after by these.
+const CHECKS_PERCENT: u64 = 60;
 
 /// What could not be sent yet.
 type Unsent = BTreeMap<Key, (Stamp, Option<Record>)>;
@@ -36,6 +38,8 @@ pub struct World {
     pub(super) cut: BTreeSet<(usize, usize)>,
     /// From one node to another.
     pub(super) waiting: BTreeMap<(usize, usize), Unsent>,
+    /// To this node's witness everything is gone.
+    pub(super) mistaken: Option<usize>,
     pub(super) broken: BTreeSet<(ApplicationName, ReleaseId)>,
     /// The newest release of each application that ever served.
     pub(super) newest: BTreeMap<ApplicationName, ReleaseId>,
@@ -61,6 +65,26 @@ impl World {
 
     /// Some nodes join later.
     pub fn with_spares(seed: u64, nodes: usize, spares: usize) -> World {
+        World::of_nodes(seed, &vec![true; nodes + spares], spares)
+    }
+
+    /// Some nodes have no checker, and the witness of one that has may be mistaken.
+    pub fn mixed(seed: u64, nodes: usize, spares: usize) -> World {
+        let mut random = Random::new(!seed);
+        // The first is never removed.
+        let checks = |at: usize, random: &mut Random| at == 0 || random.chance(CHECKS_PERCENT);
+        let checks: Vec<bool> = (0..nodes + spares).map(|at| checks(at, &mut random)).collect();
+        let mut world = World::of_nodes(seed, &checks, spares);
+        let at = random.between(0, nodes as u64) as usize;
+        if checks[at] && world.may_be_mistaken() {
+            world.mistaken = Some(at);
+            world.count("mistaken");
+        }
+        world
+    }
+
+    fn of_nodes(seed: u64, checks: &[bool], spares: usize) -> World {
+        let nodes = checks.len() - spares;
         let mut world = World {
             now: START_MS,
             tracing: false,
@@ -71,6 +95,7 @@ impl World {
             nodes: Vec::new(),
             cut: BTreeSet::new(),
             waiting: BTreeMap::new(),
+            mistaken: None,
             broken: BTreeSet::new(),
             newest: BTreeMap::new(),
             known_serving: BTreeMap::new(),
@@ -86,9 +111,9 @@ impl World {
             queue: BTreeMap::new(),
             sequence: 0,
         };
-        for at in 0..nodes + spares {
+        for (at, checks) in checks.iter().enumerate() {
             let id: NodeId = format!("n{at:02}").parse().expect("a valid id");
-            world.nodes.push(Node::new(id));
+            world.nodes.push(Node { checks: *checks, ..Node::new(id) });
             (world.nodes[at].member, world.nodes[at].is_spare) = (at < nodes, at >= nodes);
         }
         for at in 0..nodes {
@@ -163,6 +188,22 @@ impl World {
             Happening::Wake { at } => self.wake(at),
             Happening::DiskFree { at } => self.disk_free(at),
             Happening::LeaseEnds { at } => self.lease_ends(at),
+            Happening::CheckerTick { at, number } => self.checker_tick(at, number),
+            Happening::Probe { at, number, instance, generation } => {
+                self.probe(at, number, instance, generation);
+            }
+            Happening::Asked { from, number, of, generation } => {
+                self.asked(from, number, of, generation);
+            }
+            Happening::Answered { at, number, of, generation, outcome } => {
+                self.answered(at, number, of, generation, outcome);
+            }
+            Happening::PartUp { at, life, part } => self.part_up_again(at, life, part),
+            Happening::CheckerGoesOn { at, life } => self.checker_goes_on(at, life),
+            Happening::CheckerSilent { at, life } => self.checker_silent(at, life),
+            Happening::CheckerTried { at, life } => self.checker_tried(at, life),
+            Happening::CheckerProven { at, life } => self.checker_proven(at, life),
+            Happening::Recovers { at, id } => self.recovers(at, &id),
             Happening::Sample => {
                 self.sample();
                 self.later(SAMPLE_MS, Happening::Sample);
@@ -183,6 +224,13 @@ impl World {
             | Happening::ToApplication { at, .. }
             | Happening::Launch { at, .. }
             | Happening::ActorUp { at, .. }
+            | Happening::CheckerTick { at, .. }
+            | Happening::Probe { at, .. }
+            | Happening::Answered { at, .. }
+            | Happening::PartUp { at, .. }
+            | Happening::CheckerSilent { at, .. }
+            | Happening::CheckerTried { at, .. }
+            | Happening::CheckerProven { at, .. }
             | Happening::Look { at, .. } => self.nodes[*at].frozen || self.nodes[*at].hung,
             Happening::Exit { at, .. } | Happening::LeaseEnds { at, .. } => self.nodes[*at].frozen,
             _ => false,
@@ -208,7 +256,7 @@ impl World {
     // --- between the nodes
 
     /// A stream needs both ways.
-    fn is_linked(&self, a: usize, b: usize) -> bool {
+    pub(super) fn is_linked(&self, a: usize, b: usize) -> bool {
         self.nodes[a].runs()
             && self.nodes[b].runs()
             && !self.cut.contains(&(a, b))
