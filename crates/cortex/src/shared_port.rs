@@ -3,10 +3,12 @@
 //! all of a process: an upgrade hands them to the next one, so that no connection is refused.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -29,6 +31,12 @@ pub fn allow_descriptors_up_to(most: u64) -> u64 {
         setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).ok();
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// No connection could be made for want of descriptors or memory: nothing that the other side did.
+pub fn is_short(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
 /// By the address that was asked for.

@@ -5,6 +5,10 @@
 //! A turn is worth one unit. A request costs one, and one more for every 64 KiB that it announces,
 //! so most go in plain turn, and one with a large body once its line has saved up for it. Whatever
 //! may be served is served: nobody's savings keep an endpoint idle.
+//!
+//! Who comes with nothing waiting, and has had no turn in this round, need not wait for one: it is
+//! next, as with FQ-CoDel (RFC 8290, section 4.2), once between two turns of the others. So nobody
+//! waits for more than twice a round, however many come anew.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -47,11 +51,24 @@ struct Line<T> {
     saved: u32,
 }
 
+/// Of those who came with nothing waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Newcomer {
+    /// The next one goes to the front.
+    Welcome,
+    /// At the front.
+    Waits(Name),
+    /// First somebody else has a turn.
+    Served,
+}
+
 #[derive(Debug)]
 pub struct Fair<T> {
     lines: BTreeMap<Name, Line<T>>,
-    /// Lines in which somebody waits; the first is next.
+    /// The first is next. A line that had its turn and is empty stays until the round is over, so
+    /// that whoever comes back to it is no newcomer.
     ring: VecDeque<Name>,
+    newcomer: Newcomer,
     length: usize,
     length_max: usize,
 }
@@ -69,7 +86,7 @@ pub enum Pushed<T> {
 impl<T> Fair<T> {
     pub fn new(length_max: usize) -> Fair<T> {
         let (lines, ring) = (BTreeMap::new(), VecDeque::new());
-        Fair { lines, ring, length: 0, length_max }
+        Fair { lines, ring, newcomer: Newcomer::Welcome, length: 0, length_max }
     }
 
     pub fn len(&self) -> usize {
@@ -102,7 +119,12 @@ impl<T> Fair<T> {
             instead_of = self.drop_last(longest.0);
         }
         let line = self.lines.entry(name).or_insert_with(|| {
-            self.ring.push_back(name);
+            if self.newcomer == Newcomer::Welcome && cost <= 1 {
+                self.newcomer = Newcomer::Waits(name);
+                self.ring.push_front(name);
+            } else {
+                self.ring.push_back(name);
+            }
             Line { waiting: VecDeque::new(), saved: 0 }
         });
         line.waiting.push_back(Waiting { class, cost: cost.clamp(1, COST_MAX), item });
@@ -135,12 +157,20 @@ impl<T> Fair<T> {
 
     /// Gives up those that nobody waits for any more.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
-        for line in self.lines.values_mut() {
+        self.length = 0;
+        self.lines.retain(|_, line| {
+            let had_its_turn = line.waiting.is_empty();
             line.waiting.retain(|one| keep(&one.item));
+            self.length += line.waiting.len();
+            had_its_turn || !line.waiting.is_empty()
+        });
+        if self.length == 0 {
+            self.clear();
         }
-        self.lines.retain(|_, line| !line.waiting.is_empty());
         self.ring.retain(|name| self.lines.contains_key(name));
-        self.length = self.lines.values().map(|line| line.waiting.len()).sum();
+        if matches!(self.newcomer, Newcomer::Waits(name) if !self.lines.contains_key(&name)) {
+            self.newcomer = Newcomer::Welcome;
+        }
         self.check_invariants();
     }
 
@@ -151,6 +181,10 @@ impl<T> Fair<T> {
         let (mut stay, mut saved) = (VecDeque::new(), VecDeque::new());
         for (at, name) in std::mem::take(&mut self.ring).into_iter().enumerate() {
             let Some(line) = self.lines.get_mut(&name) else { continue };
+            if line.waiting.is_empty() && (rounds > 0 || at < position) {
+                self.lines.remove(&name);
+                continue;
+            }
             let saves = line.rounds_to_save() > rounds;
             line.saved = (line.saved + rounds + u32::from(saves && at < position)).min(COST_MAX);
             if at == position || (saves && at < position) {
@@ -170,10 +204,17 @@ impl<T> Fair<T> {
         let served = line.waiting.remove(index)?;
         line.saved = (line.saved + 1).saturating_sub(served.cost);
         if line.waiting.is_empty() {
-            self.lines.remove(&name);
-            self.ring.pop_back();
+            line.saved = 0;
         }
+        self.newcomer = match self.newcomer {
+            Newcomer::Waits(first) if first == name => Newcomer::Served,
+            Newcomer::Waits(first) => Newcomer::Waits(first),
+            Newcomer::Served | Newcomer::Welcome => Newcomer::Welcome,
+        };
         self.length -= 1;
+        if self.length == 0 {
+            self.clear();
+        }
         self.check_invariants();
         Some(served.item)
     }
@@ -204,7 +245,8 @@ impl<T> Fair<T> {
 
     fn check_invariants(&self) {
         debug_assert_eq!(self.ring.len(), self.lines.len());
-        debug_assert!(self.lines.values().all(|line| !line.waiting.is_empty()));
+        debug_assert!(self.length > 0 || self.lines.is_empty());
+        debug_assert!(self.lines.range(..Name::Shared(0)).count() <= OWN_LINES_MAX);
         debug_assert!(self.length <= self.length_max);
     }
 }

@@ -23,6 +23,7 @@ use crate::driver::Clock;
 use crate::router::choice::Wants;
 use crate::router::endpoint::Permit;
 use crate::router::queue::Place;
+use crate::shared_port::is_short;
 
 /// A descriptor and some 2 KiB each, twice.
 const CONNECTIONS_MAX: usize = 20_000;
@@ -269,6 +270,7 @@ async fn choose_back_end(
                 back_end.set_nodelay(true).ok();
                 return Ok(Chosen { permit, back_end, queue });
             }
+            Ok(Err(error)) if is_short(&error) => return Err(Status::NO_BACK_END),
             Ok(Err(_)) | Err(_) => {
                 permit.endpoint.failed(thread.settings.clock.now().0);
                 if started.elapsed() >= CHOICE_TIME_MAX {

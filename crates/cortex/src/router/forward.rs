@@ -66,6 +66,8 @@ enum Failed {
     BadBody(Page),
     Instance(Progress, &'static str),
     TimedOut,
+    /// This machine can make no connection.
+    Short,
     /// The instances of that node have no room.
     Busy,
     /// The answer had begun.
@@ -186,6 +188,7 @@ impl Exchange<'_> {
                 Failed::TimedOut => {
                     return self.fail(pages::ANSWER_TIMEOUT, Some(&endpoint), counts).await;
                 }
+                Failed::Short => return self.fail(pages::SHORT, None, counts).await,
                 Failed::Truncated => {
                     thread.suspect(&endpoint, "the connection was cut during an answer");
                     self.record(Some(&endpoint), counts);

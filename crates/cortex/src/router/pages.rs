@@ -51,6 +51,12 @@ pub const UNREACHABLE: Page = Page {
     text: "The machines that run this application do not answer.",
     hint: "Its owner finds out more with `cortex store peers`.",
 };
+pub const SHORT: Page = Page {
+    status: 503,
+    reason: "router-short",
+    text: "This server has as many connections as it can have. Please try again in a moment.",
+    hint: "",
+};
 pub const TOO_MANY_CONNECTIONS: Page = Page {
     status: 429,
     reason: "too-many-connections",

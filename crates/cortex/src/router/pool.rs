@@ -29,6 +29,10 @@ const PIPES_KEPT: usize = 2;
 const BUFFERS_KEPT: usize = 256;
 /// What an instance or another node is asked for at once by one thread, with room for bursts.
 const IDLE_PER_ENDPOINT_MAX: usize = 512;
+/// To all of them together, by one thread: each is a descriptor, of which clients want some too.
+const IDLE_MAX: usize = 4_096;
+/// So many make room at once: to find the oldest costs as much for one.
+const LET_GO: usize = 64;
 /// Shorter than most servers keep them, so that few are found closed.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(15);
 /// A request that must not be sent twice takes no connection that is about to be closed.
@@ -96,6 +100,7 @@ pub struct Pool {
     pipes_used: Cell<usize>,
     write: RefCell<Vec<Vec<u8>>>,
     idle: RefCell<HashMap<u64, Vec<Idle>>>,
+    idle_count: Cell<usize>,
     /// To instances that take many requests at once on each.
     pub lines: Lines,
 }
@@ -183,9 +188,11 @@ impl Pool {
         let mut pool = self.idle.borrow_mut();
         let idle = pool.get_mut(&endpoint.pool_key())?;
         while let Some(candidate) = idle.pop() {
+            self.idle_count.set(self.idle_count.get() - 1);
             let limit = if only_fresh { candidate.fresh_max() } else { candidate.time_max() };
             if candidate.since.elapsed() > limit {
                 // Those below are older still.
+                self.idle_count.set(self.idle_count.get() - idle.len());
                 idle.clear();
                 return None;
             }
@@ -201,21 +208,45 @@ impl Pool {
         if !endpoint.keeps_connections() || matches!(stream, Wire::Stream(_)) {
             return;
         }
+        if self.idle_count.get() >= IDLE_MAX {
+            self.make_room();
+        }
         let mut pool = self.idle.borrow_mut();
         let idle = pool.entry(endpoint.pool_key()).or_default();
         if idle.len() < IDLE_PER_ENDPOINT_MAX {
             idle.push(Idle { stream, since: Instant::now(), endpoint: endpoint.clone() });
+            self.idle_count.set(self.idle_count.get() + 1);
         }
+    }
+
+    /// Closes the idle connections that were used longest ago.
+    pub fn make_room(&self) {
+        let mut times: Vec<Instant> = {
+            let pool = self.idle.borrow();
+            pool.values().flatten().map(|one| one.since).collect()
+        };
+        let newest = match times.len() {
+            0 => return,
+            count => *times.select_nth_unstable(LET_GO.min(count) - 1).1,
+        };
+        self.retain(|one| one.since > newest);
+    }
+
+    fn retain(&self, keep: impl Fn(&Idle) -> bool) {
+        let mut count = 0;
+        self.idle.borrow_mut().retain(|_, idle| {
+            idle.retain(&keep);
+            count += idle.len();
+            !idle.is_empty()
+        });
+        self.idle_count.set(count);
     }
 
     /// Lets go of connections that are old or lead to an instance that is on its way out.
     pub fn sweep(&self) {
         self.lines.sweep();
-        self.idle.borrow_mut().retain(|_, idle| {
-            idle.retain(|one| {
-                one.since.elapsed() <= one.time_max() && one.endpoint.keeps_connections()
-            });
-            !idle.is_empty()
+        self.retain(|one| {
+            one.since.elapsed() <= one.time_max() && one.endpoint.keeps_connections()
         });
     }
 }
@@ -247,6 +278,9 @@ impl Drop for LentPipe<'_> {
 
 #[cfg(test)]
 mod tests {
+    use model::{InstanceId, ProcessType};
+    use tokio::net::TcpStream;
+
     use super::*;
 
     #[test]
@@ -258,5 +292,30 @@ mod tests {
         taken.into_iter().for_each(|buffer| pool.give_back(buffer));
         assert_eq!((pool.large_used.get(), pool.large.borrow().len()), (0, LARGE_KEPT));
         assert_eq!(pool.read.borrow().len(), 3);
+    }
+
+    #[tokio::test]
+    async fn those_that_were_used_longest_ago_make_room() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let endpoint = |serial| {
+            let (application, process) = ("shop".parse().unwrap(), ProcessType::web());
+            let instance = InstanceId { application, process, slot: 1 };
+            Arc::new(Endpoint::at(serial, instance, address, None))
+        };
+        let (pool, first, second) = (Pool::default(), endpoint(1), endpoint(2));
+        let (count, mut others) = (LET_GO + 3, Vec::new());
+        for number in 0..count {
+            let stream = TcpStream::connect(address).await.unwrap();
+            others.push(listener.accept().await.unwrap());
+            pool.keep(if number < LET_GO { &first } else { &second }, stream.into());
+        }
+        assert_eq!(pool.idle_count.get(), count);
+        pool.make_room();
+        assert_eq!(pool.idle_count.get(), count - LET_GO);
+        assert!(pool.take(&first, false).is_none() && pool.take(&second, false).is_some());
+        pool.make_room();
+        pool.make_room();
+        assert_eq!(pool.idle_count.get(), 0);
     }
 }

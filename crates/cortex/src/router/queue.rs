@@ -159,7 +159,7 @@ impl Queue {
             drop(line);
             // Whoever has left already need not hear it.
             turned_away.map(|last| last.sender.send(Err(NoPermit::Full)).ok());
-            Waiting { queue: self, receiver }
+            Waiting { queue: self, receiver, stands: true }
         };
         let deadline = tokio::time::Instant::now() + limit;
         loop {
@@ -168,7 +168,10 @@ impl Queue {
             let recheck = RECHECK * (1 + length / LOOKS_PER_RECHECK);
             let slice = deadline.min(tokio::time::Instant::now() + recheck);
             match tokio::time::timeout_at(slice, &mut waiting.receiver).await {
-                Ok(Ok(outcome)) => return outcome,
+                Ok(Ok(outcome)) => {
+                    waiting.stands = false;
+                    return outcome;
+                }
                 // The application is gone, and with it the line.
                 Ok(Err(_)) => return Err(NoPermit::TimedOut),
                 Err(_) if tokio::time::Instant::now() >= deadline => {
@@ -283,10 +286,15 @@ impl Queue {
 struct Waiting<'a> {
     queue: &'a Arc<Queue>,
     receiver: oneshot::Receiver<Result<Permit, NoPermit>>,
+    /// Nobody has taken it out of the line.
+    stands: bool,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
+        if !self.stands {
+            return;
+        }
         self.receiver.close();
         // A permit that arrived meanwhile goes back once the lock is free.
         let unused = self.receiver.try_recv().ok();

@@ -425,6 +425,7 @@ async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
             }
             Err(error) => {
                 tracing::warn!(%error, "router.accept_failed");
+                thread.pool.make_room();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

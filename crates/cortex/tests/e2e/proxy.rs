@@ -5,6 +5,7 @@ mod apart;
 mod changes;
 mod datagrams;
 mod input;
+mod scarce;
 mod streams;
 mod transparent;
 mod world;

@@ -98,6 +98,25 @@ fn those_who_left_are_forgotten() {
     assert!(fair.is_empty());
 }
 
+#[test]
+fn a_newcomer_is_next_once_in_a_round() {
+    let mut fair = filled(100, &[(1, 9), (2, 5)]);
+    assert_eq!(fair.take(|_| true), Some((1, 0)));
+    assert_eq!(fair.take(|_| true), Some((2, 0)));
+    fair.push(3, 1, (3, 0));
+    fair.push(4, 1, (4, 0));
+    assert_eq!(fair.take(|_| true), Some((3, 0)));
+    // It comes back before the others had their turn, and waits for it.
+    fair.push(3, 1, (3, 1));
+    let rest: Vec<Item> = (0..5).map_while(|_| fair.take(|_| true)).collect();
+    assert_eq!(rest, [(1, 1), (2, 1), (4, 0), (3, 1), (1, 2)]);
+    // Whoever leaves unserved leaves the place at the front to another.
+    fair.push(5, 1, (5, 0));
+    fair.retain(|(class, _)| *class != 5);
+    fair.push(6, 1, (6, 0));
+    assert_eq!(fair.take(|_| true), Some((6, 0)));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Push {

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use anyhow::Context;
 use serde::Serialize;
 
 use super::FairnessArgs;
@@ -24,8 +23,8 @@ struct Row {
     version: String,
     alone: Seen,
     flooded: Seen,
-    /// The 99th percentile under the flood over that without.
-    p99_ratio: f64,
+    /// The 99th percentile under the flood over that without; none without answers.
+    p99_ratio: Option<f64>,
     flood_answered: usize,
     flood_turned_away: usize,
 }
@@ -34,16 +33,16 @@ struct Row {
 struct Seen {
     answered: usize,
     failed: usize,
-    p50_ms: f64,
-    p99_ms: f64,
+    p50_ms: Option<f64>,
+    p99_ms: Option<f64>,
 }
 
 impl Seen {
-    fn new(quiet: Quiet) -> anyhow::Result<Seen> {
+    fn new(quiet: Quiet) -> Seen {
         let answered = quiet.latencies.len();
         let found = quiet.latencies.percentiles_ms([0.5, 0.99]);
-        let [p50_ms, p99_ms] = found.context("the quiet client had no answer at all")?;
-        Ok(Seen { answered, failed: quiet.failed, p50_ms, p99_ms })
+        let [p50_ms, p99_ms] = found.map_or([None; 2], |found| found.map(Some));
+        Seen { answered, failed: quiet.failed, p50_ms, p99_ms }
     }
 }
 
@@ -58,25 +57,17 @@ impl Report {
         }
     }
 
-    pub fn add(
-        &mut self,
-        front: &Front,
-        alone: Quiet,
-        flooded: Quiet,
-        flood: Flooded,
-    ) -> anyhow::Result<()> {
-        let of = |quiet| Seen::new(quiet).with_context(|| format!("through {}", front.name));
-        let (alone, flooded) = (of(alone)?, of(flooded)?);
+    pub fn add(&mut self, front: &Front, alone: Quiet, flooded: Quiet, flood: Flooded) {
+        let (alone, flooded) = (Seen::new(alone), Seen::new(flooded));
         self.rows.push(Row {
             contender: front.name,
             version: front.version.clone(),
-            p99_ratio: flooded.p99_ms / alone.p99_ms,
+            p99_ratio: flooded.p99_ms.zip(alone.p99_ms).map(|(under, alone)| under / alone),
             alone,
             flooded,
             flood_answered: flood.answered,
             flood_turned_away: flood.turned_away,
         });
-        Ok(())
     }
 
     pub fn table(&self) -> String {
@@ -100,13 +91,14 @@ impl Report {
         )?;
         for row in &self.rows {
             let name = format!("  {} {}", row.contender, row.version);
-            let pair = |seen: &Seen| format!("{:.1} / {:.1}", seen.p50_ms, seen.p99_ms);
+            let text = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.1}"));
+            let pair = |seen: &Seen| format!("{} / {}", text(seen.p50_ms), text(seen.p99_ms));
             writeln!(
                 out,
-                "{name:<22} {:>16} {:>16} {:>6.1} {:>9} {:>7} {:>19}",
+                "{name:<22} {:>16} {:>16} {:>6} {:>9} {:>7} {:>19}",
                 pair(&row.alone),
                 pair(&row.flooded),
-                row.p99_ratio,
+                text(row.p99_ratio),
                 row.flooded.answered,
                 row.flooded.failed,
                 format!("{} / {}", row.flood_answered, row.flood_turned_away)

@@ -18,6 +18,7 @@ use crate::router::far::{ask, dial};
 use crate::router::serve::Thread;
 use crate::router::stream::{self, write_all};
 use crate::router::wire::Wire;
+use crate::shared_port::is_short;
 
 /// Loopback connects at once, or its backlog is full.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
@@ -40,9 +41,10 @@ impl Exchange<'_> {
         };
         let mut upstream = match pooled {
             Some(upstream) => upstream,
-            None => connect(&thread, endpoint)
-                .await
-                .map_err(|_| Failed::Instance(Progress::NotConnected, "connection refused"))?,
+            None => connect(&thread, endpoint).await.map_err(|error| match is_short(&error) {
+                true => Failed::Short,
+                false => Failed::Instance(Progress::NotConnected, "connection refused"),
+            })?,
         };
         if endpoint.site().is_some() {
             ask::write(&self.application, &upstream, out)
@@ -163,6 +165,16 @@ impl Exchange<'_> {
 }
 
 pub(super) async fn connect(thread: &Thread, endpoint: &Arc<Endpoint>) -> io::Result<Wire> {
+    match dial(thread, endpoint).await {
+        Err(error) if is_short(&error) => {
+            thread.pool.make_room();
+            dial(thread, endpoint).await
+        }
+        result => result,
+    }
+}
+
+async fn dial(thread: &Thread, endpoint: &Arc<Endpoint>) -> io::Result<Wire> {
     let address = match (&endpoint.reach, endpoint.protocol) {
         (Reach::Near(address), InstanceProtocol::Http1) => *address,
         (Reach::Near(address), InstanceProtocol::H2c) => {

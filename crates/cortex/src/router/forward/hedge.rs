@@ -13,6 +13,7 @@ use crate::router::connection::WRITE_TIME_MAX;
 use crate::router::endpoint::{Endpoint, Permit};
 use crate::router::stream::write_all;
 use crate::router::wire::Wire;
+use crate::shared_port::is_short;
 use router::http::body::Body;
 
 /// The second attempt, where that is the one to go on with.
@@ -78,10 +79,14 @@ impl Exchange<'_> {
             return None;
         }
         let asked = Instant::now();
-        let Ok(upstream) = connect(thread, &permit.endpoint).await else {
-            let why = "connection refused";
-            thread.failed(&self.application, &permit.endpoint, Failure::Refused, why);
-            return None;
+        let upstream = match connect(thread, &permit.endpoint).await {
+            Ok(upstream) => upstream,
+            Err(error) if is_short(&error) => return None,
+            Err(_) => {
+                let why = "connection refused";
+                thread.failed(&self.application, &permit.endpoint, Failure::Refused, why);
+                return None;
+            }
         };
         let sent = write_all(&upstream, self.out, WRITE_TIME_MAX).await;
         sent.ok().map(|()| Second { permit, upstream, asked })

@@ -78,8 +78,12 @@ impl Proxy {
         Site { host: "shop.example".into(), port: self.port }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").0.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
-        kill(self.child.as_ref().expect("it runs").0.id(), signal);
+        kill(self.pid(), signal);
     }
 
     /// Waits for its end.

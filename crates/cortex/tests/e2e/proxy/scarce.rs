@@ -1,0 +1,55 @@
+//! Descriptors that run out: the proxy says so, and blames no back end.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+use super::world::{LIMIT, Named, Proxy, read_to_end};
+
+/// So many more files it may have open from now on.
+fn allow_more(proxy: &Proxy, more: usize) {
+    let entries = fs::read_dir(format!("/proc/{}/fd", proxy.pid())).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name());
+    let open: BTreeSet<u64> = names.map(|name| name.to_str().unwrap().parse().unwrap()).collect();
+    // The limit is on numbers, and those between are free.
+    let last = (0..).filter(|number| !open.contains(number)).nth(more).unwrap();
+    let pid = Pid::from_raw(i32::try_from(proxy.pid()).unwrap());
+    let limit = Rlimit { current: Some(last), maximum: Some(4096) };
+    prlimit(pid, Resource::Nofile, limit).unwrap();
+}
+
+fn ask(proxy: &Proxy) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(proxy.address())?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    stream.shutdown(Shutdown::Write)?;
+    let answer = read_to_end(&stream)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[test]
+fn out_of_descriptors_clients_are_told_and_back_ends_are_not_left_alone() {
+    let server = Named::start("alpha");
+    for mode in ["http", "tcp"] {
+        let proxy = Proxy::start(&["--mode", mode, "--threads", "1", "--to", &server.to()]);
+        // For the client, and not for its back end.
+        allow_more(&proxy, 1);
+        for _ in 0..3 {
+            match ask(&proxy) {
+                Ok(answer) if mode == "http" => {
+                    assert!(answer.contains("X-Cortex-Error: router-short"), "{answer}");
+                    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+                }
+                answer => assert!(mode == "tcp" && answer.is_err(), "{mode}: {answer:?}"),
+            }
+        }
+        let left_alone = proxy.change(&[]);
+        assert_eq!(left_alone[0]["ejected"], false, "{left_alone:?}");
+        allow_more(&proxy, 100);
+        assert!(ask(&proxy).unwrap().ends_with("alpha"));
+    }
+    assert_eq!(server.count(), 2);
+}
