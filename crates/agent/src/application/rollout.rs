@@ -12,6 +12,7 @@ use super::building::{Choice, NOWHERE};
 use super::plan::{DRAIN_MAX, LAUNCH_MAX, STOP_REPEAT, all_places, mode, stop_grace};
 use super::slot::{Place, Process};
 use super::{Application, Build, Effect, Failure};
+use crate::lease::{LEASE, LEASE_GRACE};
 use crate::mutants;
 
 /// A release whose processes end at once fails within a second or two, not at the time limit; one
@@ -192,9 +193,16 @@ impl Application {
             self.orphaned = None;
             return false;
         }
+        let steps_ran = orphan.is_some_and(|rollout| rollout.phase == RolloutPhase::Starting);
+        let release = target.and_then(|id| self.releases.get(id));
+        let migrates = release.is_some_and(|release| !release.recipe.release.is_empty());
+        // Its machine may live, and a step that it began, perhaps unheard, with it: two of them at
+        // once could spoil data.
+        let waits = migrates && !steps_ran;
+        let patience = if waits { LEASE + LEASE_GRACE } else { TAKE_OVER_AFTER };
         let since = *self.orphaned.get_or_insert(now);
-        if since.after(TAKE_OVER_AFTER) > now {
-            self.wake_at(since.after(TAKE_OVER_AFTER));
+        if since.after(patience) > now {
+            self.wake_at(since.after(patience));
             return false;
         }
         self.orphaned = None;

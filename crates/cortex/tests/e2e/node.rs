@@ -146,6 +146,12 @@ impl Node {
         Node::start_where(directory, host.enter(), (&host.address, 8080), &options)
     }
 
+    /// On this machine, by a command line that begins with these words.
+    pub fn start_within(enter: Vec<String>, options: &[&str]) -> Node {
+        let directory = TempDir::with_prefix("cortex-e2e-").expect("a temporary directory");
+        Node::start_where(directory, enter, ("127.0.0.1", free_port()), options)
+    }
+
     /// `directory/data` may exist already.
     pub fn start_in(directory: TempDir, options: &[&str]) -> Node {
         Node::start_where(directory, Vec::new(), ("127.0.0.1", free_port()), options)

@@ -8,6 +8,7 @@ use model::{Machine, ProcessType, Rollout};
 use super::*;
 use crate::application::Event;
 use crate::application::rollout::TAKE_OVER_AFTER;
+use crate::lease::{LEASE, LEASE_GRACE};
 use crate::placement::Hold;
 
 const START: Timestamp = Timestamp(1_000_000);
@@ -239,6 +240,32 @@ fn a_builder_that_dies_is_replaced() {
     // The one that died may come back.
     one.hears(Event::Built { release: release.id.clone(), result: Ok(()) });
     assert_eq!(one.does(), ["share"]);
+}
+
+/// Shims of a node process that is gone may still run its release step, until their lease ends.
+#[test]
+fn release_steps_of_a_dead_coordinator_are_waited_for() {
+    let mut release = release("n1");
+    release.recipe.release.push(Step { name: "Migrating".into(), command: "migrate".into() });
+    let dies = |phase: RolloutPhase| {
+        let mut one = Node::of(&["n1", "n2"], &release);
+        one.record(Rollout { phase, ..one.rollout_by("n2", &release) });
+        one.hears(Event::Live([node("n1")].into()));
+        one.does();
+        one
+    };
+    // That it has begun them may have been heard or not.
+    for phase in [RolloutPhase::Releasing, RolloutPhase::Building] {
+        let mut one = dies(phase);
+        one.passes(LEASE);
+        assert!(one.does().is_empty(), "its step may still run");
+        one.passes(LEASE_GRACE);
+        assert_eq!(one.does(), ["Building by n1", "build"]);
+    }
+    // They ran.
+    let mut one = dies(RolloutPhase::Starting);
+    one.passes(TAKE_OVER_AFTER);
+    assert_eq!(one.does().first().map(String::as_str), Some("Starting by n1"));
 }
 
 #[test]
