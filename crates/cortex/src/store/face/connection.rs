@@ -57,9 +57,9 @@ const FREE_COMMAND_BYTES: usize = 64 << 10;
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// After a refused MULTI, commands that come so soon were meant to be part of it.
 const TOGETHER_MAX: Duration = Duration::from_secs(1);
-/// Turns of ordinary commands after which a connection goes to its thread's lane; so many more
-/// each time that it has come back.
-const ORDINARY_MIN: u32 = 4;
+/// Turns of ordinary commands after which a connection goes to its thread's lane, which one
+/// that asks a single thing never does; so many more each time that it has come back.
+const ORDINARY_MIN: u32 = 2;
 const ORDINARY_MAX: u32 = 4096;
 /// Messages passed on before the connection is asked for commands again.
 const DELIVERIES_AT_ONCE: usize = 64;
