@@ -13,6 +13,7 @@ mod files;
 mod forward;
 mod h2;
 pub mod limits;
+mod pace;
 mod pages;
 mod pool;
 pub mod queue;

@@ -20,6 +20,7 @@ use router::retry::{Progress, may_retry};
 use super::connection::{After, Connection, micros};
 use super::endpoint::{Endpoint, Reach};
 use super::far::host;
+use super::pace::Pace;
 use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::table::Application;
@@ -82,6 +83,8 @@ struct Counts {
     bytes_in: u64,
     bytes_out: u64,
     status: u16,
+    /// How the client takes its answer.
+    pace: Pace,
 }
 
 pub async fn forward(mut exchange: Exchange<'_>) -> Option<After> {

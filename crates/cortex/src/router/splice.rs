@@ -4,13 +4,13 @@
 use std::cell::Cell;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use super::stream::within;
+use super::connection::WRITE_TIME_MAX;
+use super::pace::Pace;
 
 /// What a socket holds at most when its peer is quick. An ordinary user's pipes may be smaller.
 const PIPE_BYTES: usize = 512 * 1024;
@@ -44,16 +44,19 @@ impl Pipe {
     }
 
     /// All that was taken.
-    pub async fn give(&self, to: &TcpStream, limit: Duration) -> Result<()> {
+    pub async fn give(&self, to: &TcpStream, pace: &Pace) -> Result<()> {
         while !self.is_empty() {
             let given = to.try_io(Interest::WRITABLE, || {
                 pass(self.reader.as_fd(), to.as_fd(), self.filled.get())
             });
             match given {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => self.filled.set(self.filled.get() - count),
+                Ok(count) => {
+                    self.filled.set(self.filled.get() - count);
+                    pace.took(count);
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    within(limit, to.writable()).await?;
+                    pace.wait(WRITE_TIME_MAX, to.writable()).await?;
                 }
                 Err(error) => return Err(error),
             }

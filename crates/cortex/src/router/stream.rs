@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::pace::{Pace, Patience};
 use super::pool::Buffer;
 use super::serve::Thread;
 use super::wire::Wire;
@@ -43,7 +44,12 @@ pub async fn fill_late(
 }
 
 pub async fn write_all(stream: &Wire, bytes: &[u8], limit: Duration) -> Result<()> {
-    stream.write_all(bytes, limit).await
+    stream.write_all(bytes, Patience::Each(limit)).await
+}
+
+/// To a client, a part of its answer.
+pub async fn write_paced(stream: &Wire, bytes: &[u8], pace: &Pace) -> Result<()> {
+    stream.write_all(bytes, Patience::Paced(pace)).await
 }
 
 pub async fn within<T>(limit: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {

@@ -17,8 +17,8 @@ use tokio::net::TcpStream;
 use super::far::peer::FarPeer;
 use super::far::sealed::Sealed;
 use super::h2::stream::Stream;
+use super::pace::Patience;
 use super::pool::Buffer;
-use super::stream::within;
 
 pub enum Wire {
     Plain(TcpStream),
@@ -65,11 +65,12 @@ impl Wire {
         }
     }
 
-    pub async fn write_all(&self, bytes: &[u8], limit: Duration) -> Result<()> {
+    pub async fn write_all(&self, bytes: &[u8], patience: Patience<'_>) -> Result<()> {
         match self {
-            Wire::Plain(stream) => write_plain(stream, bytes, limit).await,
-            Wire::Sealed(sealed) => Box::pin(sealed.write_all(bytes, limit)).await,
-            Wire::Stream(stream) => Box::pin(stream.write_all(bytes, limit)).await,
+            Wire::Plain(stream) => write_plain(stream, bytes, patience).await,
+            Wire::Sealed(sealed) => Box::pin(sealed.write_all(bytes, patience)).await,
+            // It has a pace of its own.
+            Wire::Stream(stream) => Box::pin(stream.write_all(bytes, patience.piece())).await,
         }
     }
 
@@ -194,13 +195,16 @@ fn read_socket(stream: &TcpStream, room: &mut [u8]) -> Result<usize> {
     partial.map_or(result, Ok)
 }
 
-async fn write_plain(stream: &TcpStream, mut bytes: &[u8], limit: Duration) -> Result<()> {
+async fn write_plain(stream: &TcpStream, mut bytes: &[u8], patience: Patience<'_>) -> Result<()> {
     while !bytes.is_empty() {
         match stream.try_write(bytes) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(count) => bytes = &bytes[count..],
+            Ok(count) => {
+                bytes = &bytes[count..];
+                patience.took(count);
+            }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                within(limit, stream.writable()).await?;
+                patience.wait(stream.writable()).await?;
             }
             Err(error) => return Err(error),
         }

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::rustls::Connection;
 
 use super::peer::FarPeer;
-use crate::router::stream::within;
+use crate::router::pace::Patience;
 use crate::router::wire::Now;
 
 /// A node that vanished without a word is noticed on a quiet connection too.
@@ -125,11 +125,15 @@ impl Sealed {
 
     /// What the kernel takes now; true when that was all.
     fn flush_now(&self) -> Result<bool> {
+        self.flush(|_| ())
+    }
+
+    fn flush(&self, took: impl Fn(usize)) -> Result<bool> {
         let mut tls = self.tls.borrow_mut();
         while tls.wants_write() {
             match tls.write_tls(&mut Now(&self.tcp)) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(_) => {}
+                Ok(count) => took(count),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
@@ -137,14 +141,14 @@ impl Sealed {
         Ok(true)
     }
 
-    pub async fn write_all(&self, mut bytes: &[u8], limit: Duration) -> Result<()> {
+    pub async fn write_all(&self, mut bytes: &[u8], patience: Patience<'_>) -> Result<()> {
         loop {
             if !bytes.is_empty() {
                 let taken = self.tls.borrow_mut().writer().write(bytes)?;
                 bytes = &bytes[taken..];
             }
-            if !self.flush_now()? {
-                within(limit, self.unless_given_up(self.tcp.writable())).await?;
+            if !self.flush(|count| patience.took(count))? {
+                patience.wait(self.unless_given_up(self.tcp.writable())).await?;
             } else if bytes.is_empty() {
                 return Ok(());
             }

@@ -10,9 +10,9 @@ use router::files::{Range, range};
 use super::conditions::{Conditions, Wanted};
 use super::large::Part;
 use super::{Content, Files, Found};
-use crate::router::connection::WRITE_TIME_MAX;
+use crate::router::pace::Pace;
 use crate::router::pages::phrase;
-use crate::router::stream::write_all;
+use crate::router::stream::write_paced;
 use crate::router::wire::Wire;
 
 /// A year, after which RFC 9111 has nothing more to say.
@@ -69,9 +69,9 @@ impl Answer {
         keep_alive: bool,
         out: &mut Vec<u8>,
     ) -> (u16, Option<u64>) {
-        let head = self.head();
+        let (head, pace) = (self.head(), Pace::default());
         if keep_alive && !head_only && self.is_prepared(&head) {
-            let sent = write_all(client, &self.found.answer, WRITE_TIME_MAX).await;
+            let sent = write_paced(client, &self.found.answer, &pace).await;
             return (head.status, sent.is_ok().then_some(head.length));
         }
         let target = self.redirect.then(|| request_path(out));
@@ -81,17 +81,17 @@ impl Answer {
         let Head { status, start, length } = head;
         let body = if head_only { 0 } else { length };
         let sent = match &self.found.content {
-            _ if body == 0 => write_all(client, out, WRITE_TIME_MAX).await.is_ok(),
+            _ if body == 0 => write_paced(client, out, &pace).await.is_ok(),
             Content::Small(bytes) => {
                 let start = usize::try_from(start).unwrap_or(usize::MAX).min(bytes.len());
                 let end = start.saturating_add(usize::try_from(body).unwrap_or(usize::MAX));
                 out.extend_from_slice(&bytes[start..end.min(bytes.len())]);
-                write_all(client, out, WRITE_TIME_MAX).await.is_ok()
+                write_paced(client, out, &pace).await.is_ok()
             }
             Content::Large(file) => {
                 let part = Part { file: file.clone(), start, length: body };
-                write_all(client, out, WRITE_TIME_MAX).await.is_ok()
-                    && Box::pin(part.send(files, client)).await.is_ok()
+                write_paced(client, out, &pace).await.is_ok()
+                    && Box::pin(part.send(files, client, &pace)).await.is_ok()
             }
             Content::Missing | Content::Directory => false,
         };

@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 
 use super::Files;
 use crate::router::connection::WRITE_TIME_MAX;
-use crate::router::stream::{within, write_all};
+use crate::router::pace::Pace;
+use crate::router::stream::write_paced;
 use crate::router::wire::Wire;
 
 /// Others have their turn after each.
@@ -27,11 +28,11 @@ pub struct Part {
 
 impl Part {
     /// An error where not all was sent.
-    pub async fn send(mut self, files: &Files, client: &Wire) -> Result<()> {
+    pub async fn send(mut self, files: &Files, client: &Wire, pace: &Pace) -> Result<()> {
         while self.length > 0 {
             let count = match client {
-                Wire::Plain(stream) => self.send_plain(files, stream).await?,
-                _ => self.send_copy(files, client).await?,
+                Wire::Plain(stream) => self.send_plain(files, stream, pace).await?,
+                _ => self.send_copy(files, client, pace).await?,
             };
             if count == 0 {
                 // It became shorter than it was said to be.
@@ -47,7 +48,7 @@ impl Part {
         usize::try_from(self.length).unwrap_or(PIECE_BYTES).min(PIECE_BYTES)
     }
 
-    async fn send_plain(&self, files: &Files, stream: &TcpStream) -> Result<usize> {
+    async fn send_plain(&self, files: &Files, stream: &TcpStream, pace: &Pace) -> Result<usize> {
         let piece = self.piece();
         if !self.is_in_memory(piece) {
             self.read(files).await?;
@@ -60,13 +61,16 @@ impl Part {
             });
             match sent {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    within(WRITE_TIME_MAX, stream.writable()).await?;
+                    pace.wait(WRITE_TIME_MAX, stream.writable()).await?;
                 }
-                Ok(count) if count == piece => {
-                    tokio::task::yield_now().await;
+                Ok(count) => {
+                    pace.took(count);
+                    if count == piece {
+                        tokio::task::yield_now().await;
+                    }
                     return Ok(count);
                 }
-                result => return result,
+                Err(error) => return Err(error),
             }
         }
     }
@@ -80,9 +84,9 @@ impl Part {
         })
     }
 
-    async fn send_copy(&self, files: &Files, client: &Wire) -> Result<usize> {
+    async fn send_copy(&self, files: &Files, client: &Wire, pace: &Pace) -> Result<usize> {
         let piece = self.read(files).await?;
-        write_all(client, &piece, WRITE_TIME_MAX).await?;
+        write_paced(client, &piece, pace).await?;
         Ok(piece.len())
     }
 
@@ -95,5 +99,29 @@ impl Part {
             Ok(piece)
         });
         read.await.map_err(Error::other)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Less than what one may wait for a piece.
+    const DEADLINE: Duration = Duration::from_secs(50);
+
+    #[tokio::test]
+    async fn one_without_patience_is_not_waited_for() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let _far = listener.accept().await.unwrap();
+        let (file, length) = (tempfile::tempfile().unwrap(), 64 << 20);
+        file.set_len(length).unwrap();
+        let part = Part { file: Arc::new(file), start: 0, length };
+        let files = Files::new(tokio::runtime::Handle::current());
+        let (client, pace) = (near.into(), Pace::spent());
+        let sent = tokio::time::timeout(DEADLINE, part.send(&files, &client, &pace));
+        assert_eq!(sent.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
     }
 }

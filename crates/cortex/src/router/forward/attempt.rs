@@ -98,7 +98,9 @@ impl Exchange<'_> {
             asked = asked.map(|_| second.asked);
         }
         let mut answer = answer.unwrap_or_default();
-        self.hold_little(body);
+        if body.is_done() {
+            self.hold_little();
+        }
         let mut interims = 0;
         let head = loop {
             if !body.is_done() && !write_failed && answer.filled().is_empty() {
@@ -152,11 +154,11 @@ impl Exchange<'_> {
         Ok(if keeps { After::KeepAlive } else { After::close(&self.head, self.buffer) })
     }
 
-    /// While the instance works: no buffer, and no more than the head that another one may be asked
-    /// with.
-    fn hold_little(&mut self, body: &Body) {
+    /// While the instance works, or all are busy: no buffer, and no more than the head that one may be
+    /// asked with.
+    pub(super) fn hold_little(&mut self) {
         let thread = &self.connection.thread;
-        if thread.is_crowded() && body.is_done() {
+        if thread.is_crowded() {
             thread.hollow(self.buffer);
             let head = self.out.as_slice().to_vec();
             thread.pool.give_back_scratch(std::mem::replace(self.out, head));

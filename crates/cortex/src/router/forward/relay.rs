@@ -9,7 +9,7 @@ use crate::router::connection::{After, WRITE_TIME_MAX};
 use crate::router::endpoint::Permit;
 use crate::router::limits::Limits;
 use crate::router::pool::{BUFFER_BYTES, Buffer};
-use crate::router::stream::{self, fill, write_all};
+use crate::router::stream::{self, fill, write_all, write_paced};
 use crate::router::tunnel;
 use crate::router::wire::Wire;
 use router::http::body::Body;
@@ -94,14 +94,14 @@ impl Exchange<'_> {
                 } else {
                     counts.bytes_out += taken as u64;
                     let bytes = &answer.filled()[..taken];
-                    let written = write_all(client, bytes, WRITE_TIME_MAX).await;
+                    let written = write_paced(client, bytes, &counts.pace).await;
                     written.map_err(|_| Failed::ClientGone)?;
                 }
                 answer.consume(taken);
             }
             if !out.is_empty() {
                 counts.bytes_out += out.len() as u64;
-                let written = write_all(client, out, WRITE_TIME_MAX).await;
+                let written = write_paced(client, out, &counts.pace).await;
                 written.map_err(|_| Failed::ClientGone)?;
                 out.clear();
             }
@@ -185,7 +185,7 @@ impl Exchange<'_> {
             match pipe.take(from, usize::try_from(left).unwrap_or(usize::MAX)) {
                 Ok(0) => return Err(Failed::Truncated),
                 Ok(count) => {
-                    let given = pipe.give(to, WRITE_TIME_MAX).await;
+                    let given = pipe.give(to, &counts.pace).await;
                     given.map_err(|_| Failed::ClientGone)?;
                     left -= count as u64;
                     counts.bytes_out += count as u64;
@@ -245,7 +245,7 @@ impl Exchange<'_> {
         counts: &mut Counts,
     ) -> Result<bool, Failed> {
         let taken = body.accept(piece).map_err(|_| Failed::Truncated)?;
-        let written = write_all(&self.connection.stream, &piece[..taken], WRITE_TIME_MAX).await;
+        let written = write_paced(&self.connection.stream, &piece[..taken], &counts.pace).await;
         written.map_err(|_| Failed::ClientGone)?;
         counts.bytes_out += taken as u64;
         Ok(taken == piece.len())

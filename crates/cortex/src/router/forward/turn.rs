@@ -39,6 +39,7 @@ impl Exchange<'_> {
             let vain = is_vain(&queue);
             return Some(Err(if vain { pages::UNREACHABLE } else { pages::QUEUE_TIMEOUT }));
         }
+        self.hold_little();
         let waiting = queue.enter(wants, self.place(), limit);
         tokio::pin!(waiting);
         let result = loop {

@@ -10,7 +10,7 @@ use std::future::poll_fn;
 use std::io::{Error, ErrorKind, Result};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -20,7 +20,7 @@ use h2::{Reason, RecvStream};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use super::head::Asked;
-use crate::router::limits::patience;
+use crate::router::pace::Pace;
 use crate::router::stream::within;
 
 pub struct Stream {
@@ -33,18 +33,9 @@ pub struct Stream {
     ends: Ends,
     /// Of a client's connection: how long it may be idle.
     idle_max: Option<Rc<Cell<Duration>>>,
-    /// Of a client.
+    /// Of a client, whose windows may be as small as it likes.
     pace: Option<Pace>,
     _counted: Counted,
-}
-
-/// How a client takes what it is sent. Its windows may be as small as it likes: by a byte at a time
-/// it would take its answer for ever.
-#[derive(Debug, Default)]
-struct Pace {
-    taken: Cell<u64>,
-    /// For its windows, while there was something to send.
-    waited: Cell<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +164,7 @@ impl Stream {
                 Poll::Pending => self.write_later(bytes, limit).await?,
             };
             if let Some(pace) = &self.pace {
-                pace.taken.set(pace.taken.get() + taken as u64);
+                pace.took(taken);
             }
             bytes = &bytes[taken..];
         }
@@ -182,12 +173,10 @@ impl Stream {
 
     async fn write_later(&self, bytes: &[u8], limit: Duration) -> Result<usize> {
         let work = poll_fn(|cx| self.poll_write(cx, bytes));
-        let Some(pace) = &self.pace else { return within(limit, work).await };
-        let left = patience(limit, pace.taken.get()).saturating_sub(pace.waited.get());
-        let asked = Instant::now();
-        let taken = within(limit.min(left), work).await;
-        pace.waited.set(pace.waited.get() + asked.elapsed());
-        taken
+        match &self.pace {
+            Some(pace) => pace.wait(limit, work).await,
+            None => within(limit, work).await,
+        }
     }
 
     fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
