@@ -56,7 +56,7 @@ impl Pipe {
                     pace.took(count);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    pace.wait(WRITE_TIME_MAX, to.writable()).await?;
+                    Box::pin(pace.wait(WRITE_TIME_MAX, to.writable())).await?;
                 }
                 Err(error) => return Err(error),
             }

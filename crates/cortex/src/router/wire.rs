@@ -204,7 +204,8 @@ async fn write_plain(stream: &TcpStream, mut bytes: &[u8], patience: Patience<'_
                 patience.took(count);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                patience.wait(stream.writable()).await?;
+                // Apart, so that what need not wait is small.
+                Box::pin(patience.wait(stream.writable())).await?;
             }
             Err(error) => return Err(error),
         }
