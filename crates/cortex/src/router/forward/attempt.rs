@@ -154,8 +154,8 @@ impl Exchange<'_> {
         Ok(if keeps { After::KeepAlive } else { After::close(&self.head, self.buffer) })
     }
 
-    /// While the instance works, or all are busy: no buffer, and no more than the head that one may be
-    /// asked with.
+    /// While the instance works, or all are busy: no buffer, and no more than the head that one
+    /// may be asked with.
     pub(super) fn hold_little(&mut self) {
         let thread = &self.connection.thread;
         if thread.is_crowded() {
