@@ -232,6 +232,11 @@ impl Serve {
                 sorts.push(sort);
             }
             for one in addresses.split(',') {
+                anyhow::ensure!(
+                    !one.contains('='),
+                    "--to {text}: each sort has an option of its own, for example \
+                     --to tls=3001 --to http=3002,3003"
+                );
                 let address = to_address(one, "--to", false)?;
                 let sort = name.map(str::to_owned);
                 let wanted = Wanted { address, sort, weight: 1, draining: false };

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use router::flows::Flows;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, LocalSet};
@@ -266,7 +266,8 @@ impl Thread {
 impl Flow {
     /// An error means that an earlier datagram was refused.
     fn send(&self, datagram: &[u8]) -> std::io::Result<()> {
-        match self.back_end.try_send(datagram) {
+        // Not by way of the runtime, which has not heard yet that a new socket can be written to.
+        match SockRef::from(&*self.back_end).send(datagram) {
             Ok(_) => {
                 self.bytes_in.set(self.bytes_in.get() + datagram.len() as u64);
                 Ok(())

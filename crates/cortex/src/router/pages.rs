@@ -51,6 +51,12 @@ pub const UNREACHABLE: Page = Page {
     text: "The machines that run this application do not answer.",
     hint: "Its owner finds out more with `cortex store peers`.",
 };
+pub const NO_BACK_END: Page = Page {
+    status: 503,
+    reason: "no-back-end",
+    text: "No server behind this proxy accepts connections. Please try again in a moment.",
+    hint: "",
+};
 pub const SHORT: Page = Page {
     status: 503,
     reason: "router-short",

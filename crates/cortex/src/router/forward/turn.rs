@@ -12,6 +12,9 @@ use crate::router::queue::{NoPermit, Queue};
 const UNREACHABLE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How soon somebody who waits hears that it is in vain.
 const VAIN_CHECK: Duration = Duration::from_millis(500);
+/// Without a node nobody starts again what has ended, so it is time to say so: HAProxy tries three
+/// times, a second apart.
+const REFUSED_TIME_MAX: Duration = Duration::from_secs(3);
 
 impl Exchange<'_> {
     /// None when the client is gone while it waits.
@@ -39,6 +42,9 @@ impl Exchange<'_> {
             let vain = is_vain(&queue);
             return Some(Err(if vain { pages::UNREACHABLE } else { pages::QUEUE_TIMEOUT }));
         }
+        if self.is_refused(&queue) {
+            return Some(Err(pages::NO_BACK_END));
+        }
         self.hold_little();
         let waiting = queue.enter(wants, self.place(), limit);
         tokio::pin!(waiting);
@@ -48,6 +54,9 @@ impl Exchange<'_> {
                 result = &mut waiting => break result,
                 gone = self.client_gone() => if gone { return None },
                 () = tokio::time::sleep(VAIN_CHECK) => {
+                    if self.is_refused(&queue) {
+                        return Some(Err(pages::NO_BACK_END));
+                    }
                     if is_vain(&queue) && self.started.elapsed() >= UNREACHABLE_TIME_MAX {
                         return Some(Err(pages::UNREACHABLE));
                     }
@@ -60,6 +69,21 @@ impl Exchange<'_> {
             NoPermit::TimedOut if is_vain(&queue) => pages::UNREACHABLE,
             NoPermit::TimedOut => pages::QUEUE_TIMEOUT,
         }))
+    }
+}
+
+impl Exchange<'_> {
+    /// All back ends of a proxy have refused connections just now, for as long as this one waits.
+    fn is_refused(&self, queue: &Queue) -> bool {
+        let shared = &self.connection.thread.shared;
+        if shared.only.is_none() || self.started.elapsed() < REFUSED_TIME_MAX {
+            return false;
+        }
+        let (now_ms, current) = (shared.clock.now().0, queue.current.load());
+        current.as_ref().is_some_and(|current| {
+            let mut endpoints = current.endpoints.iter();
+            !current.endpoints.is_empty() && endpoints.all(|one| one.is_ejected(now_ms))
+        })
     }
 }
 

@@ -47,6 +47,20 @@ fn ask(socket: &UdpSocket, question: &str) -> String {
 }
 
 #[test]
+fn the_first_datagram_of_a_client_is_answered() {
+    let port = echo("a", 0).to_string();
+    let proxy = Proxy::start(&["--mode", "udp", "--to", &port]);
+    for number in 0..20 {
+        let (socket, mut buffer) = (client(&proxy), [0; 64]);
+        socket.set_read_timeout(Some(STATE_DEADLINE)).unwrap();
+        let question = format!("question {number}");
+        socket.send(question.as_bytes()).unwrap();
+        let count = socket.recv(&mut buffer).expect("it is not sent twice");
+        assert!(String::from_utf8_lossy(&buffer[..count]).ends_with(&question));
+    }
+}
+
+#[test]
 fn a_client_keeps_its_back_end_until_that_is_gone() {
     let (a, b) = (echo("a", 0), echo("b", 0));
     let to = format!("{a},{b}");

@@ -18,6 +18,7 @@ fn wrong_options_are_refused_with_what_to_do() {
         (&["--listen", "0", "--to", "0"], &["0 is no port"]),
         (&["--listen", "0", "--to", "ftp=1"], &["ftp", "tls:NAME", "other"]),
         (&["--listen", "0", "--to", "tls=1", "--to", "2"], &["other="]),
+        (&["--listen", "0", "--to", "tls=1,http=2"], &["--to tls=3001 --to http=3002"]),
         (&["--listen", "0", "--to", "tls=1", "--mode", "http"], &["--mode tcp"]),
         (&["--listen", "0", "--to", "1", "--strategy", "dice"], &["dice", "round-robin"]),
         (&["--listen", "0", "--to", "1", "--mode", "quic"], &["quic", "http", "tcp", "udp"]),

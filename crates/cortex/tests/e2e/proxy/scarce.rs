@@ -1,4 +1,5 @@
-//! Descriptors that run out: the proxy says so, and blames no back end.
+//! What there is too little of: descriptors, and back ends that are there. Clients are told, and back
+//! ends are blamed for their own faults alone.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,6 +7,8 @@ use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+use crate::machine::free_port;
 
 use super::world::{LIMIT, Named, Proxy, read_to_end};
 
@@ -52,4 +55,16 @@ fn out_of_descriptors_clients_are_told_and_back_ends_are_not_left_alone() {
         assert!(ask(&proxy).unwrap().ends_with("alpha"));
     }
     assert_eq!(server.count(), 2);
+}
+
+#[test]
+fn without_a_back_end_clients_are_told_and_served_again_once_there_is_one() {
+    let (first, second) = (free_port(), free_port());
+    let proxy = Proxy::start(&["--to", &format!("{first},{second}")]);
+    let answer = ask(&proxy).unwrap();
+    assert!(answer.contains("X-Cortex-Error: no-back-end\r\n"), "{answer}");
+    assert!(answer.contains("Retry-After: "), "{answer}");
+    let server = Named::start("alpha");
+    proxy.change(&["add", &server.to()]);
+    assert!(ask(&proxy).unwrap().ends_with("alpha"));
 }
