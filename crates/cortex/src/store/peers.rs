@@ -3,7 +3,7 @@
 //! of it. Owns the life of the transport; the store's machine decides what is said over it.
 
 pub mod adding;
-mod apart;
+pub mod apart;
 pub mod credential;
 pub mod dial;
 pub mod files;
@@ -303,10 +303,12 @@ impl Peers {
             membership.save(&dir)?;
         }
         let (cluster, at) = (membership.id(), dir.clone());
+        let now = self.clock.now();
         let making = crate::task::spawn_blocking(move || {
-            anyhow::Ok((Authority::load_or_make(&at, cluster)?, identity::node_key(&at)?))
+            let authority = Authority::load_or_make(&at, cluster)?;
+            anyhow::Ok((authority, identity::node_key(&at)?, liveness::number(&at, now)))
         });
-        let (authority, key) = making.await??;
+        let (authority, key, life) = making.await??;
         let net = Net::start(net::Parts {
             node: self.node.clone(),
             versions: self.versions,
@@ -317,6 +319,7 @@ impl Peers {
             authority,
             key,
             membership,
+            life,
             listener,
             advertise: self.advertise,
             down: self.down.clone(),

@@ -15,6 +15,7 @@ mod tests;
 mod upload;
 mod wire;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,11 +31,12 @@ use self::choice::{Choice, Event};
 use self::hub::Hub;
 use self::keepers::Keepers;
 use self::ledger::Ledger;
-use self::wire::{At, Shape};
+use self::wire::{At, Part, Request, Shape};
 use super::bulk::desk::Desk;
 use super::bulk::schedule::Wants;
 use super::bulk::{Claim, ValueName};
 use super::open::{self, OpenError, Options};
+use super::peers::apart;
 use super::peers::identity::{Authority, Membership, node_key, random};
 use super::peers::roster;
 use super::peers::tls::ClusterTls;
@@ -67,6 +69,21 @@ impl Guest {
     /// Whose store is used now.
     pub fn in_use(&self) -> Option<NodeId> {
         self.ledger.in_use()
+    }
+
+    /// Who lives and exchanges nothing with the store in use, as its node says; none when it does
+    /// not answer.
+    pub async fn apart(&self) -> Option<BTreeSet<NodeId>> {
+        let what = Request::Lookup { key: apart::note() };
+        let answer = self.ledger.ask(what, Bytes::new()).ok()?.await.ok()?.ok()?;
+        let mut said = BTreeSet::new();
+        for (part, bytes) in answer {
+            let Part::Entries(entries) = part else { return None };
+            if !entries.is_empty() {
+                said.extend(apart::of_note(&bytes));
+            }
+        }
+        Some(said)
     }
 }
 

@@ -216,6 +216,47 @@ fn a_machine_whose_clock_is_wrong_is_told_at_both_ends() {
     }
 }
 
+/// A node without a store decides with whom its store decides, although it sees the others live.
+#[test]
+fn a_node_without_a_store_hears_from_its_store_who_is_apart() {
+    let one = first(&[]);
+    let mut two = join(&one, &[]);
+    let guest = join(&one, &["--roles", "agent,router,checker"]);
+    await_acquaintance(&[&one, &two, &guest]);
+    let [first_id, second_id, guest_id] = [&one, &two, &guest].map(id_of);
+    let project = one.path("hello");
+    copy_of_example("hello", &project);
+    one.push(&project, "hello");
+    wait_for("each of them to run some", STATE_DEADLINE, || {
+        let rows = one.ready("hello", "web");
+        let ids = [&first_id, &second_id, &guest_id];
+        let each = rows.len() == 4 && ids.iter().all(|id| rows.iter().any(|r| r.node == **id));
+        if each { Ok(()) } else { Err(format!("{rows:#?}")) }
+    });
+    // While it is away, the store of the other one is used, and from then on.
+    two.down();
+    let mut wrong = two.up_command();
+    wrong.args(["--fail-points", HOURS_OFF]);
+    two.up_by(wrong);
+    await_state(&one, &second_id, "apart");
+    await_state(&guest, &second_id, "apart");
+    await_state(&guest, &first_id, "alive");
+    for node in [&one, &guest] {
+        wait_for("both to run all of it", STATE_DEADLINE, || {
+            let rows = node.ready("hello", "web");
+            let slots: Vec<u32> = (1..=4)
+                .filter(|slot| rows.iter().any(|r| r.slot == *slot && r.node != second_id))
+                .collect();
+            if slots.len() == 4 { Ok(()) } else { Err(format!("{rows:#?}")) }
+        });
+    }
+    two.down();
+    two.up();
+    two.run(&["store", "clock", "trust"]).succeeded();
+    await_state(&guest, &second_id, "alive");
+    one.await_ready("hello", "web", 4);
+}
+
 fn await_ready_on(node: &Node, id: &str, count: usize) {
     wait_for(&format!("node {id} to run {count}"), STATE_DEADLINE, || {
         let rows = node.ready("hello", "web");

@@ -66,8 +66,8 @@ pub fn await_state(node: &Node, id: &str, state: &str) -> Value {
 pub fn await_acquaintance(nodes: &[&Node]) {
     for node in nodes {
         for other in nodes {
-            let row = await_state(node, &id_of(other), "alive");
             wait_for("what it is", STATE_DEADLINE, || {
+                let row = await_state(node, &id_of(other), "alive");
                 if row["cores"].is_u64() { Ok(()) } else { Err(row.to_string()) }
             });
         }

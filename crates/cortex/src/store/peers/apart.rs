@@ -1,22 +1,56 @@
 //! Members that live and with whom this node's store exchanges nothing, as a clock is wrong: each
 //! side goes on without the other, as when the network between them is cut. Must not decide who is
-//! apart, which the store's machine does; it joins that to who lives.
+//! apart, which the store's machine does; it joins that to who lives. A node without a store hears
+//! it from the one whose store it uses, which has it on its board.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use model::NodeId;
+use bytes::Bytes;
+use model::{Key, NodeId};
 use store::NodeTag;
 use tokio::sync::watch;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, sleep, timeout};
 
 use super::Peers;
 
 /// Between two looks at what the machine says: little beside what it waits itself.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Between two questions of a node without a store: little beside the 30 s that it takes to be
+/// apart.
+const ASK: Duration = Duration::from_secs(3);
+/// Whoever does not answer is asked again.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// Where a node that keeps the store notes who is apart from it, for those that use its store.
+pub fn note() -> Key {
+    "local::apart".parse().expect("a key")
+}
+
+pub fn of_note(note: &[u8]) -> BTreeSet<NodeId> {
+    let words = String::from_utf8_lossy(note);
+    words.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
 /// Keeps up to date with whom this node decides; never ends by itself.
 pub async fn follow(peers: &Peers) {
+    let (told, heard) = watch::channel(BTreeSet::new());
+    tokio::join!(ask(peers, told), join(peers, heard));
+}
+
+/// What was heard last holds until something else is.
+async fn ask(peers: &Peers, told: watch::Sender<BTreeSet<NodeId>>) {
+    let Some(guest) = peers.side.guest() else { return };
+    loop {
+        if let Ok(Some(apart)) = timeout(ANSWER_MAX, guest.apart()).await {
+            replace(&told, apart);
+        }
+        sleep(ASK).await;
+    }
+}
+
+async fn join(peers: &Peers, mut heard: watch::Receiver<BTreeSet<NodeId>>) {
     let mut alive = peers.alive();
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -24,17 +58,32 @@ pub async fn follow(peers: &Peers) {
         tokio::select! {
             _ = looks.tick() => {}
             Ok(()) = alive.changed() => {}
+            Ok(()) = heard.changed() => {}
         }
+        let heard = heard.borrow_and_update().clone();
         let said = peers.side.replication().map(|replication| replication.apart());
         let said = said.unwrap_or_default();
         let live = alive.borrow_and_update().clone();
-        let (apart, in_touch): (BTreeSet<NodeId>, BTreeSet<NodeId>) =
-            live.into_iter().partition(|node| said.contains(&NodeTag::from(node)));
-        for node in apart.difference(&peers.apart()) {
+        let (apart, in_touch): (BTreeSet<NodeId>, BTreeSet<NodeId>) = live
+            .into_iter()
+            .partition(|node| said.contains(&NodeTag::from(node)) || heard.contains(node));
+        let before = peers.apart();
+        for node in apart.difference(&before) {
             tracing::error!(%node, "peer.apart: its clock or this node's is wrong");
         }
-        replace(&peers.apart, apart);
+        replace(&peers.apart, apart.clone());
         replace(&peers.in_touch, in_touch);
+        if apart != before && peers.side.guest().is_none() {
+            take_note(peers, &apart).await;
+        }
+    }
+}
+
+async fn take_note(peers: &Peers, apart: &BTreeSet<NodeId>) {
+    let words: Vec<&str> = apart.iter().map(NodeId::as_str).collect();
+    let noted = peers.store.set(note(), Bytes::from(words.join(" "))).await;
+    if let Err(error) = noted {
+        tracing::warn!(%error, "peer.apart_not_noted");
     }
 }
 

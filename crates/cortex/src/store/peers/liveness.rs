@@ -5,6 +5,7 @@ mod suspicions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU8, NonZeroUsize};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 
 use self::suspicions::Suspicions;
 use super::frame::{self, LIVENESS_BYTES_MAX};
+use super::identity;
 use super::links::Links;
 
 const PROBE_PERIOD: Duration = Duration::from_millis(500);
@@ -30,6 +32,8 @@ const SUSPICION: Duration = Duration::from_secs(1);
 const SILENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Whoever was dead for so long is forgotten, here.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
+/// A life is renewed each time that others took it for dead: far fewer times than this.
+const RENEWALS_MAX: u64 = 1_000_000;
 /// Datagrams beyond this are lost, as datagrams are.
 const HEARD_MAX: usize = 1024;
 
@@ -54,6 +58,20 @@ impl Identity for Life {
     fn win_addr_conflict(&self, other: &Life) -> bool {
         self.number > other.number
     }
+}
+
+/// The number of this process's life: its time of start, and above those of all lives before it,
+/// whatever the clock said then. Others would never believe that it lives under a lower one.
+pub fn number(cluster: &Path, now: Timestamp) -> u64 {
+    let path = cluster.join("life");
+    let before: Option<u64> =
+        std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+    let number = before.map_or(now.0, |before| now.0.max(before.saturating_add(RENEWALS_MAX)));
+    // A full disk is no reason to be silent.
+    if let Err(error) = identity::write_private(&path, number.to_string().as_bytes()) {
+        tracing::warn!(error = format!("{error:#}"), "peer.life_not_kept");
+    }
+    number
 }
 
 pub enum Heard {
@@ -110,14 +128,14 @@ struct Watchman {
 /// Until the sender is gone.
 pub async fn run(
     node: NodeId,
-    started: Timestamp,
+    number: u64,
     links: Arc<Links>,
     alive: watch::Sender<BTreeSet<NodeId>>,
     mut heard: mpsc::Receiver<Heard>,
     down: watch::Sender<BTreeSet<NodeId>>,
 ) {
-    let life = Life { node, number: started.0 };
-    let foca = Foca::new(life, config(), SmallRng::seed_from_u64(started.0), PostcardCodec);
+    let life = Life { node, number };
+    let foca = Foca::new(life, config(), SmallRng::seed_from_u64(number), PostcardCodec);
     let runtime = AccumulatingRuntime::new();
     let mut watchman = Watchman {
         foca,
@@ -223,5 +241,22 @@ impl Watchman {
                 }
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_life_has_a_higher_number_although_a_clock_was_wrong() {
+        let directory = tempfile::tempdir().unwrap();
+        let hours = 5 * 3_600_000;
+        let next = |now: u64| number(directory.path(), Timestamp(now));
+        assert_eq!(next(10_000_000), 10_000_000);
+        assert_eq!(next(10_000_000 + hours), 10_000_000 + hours);
+        let cured = next(10_060_000);
+        assert!(cured > 10_000_000 + hours, "{cured}");
+        assert_eq!(next(20_000_000 + hours), 20_000_000 + hours);
     }
 }

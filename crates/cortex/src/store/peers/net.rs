@@ -60,6 +60,8 @@ pub struct Parts {
     /// This node's own.
     pub key: KeyPair,
     pub membership: Membership,
+    /// The number of this process's life.
+    pub life: u64,
     pub listener: TcpListener,
     pub advertise: Option<SocketAddr>,
     /// Whether others say that this node was removed.
@@ -161,7 +163,7 @@ impl Net {
         net.side.fetch_from(net.clone())?;
         net.bus.connect(Arc::new(Neighbourhood(net.clone())));
         let (alive, down) = (parts.alive, parts.down);
-        net.clone().spawn(liveness::run(node, clock.now(), links, alive, heard, down));
+        net.clone().spawn(liveness::run(node, parts.life, links, alive, heard, down));
         net.clone().spawn(dial::run(net.clone()));
         net.clone().spawn(net.tls.credential.clone().keep());
         let accepting = net.clone();

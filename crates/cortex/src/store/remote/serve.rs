@@ -19,6 +19,7 @@ use super::super::{
 };
 use super::wire::{self, At, FromStore, PART_BYTES, Part, Past, Request, Shape, ToStore, Told};
 use crate::store::bulk::BoxedStream;
+use crate::store::peers::apart;
 use crate::store::peers::identity::to_hex;
 use crate::store::reply::Reply;
 
@@ -279,11 +280,15 @@ async fn read(
     };
     let part = match what {
         Request::Lookup { key } => {
-            let entry = store.lookup(&key).await?.filter(|entry| !entry.key.is_local());
+            // Of its notes, one is for those that use its store.
+            let theirs = |key: &Key| !key.is_local() || *key == apart::note();
+            let entry = store.lookup(&key).await?.filter(|entry| theirs(&entry.key));
             return entries(entry.into_iter().collect(), id, out).await;
         }
         Request::Prefix { prefix: text } => {
-            return entries(store.prefix(&prefix(text)?).await?, id, out).await;
+            let mut found = store.prefix(&prefix(text)?).await?;
+            found.retain(|entry| !entry.key.is_local());
+            return entries(found, id, out).await;
         }
         Request::Keys { prefix: text } => {
             return keys(store.keys(&prefix(text)?).await?, id, out).await;
@@ -342,7 +347,7 @@ async fn entries(
 ) -> Result<(), StoreError> {
     let (mut part, mut bytes) = (Vec::new(), Vec::new());
     let mut length = 0;
-    for entry in entries.into_iter().filter(|entry| !entry.key.is_local()) {
+    for entry in entries {
         let (told, value) = told(entry).await;
         length += told.key.as_str().len() + value.len() + INLINE_VALUE_MAX / 16;
         part.push(told);
