@@ -11,7 +11,7 @@ use super::replica::{Key, Record};
 use super::world::World;
 
 /// Each has to happen in a sweep: a fault that never happens tests nothing.
-pub const FAULTS: [&str; 32] = [
+pub const FAULTS: [&str; 33] = [
     "machine lost",
     "node process killed",
     "node process hung",
@@ -23,6 +23,7 @@ pub const FAULTS: [&str; 32] = [
     "clock off",
     "disk full",
     "write refused",
+    "given up unwritten",
     "instance crashed",
     "instance refuses",
     "instance stuck",

@@ -99,6 +99,11 @@ pub(super) enum Happening {
         generation: Generation,
         outcome: Outcome,
     },
+    /// What a full disk did not take is tried once more.
+    WriteAgain {
+        at: usize,
+        life: u64,
+    },
     /// A part that failed starts again.
     PartUp {
         at: usize,

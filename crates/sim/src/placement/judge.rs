@@ -65,8 +65,7 @@ impl World {
     /// world nothing is missing.
     pub(super) fn sample(&mut self) {
         let homes = self.homes_now();
-        // What a full disk cannot take in, its node does not know.
-        let alive = |at: &usize| self.nodes[*at].runs() && !self.nodes[*at].disk_full;
+        let alive = |at: &usize| self.nodes[*at].runs();
         let mut twice = BTreeMap::new();
         for (instance, nodes) in &homes {
             let nodes: Vec<usize> = nodes.iter().copied().filter(|at| alive(at)).collect();

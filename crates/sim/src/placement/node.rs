@@ -47,6 +47,8 @@ pub(super) struct Machines {
     pub life: u64,
     pub placement: Placement,
     pub checking: Checking,
+    /// Claims in which slots are given up, and which the full disk did not take.
+    pub unwritten: BTreeMap<Key, Option<Record>>,
     tick: Option<Timestamp>,
     pub applications: BTreeMap<ApplicationName, App>,
     /// Actors that faulted, until they start again.
@@ -121,6 +123,7 @@ impl World {
             life: self.lives,
             placement: Placement::new(node.id.clone()),
             checking: Checking::default(),
+            unwritten: BTreeMap::new(),
             tick: None,
             applications: BTreeMap::new(),
             resting: BTreeSet::new(),
@@ -403,6 +406,8 @@ impl World {
     fn actor_fails(&mut self, at: usize, life: u64, name: &ApplicationName) {
         let Some(machines) = &mut self.nodes[at].machines else { return };
         machines.applications.remove(name);
+        // What runs here is found and written by the next one.
+        machines.unwritten.retain(|key, _| key.application() != Some(name));
         machines.resting.insert(name.clone());
         let wait = self.random.between(500, 5_000);
         self.later(wait, Happening::ActorUp { at, life, name: name.clone() });

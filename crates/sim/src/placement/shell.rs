@@ -2,7 +2,7 @@
 
 use agent::application::{Candidate, Effect, Event, Exit, IncarnationId, merge};
 use model::instance::ProcessIdentity;
-use model::{ApplicationName, InstanceState, ReleaseId, RolloutPhase};
+use model::{ApplicationName, Claim, InstanceState, ReleaseId, RolloutPhase};
 
 use super::checking::Condition;
 use super::happening::Happening;
@@ -10,6 +10,13 @@ use super::node::Process;
 use super::replica::{Key, Record};
 use super::world::World;
 use crate::process::exit;
+
+const WRITE_AGAIN_MS: u64 = 5_000;
+
+fn gives_up(claim: &Option<Claim>) -> bool {
+    let starts = |state| matches!(state, InstanceState::Starting | InstanceState::Ready);
+    !claim.iter().flat_map(|claim| &claim.incarnations).any(|one| starts(one.state))
+}
 
 impl World {
     fn answer(&mut self, at: usize, life: u64, name: &ApplicationName, wait: u64, event: Event) {
@@ -35,7 +42,12 @@ impl World {
         );
         if writes && self.nodes[at].disk_full {
             self.count("write refused");
-            return false;
+            // What is given up is stopped all the same, and written once that can be.
+            let given_up = matches!(&effect, Effect::WriteClaim { claim, .. } if gives_up(claim));
+            if !given_up {
+                return false;
+            }
+            self.count("given up unwritten");
         }
         match effect {
             Effect::Build { release } => {
@@ -116,7 +128,7 @@ impl World {
                 });
                 self.tell(|| format!("claim {instance} at {at}: {shown:?}"));
                 let key = Key::Claim(instance, self.nodes[at].id.clone());
-                self.write(at, key, claim.map(Record::Claim));
+                self.write_or_keep(at, life, key, claim.map(Record::Claim));
             }
             Effect::WriteRollout(rollout) => {
                 let stored = self.nodes[at].replica.rollout(name).cloned();
@@ -141,6 +153,32 @@ impl World {
             Effect::Note(_) | Effect::PruneReleases { .. } | Effect::AllStopped => {}
         }
         true
+    }
+
+    fn write_or_keep(&mut self, at: usize, life: u64, key: Key, record: Option<Record>) {
+        let full = self.nodes[at].disk_full;
+        let Some(machines) = &mut self.nodes[at].machines else { return };
+        machines.unwritten.remove(&key);
+        if full {
+            machines.unwritten.insert(key, record);
+            self.later(WRITE_AGAIN_MS, Happening::WriteAgain { at, life });
+        } else {
+            self.write(at, key, record);
+        }
+    }
+
+    pub(super) fn write_again(&mut self, at: usize, life: u64) {
+        let full = self.nodes[at].disk_full;
+        let machines = self.nodes[at].machines.as_mut().filter(|machines| machines.life == life);
+        let Some(machines) = machines.filter(|machines| !machines.unwritten.is_empty()) else {
+            return;
+        };
+        if full {
+            return self.later(WRITE_AGAIN_MS, Happening::WriteAgain { at, life });
+        }
+        for (key, record) in std::mem::take(&mut machines.unwritten) {
+            self.write(at, key, record);
+        }
     }
 
     /// All are machines of one kind.

@@ -198,6 +198,7 @@ impl World {
             Happening::Answered { at, number, of, generation, outcome } => {
                 self.answered(at, number, of, generation, outcome);
             }
+            Happening::WriteAgain { at, life } => self.write_again(at, life),
             Happening::PartUp { at, life, part } => self.part_up_again(at, life, part),
             Happening::CheckerGoesOn { at, life } => self.checker_goes_on(at, life),
             Happening::CheckerSilent { at, life } => self.checker_silent(at, life),
@@ -212,12 +213,14 @@ impl World {
     }
 
     /// A frozen machine does nothing, a hung node process neither, and nothing is lost; a full disk
-    /// takes no news.
+    /// takes no news but the claims of others.
     fn is_held_up(&self, happening: &Happening) -> bool {
         match happening {
-            Happening::Arrives { at, .. } => {
+            // Claims of others are known in memory all the same.
+            Happening::Arrives { at, key, .. } => {
                 let node = &self.nodes[*at];
-                node.frozen || node.hung || node.disk_full
+                let lost = node.disk_full && !matches!(key, Key::Claim(..));
+                node.frozen || node.hung || lost
             }
             Happening::PlacementTick { at, .. }
             | Happening::ApplicationTick { at, .. }
@@ -228,6 +231,7 @@ impl World {
             | Happening::Probe { at, .. }
             | Happening::Answered { at, .. }
             | Happening::PartUp { at, .. }
+            | Happening::WriteAgain { at, .. }
             | Happening::CheckerSilent { at, .. }
             | Happening::CheckerTried { at, .. }
             | Happening::CheckerProven { at, .. }
