@@ -1,5 +1,7 @@
 //! Work that keeps a processor busy, on one instance and on several: together they should do as
 //! many times the work as there are of them, up to the cores of the machine, and no less beyond.
+//! Two threads of one core do less than twice the work of one, so the same work without anybody
+//! in between is the measure.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -10,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::client::Client;
 use super::front::{Fronts, HaproxyQueues};
-use super::instances::{Instances, steps_in, working};
+use super::instances::{Instances, steps_in, work, working};
 use crate::bench::interrupted::Interrupted;
 use crate::bench::process;
 
@@ -25,8 +27,12 @@ pub struct Computing {
     pub instances: usize,
     pub cores: usize,
     pub requests_per_second: f64,
+    /// As many threads that only compute.
+    pub alone_per_second: f64,
     /// Of one instance's, times the instances that have a core.
     pub efficiency: f64,
+    /// Of what as many threads gain over one that way.
+    pub of_gain: f64,
     pub failed: usize,
 }
 
@@ -49,13 +55,40 @@ pub fn run(
         let front = fronts.cortex()?;
         let (requests, failed) = ask(front.port, count, &working(steps), time)?;
         interrupted.check()?;
+        let alone_per_second = alone(count, steps, time / 2);
         let requests_per_second = requests as f64 / time.as_secs_f64();
-        let one = all.first().map_or(requests_per_second, |one| one.requests_per_second);
-        let efficiency = requests_per_second / (one * count.min(cores) as f64);
-        let instances = count;
-        all.push(Computing { instances, cores, requests_per_second, efficiency, failed });
+        let first = all.first().map(|one| (one.requests_per_second, one.alone_per_second));
+        let (one, one_alone) = first.unwrap_or((requests_per_second, alone_per_second));
+        let gain = requests_per_second / one;
+        all.push(Computing {
+            instances: count,
+            cores,
+            requests_per_second,
+            alone_per_second,
+            efficiency: gain / count.min(cores) as f64,
+            of_gain: gain / (alone_per_second / one_alone),
+            failed,
+        });
     }
     Ok(all)
+}
+
+/// How often so many threads do the work, each second.
+fn alone(threads: usize, steps: u64, time: Duration) -> f64 {
+    let started = Instant::now();
+    let compute = || {
+        let mut count = 0_u64;
+        while started.elapsed() < time {
+            work(steps);
+            count += 1;
+        }
+        count
+    };
+    let count: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(compute)).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).sum()
+    });
+    count as f64 / started.elapsed().as_secs_f64()
 }
 
 /// Requests answered within that time, and those that failed.

@@ -108,7 +108,7 @@ fn answer(stream: TcpStream, stopped: &AtomicBool) -> std::io::Result<()> {
     reader.get_mut().write_all(text.as_bytes())
 }
 
-fn work(steps: u64) {
+pub fn work(steps: u64) {
     black_box((0..steps).fold(1, model::hash::pair));
 }
 

@@ -116,13 +116,27 @@ impl Report {
         if self.computing.is_empty() {
             return Ok(());
         }
-        writeln!(out, "{:<22} {:>8} {:>11} {:>7}", "computing", "req/s", "efficiency", "failed")?;
+        writeln!(
+            out,
+            "{:<22} {:>8} {:>9} {:>11} {:>8} {:>7}",
+            "computing", "req/s", "threads/s", "efficiency", "of gain", "failed"
+        )?;
         for one in &self.computing {
             let name = format!("  {} on {} cores", one.instances, one.cores);
             let efficiency = one.efficiency * 100.0;
             let rate = one.requests_per_second;
-            writeln!(out, "{name:<22} {rate:>8.1} {efficiency:>9.0} % {:>7}", one.failed)?;
+            writeln!(
+                out,
+                "{name:<22} {rate:>8.1} {:>9.1} {efficiency:>9.0} % {:>6.0} % {:>7}",
+                one.alone_per_second,
+                one.of_gain * 100.0,
+                one.failed
+            )?;
         }
-        writeln!(out, "efficiency: of one instance's rate, times the instances that have a core")
+        writeln!(
+            out,
+            "efficiency: of one instance's rate, times the instances that have a core; of gain: of \
+             what as\nmany threads that only compute gain over one"
+        )
     }
 }
