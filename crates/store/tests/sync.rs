@@ -60,6 +60,16 @@ impl Cluster {
         cluster
     }
 
+    /// These two reach each other, and nobody else does.
+    fn only(&mut self, one: NodeTag, other: NodeTag) {
+        let all: Vec<NodeTag> = self.nodes.keys().copied().collect();
+        for node in all {
+            let near: BTreeSet<NodeTag> = [one, other].into();
+            let others = if near.contains(&node) { &near - &[node].into() } else { [].into() };
+            self.event(node, Event::Reachable(others));
+        }
+    }
+
     fn write(&mut self, node: &str, key: &str, value: Option<u8>) {
         let change = match value {
             Some(v) => Change::SetInline { hash: [v; 32], sha1: [v; 20], size: 0, expires: None },
@@ -252,4 +262,33 @@ fn a_node_that_missed_a_collected_delete_is_not_let_in_as_it_is() {
     assert!(!cluster.has("n1", "ghost") && !cluster.has("n3", "ghost"));
     assert!(cluster.has("n1", "mine") && cluster.has("n3", "mine"));
     assert_eq!(cluster.heads().len(), 1);
+}
+
+#[test]
+fn what_a_node_wrote_in_an_earlier_stay_is_not_taken_for_known() {
+    let mut cluster = Cluster::together(&["n1", "n2", "n3"]);
+    let [one, two, three] = ["n1", "n2", "n3"].map(tag);
+    cluster.only(one, three);
+    cluster.write("n3", "k", Some(3));
+    cluster.run(3000);
+    assert!(cluster.has("n1", "k") && !cluster.has("n2", "k"));
+    // It loses its disk and joins again by way of the one that knows nothing of that.
+    cluster.write("n2", "cluster::nodes::n3", None);
+    cluster.write("n2", "cluster::nodes::n3", Some(1));
+    let listed = cluster.nodes[&two].replica().newest("cluster::nodes::n3").unwrap().at.stamp;
+    let empty = StoreMachine::new(&"n3".parse().unwrap(), cluster.now, Past::default(), CLUSTER);
+    cluster.nodes.insert(three, empty);
+    cluster.event(three, Event::Join { cluster: CLUSTER, listed });
+    cluster.only(two, three);
+    cluster.run(20_000);
+    assert!(!cluster.has("n3", "k") && cluster.has("n3", "cluster::nodes::n1"));
+    // The other one gives it back what it wrote, and it joins once more.
+    cluster.only(one, three);
+    cluster.run(20_000);
+    assert!(cluster.has("n3", "k"));
+    cluster.event(three, Event::Join { cluster: CLUSTER, listed });
+    cluster.only(two, three);
+    cluster.run(20_000);
+    assert!(cluster.has("n3", "k") && cluster.has("n2", "k"), "kept, and told");
+    assert_eq!(cluster.alarms, []);
 }

@@ -313,10 +313,14 @@ impl StoreMachine {
         let (mut commits, mut anew) = (Vec::new(), Vec::new());
         for at in doubtful {
             let Some(commit) = self.replica.history().get(*at) else { continue };
-            let told = ended.vector.get(&at.node).is_some_and(|stamp| *stamp >= at.stamp);
+            let (told, since) = (ended.vector.get(&at.node), self.sync.members.since(at.node));
+            // One whose entry was renewed: told is what it issued since, and maybe no more.
+            let renewed = told.zip(since).is_some_and(|(told, since)| *told >= since)
+                && since.is_some_and(|since| at.stamp < since);
+            let told = !renewed && told.is_some_and(|told| *told >= at.stamp);
             // Of a former member, too, all members had what any of them had once garbage was
             // collected beyond it; vectors may say nothing of it any more.
-            let here = !self.sync.standing.foreign && at.node != self.node;
+            let here = !self.sync.standing.foreign && (renewed || at.node != self.node);
             let seen = told || here && at.stamp <= ended.horizons.garbage;
             if !seen || clashing.contains(at) {
                 let newest = self.replica.newest(&commit.key);
