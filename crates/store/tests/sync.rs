@@ -292,3 +292,29 @@ fn what_a_node_wrote_in_an_earlier_stay_is_not_taken_for_known() {
     assert!(cluster.has("n3", "k") && cluster.has("n2", "k"), "kept, and told");
     assert_eq!(cluster.alarms, []);
 }
+
+#[test]
+fn what_a_node_wrote_alone_is_kept_where_its_name_was_known_before() {
+    let mut cluster = Cluster::together(&["n1", "n2"]);
+    cluster.write("n2", "before", Some(2));
+    cluster.run(3000);
+    assert!(cluster.has("n1", "before"));
+    // With an empty disk, by itself, by a clock that is behind.
+    let (now, two) = (cluster.now, tag("n2"));
+    cluster.now = Timestamp(now.0 - 60_000);
+    let own = ClusterId([8; 16]);
+    let empty = StoreMachine::new(&"n2".parse().unwrap(), cluster.now, Past::default(), own);
+    cluster.nodes.insert(two, empty);
+    cluster.write("n2", "alone", Some(2));
+    cluster.now = now;
+    cluster.write("n1", "cluster::nodes::n2", None);
+    cluster.write("n1", "cluster::nodes::n2", Some(1));
+    let listed = cluster.nodes[&tag("n1")].replica().newest("cluster::nodes::n2").unwrap().at.stamp;
+    cluster.event(two, Event::Join { cluster: CLUSTER, listed });
+    cluster.only(tag("n1"), two);
+    cluster.run(20_000);
+    assert!(cluster.has("n1", "alone") && cluster.has("n2", "alone"));
+    assert!(cluster.has("n2", "before"));
+    assert_eq!(cluster.heads().len(), 1);
+    assert_eq!(cluster.alarms, []);
+}

@@ -317,10 +317,12 @@ impl StoreMachine {
             // One whose entry was renewed: told is what it issued since, and maybe no more.
             let renewed = told.zip(since).is_some_and(|(told, since)| *told >= since)
                 && since.is_some_and(|since| at.stamp < since);
-            let told = !renewed && told.is_some_and(|told| *told >= at.stamp);
+            // What was written in another cluster is known to nobody in this one.
+            let foreign = self.sync.standing.foreign;
+            let told = !renewed && !foreign && told.is_some_and(|told| *told >= at.stamp);
             // Of a former member, too, all members had what any of them had once garbage was
             // collected beyond it; vectors may say nothing of it any more.
-            let here = !self.sync.standing.foreign && (renewed || at.node != self.node);
+            let here = !foreign && (renewed || at.node != self.node);
             let seen = told || here && at.stamp <= ended.horizons.garbage;
             if !seen || clashing.contains(at) {
                 let newest = self.replica.newest(&commit.key);
