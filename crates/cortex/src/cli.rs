@@ -201,12 +201,7 @@ fn report(error: &anyhow::Error) -> ExitCode {
     if let Some(Exit(code)) = error.downcast_ref() {
         return ExitCode::from(*code);
     }
-    // `cortex logs | head` has seen enough.
-    let broken_pipe = error.chain().any(|cause| {
-        let cause: Option<&std::io::Error> = cause.downcast_ref();
-        cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
-    });
-    if broken_pipe {
+    if is_of_output(error) {
         return ExitCode::SUCCESS;
     }
     output::say(&format!("Error: {error:#}"));
@@ -215,6 +210,15 @@ fn report(error: &anyhow::Error) -> ExitCode {
         output::say(&format!("  {hint}"));
     }
     ExitCode::FAILURE
+}
+
+/// `cortex logs | head` has seen enough. A connection that the node closed is another matter.
+fn is_of_output(error: &anyhow::Error) -> bool {
+    let broken_pipe = error.chain().any(|cause| {
+        let cause: Option<&std::io::Error> = cause.downcast_ref();
+        cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+    });
+    broken_pipe && !error.chain().any(|cause| cause.is::<hyper::Error>())
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {

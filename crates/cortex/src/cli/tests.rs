@@ -2,7 +2,8 @@
 
 use clap::{CommandFactory, Parser};
 
-use super::{Cli, spelling};
+use super::{Cli, is_of_output, spelling};
+use crate::layout::DataDirectory;
 
 #[test]
 fn all_arguments_are_well_formed() {
@@ -20,4 +21,26 @@ fn options_may_stand_before_a_subcommand() {
         let words = line.split(' ').map(Into::into).collect();
         assert!(Cli::try_parse_from(spelling::normalise(words)).is_ok(), "{line}");
     }
+}
+
+#[tokio::test]
+async fn a_node_that_hangs_up_is_no_reader_that_has_seen_enough() {
+    let output = anyhow::Error::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+    assert!(is_of_output(&output.context("while printing")));
+    let place = tempfile::tempdir().unwrap();
+    let layout = DataDirectory::new(place.path().into(), place.path());
+    std::fs::create_dir_all(layout.api_socket().parent().unwrap()).unwrap();
+    let listener = tokio::net::UnixListener::bind(layout.api_socket()).unwrap();
+    let hanging_up = tokio::spawn(async move {
+        loop {
+            drop(listener.accept().await.unwrap());
+        }
+    });
+    let zeros = || Ok(bytes::Bytes::from(vec![0; 1 << 20]));
+    let chunks = futures_util::stream::iter((0..64).map(move |_| zeros()));
+    let client = crate::client::Client::new(&layout);
+    let path = "/v1/store/value?key=a";
+    let sent: anyhow::Result<()> = client.upload(hyper::Method::PUT, path, chunks).await;
+    assert!(!is_of_output(&sent.unwrap_err()));
+    hanging_up.abort();
 }
