@@ -315,8 +315,8 @@ impl StoreMachine {
             let Some(commit) = self.replica.history().get(*at) else { continue };
             let (told, since) = (ended.vector.get(&at.node), self.sync.members.since(at.node));
             // One whose entry was renewed: told is what it issued since, and maybe no more.
-            let renewed = told.zip(since).is_some_and(|(told, since)| *told >= since)
-                && since.is_some_and(|since| at.stamp < since);
+            let renewed = since
+                .is_some_and(|since| at.stamp < since && told.is_some_and(|told| *told >= since));
             // What was written in another cluster is known to nobody in this one.
             let foreign = self.sync.standing.foreign;
             let told = !renewed && !foreign && told.is_some_and(|told| *told >= at.stamp);

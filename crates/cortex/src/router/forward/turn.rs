@@ -70,9 +70,7 @@ impl Exchange<'_> {
             NoPermit::TimedOut => pages::QUEUE_TIMEOUT,
         }))
     }
-}
 
-impl Exchange<'_> {
     /// All back ends of a proxy have refused connections just now, for as long as this one waits.
     fn is_refused(&self, queue: &Queue) -> bool {
         let shared = &self.connection.thread.shared;
