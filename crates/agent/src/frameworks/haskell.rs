@@ -1,5 +1,5 @@
-//! Haskell's web servers: Yesod, Warp, Scotty and whatever else Cabal or Stack builds into one
-//! executable.
+//! Haskell's web servers: Yesod, Scotty, Servant, Snap, Happstack and whatever else Cabal or Stack
+//! builds into one executable.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,13 @@ use model::release::Step;
 use super::{Framework, RecipeError, port_note, sqlite, web_only};
 use crate::source::SourceTree;
 
-/// Packages that make a project a web application; Yesod and Scotty stand on Warp.
-const SERVERS: &[&str] =
-    &["yesod", "scotty", "servant-server", "snap-server", "happstack-server", "warp"];
+/// Packages that make a project a web application; Yesod, Scotty and Servant stand on Warp.
+const SERVERS: &[&str] = &["yesod", "scotty", "servant-server", SNAP, "happstack-server", "warp"];
+const SNAP: &str = "snap-server";
 const PACKAGE_YAML: &str = "package.yaml";
+/// Where a program of Snap leaves it to its own command line what it listens on.
+const SNAP_OPTIONS: &[&str] =
+    &["quickHttpServe", "commandLineConfig", "commandLineAppConfig", "serveSnaplet"];
 /// The settings of Yesod's own generator.
 const SETTINGS: &str = "config/settings.yml";
 
@@ -35,7 +38,7 @@ impl Framework for Haskell {
     }
 
     fn looks_for(&self) -> &'static str {
-        "a *.cabal or package.yaml with yesod, scotty, servant or warp in it"
+        "a *.cabal or package.yaml with yesod, scotty, servant, snap, happstack or warp in it"
     }
 
     fn detect(&self, tree: &SourceTree) -> Option<String> {
@@ -58,10 +61,12 @@ impl Framework for Haskell {
         // Yesod's generator reads these; for others the address stands in HOST and PORT.
         let host = ("YESOD_HOST".to_owned(), "127.0.0.1".to_owned());
         let mut notes = port_note(tree, "*.hs", "System.Environment.getEnv \"PORT\"");
-        notes.retain(|_| !tree.exists(SETTINGS));
+        let snap = depends_on(text, SNAP) && has_snap_options(tree);
+        notes.retain(|_| !tree.exists(SETTINGS) && !snap);
+        let options = if snap { " --address=\"$HOST\" --port=\"$PORT\"" } else { "" };
         Ok(Recipe {
             build: vec![Step { name: "Building the Haskell program".into(), command }],
-            processes: web_only("./.cortex-app".into(), None),
+            processes: web_only(format!("./.cortex-app{options}"), None),
             environment: BTreeMap::from([host]),
             persist,
             notes,
@@ -76,11 +81,18 @@ fn package(tree: &SourceTree) -> Option<(&str, &str)> {
     cabal.or_else(|| Some((PACKAGE_YAML, tree.text(PACKAGE_YAML)?)))
 }
 
-/// The name as a word of its own, or with what is made for it: `yesod-core`.
+fn has_snap_options(tree: &SourceTree) -> bool {
+    let mut texts = tree.named("*.hs").filter_map(|(_, file)| file.text.as_deref());
+    texts.any(|text| SNAP_OPTIONS.iter().any(|word| text.contains(word)))
+}
+
+/// The name as a word of its own, or with what is made for it: `yesod-core`. What ends it may be
+/// a bound: `scotty^>=0.12`.
 fn depends_on(text: &str, package: &str) -> bool {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with(['#', '-']));
     let yaml = text.lines().filter_map(|line| line.trim_start().strip_prefix("- "));
-    let mut words = lines.chain(yaml).flat_map(|line| line.split([' ', ',', ':', '\t', '>', '<']));
+    let mut words =
+        lines.chain(yaml).flat_map(|line| line.split([' ', ',', ':', '\t', '>', '<', '=', '^']));
     words.any(|word| {
         word.strip_prefix(package).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     })
@@ -126,12 +138,31 @@ mod tests {
             ("shop.cabal", CABAL_FILE, Some("shop.cabal lists yesod")),
             ("a.cabal", "executable a\n  build-depends: base, warp\n", Some("a.cabal lists warp")),
             ("package.yaml", "dependencies:\n- scotty\n", Some("package.yaml lists scotty")),
+            ("a.cabal", "build-depends:base,scotty==0.12.*\n", Some("a.cabal lists scotty")),
+            ("a.cabal", "  , snap-server^>=1.1\n", Some("a.cabal lists snap-server")),
+            ("a.cabal", "happstack-server\n", Some("a.cabal lists happstack-server")),
             ("a.cabal", "-- scotty\nexecutable a\n  build-depends: warped\n", None),
             ("lib/a.cabal", CABAL_FILE, None),
         ] {
             let tree = SourceTree::from_pairs([(file, text)]);
             assert_eq!(Haskell.detect(&tree).as_deref(), expected, "{file}");
         }
+    }
+
+    #[test]
+    fn snaps_own_options_say_where_it_listens() {
+        let start = |packages: &str, main: &str| {
+            let cabal = format!("executable site\n  build-depends: base, {packages}\n");
+            let files = [("site.cabal", cabal.as_str()), ("app/Main.hs", main)];
+            let recipe = Haskell.recipe(&SourceTree::from_pairs(files)).unwrap();
+            (recipe.processes.into_values().next().unwrap().command, recipe.notes.len())
+        };
+        let (quick, own) = ("main = quickHttpServe site", "main = getEnv \"PORT\" >>= serve");
+        let options = "./.cortex-app --address=\"$HOST\" --port=\"$PORT\"".to_owned();
+        assert_eq!(start("snap-server", quick), (options, 0));
+        assert_eq!(start("snap-server", own), ("./.cortex-app".into(), 0));
+        assert_eq!(start("snap-server", "main = httpServe"), ("./.cortex-app".into(), 1));
+        assert_eq!(start("warp", quick), ("./.cortex-app".into(), 1));
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod express;
 mod faults;
 mod foreign_load;
 mod go;
+mod haskell;
 mod hello;
 mod http2;
 mod idle;
