@@ -196,13 +196,17 @@ impl StoreMachine {
         }
     }
 
-    /// A commit that everybody was said to hold, or something newer for its key, and does not.
+    /// A commit that everybody was said to hold, or something newer for its key, and this node does
+    /// not. Of an end that everybody was said to know nothing is left, so it is no lie until
+    /// something older is held.
     fn is_below_garbage(&self, carried: &Carried) -> bool {
         let commit = &carried.commit;
         let horizons = self.replica.horizons();
         commit.at.stamp <= horizons.garbage
-            && !horizons.drops_winner(commit)
-            && self.replica.newest(&commit.key).is_none_or(|newest| newest.at < commit.at)
+            && match self.replica.newest(&commit.key) {
+                Some(newest) => newest.at < commit.at,
+                None => !horizons.drops_winner(commit),
+            }
     }
 
     /// So many commits of a batch are durable now.

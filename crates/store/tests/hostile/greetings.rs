@@ -5,9 +5,9 @@ use model::Timestamp;
 use store::event::{Alarm, Event};
 use store::sync::compare;
 use store::sync::message::{Body, ClusterId, Hello, Refusal};
-use store::{Horizons, NodeTag, Position, Stamp};
+use store::{Action, Commit, Expiry, Horizons, NodeTag, Position, Stamp};
 
-use crate::node::{Node, delete, set, stamp, tag};
+use crate::node::{Node, START, delete, set, stamp, tag};
 
 pub fn open(node: &mut Node, from: NodeTag, session: u64, hello: Hello) {
     let summaries = compare::opening(node.machine.replica().history());
@@ -207,4 +207,30 @@ fn commits_below_what_everybody_was_said_to_hold() {
     assert_eq!(node.alarms, [Alarm::Quarantined { peer: n2, reason }]);
     assert!(node.machine.replica().newest("old").is_none());
     node.finish();
+}
+
+/// An end that everybody was said to know takes no value from whoever holds one.
+#[test]
+fn an_end_below_what_everybody_was_said_to_hold() {
+    let n2 = tag("n2");
+    let expired = |at| {
+        let expires = Some(Expiry::at(Timestamp(START.0 - 100_000)));
+        let action = Action::Set { hash: [1; 32], sha1: [1; 20], size: 0, expires };
+        Commit { action, ..set(at, "k") }
+    };
+    for end in [|at| delete(at, "k"), expired] {
+        let mut node = Node::founder();
+        let old = |n| Position { stamp: Stamp(stamp(START).0 - n), node: n2 };
+        greet(&mut node, n2, 1);
+        node.commits(n2, 1, 0, vec![set(old(9), "k")]);
+        let garbage = Stamp(node.machine.sync().members().told().0 - 1);
+        let mut hello = node.hello_of(n2);
+        hello.horizons = Horizons { squash: stamp(node.now), garbage };
+        open(&mut node, n2, 2, hello);
+        assert_eq!(node.machine.replica().horizons().garbage, garbage);
+        node.commits(n2, 2, 0, vec![end(old(8))]);
+        assert_eq!(node.refusal_to(n2), Some(Refusal::BelowGarbage));
+        assert!(node.machine.replica().newest("k").is_some());
+        node.finish();
+    }
 }
