@@ -64,6 +64,10 @@ impl StoreMachine {
                     owed.push(Waiting::Copied { vector: held, garbage });
                 }
                 Entry::Forgotten { positions, .. } => owed.push(Waiting::Forget(positions)),
+                // A copy rests on those of its peer: what was forgotten must not come back.
+                Entry::Horizons(horizons) if self.sync.concluding => {
+                    owed.push(Waiting::Horizons(horizons));
+                }
                 // The next batch says the standing again, and sessions wait for it.
                 Entry::Standing(_)
                 | Entry::Horizons(_)

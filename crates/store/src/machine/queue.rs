@@ -101,7 +101,9 @@ impl StoreMachine {
     }
 
     pub(crate) fn wait(&mut self, waiting: Waiting, effects: &mut Vec<Effect>) {
-        if self.waiting.len() < WRITES_WAITING_MAX || waiting.is_owed() {
+        let owed =
+            waiting.is_owed() || self.sync.concluding && matches!(waiting, Waiting::Horizons(_));
+        if self.waiting.len() < WRITES_WAITING_MAX || owed {
             self.waiting.push_back(waiting);
             return;
         }

@@ -201,6 +201,31 @@ fn a_full_disk_ends_the_session_once() {
     node.finish();
 }
 
+/// What a copy made a node forget stays forgotten because of the horizons that came with it.
+#[test]
+fn a_full_disk_at_the_end_of_a_copy_loses_nothing_of_it() {
+    let (mut node, n2) = (Node::new("n1"), tag("n2"));
+    node.write("alone", true);
+    node.event(Event::Join { cluster: CLUSTER, listed: Stamp(0) });
+    node.event(Event::Reachable([n2].into()));
+    node.pass(2000);
+    let session = node.session_to(n2).expect("it asks for a copy");
+    node.say(n2, session, Body::Copying { hello: node.hello_of(n2) });
+    let names = ["cluster::nodes::n1", "cluster::nodes::n2"];
+    let commits = (1..).zip(names).map(|(n, key)| set(at(&node, n, "n2"), key)).collect();
+    node.commits(n2, session, 0, commits);
+    let horizons = Horizons { squash: stamp(node.now), garbage: Stamp(stamp(node.now).0 - 1) };
+    node.slow_disk = true;
+    node.say(n2, session, Body::Copied { vector: [(n2, stamp(node.now))].into(), horizons });
+    node.disk_refuses();
+    assert!(node.machine.sync().is_copying(), "its end is owed");
+    node.slow_disk = false;
+    node.pass(600);
+    assert!(!node.machine.sync().is_copying());
+    assert_eq!(node.machine.replica().horizons(), horizons);
+    node.finish();
+}
+
 #[test]
 fn whole_sessions_again() {
     let (mut node, n2) = opened();
