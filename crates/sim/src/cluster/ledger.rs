@@ -66,6 +66,11 @@ impl Ledger {
         self.known_mut(at).is_some_and(|known| std::mem::take(&mut known.lost))
     }
 
+    pub fn is_outside(&self, at: Position) -> bool {
+        let commits = self.places.get(&at).and_then(|key| self.keys.get(key));
+        commits.and_then(|commits| commits.get(&at)).is_some_and(|known| known.outside)
+    }
+
     pub fn replaced(&mut self, at: Position) {
         if let Some(known) = self.known_mut(at) {
             known.replaced = true;
@@ -75,7 +80,7 @@ impl Ledger {
     /// Whether the newest word on a key was its end.
     pub fn newest_of(&self, key: &str) -> Option<bool> {
         let commits = self.keys.get(key)?;
-        let mut counted = commits.iter().rev().filter(|(_, known)| !known.outside && !known.lost);
+        let mut counted = commits.iter().rev().filter(|(_, known)| known.counts());
         counted.next().map(|(_, known)| known.droppable)
     }
 

@@ -223,7 +223,9 @@ impl World {
             let issued = anew.iter().any(|(anew, _)| *anew == at);
             // Older words on who is a member are of no use to anybody.
             let dropped = at.stamp.time() > limit || is_roster_key(&commit.key);
-            if issued || dropped {
+            // What the members of that time could not hear of is its writer's to bring back.
+            let writers = at.node != self.hosts[host].tag && self.ledger.is_outside(at);
+            if issued || dropped || writers {
                 self.hosts[host].forgettable.insert(at);
             }
             if !issued && dropped {
