@@ -60,6 +60,8 @@ pub struct Application {
     attempt: Option<Attempt>,
     /// Since when the record says that something serves which is older than what does.
     outdated: Option<Timestamp>,
+    /// Back in the middle of release steps: until when others may say that they went on.
+    returned: Option<Timestamp>,
     /// Since when the rollout's coordinator is gone.
     orphaned: Option<Timestamp>,
     builds: BTreeMap<ReleaseId, Build>,
@@ -112,6 +114,7 @@ impl Application {
             unrequested: None,
             attempt: None,
             outdated: None,
+            returned: None,
             orphaned: None,
             builds: BTreeMap::new(),
             artefacts: Artefacts::default(),
@@ -207,6 +210,7 @@ impl Application {
             self.rollout = None;
             self.serving = None;
             self.accepted = None;
+            self.returned = None;
             self.attempt = None;
             self.builds.clear();
         } else if created && self.adopted && !self.shutdown {

@@ -24,7 +24,7 @@ impl Application {
         }
         self.adopted = true;
         if !self.is_ending() {
-            self.resume_rollout(now);
+            self.return_to_rollout(now);
         }
         let mut held: BTreeMap<IncarnationId, Adopted> =
             adopted.into_iter().map(|adopted| (adopted.id.clone(), adopted)).collect();

@@ -14,6 +14,7 @@ use super::slot::{Place, Process};
 use super::{Application, Build, Effect, Failure};
 use crate::lease::{LEASE, LEASE_GRACE};
 use crate::mutants;
+use crate::placement::UNHEARD_MAX;
 
 /// A release whose processes end at once fails within a second or two, not at the time limit; one
 /// exit alone may be bad luck.
@@ -103,6 +104,10 @@ fn fenced() -> bool {
 
 impl Application {
     pub(super) fn rollout_changed(&mut self, now: Timestamp, record: Option<Rollout>) {
+        let theirs = |record: &Rollout| record.coordinator != self.node;
+        if record.as_ref().is_none_or(theirs) {
+            self.returned = None;
+        }
         let Some(record) = record else {
             self.attempt = None;
             self.serving = None;
@@ -117,6 +122,7 @@ impl Application {
                 return;
             }
             self.accepted = Some(request);
+            self.returned = None;
             let serving = self.serving.clone();
             self.rollout = Some(Rollout { serving, coordinator: self.node.clone(), ..record });
             self.attempt = None;
@@ -194,8 +200,7 @@ impl Application {
             return false;
         }
         let steps_ran = orphan.is_some_and(|rollout| rollout.phase == RolloutPhase::Starting);
-        let release = target.and_then(|id| self.releases.get(id));
-        let migrates = release.is_some_and(|release| !release.recipe.release.is_empty());
+        let migrates = self.migrates(target);
         // Its machine may live, and a step that it began, perhaps unheard, with it: two of them at
         // once could spoil data.
         let waits = migrates && !steps_ran;
@@ -228,6 +233,38 @@ impl Application {
         rollout.changed_at = now;
         let record = rollout.clone();
         self.emit(Effect::WriteRollout(record));
+        true
+    }
+
+    /// Another node may have gone on meanwhile: where release steps run, it is asked first.
+    pub(super) fn return_to_rollout(&mut self, now: Timestamp) {
+        let Some(record) = &self.rollout else { return };
+        let under_way = matches!(record.phase, RolloutPhase::Building | RolloutPhase::Releasing);
+        let mine = record.coordinator == self.node;
+        if under_way && mine && self.migrates(record.target.as_ref()) {
+            self.serving = record.serving.clone();
+            self.returned = Some(now.after(UNHEARD_MAX));
+        } else {
+            self.resume_rollout(now);
+        }
+    }
+
+    /// Whether a release has steps of its own, as far as is known.
+    fn migrates(&self, target: Option<&ReleaseId>) -> bool {
+        let release = target.and_then(|id| self.releases.get(id));
+        release.is_none_or(|release| !release.recipe.release.is_empty())
+    }
+
+    /// True when it went on with what an earlier process was about.
+    fn resume_when_heard(&mut self, now: Timestamp) -> bool {
+        let Some(until) = self.returned else { return false };
+        let alone = self.elsewhere.live.iter().eq([&self.node]);
+        if self.is_placed() && !alone && now < until {
+            self.wake_at(until);
+            return false;
+        }
+        self.returned = None;
+        self.resume_rollout(now);
         true
     }
 
@@ -286,6 +323,9 @@ impl Application {
             return true;
         }
         if self.restore_serving(now) || self.replace_coordinator(now) {
+            return true;
+        }
+        if self.resume_when_heard(now) {
             return true;
         }
         let Some(attempt) = self.attempt.clone() else { return false };

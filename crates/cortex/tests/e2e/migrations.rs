@@ -1,7 +1,8 @@
 //! Two nodes and one migration: whoever dies and whoever pushes meanwhile, the release step of one
 //! release never runs twice at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -100,6 +101,11 @@ fn pair() -> (Node, Node) {
     (one, two)
 }
 
+fn values(node: &Node) -> BTreeSet<OsString> {
+    let files = std::fs::read_dir(node.data().join("values")).expect("a node's large values");
+    files.map(|file| file.expect("an entry").file_name()).collect()
+}
+
 #[test]
 fn of_two_pushes_at_once_each_is_migrated_once_and_one_serves() {
     let (one, two) = pair();
@@ -141,6 +147,8 @@ fn a_migration_whose_node_dies_is_run_again_and_never_twice_at_once() {
         assert_eq!(*node, id_of(&one));
         identity(pid.parse().expect("a pid")).ok_or_else(|| "it has ended".into())
     });
+    // Nobody can go on with a release that only one has.
+    wait_until("the release's files to be on both", || values(&two).is_superset(&values(&one)));
     one.kill_nine();
     assert!(lives(step), "it is under a shim");
     pushed.join().expect("it ends").refused();

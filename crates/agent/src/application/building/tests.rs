@@ -9,7 +9,7 @@ use super::*;
 use crate::application::Event;
 use crate::application::rollout::TAKE_OVER_AFTER;
 use crate::lease::{LEASE, LEASE_GRACE};
-use crate::placement::Hold;
+use crate::placement::{Hold, UNHEARD_MAX};
 
 const START: Timestamp = Timestamp(1_000_000);
 
@@ -56,9 +56,18 @@ fn lacking(why: &str) -> Failure {
 }
 
 impl Node {
-    fn of(nodes: &[&str], release: &Release) -> Node {
+    fn new() -> Node {
         let machine = Application::new(node("n1"), "shop".parse().unwrap());
-        let mut one = Node { now: START, machine, said: Vec::new() };
+        Node { now: START, machine, said: Vec::new() }
+    }
+
+    fn of(nodes: &[&str], release: &Release) -> Node {
+        let mut one = Node::new();
+        one.starts(nodes, release);
+        one
+    }
+
+    fn starts(&mut self, nodes: &[&str], release: &Release) {
         let places = [((ProcessType::web(), 1), Hold::Keep)].into();
         for event in [
             Event::Live(nodes.iter().map(|id| node(id)).collect()),
@@ -67,9 +76,8 @@ impl Node {
             Event::Release(release.id.clone(), Some(release.clone())),
             Event::Adopted(Vec::new()),
         ] {
-            one.hears(event);
+            self.hears(event);
         }
-        one
     }
 
     /// Asked to coordinate.
@@ -266,6 +274,33 @@ fn release_steps_of_a_dead_coordinator_are_waited_for() {
     let mut one = dies(RolloutPhase::Starting);
     one.passes(TAKE_OVER_AFTER);
     assert_eq!(one.does().first().map(String::as_str), Some("Starting by n1"));
+}
+
+/// Its process ended in the middle of them, and another one may have run them to their end.
+#[test]
+fn a_coordinator_that_is_back_asks_before_it_runs_release_steps() {
+    let mut release = release("n1");
+    release.recipe.release.push(Step { name: "Migrating".into(), command: "migrate".into() });
+    let back = |nodes: &[&str], release: &Release| {
+        let mut one = Node::new();
+        one.record(Rollout { phase: RolloutPhase::Releasing, ..one.rollout_by("n1", release) });
+        one.starts(nodes, release);
+        one
+    };
+    let begins = ["Building by n1", "build"];
+    let mut replaced = back(&["n1", "n2"], &release);
+    replaced.passes(UNHEARD_MAX / 2);
+    replaced.record(Rollout { phase: RolloutPhase::Done, ..replaced.rollout_by("n2", &release) });
+    replaced.passes(UNHEARD_MAX);
+    assert!(replaced.does().is_empty(), "they ran");
+
+    let mut unreplaced = back(&["n1", "n2"], &release);
+    assert!(unreplaced.does().is_empty(), "the other one may have gone on");
+    unreplaced.passes(UNHEARD_MAX);
+    assert_eq!(unreplaced.does(), begins);
+    assert_eq!(back(&["n1"], &release).does(), begins, "there is nobody to ask");
+    release.recipe.release.clear();
+    assert_eq!(back(&["n1", "n2"], &release).does(), begins, "building again does no harm");
 }
 
 #[test]
