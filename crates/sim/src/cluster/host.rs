@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{NodeId, Timestamp};
-use store::event::{Alarm, Entry};
+use store::event::{Alarm, Entry, Standing};
 use store::sync::message::ClusterId;
 use store::{NodeTag, Past, Position, Replica, Stamp, StoreMachine, Ticket};
 
@@ -106,6 +106,13 @@ impl Host {
             anew: BTreeMap::new(),
             alarms: BTreeSet::new(),
             fetching: false,
+        }
+    }
+
+    pub fn standing(&self) -> Standing {
+        match &self.state {
+            State::Up(machine) => machine.sync().standing(),
+            State::Down(past) => past.standing,
         }
     }
 

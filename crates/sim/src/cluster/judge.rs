@@ -25,10 +25,7 @@ fn lists(host: &Host, other: &Host) -> bool {
 
 impl World {
     fn standing(&self, host: usize) -> Standing {
-        match &self.hosts[host].state {
-            State::Up(machine) => machine.sync().standing(),
-            State::Down(past) => past.standing,
-        }
+        self.hosts[host].standing()
     }
 
     /// What the cluster cannot hear of.
@@ -130,27 +127,24 @@ impl World {
 
     pub(crate) fn reassess(&mut self, gone: Gone) {
         let mut ledger = std::mem::take(&mut self.ledger);
-        let counted = |gone: Gone| {
-            let hosts = self.hosts.iter();
-            let inside = hosts.filter(|host| host.cluster == CLUSTER && !host.joining);
-            let inside: Vec<_> =
-                inside.filter(move |host| gone == Gone::Disk || !host.evicted).collect();
-            // What is on nobody else's roster is heard by nobody.
-            let alone = inside.len() == 1;
-            let known = |host: &Host| {
-                let mut others = inside.iter().filter(|other| other.tag != host.tag);
-                alone || gone == Gone::Member || others.any(|other| lists(other, host))
-            };
-            inside.iter().copied().filter(|host| known(host)).collect::<Vec<_>>()
+        let inside = self.hosts.iter().filter(|host| host.cluster == CLUSTER && !host.joining);
+        let inside: Vec<_> = inside.filter(|host| gone == Gone::Disk || !host.evicted).collect();
+        // What is on nobody else's roster is heard by nobody.
+        let alone = inside.len() == 1;
+        let known = |host: &&Host| {
+            let mut others = inside.iter().filter(|other| other.tag != host.tag);
+            alone || gone == Gone::Member || others.any(|other| lists(other, host))
         };
-        let hosts = counted(gone);
+        let (hosts, unheard): (Vec<_>, Vec<_>) = inside.iter().copied().partition(known);
         // What a clock that is ahead has stamped will be stamped anew, and covers nothing.
         let limit = self.now + 2 * CLOCK_AHEAD_MAX_MS;
         let held = |ledger: &super::ledger::Ledger, key: &str, at: Position| {
             hosts.iter().any(|host| {
                 let newest = host.replica().newest(key).map(|commit| commit.at.stamp.time().0);
-                // What somebody wrote after it was removed covers nothing that members hold.
-                let covers = !host.evicted && newest.is_none_or(|newest| newest <= limit);
+                // What somebody wrote who is no member, any more or yet, covers nothing that
+                // members hold.
+                let joins = host.standing().fresh_until == Stamp(u64::MAX);
+                let covers = !host.evicted && !joins && newest.is_none_or(|newest| newest <= limit);
                 let there = host.replica().history().get(at).is_some();
                 there || covers && ledger.covers(host.replica(), key, at)
             })
@@ -158,6 +152,9 @@ impl World {
         ledger.reassess(&held, gone);
         if gone == Gone::Disk {
             ledger.bury(&held);
+            ledger.excuse(&|at| {
+                unheard.iter().any(|host| host.replica().history().get(at).is_some())
+            });
         }
         self.ledger = ledger;
     }

@@ -13,6 +13,9 @@ pub(crate) struct Known {
     droppable: bool,
     /// Gone with a disk that was set back or destroyed.
     pub lost: bool,
+    /// Lost, but for whoever nobody that was left had on its roster: found again or not, nobody
+    /// could know of it meanwhile.
+    unheard: bool,
     /// Issued where the cluster could not hear of it, before a node joined or after it was evicted.
     pub outside: bool,
     /// Issued anew, so it may go.
@@ -44,6 +47,7 @@ impl Ledger {
             cids: Vec::new(),
             droppable,
             lost: false,
+            unheard: false,
             outside,
             replaced: false,
         });
@@ -52,6 +56,7 @@ impl Ledger {
             known.cids.push(cid);
             known.outside = outside;
             known.lost = false;
+            known.unheard = false;
             known.replaced = false;
         }
     }
@@ -63,7 +68,9 @@ impl Ledger {
 
     /// What seemed lost was on its way to somebody; true if it was so.
     pub fn found(&mut self, at: Position) -> bool {
-        self.known_mut(at).is_some_and(|known| std::mem::take(&mut known.lost))
+        let Some(known) = self.known_mut(at).filter(|known| known.lost) else { return false };
+        known.lost = known.unheard;
+        true
     }
 
     pub fn is_outside(&self, at: Position) -> bool {
@@ -148,6 +155,13 @@ impl Ledger {
                     Gone::Member => known.outside = true,
                 }
             }
+        }
+    }
+
+    /// What is lost and known to those alone whom nobody hears of.
+    pub fn excuse(&mut self, unheard: &dyn Fn(Position) -> bool) {
+        for (at, known) in self.keys.values_mut().flatten().filter(|(_, known)| known.lost) {
+            known.unheard |= unheard(*at);
         }
     }
 
