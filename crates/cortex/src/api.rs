@@ -23,6 +23,7 @@ mod rollback;
 mod routes;
 mod status;
 mod transfer;
+mod unread;
 mod upgrade;
 mod upload;
 pub mod wire;
@@ -128,7 +129,7 @@ impl Api {
 /// Runs until the socket fails or the future is dropped.
 pub async fn serve(context: ApiContext) -> anyhow::Result<()> {
     let listener = PeerListener::bind(&context.layout)?;
-    let service = router(context).into_make_service_with_connect_info::<Peer>();
+    let service = reads_all(router(context)).into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await.context("the API's socket failed")
 }
 
@@ -138,8 +139,13 @@ pub async fn serve_store(context: ApiContext) -> anyhow::Result<()> {
     let shared = shared(context);
     let routes = store_routes(&shared);
     let routes = routes.fallback(unknown_path).method_not_allowed_fallback(unknown_path);
-    let service = routes.with_state(shared).into_make_service_with_connect_info::<Peer>();
+    let service = reads_all(routes.with_state(shared));
+    let service = service.into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await.context("the API's socket failed")
+}
+
+fn reads_all(routes: Router) -> Router {
+    routes.layer(axum::middleware::from_fn(unread::take_all))
 }
 
 fn shared(context: ApiContext) -> Shared {
@@ -164,7 +170,7 @@ fn key_routes<S: Clone + Send + Sync + 'static>(store: SharedStore) -> Router<S>
 #[cfg(test)]
 pub(crate) async fn serve_keys(layout: &DataDirectory, store: SharedStore) -> anyhow::Result<()> {
     let listener = PeerListener::bind(layout)?;
-    let service = key_routes(store).into_make_service_with_connect_info::<Peer>();
+    let service = reads_all(key_routes(store)).into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await.context("the API's socket failed")
 }
 

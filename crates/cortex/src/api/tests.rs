@@ -471,6 +471,19 @@ async fn values_of_any_size_travel_both_ways() {
     assert_eq!(history.len(), 5);
 }
 
+/// More than any socket holds, and who sends it hears why not all the same.
+#[tokio::test]
+async fn whoever_still_sends_hears_why_it_was_refused() {
+    let api = Fixture::start().await;
+    for _ in 0..20 {
+        let piece = bytes::Bytes::from(vec![b'v'; 1 << 20]);
+        let stream = futures_util::stream::iter((0..16).map(move |_| Ok(piece.clone())));
+        let refused: anyhow::Result<Value> =
+            api.client.upload(Method::PUT, "/v1/store/value?key=a%3A%3A%3A%3Ab", stream).await;
+        assert_eq!(code(refused), "invalid_key");
+    }
+}
+
 #[tokio::test]
 async fn a_watch_sees_changes() {
     let api = Fixture::start().await;
