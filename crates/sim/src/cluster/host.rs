@@ -116,6 +116,12 @@ impl Host {
         }
     }
 
+    /// Whether the other one is on its roster.
+    pub fn lists(&self, other: &Host) -> bool {
+        let entry = self.replica().newest(&format!("cluster::nodes::{}", other.tag.as_str()));
+        entry.is_some_and(|commit| !commit.is_delete())
+    }
+
     /// What the clock says; within one life it never goes back.
     pub fn clock(&mut self, now: u64) -> Timestamp {
         self.last_now = self.last_now.max(now.saturating_add_signed(self.offset));

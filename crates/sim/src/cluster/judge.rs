@@ -18,11 +18,6 @@ use super::world::{CLUSTER, World};
 /// Values that a node's machine has not released: the waiting, the parked and some batches.
 const VALUES_MAX: usize = 4096;
 
-fn lists(host: &Host, other: &Host) -> bool {
-    let entry = host.replica().newest(&format!("cluster::nodes::{}", other.tag.as_str()));
-    entry.is_some_and(|commit| !commit.is_delete())
-}
-
 impl World {
     fn standing(&self, host: usize) -> Standing {
         self.hosts[host].standing()
@@ -133,7 +128,7 @@ impl World {
         let alone = inside.len() == 1;
         let known = |host: &&Host| {
             let mut others = inside.iter().filter(|other| other.tag != host.tag);
-            alone || gone == Gone::Member || others.any(|other| lists(other, host))
+            alone || gone == Gone::Member || others.any(|other| other.lists(host))
         };
         let (hosts, unheard): (Vec<_>, Vec<_>) = inside.iter().copied().partition(known);
         // What a clock that is ahead has stamped will be stamped anew, and covers nothing.
