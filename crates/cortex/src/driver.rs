@@ -1,36 +1,12 @@
 //! The only event loop: feeds one machine with events and time, and hands its effects to a shell
 //! in order.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+mod clock;
 
-use model::{Machine, Timestamp};
+use model::Machine;
 use tokio::sync::mpsc;
 
-/// Wall-clock time that never goes backwards: anchored once, advanced by the monotonic clock.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    wall_at_start: Duration,
-    start: Instant,
-}
-
-impl Clock {
-    pub fn start() -> Clock {
-        Clock::start_off(0)
-    }
-
-    /// As on a machine whose clock is wrong by so many seconds.
-    pub fn start_off(seconds: i64) -> Clock {
-        let right = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let off = Duration::from_secs(seconds.unsigned_abs());
-        let wrong = if seconds < 0 { right.checked_sub(off) } else { right.checked_add(off) };
-        Clock { wall_at_start: wrong.unwrap_or_default(), start: Instant::now() }
-    }
-
-    pub fn now(&self) -> Timestamp {
-        let now = self.wall_at_start + self.start.elapsed();
-        Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
-    }
-}
+pub use self::clock::{Clock, Leap};
 
 /// The shell of one machine. Effects that take long are started here and report back as events.
 pub trait Shell {

@@ -28,7 +28,9 @@ fn failed(code: &'static str) -> impl Fn(anyhow::Error) -> Problem {
 }
 
 pub async fn status(State(api): State<Shared>) -> Result<Json<ClusterStatus>, Problem> {
-    Ok(Json(peers(&api)?.status().await.map_err(failed("no_status"))?))
+    let mut status = peers(&api)?.status().await.map_err(failed("no_status"))?;
+    status.alarms.extend(api.clock.leap().map(|leap| leap.to_string()));
+    Ok(Json(status))
 }
 
 #[derive(Debug, Default, Deserialize)]

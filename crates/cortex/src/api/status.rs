@@ -10,6 +10,7 @@ use model::node::NodeLoad;
 use super::problem::Problem;
 use super::wire::{Answer, ApplicationRow, NodeStatus, PortRow};
 use super::{Shared, applications, machine, parse, records};
+use crate::driver::Leap;
 
 pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Problem> {
     let applications = applications::rows(&api).await?;
@@ -25,13 +26,13 @@ pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Probl
         data: api.layout.root().display().to_string(),
         http: api.http.to_string(),
         load_percent: load.map(|load| load.percent),
-        problems: problems(&applications, &ports),
+        problems: problems(&applications, &ports, api.clock.leap()),
         ports,
         applications,
     }))
 }
 
-fn problems(applications: &[ApplicationRow], ports: &[PortRow]) -> Vec<String> {
+fn problems(applications: &[ApplicationRow], ports: &[PortRow], leap: Option<Leap>) -> Vec<String> {
     let ports = ports.iter().filter_map(|port| {
         let error = port.error.as_ref()?;
         let whose = match &port.application {
@@ -47,7 +48,7 @@ fn problems(applications: &[ApplicationRow], ports: &[PortRow]) -> Vec<String> {
         )),
         _ => None,
     });
-    ports.chain(applications).collect()
+    leap.map(|leap| leap.to_string()).into_iter().chain(ports).chain(applications).collect()
 }
 
 pub async fn metrics(State(api): State<Shared>) -> String {

@@ -54,7 +54,13 @@ async fn join(peers: &Peers, mut heard: watch::Receiver<BTreeSet<NodeId>>) {
     let mut alive = peers.alive();
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut leapt = false;
     loop {
+        let leap = peers.clock.leap();
+        if let Some(leap) = leap.filter(|_| !leapt) {
+            tracing::error!("clock.leapt: {leap}");
+        }
+        leapt = leap.is_some();
         tokio::select! {
             _ = looks.tick() => {}
             Ok(()) = alive.changed() => {}
