@@ -54,7 +54,8 @@ impl World {
     }
 
     pub(crate) fn end_if_stopped(&mut self) {
-        let stopping = self.node.as_ref().filter(|node| node.agents.is_empty());
+        let stopping =
+            self.node.as_ref().filter(|node| node.agents.is_empty() && node.pausing.is_empty());
         let Some(Stopping { down }) = stopping.and_then(|node| node.stopping) else { return };
         self.tell(|| "node down".into());
         let left = self.processes.values().filter(|process| process.is_alive()).count();
@@ -70,6 +71,7 @@ impl World {
         if let Some(node) = &mut self.node
             && node.agents.remove(name).is_some()
         {
+            node.pausing.insert(name.clone());
             self.count(Fault::ActorPanic);
             self.tell(|| format!("panic {name}"));
             self.later(100, Happening::ActorUp { name: name.clone(), life });
@@ -81,9 +83,14 @@ impl World {
             return;
         }
         self.tell(|| "node up".into());
-        let checker = Checker::new(self.random.draw());
-        self.node =
-            Some(Node { agents: BTreeMap::new(), checker, checker_tick: None, stopping: None });
+        let (agents, checker) = (BTreeMap::new(), Checker::new(self.random.draw()));
+        self.node = Some(Node {
+            agents,
+            pausing: BTreeSet::new(),
+            checker,
+            checker_tick: None,
+            stopping: None,
+        });
         for (instance, verdict) in self.records.verdicts.clone() {
             self.checker(checker::Event::Written(instance, verdict));
         }
@@ -103,6 +110,7 @@ impl World {
         let life = self.lives;
         let machine = Application::new(self.id.clone(), name.clone());
         let Some(node) = &mut self.node else { return };
+        node.pausing.remove(name);
         if node.agents.contains_key(name) {
             return;
         }

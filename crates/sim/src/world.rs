@@ -67,6 +67,8 @@ pub(crate) enum Happening {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub agents: BTreeMap<ApplicationName, Agent>,
+    /// Whose actor has panicked and is not up again.
+    pub pausing: BTreeSet<ApplicationName>,
     pub checker: Checker,
     pub checker_tick: Option<Timestamp>,
     /// Told to stop everything; none while it serves.
