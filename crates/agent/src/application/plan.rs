@@ -374,7 +374,9 @@ fn must_wait_for_others(app: &Application, slot: &Slot, role: &Role) -> bool {
         let newer = other.max(&role.release);
         *other != role.release && mode(app, newer) == RolloutMode::StopFirst
     });
-    // What a stray was started for is not known.
-    let stray = !app.strays.is_empty() && apart;
+    // What a stray was started for is not known: maybe a newer one that stands nobody beside it.
+    let mut newer = app.releases.keys().filter(|other| **other > role.release);
+    let alone = |id: &ReleaseId| mode(app, id) == RolloutMode::StopFirst;
+    let stray = !app.strays.is_empty() && (apart || newer.any(alone));
     beside || other_release || elsewhere || stray
 }
