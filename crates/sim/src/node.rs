@@ -72,6 +72,8 @@ impl World {
             && node.agents.remove(name).is_some()
         {
             node.pausing.insert(name.clone());
+            // Its next actor begins with a back-off of its own.
+            self.starts.retain(|instance, _| instance.application != *name);
             self.count(Fault::ActorPanic);
             self.tell(|| format!("panic {name}"));
             self.later(100, Happening::ActorUp { name: name.clone(), life });
@@ -83,6 +85,7 @@ impl World {
             return;
         }
         self.tell(|| "node up".into());
+        self.starts.clear();
         let (agents, checker) = (BTreeMap::new(), Checker::new(self.random.draw()));
         self.node = Some(Node {
             agents,
