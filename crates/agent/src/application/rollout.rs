@@ -104,10 +104,12 @@ fn fenced() -> bool {
 
 impl Application {
     pub(super) fn rollout_changed(&mut self, now: Timestamp, record: Option<Rollout>) {
-        let theirs = |record: &Rollout| record.coordinator != self.node;
-        if record.as_ref().is_none_or(theirs) {
-            self.returned = None;
-        }
+        // Anything but what this node wrote itself decides what it goes on with.
+        self.returned = self.returned.filter(|_| {
+            record.as_ref().is_some_and(|record| {
+                record.coordinator == self.node && record.phase != RolloutPhase::Requested
+            })
+        });
         let Some(record) = record else {
             self.attempt = None;
             self.serving = None;
@@ -122,7 +124,6 @@ impl Application {
                 return;
             }
             self.accepted = Some(request);
-            self.returned = None;
             let serving = self.serving.clone();
             self.rollout = Some(Rollout { serving, coordinator: self.node.clone(), ..record });
             self.attempt = None;

@@ -74,8 +74,8 @@ impl Ledger {
     }
 
     pub fn is_outside(&self, at: Position) -> bool {
-        let commits = self.places.get(&at).and_then(|key| self.keys.get(key));
-        commits.and_then(|commits| commits.get(&at)).is_some_and(|known| known.outside)
+        let key = self.places.get(&at);
+        key.is_some_and(|key| self.keys[key][&at].outside)
     }
 
     pub fn replaced(&mut self, at: Position) {
