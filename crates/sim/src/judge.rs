@@ -86,6 +86,7 @@ impl World {
         let apart = modes
             .into_iter()
             .flatten()
+            .chain(self.starting.get(name))
             .any(|release| self.mode(name, release) == RolloutMode::StopFirst);
         if apart {
             return;

@@ -2,7 +2,7 @@
 
 use agent::application::{Effect, Event, Failure, IncarnationId, merge};
 use model::instance::ProcessIdentity;
-use model::{ApplicationName, ReleaseId};
+use model::{ApplicationName, ReleaseId, RolloutPhase};
 
 use crate::fault::Fault;
 use crate::process::{Process, Quality};
@@ -84,6 +84,12 @@ impl World {
             }
             Effect::WriteRollout(rollout) => {
                 let before = self.serving_well(name);
+                match &rollout.target {
+                    Some(target) if rollout.phase == RolloutPhase::Starting => {
+                        self.starting.insert(name.clone(), target.clone());
+                    }
+                    _ => drop(self.starting.remove(name)),
+                }
                 let rollout = merge(self.records.rollouts.get(name).cloned(), rollout);
                 self.tell(|| {
                     let short = |id: &Option<ReleaseId>| {

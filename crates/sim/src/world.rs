@@ -105,6 +105,9 @@ pub struct World {
     pub(crate) served: BTreeSet<ApplicationName>,
     /// Releases that came to serve when no process of theirs was wanted.
     pub(crate) untried: BTreeSet<(ApplicationName, ReleaseId)>,
+    /// What a coordinator has said that it starts: a later request is written over that, and heard
+    /// of later.
+    pub(crate) starting: BTreeMap<ApplicationName, ReleaseId>,
     pub(crate) next_pid: u32,
     queue: BTreeMap<(u64, u64), Happening>,
     sequence: u64,
@@ -131,6 +134,7 @@ impl World {
             starts: BTreeMap::new(),
             served: BTreeSet::new(),
             untried: BTreeSet::new(),
+            starting: BTreeMap::new(),
             next_pid: 100,
             queue: BTreeMap::new(),
             sequence: 0,

@@ -395,12 +395,15 @@ impl Application {
     }
 
     /// A command's request and our own write may cross. The release's record says all the same that
-    /// it was asked for; the node that made it coordinates its rollout.
+    /// it was asked for; the node that made it coordinates its rollout. Without any rollout nothing
+    /// was written over it: the application was destroyed, which is still to be heard of.
     fn request_was_lost(&mut self, now: Timestamp) -> bool {
-        let target = self.rollout.as_ref().and_then(|rollout| rollout.target.as_ref());
-        let newest = self.releases.keys().next_back();
-        let Some(newest) = newest.filter(|id| id.node == self.node && target < Some(id)).cloned()
-        else {
+        let newest = self.releases.keys().next_back().filter(|id| id.node == self.node);
+        let passed_over = |(rollout, newest): &(&Rollout, &ReleaseId)| {
+            rollout.target.as_ref().is_none_or(|target| target < *newest)
+        };
+        let lost = self.rollout.as_ref().zip(newest).filter(passed_over);
+        let Some((record, newest)) = lost.map(|(rollout, id)| (rollout.clone(), id.clone())) else {
             self.unrequested = None;
             return false;
         };
@@ -413,7 +416,6 @@ impl Application {
             self.wake_at(since.after(REQUEST_WAIT_MAX));
             return false;
         }
-        let record = self.rollout.take().unwrap_or_else(|| Rollout::new(self.node.clone(), now));
         let unable = BTreeMap::new();
         self.rollout = Some(Rollout { target: Some(newest), unable, ..record });
         self.unrequested = None;

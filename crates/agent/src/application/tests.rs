@@ -284,6 +284,17 @@ fn a_request_that_was_overwritten_is_carried_out_all_the_same() {
 }
 
 #[test]
+fn a_release_of_an_application_that_is_being_destroyed_is_not_rolled_out_again() {
+    let mut world = World::serving(1);
+    world.event(Event::Rollout(None));
+    world.pass(super::rollout::REQUEST_WAIT_MAX * 2);
+    assert!(world.phases().is_empty(), "{:?}", world.phases());
+    world.event(Event::Spec(None));
+    world.drain_all();
+    assert!(world.ended);
+}
+
+#[test]
 fn a_first_release_is_built_released_started_and_serves() {
     let mut world = World::new();
     world.push(World::release(1, 2));
