@@ -272,6 +272,23 @@ pub enum Alarm {
     Conflict { position: Position, peer: NodeTag },
     #[error("no session with node {peer:?}: {reason}")]
     Quarantined { peer: NodeTag, reason: Refusal },
+    /// Over when a session with that node went well, or it was removed.
+    #[error(
+        "no session with node {by:?}: it does not have this node on its roster. If an older copy \
+         of its data was put back there, let it join again: `cortex nodes remove --force {by:?}` \
+         and `cortex nodes invite` here, then `cortex up --join WORD` there. If this node was \
+         removed long ago, it is this one that has to join again"
+    )]
+    Unlisted { by: NodeTag },
+    /// The same, as the other one sees it. Over when that node is a member, or calls no more.
+    #[error(
+        "node {peer:?} takes part in this cluster and this node does not have it on its roster, \
+         so neither gets what the other writes. If an older copy of this node's data was put back, \
+         let this one join again: on {peer:?} `cortex nodes remove --force {own:?}` and `cortex \
+         nodes invite`, then here `cortex up --join WORD`. If {peer:?} was removed long ago, stop \
+         it, or let it join again"
+    )]
+    Stranger { own: NodeTag, peer: NodeTag },
     #[error(
         "this node missed what its cluster has forgotten since, and no loss is on record: it \
          takes part in nothing until it joins again"

@@ -264,6 +264,69 @@ fn a_node_that_missed_a_collected_delete_is_not_let_in_as_it_is() {
     assert_eq!(cluster.heads().len(), 1);
 }
 
+/// An older copy of its disk was put back, from before the other one joined.
+#[test]
+fn a_node_that_does_not_know_a_member_is_told_of_on_both_and_joins_again() {
+    // It says nothing that the other one would take for a sign of life.
+    for counts_as_dead in [false, true] {
+        unknown_member(counts_as_dead);
+    }
+}
+
+fn unknown_member(counts_as_dead: bool) {
+    let mut cluster = Cluster::together(&["n1", "n2"]);
+    let [one, two] = ["n1", "n2"].map(tag);
+    cluster.write("n2", "early", Some(2));
+    cluster.run(3000);
+    let old = StoreMachine::new(&"n1".parse().unwrap(), cluster.now, Past::default(), CLUSTER);
+    cluster.nodes.insert(one, old);
+    cluster.write("n1", "cluster::nodes::n1", Some(1));
+    cluster.event(one, Event::Reachable([two].into()));
+    let seen = if counts_as_dead { [].into() } else { [one].into() };
+    cluster.event(two, Event::Reachable(seen));
+    cluster.run(10_000);
+    assert_eq!(cluster.alarms, [], "somebody else may tell it yet");
+    cluster.run(20_000);
+    let (there, here) = (Alarm::Unlisted { by: one }, Alarm::Stranger { own: one, peer: two });
+    assert_eq!(BTreeSet::from_iter(cluster.alarms.clone()), [there, here].into());
+    assert_eq!(cluster.alarms.len(), 2, "each is said once");
+    assert!(!cluster.has("n1", "early"), "nobody's word is taken who is on no roster");
+    // Who calls no more is no concern; who still does is said again.
+    cluster.event(one, Event::Reachable([].into()));
+    assert_eq!(cluster.nodes[&one].alarms().count(), 0);
+    assert_eq!(cluster.nodes[&two].alarms().count(), 1);
+    cluster.event(one, Event::Reachable([two].into()));
+    cluster.run(20_000);
+    assert_eq!(cluster.alarms.len(), 3);
+    // What both say is to be done.
+    cluster.event(two, Event::Reachable([one].into()));
+    cluster.write("n2", "cluster::nodes::n1", None);
+    assert_eq!(cluster.nodes[&two].alarms().count(), 0, "it was removed");
+    cluster.write("n2", "cluster::nodes::n1", Some(3));
+    let listed = cluster.nodes[&two].replica().newest("cluster::nodes::n1").unwrap().at.stamp;
+    cluster.event(one, Event::Join { cluster: CLUSTER, listed });
+    cluster.run(20_000);
+    assert!(cluster.has("n1", "early"));
+    assert_eq!(cluster.heads().len(), 1);
+    assert!(cluster.nodes.values().all(|machine| machine.alarms().count() == 0));
+}
+
+/// The same with a third one, which both know: nobody has to do anything.
+#[test]
+fn a_node_that_does_not_know_a_member_is_told_by_another() {
+    let mut cluster = Cluster::together(&["n1", "n2", "n3"]);
+    let [one, two, three] = ["n1", "n2", "n3"].map(tag);
+    let old = StoreMachine::new(&"n1".parse().unwrap(), cluster.now, Past::default(), CLUSTER);
+    cluster.nodes.insert(one, old);
+    cluster.write("n1", "cluster::nodes::n1", Some(1));
+    cluster.write("n1", "cluster::nodes::n3", Some(1));
+    cluster.event(one, Event::Reachable([two, three].into()));
+    cluster.run(30_000);
+    assert!(cluster.has("n1", "cluster::nodes::n2"));
+    let strange = |alarm: &Alarm| matches!(alarm, Alarm::Stranger { .. } | Alarm::Unlisted { .. });
+    assert!(!cluster.alarms.iter().any(strange), "{:?}", cluster.alarms);
+}
+
 #[test]
 fn what_a_node_wrote_in_an_earlier_stay_is_not_taken_for_known() {
     let mut cluster = Cluster::together(&["n1", "n2", "n3"]);

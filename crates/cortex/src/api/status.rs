@@ -9,14 +9,15 @@ use model::node::NodeLoad;
 
 use super::problem::Problem;
 use super::wire::{Answer, ApplicationRow, NodeStatus, PortRow};
-use super::{Shared, applications, machine, parse, records};
-use crate::driver::Leap;
+use super::{Api, Shared, applications, machine, parse, records};
 
 pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Problem> {
     let applications = applications::rows(&api).await?;
     let ports = api.control.ports();
     let load: Option<NodeLoad> =
         records::read(&*api.store, TypedKey::NodeLoad(api.node.clone())).await?;
+    let mut problems = alarms(&api).await;
+    problems.extend(of_applications(&applications, &ports));
     Ok(Json(NodeStatus {
         node: api.node.to_string(),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -26,13 +27,24 @@ pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Probl
         data: api.layout.root().display().to_string(),
         http: api.http.to_string(),
         load_percent: load.map(|load| load.percent),
-        problems: problems(&applications, &ports, api.clock.leap()),
+        problems,
         ports,
         applications,
     }))
 }
 
-fn problems(applications: &[ApplicationRow], ports: &[PortRow], leap: Option<Leap>) -> Vec<String> {
+/// What the store wants looked into, and the clock.
+async fn alarms(api: &Api) -> Vec<String> {
+    let status = match &api.peers {
+        Some(peers) => peers.status().await.ok(),
+        None => None,
+    };
+    let alarms =
+        status.into_iter().flat_map(|status| status.clock_doubt.into_iter().chain(status.alarms));
+    api.clock.leap().map(|leap| leap.to_string()).into_iter().chain(alarms).collect()
+}
+
+fn of_applications(applications: &[ApplicationRow], ports: &[PortRow]) -> Vec<String> {
     let ports = ports.iter().filter_map(|port| {
         let error = port.error.as_ref()?;
         let whose = match &port.application {
@@ -48,7 +60,7 @@ fn problems(applications: &[ApplicationRow], ports: &[PortRow], leap: Option<Lea
         )),
         _ => None,
     });
-    leap.map(|leap| leap.to_string()).into_iter().chain(ports).chain(applications).collect()
+    ports.chain(applications).collect()
 }
 
 pub async fn metrics(State(api): State<Shared>) -> String {

@@ -33,6 +33,7 @@ mod netns;
 mod nextjs;
 mod node;
 mod nodes;
+mod old_disk;
 mod outside;
 mod php;
 mod pins;

@@ -289,7 +289,7 @@ impl World {
             Alarm::Conflict { .. } | Alarm::LostPast { .. } => lost,
             Alarm::Behind => lost || self.hosts[host].was_evicted,
             Alarm::Evicted => self.hosts[host].was_evicted,
-            Alarm::Quarantined { .. } => true,
+            Alarm::Quarantined { .. } | Alarm::Unlisted { .. } | Alarm::Stranger { .. } => true,
         };
         assert!(allowed, "n{host} alarms for no reason: {alarm}");
     }

@@ -195,8 +195,9 @@ impl World {
             if self.hosts[host].joining || !self.hosts[host].connected && !self.calm {
                 continue;
             }
-            // Its disk is from before the other one was there, whom it refuses since.
-            let refuses = self.calm && !self.hosts[host].lists(&self.hosts[member]);
+            // Its disk is from before the other one was there, whom it refuses since, and says so.
+            let strange = alarms.iter().any(|alarm| matches!(alarm, Alarm::Stranger { .. }));
+            let refuses = self.calm && strange && !self.hosts[host].lists(&self.hosts[member]);
             let unlisted = (joins || self.calm) && !listed && !self.hosts[host].evicted;
             let unlisted = unlisted && self.hosts[host].connected;
             if unlisted || listed && !joins && (stuck || other || refuses) {

@@ -142,6 +142,14 @@ impl StoreMachine {
         if reason.alarms() {
             self.alarm(Alarm::Quarantined { peer, reason }, effects);
         }
+        let strange = reason == Refusal::Unknown && self.sync.links.of(peer).stays_strange();
+        if strange && !self.is_joining() {
+            let alarm = match self.sync.members.is_member(peer) {
+                true => Alarm::Unlisted { by: peer },
+                false => Alarm::Stranger { own: self.node, peer },
+            };
+            self.alarm(alarm, effects);
+        }
     }
 
     /// The connection is gone.
@@ -171,19 +179,21 @@ impl StoreMachine {
         let catching_up = self.is_fresh();
         self.alarmed.retain(|alarm| match alarm {
             Alarm::Quarantined { peer: other, .. } => *other != peer,
+            Alarm::Unlisted { by: other } | Alarm::Stranger { peer: other, .. } => *other != peer,
             Alarm::Behind | Alarm::Evicted => false,
             Alarm::Conflict { peer: other, .. } => *other != peer || !whole,
             Alarm::LostPast { .. } => catching_up,
         });
     }
 
-    /// Who is no member any more is nobody's concern.
+    /// Who is no member any more is nobody's concern, nor who never was one and has gone.
     pub(crate) fn calm_about_strangers(&mut self) {
-        let (members, own) = (&self.sync.members, self.node);
+        let (members, links, own) = (&self.sync.members, &self.sync.links, self.node);
         self.alarmed.retain(|alarm| match alarm {
-            Alarm::Quarantined { peer, .. } | Alarm::Conflict { peer, .. } => {
-                *peer == own || members.is_member(*peer)
-            }
+            Alarm::Quarantined { peer, .. }
+            | Alarm::Conflict { peer, .. }
+            | Alarm::Unlisted { by: peer } => *peer == own || members.is_member(*peer),
+            Alarm::Stranger { peer, .. } => !members.is_member(*peer) && links.is_reachable(*peer),
             Alarm::Behind | Alarm::Evicted | Alarm::LostPast { .. } => true,
         });
     }

@@ -21,6 +21,8 @@ const BRIDGED_MAX_MS: u64 = 5000;
 /// Whoever is told of a wrong clock has so long to set it right until the others go on without it:
 /// as long as a node that is gone may stay away before its shims stop what they hold.
 pub const APART_AFTER: Duration = Duration::from_secs(30);
+/// An entry on the roster is everywhere within seconds, if anybody is left who passes it on.
+pub const STRANGE_AFTER: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Debug, Default)]
 pub struct Link {
@@ -34,6 +36,8 @@ pub struct Link {
     pub last_session: Option<Timestamp>,
     /// Since when and until when one has refused the other for its clock, with no session between.
     clocks_apart: Option<(Timestamp, Timestamp)>,
+    /// The same where one of the two does not have the other on its roster.
+    strange: Option<(Timestamp, Timestamp)>,
 }
 
 impl Link {
@@ -42,9 +46,15 @@ impl Link {
         self.clocks_apart.is_some_and(|(first, latest)| latest.since(first) >= APART_AFTER)
     }
 
+    /// One of the two knows the other for a member, and the other does not come to know it.
+    pub(crate) fn stays_strange(&self) -> bool {
+        self.strange.is_some_and(|(first, latest)| latest.since(first) >= STRANGE_AFTER)
+    }
+
     pub(crate) fn went_well(&mut self, now: Timestamp) {
         self.pause = None;
         self.clocks_apart = None;
+        self.strange = None;
         self.last_session = Some(now);
     }
 }
@@ -72,6 +82,14 @@ impl Links {
         self.links.iter()
     }
 
+    pub fn is_reachable(&self, peer: NodeTag) -> bool {
+        self.links.get(&peer).is_some_and(|link| link.reachable)
+    }
+
+    pub fn is_any_reachable(&self) -> bool {
+        self.links.values().any(|link| link.reachable)
+    }
+
     pub fn reachable(&self) -> BTreeSet<NodeTag> {
         self.links.iter().filter(|(_, link)| link.reachable).map(|(peer, _)| *peer).collect()
     }
@@ -91,10 +109,12 @@ impl Links {
         let long = if reason.alarms() { QUARANTINE } else { PAUSE };
         let link = self.of(peer);
         link.pause = Some((now.after(long), reason));
-        if matches!(reason, Refusal::ClocksApart(by_ms) if by_ms > BRIDGED_MAX_MS) {
-            let first = link.clocks_apart.map_or(now, |(first, _)| first);
-            link.clocks_apart = Some((first, now));
-        }
+        let span = match reason {
+            Refusal::ClocksApart(by_ms) if by_ms > BRIDGED_MAX_MS => &mut link.clocks_apart,
+            Refusal::Unknown => &mut link.strange,
+            _ => return,
+        };
+        *span = Some((span.map_or(now, |(first, _)| first), now));
     }
 
     pub fn is_paused(&self, now: Timestamp, peer: NodeTag) -> bool {
@@ -151,6 +171,24 @@ mod tests {
         links.of(peer).went_well(start.after(2 * APART_AFTER));
         assert!(!links.of(peer).is_apart());
         assert!(!refuse(&mut links, 3 * APART_AFTER, apart), "it begins anew");
+    }
+
+    #[test]
+    fn who_stays_unknown_is_strange_until_a_session_goes_well() {
+        let peer = NodeTag::from(&"n2".parse().unwrap());
+        let start = Timestamp(1_000_000);
+        let mut links = Links::new(peer, 1);
+        let refuse = |links: &mut Links, after: Duration, reason| {
+            links.pause(start.after(after), peer, reason);
+            links.of(peer).stays_strange()
+        };
+        assert!(!refuse(&mut links, Duration::ZERO, Refusal::Unknown));
+        assert!(!refuse(&mut links, STRANGE_AFTER, Refusal::Stalled));
+        assert!(!refuse(&mut links, STRANGE_AFTER / 2, Refusal::Unknown));
+        assert!(refuse(&mut links, STRANGE_AFTER, Refusal::Unknown));
+        links.of(peer).went_well(start.after(STRANGE_AFTER));
+        assert!(!refuse(&mut links, 2 * STRANGE_AFTER, Refusal::Unknown), "it begins anew");
+        assert!(!links.of(peer).is_apart());
     }
 
     #[test]

@@ -163,7 +163,7 @@ pub enum Refusal {
         how_far(*.0)
     )]
     ClocksApart(u64),
-    #[error("the peer is not on the roster yet")]
+    #[error("one of the two nodes does not have the other on its roster yet")]
     Unknown,
     #[error("the peer was removed from the cluster; let it join again")]
     Evicted,

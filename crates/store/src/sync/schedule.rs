@@ -20,6 +20,9 @@ pub const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// Garbage lags by as much; one write of the log each time, in a cluster only.
 pub const VECTOR_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Of what is said unasked; sessions have higher numbers.
+const NO_SESSION: u64 = 0;
+
 impl StoreMachine {
     pub(crate) fn received(
         &mut self,
@@ -72,7 +75,8 @@ impl StoreMachine {
         let copying = self.sync.copying.take_if(|c| c.peer == from && c.session == session);
         self.sync.taking.retain(|peer, taking| *peer != from || taking.session != session);
         self.sync.lending.retain(|peer, lending| *peer != from || lending.session != session);
-        if giving.is_none() && copying.is_none() {
+        let unasked = giving.is_none() && copying.is_none();
+        if unasked && refusal != Refusal::Unknown {
             return;
         }
         if refusal == Refusal::Evicted {
@@ -147,6 +151,7 @@ impl StoreMachine {
         }
         if syncs {
             self.sync.sync_at = now.after(SYNC_INTERVAL);
+            self.tell_strangers(now, effects);
         }
         if self.sync.giving.is_some() || self.sync.copying.is_some() || self.is_mending() {
             // The end of the session looks again.
@@ -157,6 +162,21 @@ impl StoreMachine {
         }
         self.sync.push_at = None;
         self.begin(now, syncs, effects);
+    }
+
+    /// Whoever is linked and on no roster here takes itself for a member. It may have to be told
+    /// without a session: it hears nothing else, and may count this node among the dead.
+    fn tell_strangers(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        let members = &self.sync.members;
+        if self.is_joining() || members.is_evicted(self.node) {
+            return;
+        }
+        let mut strangers = self.sync.links.reachable();
+        strangers.retain(|peer| !members.is_member(*peer) && !members.is_evicted(*peer));
+        for peer in strangers {
+            self.send(peer, NO_SESSION, Body::Refused(Refusal::Unknown), effects);
+            self.shun(now, peer, Refusal::Unknown, effects);
+        }
     }
 
     fn begin(&mut self, now: Timestamp, even_equal: bool, effects: &mut Vec<Effect>) {
@@ -232,7 +252,7 @@ impl StoreMachine {
             .chain(sync.taking.values().map(|taking| taking.deadline))
             .chain(sync.lending.values().map(|lending| lending.deadline))
             .min();
-        let talks = self.is_in_cluster() || self.is_joining();
+        let talks = self.is_in_cluster() || self.is_joining() || sync.links.is_any_reachable();
         let vector = self.is_in_cluster().then_some(sync.vector_at);
         let times = [
             stalled,

@@ -219,7 +219,10 @@ async fn reach_at(
         match greeting.refused {
             None => {}
             Some(Refused::Removed) => return Err(WasRemoved.into()),
-            Some(Refused::Unknown) => bail!("this node is not on its roster yet"),
+            Some(Refused::Unknown) => bail!(
+                "this node is not on its roster yet; if that does not end, an older copy of that \
+                 node's data was put back, and `cortex nodes` there says what to do"
+            ),
         }
         Ok(stream)
     };
