@@ -55,6 +55,9 @@ pub struct StoreArgs {
     /// Runs of each; mean, standard deviation and median are printed [default: 5]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=50))]
     runs: Option<u32>,
+    /// How connections are used [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    modes: Vec<Mode>,
     /// Turns of set, lookup and delete in each run [default: 10000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=TURNS_MAX))]
     turns: Option<u64>,
@@ -84,9 +87,11 @@ fn workers(text: &str) -> Result<usize, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
+    /// A new one for each action
     NewConnection,
+    /// One for each worker
     Persistent,
-    /// A new connection each, and writes are not waited for.
+    /// A new one for each action, and writes are not waited for
     Unawaited,
 }
 
@@ -120,6 +125,7 @@ pub struct Plan {
     pub seconds: u64,
     pub quick: bool,
     pub parts: Vec<Part>,
+    pub modes: Vec<Mode>,
     #[serde(skip)]
     kinds: Vec<Kind>,
 }
@@ -141,6 +147,7 @@ impl Plan {
             seconds: args.seconds.unwrap_or(seconds),
             quick: args.quick,
             parts: or(&args.parts, &all),
+            modes: or(&args.modes, &MODES),
             kinds,
         }
     }
@@ -276,10 +283,10 @@ fn loads(
     }
     let mut failed = BTreeSet::new();
     for run in 1..=plan.runs {
-        for mode in MODES {
+        for mode in &plan.modes {
             for workers in &plan.workers {
                 eprintln!("run {run} of {}: {}, {workers} workers", plan.runs, mode.name());
-                let load = Load { mode, workers: *workers, turns: plan.turns };
+                let load = Load { mode: *mode, workers: *workers, turns: plan.turns };
                 for offset in 0..sound.len() {
                     // Another one begins in each run.
                     let contender = &sound[(offset + run as usize) % sound.len()];

@@ -115,14 +115,17 @@ impl Gathering {
         Reply::new(self.clone(), place)
     }
 
-    /// Something was looked up at once.
-    pub fn looked_up(&self) {
-        self.bell.returning().looked_up();
+    /// All that its client wrote is answered.
+    pub fn answered(&self) {
+        self.bell.returning().answered();
     }
 
-    /// Writes were submitted, and may wait for those of other connections.
-    pub fn written(&self) {
-        self.bell.returning().wrote();
+    /// Writes were submitted, the first of them since all was answered or more; they may wait for
+    /// those of other connections.
+    pub fn written(&self, first: bool) {
+        if first {
+            self.bell.returning().wrote();
+        }
         self.bell.written.notify_one();
     }
 

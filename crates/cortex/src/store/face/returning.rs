@@ -1,7 +1,8 @@
-//! Clients who were just answered a lookup and are likely to write next. Whether a turn's writes
-//! wait for theirs: one wait for the disk then does for both, where otherwise clients that take
-//! turns at reading and writing need three for two. Owns the patience; must not know connections.
-//! Asked by whoever ends a thread's turn.
+//! Clients who were just answered and are likely to write next. Whether a turn's writes wait for
+//! theirs: one wait for the disk then does for all, where otherwise clients that take turns are
+//! two groups of which each waits for the other's, or need three waits for two where they look
+//! something up in between. Owns the patience; must not know connections. Asked by whoever ends a
+//! thread's turn.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +14,17 @@ const PATIENCE_SHARE: u32 = 2;
 const GAIN_SHARE: u32 = 8;
 /// So many in a row may not pay, as clients fall out of step and into it again.
 const VAIN_FREE: u32 = 8;
-/// Turns without a wait after many more: readers who never write cost one turn in so many.
+/// Turns without a wait after many more: clients who do not come back cost one turn in so many.
 const PAUSE_TURNS_MAX: u32 = 64;
 
 #[derive(Debug, Default)]
 pub struct Returning {
-    /// Lookups answered since the last commit, less the writes that came since. Where nobody
-    /// writes it ends at what it can hold.
+    /// Clients who were answered and have not written since. Those who let a wait be in vain are
+    /// not counted any more.
     awaited: u32,
-    writes: u32,
-    /// When the wait began, and how many writes waited then.
+    /// Clients whose writes the turn has.
+    writers: u32,
+    /// When the wait began, and how many had written then.
     wait: Option<(Instant, u32)>,
     took: Duration,
     /// Waits in a row that did not pay, and turns that are not to wait.
@@ -31,34 +33,42 @@ pub struct Returning {
 }
 
 impl Returning {
-    pub fn looked_up(&mut self) {
+    /// A client has nothing to wait for any more. One that only looks something up is neither
+    /// here nor there: it was out before, and is now.
+    pub fn answered(&mut self) {
         self.awaited = self.awaited.saturating_add(1);
     }
 
     pub fn wrote(&mut self) {
         self.awaited = self.awaited.saturating_sub(1);
-        self.writes += 1;
+        self.writers += 1;
     }
 
     /// Whether more is to be read before the turn's writes are committed.
     pub fn is_worth_waiting(&mut self, now: Instant) -> bool {
-        if self.awaited == 0 || self.writes == 0 || self.pause > 0 {
+        if self.awaited == 0 || self.writers == 0 || self.pause > 0 {
             return false;
         }
-        let (since, _) = *self.wait.get_or_insert((now, self.writes));
+        let (since, _) = *self.wait.get_or_insert((now, self.writers));
         now.duration_since(since) < PATIENCE_MAX.min(self.took / PATIENCE_SHARE)
     }
 
     /// The turn's writes were committed, in so long; nothing where another thread does that.
     pub fn committed(&mut self, took: Duration) {
+        if self.writers == 0 {
+            return;
+        }
         self.pause = self.pause.saturating_sub(1);
         if let Some((_, before)) = self.wait.take() {
-            let gained = (self.writes - before) * GAIN_SHARE >= before;
+            let gained = (self.writers - before) * GAIN_SHARE >= before;
             self.vain = if gained { 0 } else { self.vain.saturating_add(1) };
             let beyond = self.vain.saturating_sub(VAIN_FREE);
             self.pause = if beyond > 0 { 1 << beyond.min(PAUSE_TURNS_MAX.ilog2()) } else { 0 };
+            if !gained {
+                self.awaited = 0;
+            }
         }
-        (self.awaited, self.writes, self.took) = (0, 0, took);
+        (self.writers, self.took) = (0, took);
     }
 }
 
@@ -73,7 +83,7 @@ mod tests {
     fn turn(returning: &mut Returning, writes: u32, lookups: u32, come: u32) -> bool {
         let now = Instant::now();
         (0..writes).for_each(|_| returning.wrote());
-        (0..lookups).for_each(|_| returning.looked_up());
+        (0..lookups).for_each(|_| returning.answered());
         let waits = returning.is_worth_waiting(now);
         (0..come).for_each(|_| returning.wrote());
         let rest = lookups > come;
@@ -94,7 +104,7 @@ mod tests {
         }
         returning.committed(Duration::ZERO);
         returning.wrote();
-        returning.looked_up();
+        returning.answered();
         let now = Instant::now();
         assert!(!returning.is_worth_waiting(now), "where another thread commits");
     }
@@ -112,7 +122,7 @@ mod tests {
     #[test]
     fn lookups_without_end_are_counted_without_harm() {
         let mut returning = Returning { awaited: u32::MAX, ..Returning::default() };
-        returning.looked_up();
+        returning.answered();
         returning.wrote();
         returning.committed(DISK);
         assert!(turn(&mut returning, 6, 3, 3));

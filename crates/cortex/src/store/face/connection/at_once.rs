@@ -74,7 +74,6 @@ impl Connection {
                 if self.pending.is_empty()
                     && reply_at_once(&key, &self.context, &mut self.replies) =>
             {
-                self.gathering.looked_up();
                 Step::Done
             }
             _ => return Step::Waits,
@@ -93,7 +92,7 @@ impl Connection {
         if let Some((write, reply)) = self.context.store.submit_at_once(write, reply) {
             return Step::Queue(write, reply, awaited);
         }
-        self.gathering.written();
+        self.gathering.written(self.pending.is_empty());
         self.pending.push(awaited);
         Step::Done
     }
@@ -105,7 +104,7 @@ impl Connection {
         awaited: Awaited,
     ) {
         let queued = self.context.store.submit_unhurried(write, reply).await;
-        self.gathering.written();
+        self.gathering.written(self.pending.is_empty());
         self.pending.push(match queued {
             Ok(()) => awaited,
             Err(error) => Awaited::Failed(error.into(), 1),

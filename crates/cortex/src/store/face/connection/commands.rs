@@ -140,11 +140,11 @@ impl Connection {
                 continue;
             };
             if let Err(error) = self.context.store.submit_unhurried(write, place).await {
-                self.gathering.written();
+                self.gathering.written(self.pending.is_empty());
                 return self.pending.push(Awaited::Failed(error.into(), count));
             }
         }
-        self.gathering.written();
+        self.gathering.written(self.pending.is_empty());
         self.pending.push(reply(count));
     }
 
@@ -173,6 +173,7 @@ impl Connection {
                 }
             }
         });
+        gathering.answered();
     }
 }
 

@@ -191,7 +191,6 @@ impl Desk {
                 if !reply_at_once(&key, &self.context, &mut self.replies) {
                     return Step::Leave;
                 }
-                self.returning.looked_up();
                 Step::Done
             }
             Some(Ordinary::Write(write, answer)) => {
@@ -204,8 +203,10 @@ impl Desk {
                     return Step::NoRoom;
                 }
                 place.turned_away = false;
+                if place.asked == 0 {
+                    self.returning.wrote();
+                }
                 place.asked += 1;
-                self.returning.wrote();
                 Step::Done
             }
         }
@@ -234,6 +235,9 @@ impl Desk {
                 answer.reply(written, &mut self.replies);
                 place.asked -= 1;
             }
+        }
+        if place.asked == 0 {
+            self.returning.answered();
         }
         match self.send(place) {
             Ok(()) if place.asked > 0 => Next::Rest,
