@@ -241,6 +241,7 @@ mod tests {
             seconds: 1,
             quick: false,
             parts: Vec::new(),
+            modes: super::super::MODES.to_vec(),
             kinds,
         };
         let mut report = Report::new(&plan, true);

@@ -79,14 +79,22 @@ mod tests {
     const DISK: Duration = Duration::from_micros(150);
     const SOON: Duration = Duration::from_micros(20);
 
-    /// So many writes and lookups, then what comes meanwhile; whether the turn waited.
-    fn turn(returning: &mut Returning, writes: u32, lookups: u32, come: u32) -> bool {
+    fn after_a_commit() -> Returning {
+        let mut returning = Returning::default();
+        returning.wrote();
+        returning.committed(DISK);
+        returning
+    }
+
+    /// So many writers are here and so many were answered; then some of these come, too. Whether
+    /// the turn waited.
+    fn turn(returning: &mut Returning, here: u32, answered: u32, come: u32) -> bool {
         let now = Instant::now();
-        (0..writes).for_each(|_| returning.wrote());
-        (0..lookups).for_each(|_| returning.answered());
+        (0..here + answered).for_each(|_| returning.answered());
+        (0..here).for_each(|_| returning.wrote());
         let waits = returning.is_worth_waiting(now);
         (0..come).for_each(|_| returning.wrote());
-        let rest = lookups > come;
+        let rest = returning.awaited > 0;
         assert_eq!(returning.is_worth_waiting(now + SOON), waits && rest);
         assert!(!returning.is_worth_waiting(now + DISK), "half of what the disk takes");
         returning.committed(DISK);
@@ -94,37 +102,49 @@ mod tests {
     }
 
     #[test]
-    fn writers_who_have_looked_something_up_are_waited_for() {
-        let mut returning = Returning::default();
-        returning.committed(DISK);
+    fn two_groups_of_writers_become_one() {
+        let mut returning = after_a_commit();
         for _ in 0..10 {
-            assert!(turn(&mut returning, 6, 3, 3));
-            assert!(turn(&mut returning, 6, 3, 2), "also where one of them stays away");
-            assert!(!turn(&mut returning, 6, 0, 0), "nobody to wait for");
+            assert!(turn(&mut returning, 5, 5, 5), "those who wait for the disk wait together");
+            assert!(!turn(&mut returning, 10, 0, 0), "all are here");
         }
-        returning.committed(Duration::ZERO);
-        returning.wrote();
-        returning.answered();
-        let now = Instant::now();
-        assert!(!returning.is_worth_waiting(now), "where another thread commits");
     }
 
     #[test]
-    fn readers_who_never_write_are_hardly_ever_waited_for() {
+    fn who_does_not_come_is_not_awaited_any_more() {
+        let mut returning = after_a_commit();
+        assert!(turn(&mut returning, 6, 3, 2), "one of them stays away");
+        assert!(turn(&mut returning, 6, 0, 0), "and is waited for once more");
+        assert!(!turn(&mut returning, 6, 0, 0));
+        assert!(turn(&mut returning, 6, 1, 1), "the others are waited for as before");
+    }
+
+    #[test]
+    fn a_turn_without_writes_says_nothing_of_the_disk() {
+        let mut returning = after_a_commit();
+        assert!(turn(&mut returning, 1, 1, 1));
+        returning.committed(Duration::from_nanos(300));
+        assert!(turn(&mut returning, 1, 1, 1));
+    }
+
+    #[test]
+    fn nobody_waits_where_another_thread_commits() {
         let mut returning = Returning::default();
-        returning.committed(DISK);
+        returning.answered();
+        returning.wrote();
+        returning.committed(Duration::ZERO);
+        returning.answered();
+        returning.answered();
+        returning.wrote();
+        assert!(!returning.is_worth_waiting(Instant::now()));
+    }
+
+    #[test]
+    fn clients_who_never_come_back_are_hardly_ever_waited_for() {
+        let mut returning = after_a_commit();
         let waits = (0..1_000).filter(|_| turn(&mut returning, 8, 8, 0)).count();
         assert!((20..40).contains(&waits), "{waits}");
         let waits = (0..200).filter(|_| turn(&mut returning, 8, 4, 4)).count();
         assert!(waits > 100, "soon again when they do: {waits}");
-    }
-
-    #[test]
-    fn lookups_without_end_are_counted_without_harm() {
-        let mut returning = Returning { awaited: u32::MAX, ..Returning::default() };
-        returning.answered();
-        returning.wrote();
-        returning.committed(DISK);
-        assert!(turn(&mut returning, 6, 3, 3));
     }
 }
