@@ -84,6 +84,8 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     Serving,
+    /// Another process goes on: clients that are here may stay until then.
+    Leaving(Instant),
     /// What is under way may go on until then.
     Ending(Instant),
 }
@@ -92,7 +94,7 @@ impl Phase {
     fn deadline(self) -> Option<Instant> {
         match self {
             Phase::Serving => None,
-            Phase::Ending(deadline) => Some(deadline),
+            Phase::Leaving(deadline) | Phase::Ending(deadline) => Some(deadline),
         }
     }
 }
@@ -120,7 +122,11 @@ impl Workers {
             Workers::Router(router) if taken_over => router.leave(limit),
             Workers::Router(router) => router.stop(limit),
             Workers::Threads(phase, _) => {
-                phase.send_replace(Phase::Ending(Instant::now() + limit));
+                let deadline = Instant::now() + limit;
+                phase.send_replace(match taken_over {
+                    true => Phase::Leaving(deadline),
+                    false => Phase::Ending(deadline),
+                });
             }
         }
     }

@@ -4,6 +4,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+/// Between two datagrams of one answer; a network that loses none is quicker.
+pub const ANSWER_GAP_MS: u64 = 100;
+
 /// `T` is what a flow has: a socket, in the shell.
 #[derive(Debug)]
 pub struct Flows<K, T> {
@@ -20,6 +23,8 @@ pub struct Flows<K, T> {
 struct Flow<T> {
     value: T,
     last_ms: u64,
+    /// Whoever sent the last datagram was the client.
+    asked: bool,
     /// Unlike that of any flow before it under the same key.
     birth: u64,
 }
@@ -37,11 +42,31 @@ impl<K: Ord + Clone, T> Flows<K, T> {
         self.flows.is_empty()
     }
 
-    /// The flow of a client that has just sent or was answered.
-    pub fn touch(&mut self, key: &K, now_ms: u64) -> Option<&T> {
+    pub fn get(&self, key: &K) -> Option<&T> {
+        self.flows.get(key).map(|flow| &flow.value)
+    }
+
+    /// The flow of a client that has just sent something.
+    pub fn asked(&mut self, key: &K, now_ms: u64) -> Option<&T> {
+        self.touch(key, now_ms, true)
+    }
+
+    /// The flow of a client that has just been sent something.
+    pub fn answered(&mut self, key: &K, now_ms: u64) -> Option<&T> {
+        self.touch(key, now_ms, false)
+    }
+
+    fn touch(&mut self, key: &K, now_ms: u64, asked: bool) -> Option<&T> {
         let flow = self.flows.get_mut(key)?;
         flow.last_ms = flow.last_ms.max(now_ms);
+        flow.asked = asked;
         Some(&flow.value)
+    }
+
+    /// A client has no answer yet, or perhaps not all of it. One that wants none looks the same.
+    pub fn is_answer_awaited(&self, now_ms: u64) -> bool {
+        let awaits = |flow: &Flow<T>| flow.asked || flow.last_ms + ANSWER_GAP_MS > now_ms;
+        self.flows.values().any(awaits)
     }
 
     /// Gives the value back where there are too many. A known key gets a new flow.
@@ -55,7 +80,7 @@ impl<K: Ord + Clone, T> Flows<K, T> {
             self.rebuild();
         }
         self.born += 1;
-        let flow = Flow { value, last_ms: now_ms, birth: self.born };
+        let flow = Flow { value, last_ms: now_ms, asked: true, birth: self.born };
         self.looks.push(Reverse((now_ms.saturating_add(self.idle_ms), key.clone(), self.born)));
         self.flows.insert(key, flow);
         Ok(())
@@ -112,9 +137,9 @@ mod tests {
         flows.insert('a', 1, 0).unwrap();
         flows.insert('b', 2, 10).unwrap();
         assert_eq!(flows.insert('c', 3, 20), Err(3));
-        assert_eq!(flows.touch(&'a', 90), Some(&1));
+        assert_eq!(flows.asked(&'a', 90), Some(&1));
         assert_eq!(flows.expire(110), [('b', 2)]);
-        assert_eq!(flows.touch(&'b', 111), None);
+        assert_eq!(flows.asked(&'b', 111), None);
         flows.insert('c', 3, 120).unwrap();
         assert_eq!(flows.expire(190), [('a', 1)]);
         assert_eq!(flows.remove(&'c'), Some(3));
@@ -122,6 +147,25 @@ mod tests {
         assert_eq!(flows.expire(230), [], "the look of the one before is no look of this one");
         assert_eq!(flows.expire(315), [('c', 4)]);
         assert!(flows.is_empty());
+    }
+
+    #[test]
+    fn an_answer_is_awaited_until_it_has_come_and_nothing_more_does() {
+        let mut flows = Flows::new(60_000, 4);
+        assert!(!flows.is_answer_awaited(0));
+        flows.insert('a', 1, 0).unwrap();
+        assert!(flows.is_answer_awaited(50_000), "nobody has answered");
+        assert_eq!(flows.answered(&'a', 50_000), Some(&1));
+        assert!(flows.is_answer_awaited(50_000 + ANSWER_GAP_MS - 1), "there may be more of it");
+        assert!(!flows.is_answer_awaited(50_000 + ANSWER_GAP_MS));
+        flows.insert('b', 2, 51_000).unwrap();
+        assert!(flows.is_answer_awaited(52_000), "of another client");
+        flows.answered(&'b', 53_000);
+        assert_eq!(flows.asked(&'a', 53_000), Some(&1));
+        assert!(flows.is_answer_awaited(54_000), "it has asked again");
+        flows.remove(&'a');
+        assert!(!flows.is_answer_awaited(54_000));
+        assert_eq!((flows.get(&'a'), flows.get(&'b')), (None, Some(&2)));
     }
 
     proptest! {
@@ -146,7 +190,7 @@ mod tests {
                         }
                     }
                     1 => {
-                        prop_assert_eq!(flows.touch(&key, now).is_some(), model.contains_key(&key));
+                        prop_assert_eq!(flows.asked(&key, now).is_some(), model.contains_key(&key));
                         model.entry(key).and_modify(|last| *last = now);
                     }
                     2 => {

@@ -31,6 +31,11 @@ const DATAGRAM_BYTES_MAX: usize = 65_536;
 /// Others have their turn after so many.
 const DATAGRAMS_AT_ONCE: u32 = 64;
 const EXPIRY_INTERVAL: Duration = Duration::from_millis(250);
+/// For answers, when nobody goes on here: a flow says nowhere that it has ended, so that the longest
+/// wait is for clients that expect none.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
+/// Meanwhile.
+const ANSWER_CHECK: Duration = Duration::from_millis(10);
 /// What the kernel keeps for each thread while it is busy.
 const SOCKET_BYTES: usize = 1 << 20;
 
@@ -132,15 +137,24 @@ impl Thread {
                 () = until_phase_changes(&mut phase) => break,
             }
         }
-        // Another process has the socket, too: what clients say goes there, what is still being
-        // answered comes from here.
+        // What clients say from now on goes to the process that has taken over, or to nobody; what
+        // is still being answered comes from here.
+        let answered = Instant::now() + ANSWER_TIME_MAX;
         loop {
-            let Some(deadline) = phase.borrow().deadline() else { return };
-            if self.flows.borrow().is_empty() || Instant::now() >= deadline {
+            let now = *phase.borrow();
+            let (deadline, check, ended) = match now {
+                Phase::Serving => return,
+                Phase::Leaving(limit) => (limit, EXPIRY_INTERVAL, self.flows.borrow().is_empty()),
+                Phase::Ending(limit) => {
+                    let awaited = self.flows.borrow().is_answer_awaited(self.now_ms());
+                    (limit.min(answered), ANSWER_CHECK, !awaited)
+                }
+            };
+            if ended || Instant::now() >= deadline {
                 return;
             }
             tokio::select! {
-                _ = expiry.tick() => self.expire(),
+                () = tokio::time::sleep(check) => self.expire(),
                 () = until_phase_changes(&mut phase) => {}
             }
         }
@@ -167,7 +181,7 @@ impl Thread {
     }
 
     fn pass(self: &Rc<Thread>, client: SocketAddr, datagram: &[u8]) {
-        let known = self.flows.borrow_mut().touch(&client, self.now_ms()).cloned();
+        let known = self.flows.borrow_mut().asked(&client, self.now_ms()).cloned();
         if let Some(flow) = known {
             match flow.send(datagram) {
                 Ok(()) => return,
@@ -237,7 +251,7 @@ impl Thread {
         }
         flow.permit.endpoint.failed(self.now_ms());
         let mut flows = self.flows.borrow_mut();
-        let current = flows.touch(&flow.client, 0).is_some_and(|one| Rc::ptr_eq(one, flow));
+        let current = flows.get(&flow.client).is_some_and(|one| Rc::ptr_eq(one, flow));
         if current {
             flows.remove(&flow.client);
         }
@@ -294,7 +308,7 @@ async fn answer(thread: Rc<Thread>, flow: Rc<Flow>) {
                     // One that cannot be sent now is lost.
                     thread.socket.try_send_to(&buffer[..count], flow.client).ok();
                     flow.bytes_out.set(flow.bytes_out.get() + count as u64);
-                    thread.flows.borrow_mut().touch(&flow.client, thread.now_ms());
+                    thread.flows.borrow_mut().answered(&flow.client, thread.now_ms());
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {

@@ -1,7 +1,9 @@
 //! Datagrams by flow: a client keeps its back end, answers come back, and what is gone is replaced.
 
-use std::net::UdpSocket;
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
+
+use rustix::process::Signal;
 
 use super::world::Proxy;
 use crate::wait::{STATE_DEADLINE, wait_for};
@@ -105,6 +107,50 @@ fn flows_that_are_quiet_are_forgotten_and_large_datagrams_pass() {
     assert_eq!(ask(&socket, "to the next"), "a to the next");
     assert_eq!(ask(&client(&next), "of the next"), "a of the next");
     proxy_ends(proxy);
+}
+
+/// Flows say nowhere that they have ended, and nobody is kept waiting for it.
+#[test]
+fn a_proxy_that_is_told_to_end_waits_for_answers_under_way_alone() {
+    let port = echo("a", 0).to_string();
+    let mut proxy = Proxy::start(&["--mode", "udp", "--to", &port]);
+    let socket = client(&proxy);
+    assert_eq!(ask(&socket, "hello"), "a hello");
+    // One whose connection lives is told first, and goes on when the other has ended.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().port().to_string();
+    let mut other = Proxy::start(&["--mode", "tcp", "--to", &to]);
+    let _connection = (TcpStream::connect(other.address()).unwrap(), listener.accept().unwrap());
+    other.signal(Signal::INT);
+    proxy.signal(Signal::INT);
+    assert!(proxy.ended().success());
+    assert!(other.runs());
+    other.signal(Signal::INT);
+    assert!(other.ended().success(), "said twice, it is at once");
+}
+
+#[test]
+fn an_answer_under_way_comes_before_the_end_and_who_never_answers_is_not_waited_for() {
+    let back_end = UdpSocket::bind("127.0.0.1:0").unwrap();
+    back_end.set_read_timeout(Some(STATE_DEADLINE)).unwrap();
+    let to = back_end.local_addr().unwrap().port().to_string();
+    let mut proxy = Proxy::start(&["--mode", "udp", "--to", &to]);
+    let (socket, mut buffer) = (client(&proxy), [0; 64]);
+    socket.set_read_timeout(Some(STATE_DEADLINE)).unwrap();
+    socket.send(b"question").unwrap();
+    let (count, from) = back_end.recv_from(&mut buffer).unwrap();
+    assert_eq!(&buffer[..count], b"question");
+    proxy.signal(Signal::TERM);
+    back_end.send_to(b"answer", from).unwrap();
+    let count = socket.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..count], b"answer");
+    assert!(proxy.ended().success());
+
+    let mut proxy = Proxy::start(&["--mode", "udp", "--to", &to]);
+    client(&proxy).send(b"for the log").unwrap();
+    back_end.recv_from(&mut buffer).unwrap();
+    proxy.signal(Signal::TERM);
+    assert!(proxy.ended().success());
 }
 
 fn proxy_ends(mut proxy: Proxy) {

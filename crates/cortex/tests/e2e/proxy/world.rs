@@ -94,6 +94,11 @@ impl Proxy {
         })
     }
 
+    pub fn runs(&mut self) -> bool {
+        let child = &mut self.child.as_mut().expect("it runs").0;
+        child.try_wait().expect("it can be awaited").is_none()
+    }
+
     /// Ends it in order; what it printed.
     pub fn end(mut self) -> String {
         self.signal(Signal::TERM);
