@@ -76,7 +76,7 @@ struct Shared {
     threads: Mutex<Threads>,
     rollup: Mutex<Rollup>,
     dropped: AtomicU64,
-    /// Connections of clients that had too many.
+    /// Connections of clients that had too many, or of proxies that did not say whose they are.
     refused: AtomicU64,
     /// There is much to collect: for the task here, or for whoever takes the records instead.
     much: Notify,

@@ -17,6 +17,7 @@ use model::node::NodeInfo;
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::role::{Role, Roles};
 use model::{NodeId, TypedKey};
+use router::proxy_protocol::Senders;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
@@ -61,6 +62,8 @@ pub struct NodeConfig {
     pub http: SocketAddr,
     /// Public HTTPS; none for nowhere.
     pub https: Option<HttpsOptions>,
+    /// Proxies before this node that say of each connection whose it is.
+    pub announced_by: Option<Senders>,
     pub store: Backend,
     /// None for what it did before, and at first everything.
     pub roles: Option<Roles>,
@@ -323,6 +326,7 @@ impl Node {
             &RouterConfig {
                 public: is_public.then_some(config.http),
                 secure: secure.transpose()?,
+                announced_by: config.announced_by.clone(),
                 threads: config.threads,
                 queue: QueueLimits::default(),
                 connections_max: crate::router::CONNECTIONS_MAX,

@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use router::balance::Balance;
 use router::detect::Sort;
-use router::proxy_protocol::Version;
+use router::proxy_protocol::{Senders, Version};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -31,7 +31,7 @@ use self::health::Check;
 use self::records::{Figures, Recorder, Records};
 use crate::driver::Clock;
 use crate::metrics::Metrics;
-use crate::router::alone::Alone;
+use crate::router::alone::{self, Alone};
 use crate::router::tls::{CertificateFiles, Tls};
 use crate::shared_port::{Bound, Listeners};
 
@@ -47,7 +47,6 @@ pub enum Mode {
         transparent: bool,
     },
     Tcp {
-        accept_proxy: bool,
         send_proxy: Option<Version>,
     },
     Udp,
@@ -63,6 +62,8 @@ pub struct Config {
     pub balance: &'static dyn Balance,
     /// For clients inside TLS (http); none for plain ones.
     pub certificates: Vec<CertificateFiles>,
+    /// Proxies that say of each connection whose it is (http, tcp).
+    pub announced_by: Option<Senders>,
     pub concurrency: Option<u32>,
     pub check: Option<Check>,
     pub check_interval: Duration,
@@ -337,18 +338,21 @@ async fn start(
             if let Some(tls) = &tls {
                 tokio::spawn(tls.follow());
             }
-            let router = Alone::start(at, listeners.len(), transparent, tls, clock, metrics)?;
-            let router = Arc::new(router);
+            let announced_by = config.announced_by.clone();
+            let threads = listeners.len();
+            let settings = alone::Settings { at, threads, transparent, tls, announced_by };
+            let router = Arc::new(Alone::start(settings, clock, metrics)?);
             let back_ends = back_ends(Some(router.clone()))?;
             router.listen(listeners).await;
             Ok((back_ends, Arc::new(Workers::Router(router))))
         }
         (Sockets::Streams(listeners), mode) => {
-            let (accept_proxy, send_proxy) = match mode {
-                Mode::Tcp { accept_proxy, send_proxy } => (accept_proxy, send_proxy),
-                Mode::Http { .. } | Mode::Udp => (false, None),
+            let send_proxy = match mode {
+                Mode::Tcp { send_proxy } => send_proxy,
+                Mode::Http { .. } | Mode::Udp => None,
             };
-            let settings = tcp::Settings { accept_proxy, send_proxy, idle: config.idle, clock };
+            let announced_by = config.announced_by.clone();
+            let settings = tcp::Settings { announced_by, send_proxy, idle: config.idle, clock };
             let back_ends = back_ends(None)?;
             let workers = spawn(listeners, &back_ends, move |back_ends, listener, phase| {
                 tcp::run(back_ends, settings.clone(), recorder.clone(), listener, phase)

@@ -3,6 +3,7 @@
 //! and stops it.
 
 pub mod alone;
+pub mod announced;
 pub mod choice;
 mod clients;
 mod connection;
@@ -17,6 +18,7 @@ mod pace;
 mod pages;
 mod pool;
 pub mod queue;
+mod rarely;
 mod serve;
 mod splice;
 mod stream;
@@ -38,6 +40,7 @@ use std::time::Duration;
 use ::router::book::IncarnationKey;
 use ::router::book::far::FarDescription;
 use ::router::far::{Outcome, Reply, Room};
+use ::router::proxy_protocol::Senders;
 use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -78,6 +81,8 @@ pub struct RouterConfig {
     pub public: Option<SocketAddr>,
     /// Where clients speak TLS; only beside a public address.
     pub secure: Option<Secure>,
+    /// Proxies that say of each connection whose it is. None: everybody connects for themselves.
+    pub announced_by: Option<Senders>,
     /// None for one per core.
     pub threads: Option<usize>,
     pub queue: QueueLimits,
@@ -103,6 +108,7 @@ pub struct Shared {
     public: Option<SocketAddr>,
     /// As it was bound.
     secure: Option<Secure>,
+    announced_by: Option<Senders>,
     listeners: Arc<Listeners>,
     queue_limits: QueueLimits,
     connections_max: usize,
@@ -193,6 +199,7 @@ pub fn start(
         metrics,
         public,
         secure,
+        announced_by: config.announced_by.clone(),
         listeners: config.listeners.clone(),
         queue_limits: config.queue,
         connections_max: config.connections_max,

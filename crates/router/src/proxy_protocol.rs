@@ -1,11 +1,15 @@
 //! The PROXY protocol, versions 1 and 2: what one proxy tells the next of the client, before the
-//! client's first byte. Knows bytes and no socket; driven by `cortex proxy`. The specification is
+//! client's first byte. Knows bytes and no socket; driven by the router and by `cortex proxy`. The specification is
 //! `proxy-protocol.txt` of HAProxy.
+
+mod senders;
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use thiserror::Error;
+
+pub use self::senders::Senders;
 
 /// Says the specification of version 1, with CR and LF.
 const LINE_BYTES_MAX: usize = 107;

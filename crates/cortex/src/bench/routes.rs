@@ -111,6 +111,7 @@ async fn measure(
         connections_max: CONNECTIONS_MAX,
         listeners: Arc::default(),
         secure: None,
+        announced_by: None,
     };
     let node = site.world.node.clone();
     let router = Arc::new(crate::router::start(

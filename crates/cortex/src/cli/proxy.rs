@@ -13,7 +13,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use router::balance;
 use router::detect::Sort;
-use router::proxy_protocol::Version;
+use router::proxy_protocol::{Senders, Version};
 use tracing::level_filters::LevelFilter;
 
 use self::options::{seconds, to_address};
@@ -107,9 +107,16 @@ struct Serve {
     /// The private key of the certificate before it, in PEM form
     #[arg(long = "tls-key", value_name = "FILE")]
     keys: Vec<PathBuf>,
-    /// Clients come by a proxy that says who they are in the PROXY protocol (tcp)
-    #[arg(long)]
-    accept_proxy: bool,
+    /// Clients come by a proxy that says who they are in the PROXY protocol, version 1 or 2; with
+    /// addresses, those that come from there (http, tcp)
+    #[arg(
+        long,
+        value_name = "ADDRESS[/BITS],…",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "any"
+    )]
+    accept_proxy: Option<Senders>,
     /// Tell back ends who the client is in the PROXY protocol (tcp)
     #[arg(long, value_enum, value_name = "VERSION")]
     send_proxy: Option<ProxyVersion>,
@@ -205,6 +212,7 @@ impl Serve {
             back_ends,
             balance,
             certificates,
+            announced_by: self.accept_proxy,
             concurrency: self.concurrency,
             check,
             check_interval: self.health_interval,
@@ -282,8 +290,11 @@ impl Serve {
             !apart || name == ModeName::Tcp,
             "--to: clients are told apart with --mode tcp only: each connection as a whole"
         );
+        anyhow::ensure!(
+            self.accept_proxy.is_none() || name != ModeName::Udp,
+            "--accept-proxy is for --mode http and tcp; datagrams bring no header"
+        );
         if name != ModeName::Tcp {
-            anyhow::ensure!(!self.accept_proxy, "--accept-proxy is for --mode tcp");
             anyhow::ensure!(
                 self.send_proxy.is_none(),
                 "--send-proxy is for --mode tcp: connections to back ends are shared by clients \
@@ -297,7 +308,6 @@ impl Serve {
         Ok(match name {
             ModeName::Http => Mode::Http { transparent: !self.forwarded },
             ModeName::Tcp => Mode::Tcp {
-                accept_proxy: self.accept_proxy,
                 send_proxy: self.send_proxy.map(|version| match version {
                     ProxyVersion::V1 => Version::V1,
                     ProxyVersion::V2 => Version::V2,

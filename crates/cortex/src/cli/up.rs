@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use model::role::Roles;
+use router::proxy_protocol::Senders;
 use tokio::time::Instant;
 use tracing::level_filters::LevelFilter;
 
@@ -44,6 +45,10 @@ pub struct Up {
     http: SocketAddr,
     #[command(flatten)]
     https: HttpsArgs,
+    /// Clients come by proxies that say who they are in the PROXY protocol, version 1 or 2, from
+    /// these addresses; all others come for themselves
+    #[arg(long, value_name = "ADDRESS[/BITS],…", require_equals = true)]
+    accept_proxy: Option<Senders>,
     /// Where the store is kept: local, or etcd://HOST:PORT[,HOST:PORT…][/PREFIX]
     #[arg(long, value_name = "WHERE", default_value_t)]
     store: Backend,
@@ -139,6 +144,7 @@ impl Up {
             layout: layout.clone(),
             http: self.http,
             https: self.https.options()?,
+            announced_by: self.accept_proxy.clone(),
             peers: PeerOptions {
                 versions: self.wire_versions.unwrap_or_default(),
                 ..self.peers.options()
@@ -206,6 +212,7 @@ impl Up {
     pub fn arguments(&self) -> anyhow::Result<Vec<String>> {
         let mut all = vec![format!("--http={}", self.http), format!("--store={}", self.store)];
         all.extend(self.https.options()?.iter().flat_map(HttpsArgs::arguments));
+        all.extend(self.accept_proxy.as_ref().map(|from| format!("--accept-proxy={from}")));
         all.extend(self.threads.map(|threads| format!("--threads={threads}")));
         all.extend(self.load.map(|load| format!("--load={load}")));
         all.extend(self.peers.arguments());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use router::detect::{self, Sort};
-use router::proxy_protocol::{self, Addresses, Version};
+use router::proxy_protocol::{self, Addresses, Senders, Version};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
@@ -20,6 +20,7 @@ use super::records::{Entry, Recorder, Status};
 use super::streams::{self, Means, Moved};
 use super::{Phase, until_phase_changes};
 use crate::driver::Clock;
+use crate::router::announced::{self, Unannounced};
 use crate::router::choice::Wants;
 use crate::router::endpoint::Permit;
 use crate::router::queue::Place;
@@ -29,8 +30,6 @@ use crate::shared_port::is_short;
 const CONNECTIONS_MAX: usize = 20_000;
 /// Out of descriptors: some are free again in a moment.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The specification asks for at least three seconds, a lost packet's time.
-const HEADER_TIME_MAX: Duration = Duration::from_secs(5);
 /// Clients that wait for the server's first word are given to it after this.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 /// A back end on this machine connects at once, one on another within a lost packet's time.
@@ -42,7 +41,7 @@ const END_CHECK: Duration = Duration::from_millis(10);
 
 #[derive(Clone)]
 pub struct Settings {
-    pub accept_proxy: bool,
+    pub announced_by: Option<Senders>,
     pub send_proxy: Option<Version>,
     pub idle: Duration,
     pub clock: Clock,
@@ -180,7 +179,8 @@ async fn serve(thread: &Thread, stream: TcpStream, peer: SocketAddr) {
 }
 
 async fn begin(thread: &Thread, client: &mut Client) -> Result<Chosen, Status> {
-    if thread.settings.accept_proxy {
+    let announced_by = thread.settings.announced_by.as_ref();
+    if announced_by.is_some_and(|by| by.includes(client.addresses.client.ip())) {
         read_header(client).await?;
     }
     let service = choose_service(thread, client).await?;
@@ -189,28 +189,15 @@ async fn begin(thread: &Thread, client: &mut Client) -> Result<Chosen, Status> {
 
 /// Takes what the proxy before this one says off the front.
 async fn read_header(client: &mut Client) -> Result<(), Status> {
-    let until = Instant::now() + HEADER_TIME_MAX;
-    loop {
-        match proxy_protocol::parse(&client.first) {
-            Ok(Some(header)) => {
-                client.first.drain(..header.length);
-                client.addresses = header.addresses.unwrap_or(client.addresses);
-                return Ok(());
-            }
-            Ok(None) => {}
-            Err(error) => {
-                tracing::debug!(client = %client.addresses.client, %error, "proxy.bad_header");
-                return Err(Status::BAD_HEADER);
-            }
-        }
-        // What is longer than that is refused by the parser.
-        let max = client.first.len() + proxy_protocol::HEADER_BYTES_MAX;
-        match streams::read_more(&client.stream, &mut client.first, max, until).await {
-            Ok(1..) => {}
-            Ok(0) if client.first.is_empty() => return Err(Status::LEFT),
-            Ok(0) | Err(_) => return Err(Status::BAD_HEADER),
+    match announced::read(&client.stream).await {
+        Ok(said) => client.addresses = said.unwrap_or(client.addresses),
+        Err(Unannounced::Left) => return Err(Status::LEFT),
+        Err(Unannounced::Bad(error)) => {
+            tracing::debug!(client = %client.addresses.client, %error, "proxy.bad_header");
+            return Err(Status::BAD_HEADER);
         }
     }
+    Ok(())
 }
 
 async fn choose_service<'a>(

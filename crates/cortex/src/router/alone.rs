@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use model::NodeId;
+use router::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::queue::QueueLimits;
@@ -31,16 +32,18 @@ pub struct Alone {
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
+pub struct Settings {
+    pub at: SocketAddr,
+    pub threads: usize,
+    pub transparent: bool,
+    pub tls: Option<Tls>,
+    pub announced_by: Option<Senders>,
+}
+
 impl Alone {
     /// Must be called on a runtime. Nothing is accepted before `listen`.
-    pub fn start(
-        at: SocketAddr,
-        threads: usize,
-        transparent: bool,
-        tls: Option<Tls>,
-        clock: Clock,
-        metrics: Metrics,
-    ) -> anyhow::Result<Alone> {
+    pub fn start(settings: Settings, clock: Clock, metrics: Metrics) -> anyhow::Result<Alone> {
+        let Settings { at, threads, transparent, tls, announced_by } = settings;
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..threads.max(1)).map(|_| mpsc::channel(COMMANDS_MAX)).unzip();
         // Nobody is told which back end is suspected: probes find out.
@@ -54,6 +57,7 @@ impl Alone {
             metrics,
             public: None,
             secure: tls.map(|tls| Secure { address: at, tls }),
+            announced_by,
             listeners: Arc::default(),
             queue_limits: QueueLimits::default(),
             connections_max: CONNECTIONS_MAX,

@@ -1,7 +1,7 @@
 //! How many connections each client has on one thread, so that nobody takes all of them. Knows
 //! addresses only; what waits for an instance is shared out by `queue.rs`.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -16,8 +16,6 @@ const SHARE_DIVISOR: usize = 2;
 pub struct Clients {
     connections_max: usize,
     counts: RefCell<HashMap<u64, usize>>,
-    /// Since it was asked last: how many, and who was the last.
-    refused: Cell<Option<(u64, IpAddr)>>,
 }
 
 /// One connection of a client, until it is dropped.
@@ -31,7 +29,7 @@ impl Clients {
     /// For a thread that takes so many connections in all.
     pub fn new(connections_max: usize) -> Clients {
         let connections_max = (connections_max / SHARE_DIVISOR).max(1);
-        Clients { connections_max, counts: RefCell::default(), refused: Cell::default() }
+        Clients { connections_max, counts: RefCell::default() }
     }
 
     /// None where this client has enough.
@@ -40,17 +38,10 @@ impl Clients {
         let mut counts = self.counts.borrow_mut();
         let count = counts.entry(client).or_insert(0);
         if *count >= self.connections_max {
-            let before = self.refused.get().map_or(0, |(count, _)| count);
-            self.refused.set(Some((before + 1, address)));
             return None;
         }
         *count += 1;
         Some(Held { clients: self.clone(), client })
-    }
-
-    /// How many were refused since the last call, and who was the last.
-    pub fn take_refused(&self) -> Option<(u64, IpAddr)> {
-        self.refused.take()
     }
 }
 
@@ -75,9 +66,7 @@ mod tests {
         let clients = Rc::new(Clients::new(8));
         let (one, other) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
         let mut held: Vec<_> = (0..4).map(|_| clients.hold(one).unwrap()).collect();
-        assert_eq!(clients.take_refused(), None);
         assert!(clients.hold(one).is_none() && clients.hold(one).is_none());
-        assert_eq!((clients.take_refused(), clients.take_refused()), (Some((2, one)), None));
         let others = clients.hold(other).unwrap();
         held.pop();
         assert!(clients.hold(one).is_some());

@@ -18,9 +18,10 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::Instant;
-use tokio_rustls::rustls;
+use tokio_rustls::rustls::ServerConfig;
 
 use super::Shared;
+use super::announced::{self, Unannounced};
 use super::clients::{Clients, Held};
 use super::connection::Connection;
 use super::endpoint::Endpoint;
@@ -28,6 +29,7 @@ use super::far::host;
 use super::h2;
 use super::pages;
 use super::pool::{Buffer, Pool};
+use super::rarely::Rarely;
 use super::stream::close_gently;
 use super::table::Application;
 use super::tls;
@@ -40,8 +42,6 @@ pub const CONNECTIONS_MAX: usize = 20_000;
 /// Out of descriptors: some are free again in a moment.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
-/// Who floods is named once in so long, not with each connection.
-const REFUSED_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Each may hold 64 KiB while it waits: 8 MiB.
 const BUSY_FEW: usize = 128;
 /// While the last requests end.
@@ -90,8 +90,10 @@ pub struct Thread {
     pub busy: Cell<usize>,
     connections: Cell<usize>,
     clients: Rc<Clients>,
-    /// When the log said who has too many connections.
-    refused_logged: Cell<Option<Instant>>,
+    /// Clients that had too many connections.
+    refused: Rarely,
+    /// Proxies that did not say whose connection it is.
+    unannounced: Rarely,
     /// Once it stops: what for.
     stopping: Cell<Option<Awaited>>,
     /// Requests of clients that speak HTTP/2.
@@ -190,17 +192,17 @@ impl Thread {
         let held = self.clients.hold(client);
         if held.is_none() {
             self.recorder.connection_refused();
+            self.refused.saw(client);
         }
         held
     }
 
     fn log_refused(&self) {
-        if self.refused_logged.get().is_some_and(|at| at.elapsed() < REFUSED_LOG_INTERVAL) {
-            return;
-        }
-        if let Some((connections, client)) = self.clients.take_refused() {
+        if let Some((connections, client)) = self.refused.tell() {
             tracing::warn!(%client, connections, "router.connections_refused");
-            self.refused_logged.set(Some(Instant::now()));
+        }
+        if let Some((connections, proxy)) = self.unannounced.tell() {
+            tracing::warn!(%proxy, connections, "router.bad_proxy_header");
         }
     }
 
@@ -234,7 +236,8 @@ pub fn run(
         busy: Cell::new(0),
         connections: Cell::new(0),
         clients,
-        refused_logged: Cell::default(),
+        refused: Rarely::default(),
+        unannounced: Rarely::default(),
         stopping: Cell::new(None),
         streams: Rc::default(),
         leaving: Notify::new(),
@@ -351,13 +354,51 @@ fn turn_away(connection: Connection) {
     });
 }
 
-/// After the handshake.
-fn serve_secure(
+/// A client, once it is known whose connection it is.
+fn take(
     thread: Rc<Thread>,
+    scope: Scope,
     stream: TcpStream,
     peer: SocketAddr,
-    tls: Arc<rustls::ServerConfig>,
+    tls: Option<Arc<ServerConfig>>,
 ) {
+    match tls {
+        Some(tls) => serve_secure(thread, stream, peer, tls),
+        None => {
+            let stream = stream.into();
+            serve(Connection { thread, stream, peer, scope, caller: None });
+        }
+    }
+}
+
+/// A proxy's, which says for whom it connects.
+fn take_announced(
+    thread: Rc<Thread>,
+    scope: Scope,
+    stream: TcpStream,
+    proxy: SocketAddr,
+    tls: Option<Arc<ServerConfig>>,
+) {
+    let counted = Counted::begin(&thread);
+    begin(async move {
+        let announced = announced::read(&stream).await;
+        // From now on it is counted with its client.
+        drop(counted);
+        match announced {
+            Ok(said) => take(thread, scope, stream, said.map_or(proxy, |said| said.client), tls),
+            Err(Unannounced::Left) => {}
+            Err(Unannounced::Bad(error)) => {
+                tracing::debug!(%proxy, %error, "router.bad_proxy_header");
+                thread.recorder.connection_refused();
+                thread.unannounced.saw(proxy.ip());
+                Wire::from(stream).cut();
+            }
+        }
+    });
+}
+
+/// After the handshake.
+fn serve_secure(thread: Rc<Thread>, stream: TcpStream, peer: SocketAddr, tls: Arc<ServerConfig>) {
     // A handshake only to say no would cost more than the connection: it is closed, and counted.
     let Some(held) = thread.hold(peer.ip()) else { return };
     let counted = Counted::begin(&thread);
@@ -414,14 +455,12 @@ async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
         }
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let thread = thread.clone();
-                match &tls {
-                    Some(tls) => serve_secure(thread, stream, peer, tls.clone()),
-                    None => {
-                        let stream = stream.into();
-                        serve(Connection { thread, stream, peer, scope, caller: None });
-                    }
-                }
+                let announced_by = thread.shared.announced_by.as_ref();
+                let take = match announced_by.is_some_and(|by| by.includes(peer.ip())) {
+                    true => take_announced,
+                    false => take,
+                };
+                take(thread.clone(), scope, stream, peer, tls.clone());
             }
             Err(error) => {
                 tracing::warn!(%error, "router.accept_failed");

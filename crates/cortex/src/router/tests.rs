@@ -1,5 +1,6 @@
 //! Requests over real sockets against small back ends in the same process.
 
+mod announced;
 mod balancing;
 mod corpus;
 mod fairness;
@@ -14,5 +15,5 @@ mod leaving;
 mod limits;
 mod returning;
 mod serving;
-mod tls;
+pub(in crate::router) mod tls;
 pub(in crate::router) mod world;

@@ -82,6 +82,7 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
         &RouterConfig {
             public: Some(args.listen),
             secure: args.secure()?,
+            announced_by: None,
             threads: Some(1),
             queue: QueueLimits::default(),
             connections_max: CONNECTIONS_MAX,

@@ -191,8 +191,15 @@ impl World {
         let public = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         let (threads, listeners) = (Some(threads), Arc::default());
         let connections_max = CONNECTIONS_MAX;
-        let config =
-            RouterConfig { public, secure: None, threads, queue, connections_max, listeners };
+        let config = RouterConfig {
+            public,
+            secure: None,
+            announced_by: None,
+            threads,
+            queue,
+            connections_max,
+            listeners,
+        };
         World::configured(node, &config, connect)
     }
 
@@ -206,6 +213,7 @@ impl World {
         let config = RouterConfig {
             public: Some(any),
             secure: Some(Secure { address: any, tls }),
+            announced_by: None,
             threads: Some(threads),
             queue: QueueLimits::default(),
             connections_max,
@@ -214,7 +222,7 @@ impl World {
         World::configured(node(), &config, |_| ())
     }
 
-    fn configured(
+    pub fn configured(
         node: NodeId,
         config: &RouterConfig,
         connect: impl FnOnce(&RouterHandle),

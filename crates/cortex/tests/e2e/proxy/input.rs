@@ -28,7 +28,8 @@ fn wrong_options_are_refused_with_what_to_do() {
         (&["--listen", "0", "--to", "1", "--health", "tcp", "--mode", "udp"], &["leave it out"]),
         (&["--listen", "0", "--to", "1", "--health-interval", "0"], &["0.05"]),
         (&["--listen", "0", "--to", "1", "--idle", "5"], &["--mode tcp"]),
-        (&["--listen", "0", "--to", "1", "--accept-proxy"], &["--mode tcp"]),
+        (&["--listen", "0", "--to", "1", "--accept-proxy", "--mode", "udp"], &["http and tcp"]),
+        (&["--listen", "0", "--to", "1", "--accept-proxy=10.0.0.0/33"], &["10.1.0.0/16", "any"]),
         (&["--listen", "0", "--to", "1", "--tls-cert", "a"], &["needs its key"]),
         (
             &["--listen", "0", "--to", "1", "--tls-cert", "/nowhere", "--tls-key", "/nowhere"],
