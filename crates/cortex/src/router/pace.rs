@@ -77,12 +77,18 @@ impl Patience<'_> {
 mod tests {
     use std::io::{Error, ErrorKind};
 
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
+    use tokio_rustls::TlsConnector;
+    use tokio_rustls::rustls::{self, pki_types::ServerName};
 
     use super::*;
+    use crate::router::pool::Pool;
     use crate::router::splice::Pipe;
     use crate::router::stream::write_paced;
+    use crate::router::tests::tls;
+    use crate::router::tls::{Tls, accept};
+    use crate::router::wire::Wire;
 
     /// More than the kernel holds for one that takes nothing.
     const BYTES: usize = 64 << 20;
@@ -145,5 +151,42 @@ mod tests {
         let spliced = tokio::time::timeout(DEADLINE, splice_all(&from, &near, &pace));
         assert_eq!(spliced.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
         sending.abort();
+    }
+
+    /// Both ends of a connection inside TLS: the router's, and the client's.
+    async fn sealed() -> (Wire, impl AsyncRead) {
+        let directory = tempfile::tempdir().unwrap();
+        let files = tls::certificate(directory.path(), "shop", &["shop.localhost"]);
+        let server = Tls::load(vec![files.clone()]).unwrap().config();
+        let config = tls::client(&files, rustls::ALL_VERSIONS, &[]);
+        let (near, far) = pair().await;
+        let name = ServerName::try_from("shop.localhost").unwrap();
+        let pool = Pool::default();
+        let (accepted, connected) = tokio::join!(
+            accept::accept(near, server, &pool),
+            TlsConnector::from(config).connect(name, far)
+        );
+        (accepted.unwrap().unwrap().0, connected.unwrap())
+    }
+
+    #[tokio::test]
+    async fn one_without_patience_is_not_waited_for_inside_tls_either() {
+        let ((client, _far), pace) = (sealed().await, Pace::spent());
+        let zeros = vec![0; BYTES];
+        let written = tokio::time::timeout(DEADLINE, write_paced(&client, &zeros, &pace));
+        assert_eq!(written.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+
+    /// What is sent to one that reads is what it has taken: its patience grows by that.
+    #[tokio::test]
+    async fn what_a_client_takes_inside_tls_counts_for_it() {
+        let ((client, mut far), pace) = (sealed().await, Pace::default());
+        let mut taken = vec![0; 1 << 20];
+        let sent = taken.clone();
+        let (written, read) =
+            tokio::join!(write_paced(&client, &sent, &pace), far.read_exact(&mut taken));
+        written.unwrap();
+        assert_eq!(read.unwrap(), sent.len());
+        assert!(pace.taken.get() > sent.len() as u64, "and what TLS adds");
     }
 }
