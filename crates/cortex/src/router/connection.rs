@@ -110,7 +110,10 @@ impl Connection {
                         pending = Some(buffer);
                     }
                 }
-                Some(After::End) if self.caller.is_none() => return thread.pool.give_back(buffer),
+                Some(After::End) if self.caller.is_none() => {
+                    self.stream.sign_end();
+                    return thread.pool.give_back(buffer);
+                }
                 // Another router wants the end signed, too.
                 Some(After::KeepAlive | After::Close | After::End) => {
                     let buffer = close_gently(self.stream, buffer).await;

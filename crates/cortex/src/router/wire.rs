@@ -105,6 +105,13 @@ impl Wire {
         }
     }
 
+    /// Before it is closed: what an end alone may stand for, a cut or a whole answer, TLS says.
+    pub fn sign_end(&self) {
+        if let Wire::Sealed(sealed) = self {
+            sealed.shut_down_writing();
+        }
+    }
+
     /// Ends with a reset, so that what was sent so far cannot pass for the whole.
     pub fn cut(self) {
         let stream = match &self {
