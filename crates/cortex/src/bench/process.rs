@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::interrupted::Interrupted;
 use crate::observe::process as observe;
@@ -218,6 +219,13 @@ pub fn own_resident_kb() -> anyhow::Result<u64> {
     let mut usage = Usage::default();
     usage.add(std::process::id())?;
     Ok(usage.resident_kb)
+}
+
+/// User and kernel time of all threads of this process.
+pub fn own_processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// User and kernel time of all its threads and of its children, of those that ended.

@@ -1,5 +1,6 @@
 //! A table of very many applications: how long it takes to build and what it weighs, how soon the
-//! router's thread uses a change of one application, and what a stream of changes costs requests.
+//! router's thread uses a change of one application, what it takes of the processor, and what a
+//! stream of changes costs requests.
 //! Store, router and clients are in this process; the endpoints are two servers under many names.
 
 mod answering;
@@ -170,12 +171,14 @@ impl Site<'_> {
         let port = router.public().context("the router's address")?.port();
         eprintln!("timing {} changes", self.args.changes);
         let (stored, used) = self.time_changes(port).await?;
+        eprintln!("changing without requests");
+        let cost = self.cost_of_change().await?;
         eprintln!("asking without changes, then beside them");
         let quiet = self.ask(port, None).await?;
         let changed = AtomicU64::new(0);
         let busy = self.ask(port, Some(&changed)).await?;
         Report::new(self.args, build_seconds, grown_kb, (stored, used), (quiet, busy))
-            .map(|report| report.beside(changed.into_inner()))
+            .map(|report| report.changed(cost, changed.into_inner()))
     }
 
     /// From when each write was acknowledged, and from when it began, until the first answer of the
@@ -201,6 +204,27 @@ impl Site<'_> {
             from_asked.add(asked.elapsed());
         }
         Ok((from_stored, from_asked))
+    }
+
+    /// Of the processor, with the write in the store, and without what time alone takes.
+    async fn cost_of_change(&self) -> anyhow::Result<Duration> {
+        let (name, changes) = (WATCHED.parse()?, self.args.changes);
+        let began = process::own_processor_time();
+        for _ in 0..changes {
+            self.interrupted.check()?;
+            tokio::time::sleep(CHANGE_INTERVAL).await;
+        }
+        let idle = process::own_processor_time() - began;
+        for change in 0..changes {
+            self.interrupted.check()?;
+            let to = if change % 2 == 0 { &self.new } else { &self.old };
+            // Those before it were timed.
+            let incarnation = (1, u64::from(changes) + u64::from(change) + 2);
+            self.world.claim(&self.store, &name, incarnation, to.port, None).await?;
+            tokio::time::sleep(CHANGE_INTERVAL).await;
+        }
+        let all = process::own_processor_time() - began;
+        Ok(all.saturating_sub(2 * idle) / changes)
     }
 
     /// Answers within the time and failures, while applications change that are asked for as well.

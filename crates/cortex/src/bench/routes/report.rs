@@ -1,6 +1,7 @@
 //! What was measured of a table of routes, and how it is printed.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
@@ -20,6 +21,8 @@ pub struct Report {
     stored_to_used_ms: Spread,
     /// The same from the beginning of the write.
     asked_to_used_ms: Spread,
+    /// Of the processor, with the write in the store.
+    change_cpu_ms: f64,
     requests_per_second_before: f64,
     requests_per_second_meanwhile: f64,
     changes_meanwhile: u64,
@@ -57,6 +60,7 @@ impl Report {
             changes: args.changes,
             stored_to_used_ms: Spread::of(stored)?,
             asked_to_used_ms: Spread::of(asked)?,
+            change_cpu_ms: 0.0,
             requests_per_second_before: quiet.requests_per_second,
             requests_per_second_meanwhile: busy.requests_per_second,
             changes_meanwhile: 0,
@@ -64,9 +68,10 @@ impl Report {
         })
     }
 
-    /// So many changes came beside the requests.
-    pub fn beside(self, changes: u64) -> Report {
-        Report { changes_meanwhile: changes, ..self }
+    /// What one change took, and how many came beside the requests.
+    pub fn changed(self, cost: Duration, meanwhile: u64) -> Report {
+        let change_cpu_ms = cost.as_secs_f64() * 1e3;
+        Report { change_cpu_ms, changes_meanwhile: meanwhile, ..self }
     }
 
     pub fn table(&self) -> String {
@@ -89,6 +94,11 @@ impl Report {
         };
         spread("a stored change is used in", &self.stored_to_used_ms)?;
         spread("and since it was asked for", &self.asked_to_used_ms)?;
+        writeln!(
+            out,
+            "  processor time of a change   {:>9.2} ms, with its write in the store",
+            self.change_cpu_ms
+        )?;
         writeln!(out, "  requests/s before            {:>9.0}", self.requests_per_second_before)?;
         writeln!(
             out,
