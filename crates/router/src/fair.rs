@@ -9,6 +9,10 @@
 //! Who comes with nothing waiting, and has had no turn in this round, need not wait for one: it is
 //! next, as with FQ-CoDel (RFC 8290, section 4.2), once between two turns of the others. So nobody
 //! waits for more than twice a round, however many come anew.
+//!
+//! Turns alone would let slow requests pile up: half of the turns are a quick client's, but nearly
+//! all of the time is a slow one's. So whoever has half of the places, where these are counted,
+//! waits while anybody waits who has less.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +22,8 @@ use model::hash;
 pub const OWN_LINES_MAX: usize = 256;
 /// The others share these, by hash.
 const SHARED_LINES: u64 = 64;
-/// Of the whole queue, while others wait too: a flood leaves room for everybody else.
+/// Of the whole queue, and of all places, while others wait too: a flood leaves room for everybody
+/// else.
 const SHARE_DIVISOR: usize = 2;
 /// So much of a body costs as much as a request.
 const BODY_BYTES_PER_UNIT: u64 = 64 * 1024;
@@ -71,6 +76,10 @@ pub struct Fair<T> {
     newcomer: Newcomer,
     length: usize,
     length_max: usize,
+    /// Places that clients have now; those alone that have some.
+    held: BTreeMap<u64, u32>,
+    /// Who has so many waits behind those who have less.
+    held_max: u32,
 }
 
 /// Where a request that came ended up.
@@ -86,7 +95,15 @@ pub enum Pushed<T> {
 impl<T> Fair<T> {
     pub fn new(length_max: usize) -> Fair<T> {
         let (lines, ring) = (BTreeMap::new(), VecDeque::new());
-        Fair { lines, ring, newcomer: Newcomer::Welcome, length: 0, length_max }
+        Fair {
+            lines,
+            ring,
+            newcomer: Newcomer::Welcome,
+            length: 0,
+            length_max,
+            held: BTreeMap::new(),
+            held_max: u32::MAX,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -101,8 +118,36 @@ impl<T> Fair<T> {
         self.lines.values().flat_map(|line| line.waiting.iter().map(|one| &one.item))
     }
 
+    /// Nobody waits any more.
     pub fn clear(&mut self) {
-        *self = Fair::new(self.length_max);
+        self.lines.clear();
+        self.ring.clear();
+        (self.newcomer, self.length) = (Newcomer::Welcome, 0);
+    }
+
+    /// So many places there are, of which no client is to have most.
+    pub fn share_out(&mut self, places: usize) {
+        self.held_max = u32::try_from(places.div_ceil(SHARE_DIVISOR)).unwrap_or(u32::MAX).max(1);
+    }
+
+    /// A request of this client has a place.
+    pub fn hold(&mut self, class: u64) {
+        *self.held.entry(class).or_insert(0) += 1;
+    }
+
+    /// It has it no more.
+    pub fn let_go(&mut self, class: u64) {
+        let Some(count) = self.held.get_mut(&class) else {
+            return debug_assert!(false, "it had no place");
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.held.remove(&class);
+        }
+    }
+
+    fn has_its_share(&self, class: u64) -> bool {
+        self.held.get(&class).is_some_and(|count| *count >= self.held_max)
     }
 
     pub fn push(&mut self, class: u64, cost: u32, item: T) -> Pushed<T> {
@@ -133,26 +178,34 @@ impl<T> Fair<T> {
         instead_of.map_or(Pushed::Waits, Pushed::InsteadOf)
     }
 
-    /// Of all that fit, the one whose turn it is; in each line the one that has waited longest.
-    /// `fits` is asked once at most for each, and no more after it has said yes.
+    /// Of all that fit, the one whose turn it is; in each line the one that has waited longest. One
+    /// of a client that has its share of the places only where nobody else fits. `fits` is asked
+    /// once at most for each, and no more after it has said yes.
     pub fn take(&mut self, mut fits: impl FnMut(&T) -> bool) -> Option<T> {
-        let mut found = None;
+        let first = self.find(|one| !self.has_its_share(one.class) && fits(&one.item));
+        let (rounds, position, index) = match first {
+            Some(found) => found,
+            None => self.find(|one| self.has_its_share(one.class) && fits(&one.item))?,
+        };
+        self.pass_turns(rounds, position);
+        self.serve(index)
+    }
+
+    /// How many rounds from now, at which place in the ring, and where in that line.
+    fn find(&self, mut fits: impl FnMut(&Waiting<T>) -> bool) -> Option<(u32, usize, usize)> {
         // By how many more turns each line needs: the next round begins when nobody can be served.
-        'rounds: for round in 0..COST_MAX {
+        for round in 0..COST_MAX {
             for (position, name) in self.ring.iter().enumerate() {
                 let Some(line) = self.lines.get(name) else { continue };
                 if line.rounds_to_save() != round {
                     continue;
                 }
-                if let Some(index) = line.waiting.iter().position(|one| fits(&one.item)) {
-                    found = Some((round, position, index));
-                    break 'rounds;
+                if let Some(index) = line.waiting.iter().position(&mut fits) {
+                    return Some((round, position, index));
                 }
             }
         }
-        let (rounds, position, index) = found?;
-        self.pass_turns(rounds, position);
-        self.serve(index)
+        None
     }
 
     /// Gives up those that nobody waits for any more.

@@ -437,6 +437,7 @@ fn application(
         sticky: RequestKey::Address,
         fair: RequestKey::Address,
         hedge_after: None,
+        is_scarce: endpoints.iter().all(|one| one.is_limited()),
         endpoints,
         far: Vec::new(),
         unreachable: false,
@@ -498,7 +499,7 @@ mod tests {
         let service = &all.services[0];
         let permit = service
             .queue
-            .try_enter(&service.application(), Wants::anything(Reaches::Near))
+            .try_enter(&service.application(), Wants::anything(Reaches::Near), None)
             .unwrap();
         let busy = permit.endpoint.address().unwrap();
         all.remove(busy, None).unwrap();

@@ -325,7 +325,7 @@ mod tests {
 
     fn enter(back_ends: &BackEnds) -> Option<Permit> {
         let service = &back_ends.services[0];
-        service.queue.try_enter(&service.application(), Wants::anything(Reaches::Near))
+        service.queue.try_enter(&service.application(), Wants::anything(Reaches::Near), None)
     }
 
     fn all_lent(back_ends: &BackEnds) -> bool {

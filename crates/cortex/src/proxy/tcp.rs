@@ -243,7 +243,9 @@ async fn choose_back_end(
     loop {
         let now = Instant::now();
         let left = CHOICE_TIME_MAX.saturating_sub(started.elapsed());
-        let permit = match service.queue.try_enter(&service.application(), wants) {
+        let application = service.application();
+        let whose = application.is_scarce.then_some(place.class);
+        let permit = match service.queue.try_enter(&application, wants, whose) {
             Some(permit) => permit,
             None => {
                 service.queue.enter(wants, place, left).await.map_err(|_| Status::NO_BACK_END)?

@@ -198,7 +198,9 @@ impl Thread {
     /// Without room anywhere the datagram is lost, as datagrams are.
     fn open(self: &Rc<Thread>, client: SocketAddr) -> Option<Rc<Flow>> {
         let service = self.back_ends.services.first()?;
-        let permit = service.queue.try_enter(&service.application(), Wants::near(client.ip()))?;
+        let (application, wants) = (service.application(), Wants::near(client.ip()));
+        // Nobody waits here, so nobody has to wait for somebody's share.
+        let permit = service.queue.try_enter(&application, wants, None)?;
         let address = permit.endpoint.address()?;
         let any: SocketAddr = match address {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),

@@ -353,6 +353,7 @@ impl Control {
         Application {
             roots,
             queue,
+            is_scarce: endpoints.iter().chain(&far).all(|one| one.is_limited()),
             endpoints,
             far,
             has_files,

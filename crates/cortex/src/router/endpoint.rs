@@ -270,6 +270,10 @@ impl Endpoint {
         self.learnt.store(learnt, Ordering::Relaxed);
     }
 
+    pub fn is_limited(&self) -> bool {
+        self.concurrency != u32::MAX
+    }
+
     /// False when it drains or has no room.
     fn enter(&self) -> bool {
         self.word
@@ -366,16 +370,30 @@ impl Endpoint {
 pub struct Permit {
     pub endpoint: Arc<Endpoint>,
     queue: Arc<Queue>,
+    /// The client that the queue counts it for.
+    pub(super) holder: Option<u64>,
 }
 
 impl Permit {
     pub fn enter(endpoint: &Arc<Endpoint>, queue: &Arc<Queue>) -> Option<Permit> {
-        endpoint.enter().then(|| Permit { endpoint: endpoint.clone(), queue: queue.clone() })
+        endpoint.enter().then(|| Permit {
+            endpoint: endpoint.clone(),
+            queue: queue.clone(),
+            holder: None,
+        })
+    }
+
+    /// It is nobody's any more.
+    pub(super) fn let_go(&mut self) {
+        if let Some(client) = self.holder.take() {
+            self.queue.let_go(client);
+        }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        self.let_go();
         if self.endpoint.leave() {
             self.queue.control.notify_one();
         }

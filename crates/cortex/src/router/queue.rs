@@ -1,5 +1,6 @@
 //! The one queue of waiting requests of an application, across all threads. Its lock is touched
-//! only when no endpoint has room. A permit that comes free goes to the client whose turn it is.
+//! only when no endpoint has room, and where all endpoints are limited, so that it is known who has
+//! how many places. A permit that comes free goes to the client whose turn it is.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -76,6 +77,7 @@ impl Place {
 #[derive(Debug)]
 struct Waiter {
     wants: Wants,
+    class: u64,
     since: Instant,
     sender: oneshot::Sender<Result<Permit, NoPermit>>,
 }
@@ -113,12 +115,28 @@ impl Queue {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Without waiting; nobody overtakes the line.
-    pub fn try_enter(self: &Arc<Queue>, application: &Application, wants: Wants) -> Option<Permit> {
+    /// Without waiting; nobody overtakes the line. With `whose`, the place is counted for that
+    /// client.
+    pub fn try_enter(
+        self: &Arc<Queue>,
+        application: &Application,
+        wants: Wants,
+        whose: Option<u64>,
+    ) -> Option<Permit> {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             return None;
         }
-        self.pick(application, wants, wants.key.is_some())
+        let mut permit = self.pick(application, wants, wants.key.is_some())?;
+        if let Some(class) = whose {
+            self.lock().hold(class);
+            permit.holder = whose;
+        }
+        Some(permit)
+    }
+
+    /// The client has this place no more.
+    pub fn let_go(&self, class: u64) {
+        self.lock().let_go(class);
     }
 
     fn pick(
@@ -148,7 +166,8 @@ impl Queue {
     ) -> Result<Permit, NoPermit> {
         let mut waiting = {
             let (sender, receiver) = oneshot::channel();
-            let waiter = Waiter { wants, since: Instant::now(), sender };
+            let (class, since) = (place.class, Instant::now());
+            let waiter = Waiter { wants, class, since, sender };
             let mut line = self.lock();
             let turned_away = match line.push(place.class, place.cost, waiter) {
                 Pushed::Waits => None,
@@ -187,9 +206,10 @@ impl Queue {
         self: &Arc<Queue>,
         application: &Application,
         busy: &Endpoint,
+        whose: Option<u64>,
     ) -> Option<Permit> {
         let wants = Wants { beside: Some(busy.serial), ..Wants::anything(Reaches::Near) };
-        self.try_enter(application, wants)
+        self.try_enter(application, wants, whose)
     }
 
     pub fn permit_freed(self: &Arc<Queue>) {
@@ -201,21 +221,31 @@ impl Queue {
     /// Gives what room there is to those whose turn it is.
     pub fn advance(self: &Arc<Queue>) {
         let Some(application) = self.current.load_full() else { return };
+        let is_scarce = application.is_scarce;
+        let places = if is_scarce { application.places(self.now_ms()) } else { usize::MAX };
         let mut spare: Option<Permit> = None;
         loop {
             let waiter = {
                 let mut line = self.lock();
+                line.share_out(places);
                 let next = match application.balance.wants_key() {
                     true => self.next_by_key(&application, &mut line, &mut spare),
                     false => self.next(&application, &mut line, &mut spare),
                 };
                 self.waiting.store(line.len(), Ordering::SeqCst);
+                if let Some(next) = next.as_ref().filter(|_| is_scarce) {
+                    line.hold(next.class);
+                }
                 next
             };
             match (waiter, spare.take()) {
                 // Whoever has left hands it back.
-                (Some(waiter), Some(permit)) => {
+                (Some(waiter), Some(mut permit)) => {
+                    permit.holder = is_scarce.then_some(waiter.class);
                     spare = waiter.sender.send(Ok(permit)).err().and_then(Result::ok);
+                    if let Some(spare) = &mut spare {
+                        spare.let_go();
+                    }
                 }
                 // A permit that nobody took is given back here, outside the lock.
                 _ => return,

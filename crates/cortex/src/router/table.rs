@@ -38,6 +38,8 @@ pub struct Application {
     /// When another endpoint is asked too, while the first says nothing.
     pub hedge_after: Option<Duration>,
     pub endpoints: Vec<Arc<Endpoint>>,
+    /// Each of them takes so many requests and no more: whose they are is counted.
+    pub is_scarce: bool,
     /// Other nodes with instances, one endpoint each.
     pub far: Vec<Arc<Endpoint>>,
     /// All instances are on nodes that do not answer.
@@ -51,6 +53,14 @@ impl Application {
     /// Whether a static file on this machine could be the answer.
     pub fn may_have(&self, head: &RequestHead) -> bool {
         !self.statics.is_empty() && self.has_files && matches!(head.method, "GET" | "HEAD")
+    }
+
+    /// How many requests instances take at a time, here and elsewhere.
+    pub fn places(&self, now_ms: u64) -> usize {
+        let near = self.endpoints.iter().map(|one| one.candidate(now_ms));
+        let near = near.filter(|one| one.admits).map(|one| one.concurrency);
+        let far = self.far.iter().map(|one| one.concurrency);
+        near.chain(far).fold(0, |sum: usize, count| sum.saturating_add(count as usize))
     }
 
     /// Of the near ones, how many admit requests beside this one, and how many there are. None
@@ -201,6 +211,7 @@ mod tests {
                 fair: RequestKey::Address,
                 hedge_after: None,
                 endpoints: Vec::new(),
+                is_scarce: false,
                 far: Vec::new(),
                 unreachable: false,
                 has_files: true,

@@ -117,6 +117,80 @@ fn a_newcomer_is_next_once_in_a_round() {
     assert_eq!(fair.take(|_| true), Some((6, 0)));
 }
 
+/// Serial instances by simulated time: a client keeps slow requests waiting, and another has a few
+/// quick ones under way at a time. How many of each were served.
+fn served(places: u32, quick_at_once: u32, shared_out: bool) -> [u32; 2] {
+    const TIMES_MS: [u64; 2] = [1_000, 5];
+    const SLOW: u64 = 0;
+    const QUICK: u64 = 1;
+    let (mut fair, mut served) = (Fair::new(1_000), [0; 2]);
+    if shared_out {
+        fair.share_out(places as usize);
+    }
+    // The slow ones have come first, and have all places.
+    let mut busy: BTreeSet<(u64, u32, u64)> = (0..places).map(|n| (1_000, n, SLOW)).collect();
+    (0..places).for_each(|_| fair.hold(SLOW));
+    for _ in 0..400 {
+        fair.push(SLOW, 1, (SLOW, 0));
+    }
+    for _ in 0..quick_at_once {
+        fair.push(QUICK, 1, (QUICK, 0));
+    }
+    let mut number = places;
+    while let Some((now_ms, _, client)) = busy.pop_first() {
+        if now_ms > 60_000 {
+            break;
+        }
+        served[client as usize] += 1;
+        fair.let_go(client);
+        // Whoever has an answer asks again.
+        fair.push(client, 1, (client, 0));
+        while busy.len() < places as usize {
+            let waits = fair.iter().any(|(client, _)| *client == QUICK);
+            let Some((next, _)) = fair.take(|_| true) else { break };
+            fair.hold(next);
+            number += 1;
+            busy.insert((now_ms + TIMES_MS[next as usize], number, next));
+            let slow = busy.iter().filter(|(.., client)| *client == SLOW).count();
+            let has_more = next == SLOW && waits && slow > places.div_ceil(2) as usize;
+            assert!(!shared_out || !has_more, "{slow} of {places} while another waits");
+        }
+    }
+    served
+}
+
+#[test]
+fn slow_requests_of_one_client_leave_half_of_the_places_to_another() {
+    for places in [2, 4, 5, 10] {
+        let [slow, quick] = served(places, 4, false);
+        assert!(quick < 4 * slow, "turns alone are shared: {quick} beside {slow}");
+        let [slow, quick] = served(places, 4, true);
+        assert!(quick > 4_000, "{quick} at {places} places");
+        assert!(slow >= 60 * (places / 2), "and the slow ones have theirs: {slow}");
+    }
+    // Nothing stays free that somebody could use.
+    let [slow, quick] = served(4, 0, true);
+    assert_eq!((slow, quick), (4 * 60, 0));
+}
+
+#[test]
+fn a_place_that_is_let_go_is_forgotten_and_nobody_is_shut_out_by_it() {
+    let mut fair = filled(100, &[(1, 3), (2, 1)]);
+    fair.share_out(2);
+    fair.hold(1);
+    assert_eq!(fair.take(|_| true), Some((2, 0)), "the other has less");
+    assert_eq!(fair.take(|_| true), Some((1, 0)), "nobody else is there");
+    fair.hold(2);
+    fair.push(2, 1, (2, 1));
+    // Both have their share: in turn.
+    assert_eq!(fair.take(|_| true), Some((2, 1)));
+    assert_eq!(fair.take(|_| true), Some((1, 1)));
+    fair.let_go(2);
+    fair.let_go(1);
+    assert_eq!(fair.take(|_| true), Some((1, 2)));
+    assert!(fair.held.is_empty(), "also where nobody waits: {:?}", fair.held);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Push {
@@ -127,18 +201,28 @@ enum Step {
     Take {
         only: Option<u64>,
     },
+    /// One of those that this class has.
+    LetGo {
+        class: u64,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let push = (0u64..6, 1u32..5).prop_map(|(class, cost)| Step::Push { class, cost });
     let take = proptest::option::weighted(0.2, 0u64..6).prop_map(|only| Step::Take { only });
-    vec(prop_oneof![3 => push, 2 => take], 0..300)
+    let let_go = (0u64..6).prop_map(|class| Step::LetGo { class });
+    vec(prop_oneof![3 => push, 2 => take, 1 => let_go], 0..300)
 }
 
 proptest! {
     #[test]
-    fn nothing_is_lost_and_each_client_is_served_in_order(steps in steps()) {
+    fn nothing_is_lost_and_each_client_is_served_in_order(steps in steps(), places in 1u32..12) {
         let (mut fair, mut number) = (Fair::new(20), 0);
+        fair.share_out(places as usize);
+        let mut held: BTreeMap<u64, u32> = BTreeMap::new();
+        let has_its_share = |held: &BTreeMap<u64, u32>, class| {
+            held.get(&class).is_some_and(|count| *count >= places.div_ceil(2))
+        };
         let mut waiting: BTreeMap<u64, Vec<Item>> = BTreeMap::new();
         for step in steps {
             match step {
@@ -161,11 +245,27 @@ proptest! {
                     }
                     waiting.entry(class).or_default().push((class, number));
                 }
+                Step::LetGo { class } => {
+                    if let Some(count) = held.get_mut(&class) {
+                        *count -= 1;
+                        fair.let_go(class);
+                    }
+                }
                 Step::Take { only } => {
                     let took = fair.take(|item| only.is_none_or(|only| item.0 == only));
                     match took {
                         Some(item) => {
                             prop_assert!(only.is_none_or(|only| item.0 == only));
+                            let mut fit = waiting.keys().filter(|class| {
+                                only.is_none_or(|only| **class == only)
+                            });
+                            prop_assert!(
+                                !has_its_share(&held, item.0)
+                                    || fit.all(|class| has_its_share(&held, *class)),
+                                "{} had its share of {}", item.0, places
+                            );
+                            fair.hold(item.0);
+                            *held.entry(item.0).or_default() += 1;
                             prop_assert_eq!(waiting.get_mut(&item.0).unwrap().remove(0), item);
                         }
                         None => {
@@ -178,6 +278,8 @@ proptest! {
                 }
             }
             waiting.retain(|_, line| !line.is_empty());
+            held.retain(|_, count| *count > 0);
+            prop_assert_eq!(&fair.held, &held);
             prop_assert_eq!(fair.len(), waiting.values().map(Vec::len).sum::<usize>());
         }
     }

@@ -48,6 +48,11 @@ impl Exchange<'_> {
         answer.extend_from_slice(line.as_bytes());
     }
 
+    /// Whose place it will be, where places are counted.
+    pub(super) fn whose(&self) -> Option<u64> {
+        self.application.is_scarce.then(|| self.place().class)
+    }
+
     /// In the queue. Who does not send the header that tells clients apart counts by address.
     pub(super) fn place(&self) -> Place {
         let client = self.client();

@@ -73,7 +73,8 @@ impl Exchange<'_> {
     /// None where nobody else has room, or too much was asked twice already.
     async fn ask_another(&self, first: &Arc<Endpoint>) -> Option<Second> {
         let thread = &self.connection.thread;
-        let permit = self.application.queue.try_enter_beside(&self.application, first)?;
+        let (application, whose) = (&self.application, self.whose());
+        let permit = application.queue.try_enter_beside(application, first, whose)?;
         // What is sent says whether the connection is kept.
         if permit.endpoint.closes() != first.closes() || !thread.budget.borrow_mut().withdraw() {
             return None;

@@ -33,7 +33,7 @@ impl Exchange<'_> {
         };
         let wants = Wants { key: self.key(), ..Wants::anything(reaches) };
         if (first || self.started.elapsed() < limit)
-            && let Some(permit) = queue.try_enter(&self.application, wants)
+            && let Some(permit) = queue.try_enter(&self.application, wants, self.whose())
         {
             return Some(Ok(permit));
         }

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use super::world::{Backend, Client, DEADLINE, World, ok, wait};
 use crate::router::queue::QueueLimits;
 
-/// One serial instance, and the paths that it has served, in order.
+/// Serial instances, and the paths that they were asked for, in order.
 struct Serial {
     world: World,
     _backend: Backend,
@@ -19,6 +19,10 @@ struct Serial {
 
 impl Serial {
     async fn start(limits: QueueLimits, fair: &str) -> Serial {
+        Serial::start_with(limits, fair, 1).await
+    }
+
+    async fn start_with(limits: QueueLimits, fair: &str, instances: u32) -> Serial {
         let (gate, served) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(Vec::new())));
         let (held, seen): (_, Arc<Mutex<Vec<String>>>) = (gate.clone(), served.clone());
         let backend = Backend::start(move |mut client: Client| {
@@ -34,10 +38,13 @@ impl Serial {
         .await;
         let world = World::with(2, limits);
         world.set(|settings| settings.fair = fair.parse().unwrap());
-        world.claim(1, Some(1), &[(1, Ready, backend.port)]);
+        for slot in 1..=instances {
+            world.claim(slot, Some(1), &[(1, Ready, backend.port)]);
+        }
         world.routed().await;
         let shared = world.router.shared.clone();
-        wait(|| shared.table.load().by_host(b"shop.localhost").unwrap().endpoints.len() == 1).await;
+        let count = || shared.table.load().by_host(b"shop.localhost").unwrap().endpoints.len();
+        wait(|| count() == instances as usize).await;
         Serial { world, _backend: backend, gate, served }
     }
 
@@ -80,6 +87,38 @@ async fn clients_are_told_apart_by_address_and_served_in_turn() {
     clients.push(serial.ask([127, 0, 0, 4], "/third", "").await);
     let served = serial.serve(clients).await;
     assert_eq!(served[..5], ["/flood0", "/flood1", "/quiet", "/third", "/flood2"]);
+}
+
+/// Though it came first, and it would be its turn.
+#[tokio::test]
+async fn who_has_half_of_the_instances_waits_while_another_does() {
+    let serial = Serial::start_with(limits(100), "address", 4).await;
+    let mut clients = Vec::new();
+    for number in 0..8 {
+        clients.push(serial.ask([127, 0, 0, 2], &format!("/slow{number}"), "").await);
+    }
+    for number in 0..3 {
+        clients.push(serial.ask([127, 0, 0, 3], &format!("/quick{number}"), "").await);
+    }
+    let count = || serial.served.lock().unwrap().len();
+    for served in 5..=9 {
+        assert_eq!(count(), served - 1);
+        // The one that has been served for longest is answered.
+        serial.gate.add_permits(1);
+        wait(|| count() == served).await;
+    }
+    let served = serial.served.lock().unwrap()[4..].to_vec();
+    assert_eq!(served, ["/quick0", "/quick1", "/slow4", "/slow5", "/quick2"]);
+    serial.gate.add_permits(100);
+    for mut client in clients {
+        assert_eq!(client.reply().await.text(), "done");
+    }
+    // Nobody has a place any more, and none is held for anybody.
+    let mut again = Vec::new();
+    for number in 0..4 {
+        again.push(serial.ask([127, 0, 0, 2], &format!("/again{number}"), "").await);
+    }
+    assert_eq!(serial.waiting(), 0);
 }
 
 #[tokio::test]
