@@ -1,6 +1,6 @@
 //! The PROXY protocol, versions 1 and 2: what one proxy tells the next of the client, before the
-//! client's first byte. Knows bytes and no socket; driven by the router and by `cortex proxy`. The specification is
-//! `proxy-protocol.txt` of HAProxy.
+//! client's first byte. Knows bytes and no socket; driven by the router and by `cortex proxy`. The
+//! specification is `proxy-protocol.txt` of HAProxy.
 
 mod senders;
 

@@ -31,8 +31,8 @@ const DATAGRAM_BYTES_MAX: usize = 65_536;
 /// Others have their turn after so many.
 const DATAGRAMS_AT_ONCE: u32 = 64;
 const EXPIRY_INTERVAL: Duration = Duration::from_millis(250);
-/// For answers, when nobody goes on here: a flow says nowhere that it has ended, so that the longest
-/// wait is for clients that expect none.
+/// For answers, when nobody goes on here: no flow says that it has ended, so the longest wait is
+/// for clients that expect none.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 /// Meanwhile.
 const ANSWER_CHECK: Duration = Duration::from_millis(10);
