@@ -216,6 +216,7 @@ impl Machine for StoreMachine {
             Event::Reachable(peers) => {
                 let roster = self.sync.members.roster();
                 self.sync.links.set_reachable(&peers, &roster);
+                self.part_from_silent(now, &peers);
                 self.calm_about_strangers();
             }
             Event::Lost { peer } => self.lost(now, peer),

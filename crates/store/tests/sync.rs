@@ -136,6 +136,10 @@ impl Cluster {
 
     fn deliver(&mut self) {
         while let Some((from, to, bytes)) = self.wires.pop_front() {
+            // A machine that is lost answers nothing.
+            if !self.nodes.contains_key(&to) {
+                continue;
+            }
             let Message { session, body } = wire::decode(&bytes).unwrap().message;
             let body = match body {
                 Body::Commits { batch, commits } => {
@@ -261,6 +265,24 @@ fn a_node_that_missed_a_collected_delete_is_not_let_in_as_it_is() {
     cluster.run(20_000);
     assert!(!cluster.has("n1", "ghost") && !cluster.has("n3", "ghost"));
     assert!(cluster.has("n1", "mine") && cluster.has("n3", "mine"));
+    assert_eq!(cluster.heads().len(), 1);
+}
+
+#[test]
+fn a_machine_that_is_lost_holds_up_no_news_once_it_counts_as_silent() {
+    let mut cluster = Cluster::together(&["n1", "n2", "n3"]);
+    let [one, two, three] = ["n1", "n2", "n3"].map(tag);
+    cluster.nodes.remove(&three);
+    // One of the sessions with it waits for an answer, on both.
+    cluster.write("n1", "before", Some(1));
+    cluster.write("n2", "likewise", Some(2));
+    cluster.run(2000);
+    cluster.event(one, Event::Reachable([two].into()));
+    cluster.event(two, Event::Reachable([one].into()));
+    cluster.write("n1", "claim", Some(1));
+    cluster.write("n2", "another", Some(2));
+    cluster.run(1000);
+    assert!(cluster.has("n2", "claim") && cluster.has("n1", "another"));
     assert_eq!(cluster.heads().len(), 1);
 }
 

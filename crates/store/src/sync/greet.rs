@@ -1,5 +1,7 @@
 //! What a hello tells, and whether its sender is somebody to talk to.
 
+use std::collections::BTreeSet;
+
 use model::Timestamp;
 
 use crate::clock::{CLOCK_AHEAD_MAX_MS, Stamp};
@@ -156,6 +158,18 @@ impl StoreMachine {
     pub(crate) fn lost(&mut self, now: Timestamp, peer: NodeTag) {
         self.end_sessions(peer);
         self.sync.links.pause(now, peer, Refusal::Stalled);
+    }
+
+    /// A session with a peer that has fallen silent would keep news from all others until it counts
+    /// as stalled: a machine that lost its power closes no connection.
+    pub(crate) fn part_from_silent(&mut self, now: Timestamp, reachable: &BTreeSet<NodeTag>) {
+        let giving = self.sync.giving.iter().map(|giving| giving.peer);
+        let copying = self.sync.copying.iter().map(|copying| copying.peer);
+        let silent: Vec<NodeTag> =
+            giving.chain(copying).filter(|peer| !reachable.contains(peer)).collect();
+        for peer in silent {
+            self.lost(now, peer);
+        }
     }
 
     pub(crate) fn end_sessions(&mut self, peer: NodeTag) {
