@@ -28,7 +28,7 @@ const PROBE_PERIOD: Duration = Duration::from_millis(500);
 /// On one machine or between sites of a continent.
 const PROBE_ANSWER_MAX: Duration = Duration::from_millis(200);
 const SUSPICION: Duration = Duration::from_secs(1);
-/// Those that are linked and count as dead are spoken to so often.
+/// Those that are linked and do not count as alive are spoken to so often.
 const SILENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Whoever was dead for so long is forgotten, here.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
@@ -159,11 +159,7 @@ pub async fn run(
                 Some(Heard::Refused(peer)) => watchman.suspect(&peer.node()),
             },
             () = tokio::time::sleep_until(next) => watchman.due(),
-            _ = silent.tick() => {
-                for peer in watchman.links.silent() {
-                    watchman.announce(peer);
-                }
-            }
+            _ = silent.tick() => watchman.announce_to_absent(),
         }
         watchman.perform();
     }
@@ -182,6 +178,16 @@ impl Watchman {
         let peer = Life { node: peer.node(), number: 0 };
         if let Err(error) = self.foca.announce(peer, &mut self.runtime) {
             tracing::debug!(%error, "peer.liveness");
+        }
+    }
+
+    /// Two that took each other for dead learn of the other's next life only by more than one word:
+    /// the first is answered by "you are dead".
+    fn announce_to_absent(&mut self) {
+        let alive: BTreeSet<NodeTag> =
+            self.foca.iter_members().map(|member| NodeTag::from(&member.id().node)).collect();
+        for peer in self.links.linked().difference(&alive) {
+            self.announce(*peer);
         }
     }
 
