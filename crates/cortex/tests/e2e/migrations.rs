@@ -12,15 +12,15 @@ use crate::nodes::{await_acquaintance, first, id_of, join};
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
-const NAME: &str = "shop";
+pub const NAME: &str = "shop";
 const SERVER: &str = "import http.server, os
 http.server.HTTPServer((os.environ['HOST'], int(os.environ['PORT'])),
     http.server.SimpleHTTPRequestHandler).serve_forever()
 ";
 
 /// A file outside of all releases, to which each run of the step adds its begin and its end; it
-/// ends when it may.
-struct Migration {
+/// ends when it may, and as it is told.
+pub struct Migration {
     seen: PathBuf,
     may_end: PathBuf,
 }
@@ -33,26 +33,27 @@ struct Runs {
 }
 
 impl Migration {
-    fn new(directory: &Path) -> Migration {
+    pub fn new(directory: &Path) -> Migration {
         Migration { seen: directory.join("seen"), may_end: directory.join("may-end") }
     }
 
-    fn project(&self, target: &Path) {
+    pub fn project(&self, target: &Path, count: usize) {
         let (seen, may_end) = (self.seen.display(), self.may_end.display());
         let step = format!(
             "echo begin $CORTEX_RELEASE_ID $CORTEX_NODE $$ >> '{seen}'\n\
              while [ ! -e '{may_end}' ]; do sleep 0.05; done\n\
-             echo end $CORTEX_RELEASE_ID $CORTEX_NODE $$ >> '{seen}'\n"
+             echo end $CORTEX_RELEASE_ID $CORTEX_NODE $$ >> '{seen}'\n\
+             exit $(cat '{may_end}')\n"
         );
         let procfile = "release: exec sh step.sh\nweb: exec python3 server.py\n";
-        let settings = "[processes.web]\ncount = 1\n";
-        let texts = [procfile, SERVER, &step, settings];
+        let settings = format!("[processes.web]\ncount = {count}\n");
+        let texts = [procfile, SERVER, &step, &settings];
         let names = ["Procfile", "server.py", "step.sh", "cortex.toml"];
         let files: Vec<(&str, &str)> = names.into_iter().zip(texts).collect();
         of_files(target, &files);
     }
 
-    fn lines(&self) -> Vec<[String; 4]> {
+    pub fn lines(&self) -> Vec<[String; 4]> {
         let text = std::fs::read_to_string(&self.seen).unwrap_or_default();
         let words = |line: &str| {
             let words: Vec<String> = line.split(' ').map(String::from).collect();
@@ -75,12 +76,23 @@ impl Migration {
         all
     }
 
-    fn ends(&self) {
-        std::fs::write(&self.may_end, "").expect("a file of the test's own");
+    pub fn ends(&self) {
+        self.ends_with(0);
+    }
+
+    pub fn ends_with(&self, code: u8) {
+        let whole = self.may_end.with_extension("new");
+        std::fs::write(&whole, code.to_string()).expect("a file of the test's own");
+        std::fs::rename(whole, &self.may_end).expect("the same");
+    }
+
+    /// Those that begin from now on wait until they may.
+    pub fn holds(&self) {
+        std::fs::remove_file(&self.may_end).expect("a file of the test's own");
     }
 }
 
-fn push(node: &Node, project: &Path) -> JoinHandle<Outcome> {
+pub fn push(node: &Node, project: &Path) -> JoinHandle<Outcome> {
     let (data, project) = (node.data(), project.to_path_buf());
     std::thread::spawn(move || {
         let mut command = std::process::Command::new(binary());
@@ -101,7 +113,7 @@ fn pair() -> (Node, Node) {
     (one, two)
 }
 
-fn values(node: &Node) -> BTreeSet<OsString> {
+pub fn values(node: &Node) -> BTreeSet<OsString> {
     let files = std::fs::read_dir(node.data().join("values")).expect("a node's large values");
     files.map(|file| file.expect("an entry").file_name()).collect()
 }
@@ -111,7 +123,7 @@ fn of_two_pushes_at_once_each_is_migrated_once_and_one_serves() {
     let (one, two) = pair();
     let migration = Migration::new(one.directory.path());
     let project = one.path(NAME);
-    migration.project(&project);
+    migration.project(&project, 1);
     let pushes = [push(&one, &project), push(&two, &project)];
     wait_until("a step to begin", || !migration.lines().is_empty());
     migration.ends();
@@ -139,7 +151,7 @@ fn a_migration_whose_node_dies_is_run_again_and_never_twice_at_once() {
     let (mut one, two) = pair();
     let migration = Migration::new(two.directory.path());
     let project = one.path(NAME);
-    migration.project(&project);
+    migration.project(&project, 1);
     let pushed = push(&one, &project);
     let step: Identity = wait_for("the step to run", STATE_DEADLINE, || {
         let lines = migration.lines();

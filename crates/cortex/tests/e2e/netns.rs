@@ -5,4 +5,5 @@ mod application;
 mod checkers;
 mod full_disk;
 pub mod lab;
+mod migrations;
 mod store;
