@@ -46,6 +46,8 @@ pub struct World {
 struct Host {
     jury: Jury,
     instances: Vec<Instance>,
+    /// Which testimony of whom is in its store: the newest that has come.
+    heard: BTreeMap<(usize, InstanceId), u64>,
 }
 
 struct Instance {
@@ -82,6 +84,8 @@ enum Happening {
         host: usize,
         instance: InstanceId,
         verdict: Option<Verdict>,
+        /// When it was written, among all.
+        number: u64,
     },
     /// A probe reaches the host.
     Asked {
@@ -129,7 +133,8 @@ impl World {
             world.count("mistaken");
         }
         for host in 0..hosts {
-            world.hosts.push(Host { jury: Jury::new(), instances: Vec::new() });
+            let heard = BTreeMap::new();
+            world.hosts.push(Host { jury: Jury::new(), instances: Vec::new(), heard });
             world.hear(host, Said::Checkers(world.names[hosts..].iter().cloned().collect()));
             world.noticed(host);
             for slot in 1..=3 {
@@ -260,7 +265,10 @@ impl World {
                 Effect::WriteVerdict { instance: (instance, owner), verdict } => {
                     let host = self.names.iter().position(|name| *name == owner).expect("a node");
                     let wait = self.random.between(5, 500);
-                    self.later(wait, Happening::Testimony { from: at, host, instance, verdict });
+                    let number = self.sequence;
+                    let testimony =
+                        Happening::Testimony { from: at, host, instance, verdict, number };
+                    self.later(wait, testimony);
                 }
             }
         }
@@ -289,8 +297,8 @@ impl World {
                 *known = generation.max(*known);
                 self.chooses(at);
             }
-            Happening::Testimony { from, host, instance, verdict } => {
-                self.testimony(from, host, instance, verdict);
+            Happening::Testimony { from, host, instance, verdict, number } => {
+                self.testimony(from, host, instance, verdict, number);
             }
             Happening::Asked { from, host, of, generation } => {
                 let (linked, wait) = (self.is_linked(from, host), self.random.between(1, 150));
@@ -310,26 +318,24 @@ impl World {
         }
     }
 
-    /// One after the other from each node: what could not be sent waits, and the newest is kept.
+    /// What could not be sent waits. Whichever way records travel, the newest stays.
     fn testimony(
         &mut self,
         from: usize,
         host: usize,
         instance: InstanceId,
         verdict: Option<Verdict>,
+        number: u64,
     ) {
-        if self.is_connected(from, host) {
-            let witness = self.names[from].clone();
-            return self.hear(host, Said::Testimony(instance, witness, verdict));
+        if !self.is_connected(from, host) {
+            let again = Happening::Testimony { from, host, instance, verdict, number };
+            return self.later(STEP_MS, again);
         }
-        let newer = self.queue.values().any(|waiting| match waiting {
-            Happening::Testimony { from: f, host: h, instance: i, .. } => {
-                (*f, *h) == (from, host) && *i == instance
-            }
-            _ => false,
-        });
-        if !newer {
-            self.later(STEP_MS, Happening::Testimony { from, host, instance, verdict });
+        let heard = self.hosts[host].heard.entry((from, instance.clone())).or_default();
+        if number >= *heard {
+            *heard = number;
+            let witness = self.names[from].clone();
+            self.hear(host, Said::Testimony(instance, witness, verdict));
         }
     }
 

@@ -8,12 +8,14 @@ const OVER_MAX_MS: u64 = 18_000;
 
 impl World {
     /// An instance that is well is not held to be ill for long, whoever is cut off, stands still or
-    /// is mistaken.
+    /// is mistaken. What a witness said before it was away is believed again once it is back, until
+    /// it has asked anew.
     pub(super) fn judge(&self) {
         for (host, of) in self.hosts.iter().enumerate() {
             for instance in of.instances.iter().filter(|instance| instance.well) {
                 let Some(standing) = &instance.standing else { continue };
-                let long = self.now - instance.changed_at > OVER_MAX_MS;
+                let since = instance.changed_at.max(standing.changed_at.0);
+                let long = self.now - since > OVER_MAX_MS;
                 let id = &instance.id;
                 assert!(!long, "{id} on node {host} is well, and not believed to be: {standing:?}");
             }
