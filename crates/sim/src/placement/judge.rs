@@ -74,7 +74,8 @@ impl World {
             // While it is handed over for balance, it runs twice until the new one is ready.
             if together {
                 let since = self.twice_since.get(instance).copied().unwrap_or(self.now);
-                let since = since.max(self.disturbed_at);
+                let mute = self.is_handed_over_to_a_full_disk(instance, &nodes);
+                let since = if mute { self.now } else { since.max(self.disturbed_at) };
                 let long = self.now - since > LEASE_MS;
                 assert!(!long, "{instance} runs on {nodes:?} since {}", since - START_MS);
                 twice.insert(instance.clone(), since);
@@ -87,6 +88,17 @@ impl World {
         if self.calm {
             self.judge_calm();
         }
+    }
+
+    /// Who took it cannot say that it is ready until there is room; the giver waits for that, but
+    /// not without end.
+    fn is_handed_over_to_a_full_disk(&self, instance: &InstanceId, nodes: &[usize]) -> bool {
+        let offered = |at: &usize| {
+            let node = &self.nodes[*at];
+            let key = Key::Claim(instance.clone(), node.id.clone());
+            matches!(node.replica.get(&key), Some(Record::Claim(claim)) if claim.offer.is_some())
+        };
+        nodes.iter().any(|at| self.nodes[*at].disk_full) && nodes.iter().any(offered)
     }
 
     /// What serves according to a node never goes back to an older release for long, whatever a
