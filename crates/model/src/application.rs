@@ -179,23 +179,36 @@ impl Default for Settings {
     }
 }
 
-/// What of a request says which client or session it belongs to. Written `address`, `header:NAME`
-/// or `cookie:NAME`.
+/// What of a request says which client or session it belongs to. Written `address`, `address/V4`,
+/// `address/V4/V6`, `header:NAME` or `cookie:NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum RequestKey {
     #[default]
     Address,
+    /// So many leading bits of it.
+    Prefix {
+        v4: u8,
+        v6: u8,
+    },
     Header(String),
     Cookie(String),
 }
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("'{}' is none of 'address', 'header:NAME' and 'cookie:NAME'", .0.escape_debug())]
+#[error(
+    "'{}' is none of 'address', 'address/24' (bits of IPv4, 1 to 32), 'address/24/56' (and of \
+     IPv6, 1 to 64), 'header:NAME' and 'cookie:NAME'",
+    .0.escape_debug()
+)]
 pub struct BadRequestKey(String);
 
 /// Longer names of headers and cookies are typing mistakes.
 const REQUEST_KEY_LENGTH_MAX: usize = 64;
+/// All of an IPv4 address.
+pub const PREFIX_V4_MAX: u8 = 32;
+/// A subscriber has as many IPv6 addresses as he likes beyond these bits.
+pub const PREFIX_V6_MAX: u8 = 64;
 
 impl RequestKey {
     pub fn is_address(&self) -> bool {
@@ -211,6 +224,9 @@ impl FromStr for RequestKey {
         if text == "address" {
             return Ok(RequestKey::Address);
         }
+        if let Some(bits) = text.strip_prefix("address/") {
+            return prefix(bits).ok_or_else(bad);
+        }
         let (kind, name) = text.split_once(':').ok_or_else(bad)?;
         // RFC 9110, section 5.6.2: a token.
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
@@ -223,6 +239,19 @@ impl FromStr for RequestKey {
             _ => Err(bad()),
         }
     }
+}
+
+/// As in `24` or `24/56`. Whole addresses have one form alone: `address`.
+fn prefix(bits: &str) -> Option<RequestKey> {
+    let number = |text: &str, max: u8| {
+        let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+        text.parse().ok().filter(|bits| plain && (1..=max).contains(bits))
+    };
+    let (v4, v6) = bits.split_once('/').map_or((bits, None), |(v4, v6)| (v4, Some(v6)));
+    let v4 = number(v4, PREFIX_V4_MAX)?;
+    let v6 = v6.map_or(Some(PREFIX_V6_MAX), |v6| number(v6, PREFIX_V6_MAX))?;
+    let whole = (v4, v6) == (PREFIX_V4_MAX, PREFIX_V6_MAX);
+    Some(if whole { RequestKey::Address } else { RequestKey::Prefix { v4, v6 } })
 }
 
 impl TryFrom<String> for RequestKey {
@@ -243,6 +272,8 @@ impl fmt::Display for RequestKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RequestKey::Address => f.write_str("address"),
+            RequestKey::Prefix { v4, v6: PREFIX_V6_MAX } => write!(f, "address/{v4}"),
+            RequestKey::Prefix { v4, v6 } => write!(f, "address/{v4}/{v6}"),
             RequestKey::Header(name) => write!(f, "header:{name}"),
             RequestKey::Cookie(name) => write!(f, "cookie:{name}"),
         }

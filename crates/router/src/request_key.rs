@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use model::application::RequestKey;
+use model::application::{PREFIX_V4_MAX, PREFIX_V6_MAX, RequestKey};
 
 use model::hash;
 
@@ -12,6 +12,7 @@ use model::hash;
 pub fn of(kind: &RequestKey, head: &[u8], client: IpAddr) -> Option<u64> {
     match kind {
         RequestKey::Address => Some(of_address(client)),
+        RequestKey::Prefix { v4, v6 } => Some(of_prefix(client, *v4, *v6)),
         RequestKey::Header(name) => header(head, name).map(hash::bytes),
         RequestKey::Cookie(name) => cookie(head, name).map(hash::bytes),
     }
@@ -31,11 +32,22 @@ pub fn sets_cookie(head: &[u8], name: &str) -> bool {
 
 /// Exactly one for each address; of IPv6, for each /64: a subscriber has as many as he likes there.
 pub fn of_address(address: IpAddr) -> u64 {
+    of_prefix(address, PREFIX_V4_MAX, PREFIX_V6_MAX)
+}
+
+/// Of an address's first bits: one for all addresses that begin with the same.
+fn of_prefix(address: IpAddr, v4: u8, v6: u8) -> u64 {
     /// No IPv6 address that is in use begins with so many zeroes.
     const V4: u64 = 1 << 32;
     match address.to_canonical() {
-        IpAddr::V4(address) => V4 | u64::from(u32::from(address)),
-        IpAddr::V6(address) => u64::try_from(u128::from(address) >> 64).unwrap_or(0),
+        IpAddr::V4(address) => {
+            let rest = u32::MAX.checked_shr(v4.into()).unwrap_or(0);
+            V4 | u64::from(u32::from(address) & !rest)
+        }
+        IpAddr::V6(address) => {
+            let rest = u64::MAX.checked_shr(v6.into()).unwrap_or(0);
+            u64::try_from(u128::from(address) >> 64).unwrap_or(0) & !rest
+        }
     }
 }
 
@@ -122,6 +134,45 @@ mod tests {
     }
 
     #[test]
+    fn addresses_are_told_apart_by_a_prefix_of_choice() {
+        let of = |kind: &str, text: &str| {
+            of(&kind.parse().unwrap(), HEAD, text.parse().unwrap()).unwrap()
+        };
+        let same = |kind: &str, one: &str, other: &str| of(kind, one) == of(kind, other);
+        assert!(same("address/24", "192.0.2.1", "192.0.2.255"));
+        assert!(same("address/24", "192.0.2.1", "::ffff:192.0.2.9"));
+        assert!(!same("address/24", "192.0.2.1", "192.0.3.1"));
+        assert!(!same("address/25", "192.0.2.1", "192.0.2.129"));
+        assert!(!same("address/24", "2001:db8::1", "2001:db8:0:1::1"));
+        assert!(same("address/32/56", "2001:db8::1", "2001:db8:0:ff::1"));
+        assert!(!same("address/32/56", "2001:db8::1", "2001:db8:0:100::1"));
+        assert!(!same("address/32/56", "192.0.2.1", "192.0.2.2"));
+        assert!(same("address/1/1", "1.2.3.4", "127.0.0.1"));
+        assert!(!same("address/1/1", "1.2.3.4", "128.0.0.1"));
+        assert_eq!(of("address/32/64", "192.0.2.1"), of_address("192.0.2.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn prefixes_are_written_in_one_form() {
+        for (text, written) in [
+            ("address/24", "address/24"),
+            ("address/24/64", "address/24"),
+            ("address/32/56", "address/32/56"),
+            ("address/32", "address"),
+        ] {
+            let key: RequestKey = text.parse().unwrap();
+            assert_eq!(key.to_string(), written);
+            assert_eq!(written.parse(), Ok(key));
+        }
+        let bad =
+            ["", "0", "33", "+24", "024", "24/", "24/0", "24/65", "/56", "24/56/1", "x", "999"];
+        for bits in bad {
+            let error = format!("address/{bits}").parse::<RequestKey>().unwrap_err().to_string();
+            assert!(error.contains("'address/24' (bits of IPv4, 1 to 32)"), "{bits}: {error}");
+        }
+    }
+
+    #[test]
     fn those_whom_we_know_say_who_asked() {
         let (near, far) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([198, 51, 100, 7]));
         assert_eq!(client(HEAD, far, false), far, "anybody may write such a header");
@@ -142,7 +193,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read(head in proptest::collection::vec(any::<u8>(), 0..300)) {
-            for kind in ["address", "header:a", "cookie:a"] {
+            for kind in ["address", "address/20/48", "header:a", "cookie:a"] {
                 of(&kind.parse().unwrap(), &head, IpAddr::from([127, 0, 0, 1]));
             }
             client(&head, IpAddr::from([127, 0, 0, 1]), true);

@@ -269,9 +269,10 @@ fn request_key(key: &str, text: Option<String>) -> Result<Option<RequestKey>, St
 /// Whoever sends no cookie back would be a new client each time.
 fn fair(text: Option<String>) -> Result<Option<RequestKey>, String> {
     match request_key("fair", text)? {
-        Some(RequestKey::Cookie(_)) => {
-            Err("fair: a cookie tells no clients apart; write 'address' or 'header:NAME'".into())
-        }
+        Some(RequestKey::Cookie(_)) => Err(
+            "fair: a cookie tells no clients apart; write 'address', 'address/24' or 'header:NAME'"
+                .into(),
+        ),
         key => Ok(key),
     }
 }

@@ -89,6 +89,20 @@ async fn clients_are_told_apart_by_address_and_served_in_turn() {
     assert_eq!(served[..5], ["/flood0", "/flood1", "/quiet", "/third", "/flood2"]);
 }
 
+#[tokio::test]
+async fn or_by_a_prefix_of_choice() {
+    let serial = Serial::start(limits(100), "address/24").await;
+    let mut clients = Vec::new();
+    for number in 0..6 {
+        let address = [127, 0, 1, 2 + number];
+        clients.push(serial.ask(address, &format!("/flood{number}"), "").await);
+    }
+    clients.push(serial.ask([127, 0, 2, 2], "/quiet", "").await);
+    clients.push(serial.ask([127, 0, 3, 2], "/third", "").await);
+    let served = serial.serve(clients).await;
+    assert_eq!(served[..5], ["/flood0", "/flood1", "/quiet", "/third", "/flood2"]);
+}
+
 /// Though it came first, and it would be its turn.
 #[tokio::test]
 async fn who_has_half_of_the_instances_waits_while_another_does() {
