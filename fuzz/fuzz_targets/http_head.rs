@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
 use router::http::body::Body;
-use router::http::request::{self, Origin};
+use router::http::request::{self, Origin, Telling};
 use router::http::response::{self, Asked};
 
 /// Each cut of a longer head is not tried.
@@ -26,8 +26,9 @@ fuzz_target!(|bytes: &[u8]| {
         answer(text, asked);
     } else {
         let peer = IpAddr::from(if is(1) { [127, 0, 0, 1] } else { [192, 0, 2, 7] });
+        let telling = if is(3) { Telling::Standard } else { Telling::Usual };
         let origin =
-            Origin { peer, request_id: 5, is_router: false, is_secure: is(2), transparent: false };
+            Origin { peer, request_id: 5, is_router: false, is_secure: is(2), telling };
         ask(text, &origin);
     }
 });

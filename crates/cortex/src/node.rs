@@ -17,6 +17,7 @@ use model::node::NodeInfo;
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::role::{Role, Roles};
 use model::{NodeId, TypedKey};
+use router::http::request::Telling;
 use router::proxy_protocol::Senders;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
@@ -64,6 +65,7 @@ pub struct NodeConfig {
     pub https: Option<HttpsOptions>,
     /// Proxies before this node that say of each connection whose it is.
     pub announced_by: Option<Senders>,
+    pub telling: Telling,
     pub store: Backend,
     /// None for what it did before, and at first everything.
     pub roles: Option<Roles>,
@@ -327,6 +329,7 @@ impl Node {
                 public: is_public.then_some(config.http),
                 secure: secure.transpose()?,
                 announced_by: config.announced_by.clone(),
+                telling: config.telling,
                 threads: config.threads,
                 queue: QueueLimits::default(),
                 connections_max: crate::router::CONNECTIONS_MAX,

@@ -19,6 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use router::balance::Balance;
 use router::detect::Sort;
+use router::http::request::Telling;
 use router::proxy_protocol::{Senders, Version};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -42,9 +43,9 @@ const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Requests are parted; `transparent`: not a byte is changed.
+    /// Requests are parted.
     Http {
-        transparent: bool,
+        telling: Telling,
     },
     Tcp {
         send_proxy: Option<Version>,
@@ -330,7 +331,7 @@ async fn start(
         BackEnds::new(sorts, wanted, settings, router).map(Arc::new)
     };
     match (sockets, config.mode) {
-        (Sockets::Streams(listeners), Mode::Http { transparent }) => {
+        (Sockets::Streams(listeners), Mode::Http { telling }) => {
             let tls = match config.certificates.is_empty() {
                 true => None,
                 false => Some(Tls::load(config.certificates.clone())?),
@@ -340,7 +341,7 @@ async fn start(
             }
             let announced_by = config.announced_by.clone();
             let threads = listeners.len();
-            let settings = alone::Settings { at, threads, transparent, tls, announced_by };
+            let settings = alone::Settings { at, threads, telling, tls, announced_by };
             let router = Arc::new(Alone::start(settings, clock, metrics)?);
             let back_ends = back_ends(Some(router.clone()))?;
             router.listen(listeners).await;

@@ -40,6 +40,7 @@ use std::time::Duration;
 use ::router::book::IncarnationKey;
 use ::router::book::far::FarDescription;
 use ::router::far::{Outcome, Reply, Room};
+use ::router::http::request::Telling;
 use ::router::proxy_protocol::Senders;
 use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -83,6 +84,7 @@ pub struct RouterConfig {
     pub secure: Option<Secure>,
     /// Proxies that say of each connection whose it is. None: everybody connects for themselves.
     pub announced_by: Option<Senders>,
+    pub telling: Telling,
     /// None for one per core.
     pub threads: Option<usize>,
     pub queue: QueueLimits,
@@ -112,8 +114,8 @@ pub struct Shared {
     listeners: Arc<Listeners>,
     queue_limits: QueueLimits,
     connections_max: usize,
-    /// Passes heads on as they come; else the way they came is told and hop-by-hop headers go.
-    transparent: bool,
+    /// Heads are written anew where there is anything to tell; else they are passed on.
+    telling: Telling,
     table: ArcSwap<Table>,
     /// Without a node: what every request is for, whatever its Host.
     only: Option<ArcSwapOption<Application>>,
@@ -128,6 +130,13 @@ pub struct Shared {
     peers: OnceLock<Arc<dyn RouterPeers>>,
     /// Who may call this router.
     members: watch::Sender<Arc<BTreeSet<NodeId>>>,
+}
+
+impl Shared {
+    /// Not a byte of a head is changed.
+    fn is_transparent(&self) -> bool {
+        self.telling == Telling::Nothing
+    }
 }
 
 type FarEndpoints = BTreeMap<NodeId, (FarDescription, Arc<Endpoint>)>;
@@ -203,7 +212,7 @@ pub fn start(
         listeners: config.listeners.clone(),
         queue_limits: config.queue,
         connections_max: config.connections_max,
-        transparent: false,
+        telling: config.telling,
         table: ArcSwap::default(),
         only: None,
         files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),

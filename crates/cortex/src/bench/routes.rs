@@ -16,6 +16,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use futures_util::{StreamExt, TryStreamExt};
 use model::ApplicationName;
+use router::http::request::Telling;
 
 use self::answering::{Answering, NEW, OLD};
 use self::report::Report;
@@ -113,6 +114,7 @@ async fn measure(
         listeners: Arc::default(),
         secure: None,
         announced_by: None,
+        telling: Telling::Usual,
     };
     let node = site.world.node.clone();
     let router = Arc::new(crate::router::start(

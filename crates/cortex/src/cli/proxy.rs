@@ -13,6 +13,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use router::balance;
 use router::detect::Sort;
+use router::http::request::Telling;
 use router::proxy_protocol::{Senders, Version};
 use tracing::level_filters::LevelFilter;
 
@@ -72,6 +73,14 @@ enum ProxyVersion {
     V2,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Forwarded {
+    /// X-Forwarded-For and its like
+    Usual,
+    /// And Forwarded of RFC 7239
+    Standard,
+}
+
 #[derive(Debug, Args)]
 struct Serve {
     /// Where clients come; a port alone is one of 127.0.0.1
@@ -96,10 +105,17 @@ struct Serve {
     /// Between two such questions
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     health_interval: Duration,
-    /// Tell back ends of the client in X-Forwarded-For, -Proto, -Host and X-Request-Id; without it
-    /// not a byte is changed
-    #[arg(long)]
-    forwarded: bool,
+    /// Tell back ends of the client in X-Forwarded-For, -Proto, -Host and X-Request-Id, or in
+    /// Forwarded (RFC 7239) as well; without it not a byte is changed
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "usual"
+    )]
+    forwarded: Option<Forwarded>,
     /// Clients come inside TLS: a certificate in PEM form, followed by its authorities' (http).
     /// Once for each certificate; clients get the one that has the name they ask for
     #[arg(long = "tls-cert", value_name = "FILE")]
@@ -302,11 +318,17 @@ impl Serve {
             );
         }
         anyhow::ensure!(
-            !self.forwarded || name == ModeName::Http,
+            self.forwarded.is_none() || name == ModeName::Http,
             "--forwarded is for --mode http: in others there is no header; see --send-proxy"
         );
         Ok(match name {
-            ModeName::Http => Mode::Http { transparent: !self.forwarded },
+            ModeName::Http => Mode::Http {
+                telling: match self.forwarded {
+                    None => Telling::Nothing,
+                    Some(Forwarded::Usual) => Telling::Usual,
+                    Some(Forwarded::Standard) => Telling::Standard,
+                },
+            },
             ModeName::Tcp => Mode::Tcp {
                 send_proxy: self.send_proxy.map(|version| match version {
                     ProxyVersion::V1 => Version::V1,

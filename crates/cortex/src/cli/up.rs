@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use model::role::Roles;
+use router::http::request::Telling;
 use router::proxy_protocol::Senders;
 use tokio::time::Instant;
 use tracing::level_filters::LevelFilter;
@@ -49,6 +50,9 @@ pub struct Up {
     /// these addresses; all others come for themselves
     #[arg(long, value_name = "ADDRESS[/BITS],…", require_equals = true)]
     accept_proxy: Option<Senders>,
+    /// Tell applications who asks in Forwarded (RFC 7239), too, beside X-Forwarded-For and its like
+    #[arg(long)]
+    forwarded: bool,
     /// Where the store is kept: local, or etcd://HOST:PORT[,HOST:PORT…][/PREFIX]
     #[arg(long, value_name = "WHERE", default_value_t)]
     store: Backend,
@@ -145,6 +149,7 @@ impl Up {
             http: self.http,
             https: self.https.options()?,
             announced_by: self.accept_proxy.clone(),
+            telling: if self.forwarded { Telling::Standard } else { Telling::Usual },
             peers: PeerOptions {
                 versions: self.wire_versions.unwrap_or_default(),
                 ..self.peers.options()
@@ -213,6 +218,7 @@ impl Up {
         let mut all = vec![format!("--http={}", self.http), format!("--store={}", self.store)];
         all.extend(self.https.options()?.iter().flat_map(HttpsArgs::arguments));
         all.extend(self.accept_proxy.as_ref().map(|from| format!("--accept-proxy={from}")));
+        all.extend(self.forwarded.then(|| "--forwarded".into()));
         all.extend(self.threads.map(|threads| format!("--threads={threads}")));
         all.extend(self.load.map(|load| format!("--load={load}")));
         all.extend(self.peers.arguments());

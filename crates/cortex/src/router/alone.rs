@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use model::NodeId;
+use router::http::request::Telling;
 use router::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -35,7 +36,7 @@ pub struct Alone {
 pub struct Settings {
     pub at: SocketAddr,
     pub threads: usize,
-    pub transparent: bool,
+    pub telling: Telling,
     pub tls: Option<Tls>,
     pub announced_by: Option<Senders>,
 }
@@ -43,7 +44,7 @@ pub struct Settings {
 impl Alone {
     /// Must be called on a runtime. Nothing is accepted before `listen`.
     pub fn start(settings: Settings, clock: Clock, metrics: Metrics) -> anyhow::Result<Alone> {
-        let Settings { at, threads, transparent, tls, announced_by } = settings;
+        let Settings { at, threads, telling, tls, announced_by } = settings;
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..threads.max(1)).map(|_| mpsc::channel(COMMANDS_MAX)).unzip();
         // Nobody is told which back end is suspected: probes find out.
@@ -61,7 +62,7 @@ impl Alone {
             listeners: Arc::default(),
             queue_limits: QueueLimits::default(),
             connections_max: CONNECTIONS_MAX,
-            transparent,
+            telling,
             table: ArcSwap::default(),
             only: Some(ArcSwapOption::empty()),
             files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),

@@ -132,7 +132,8 @@ impl Connection {
     /// A transparent router that leaves cannot tell its clients to connect again: it stays until
     /// they do.
     pub fn goes_on(&self) -> bool {
-        !self.thread.is_stopping() || (self.thread.shared.transparent && self.thread.is_leaving())
+        !self.thread.is_stopping()
+            || (self.thread.shared.is_transparent() && self.thread.is_leaving())
     }
 
     /// A client that was told so: closing now would lose what it is about to ask. Its next answer
@@ -144,7 +145,7 @@ impl Connection {
     /// A client, on a connection that carries nothing else yet.
     fn may_speak_h2(&self) -> bool {
         self.caller.is_none()
-            && !self.thread.shared.transparent
+            && !self.thread.shared.is_transparent()
             && !matches!(self.stream, Wire::Stream(_))
     }
 
@@ -252,7 +253,7 @@ impl Connection {
                     request_id: self.thread.next_request_id(),
                     is_router: self.caller.is_some(),
                     is_secure: self.stream.is_secure(),
-                    transparent: self.thread.shared.transparent,
+                    telling: self.thread.shared.telling,
                 };
                 match request::parse(buffer.filled(), &origin, out) {
                     Ok(Some(head)) => return Some(Ok(head)),

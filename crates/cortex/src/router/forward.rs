@@ -235,7 +235,7 @@ impl Exchange<'_> {
     }
 
     fn is_transparent(&self) -> bool {
-        self.connection.thread.shared.transparent
+        self.connection.thread.shared.is_transparent()
     }
 
     async fn fail(

@@ -61,8 +61,18 @@ pub struct Origin {
     pub is_router: bool,
     /// Asked inside TLS.
     pub is_secure: bool,
+    pub telling: Telling,
+}
+
+/// What an instance is told of who asks, beyond what the client said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Telling {
     /// Not a byte of the head is changed.
-    pub transparent: bool,
+    Nothing,
+    /// `X-Forwarded-For`, `-Proto`, `-Host` and `X-Request-Id`.
+    Usual,
+    /// `Forwarded`, too (RFC 7239).
+    Standard,
 }
 
 /// None while the head is not complete. Writes the head for an instance to `out`, except for its
@@ -104,7 +114,7 @@ pub fn parse(
         return Err(Refusal(400, "The Host of the request is no name."));
     }
     let host = authority.or(facts.host.map(|host| std::str::from_utf8(host).unwrap_or("")));
-    let spent = if origin.transparent {
+    let spent = if origin.telling == Telling::Nothing {
         out.clear();
         out.extend_from_slice(&buffer[..length - b"\r\n".len()]);
         false
@@ -292,13 +302,13 @@ mod tests {
         read_from(text, false)
     }
 
-    fn origin(is_router: bool, transparent: bool) -> Origin {
+    fn origin(is_router: bool, telling: Telling) -> Origin {
         let peer = IpAddr::from([192, 0, 2, 7]);
-        Origin { peer, request_id: 5, is_router, is_secure: false, transparent }
+        Origin { peer, request_id: 5, is_router, is_secure: false, telling }
     }
 
     fn read_from(text: &[u8], is_router: bool) -> Result<Option<(RequestHead, String)>, Refusal> {
-        let origin = origin(is_router, false);
+        let origin = origin(is_router, Telling::Usual);
         let mut out = Vec::new();
         let head = parse(text, &origin, &mut out)?;
         Ok(head.map(|head| (head, String::from_utf8_lossy(&out).into_owned())))
@@ -339,7 +349,7 @@ mod tests {
     fn a_transparent_router_changes_nothing() {
         let text = b"POST http://a.b/x?y HTTP/1.1\r\nhOST:c\r\nConnection: close, x\r\nX:  1\r\n\
             Expect: 100-continue\r\nTransfer-Encoding: chunked\r\nX-Forwarded-For: me\r\n\r\n";
-        let origin = origin(false, true);
+        let origin = origin(false, Telling::Nothing);
         let mut out = b"of the last request".to_vec();
         let head = parse(text, &origin, &mut out).unwrap().unwrap();
         assert_eq!([&out[..], b"\r\n"].concat(), text);

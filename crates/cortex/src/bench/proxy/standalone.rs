@@ -18,6 +18,7 @@ use model::{
     ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, NodeId,
     ProcessType, Recipe, Release, ReleaseId, Rollout, TypedKey, record,
 };
+use router::http::request::Telling;
 use serde::Serialize;
 
 use super::FILE_PATH;
@@ -83,6 +84,7 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
             public: Some(args.listen),
             secure: args.secure()?,
             announced_by: None,
+            telling: Telling::Usual,
             threads: Some(1),
             queue: QueueLimits::default(),
             connections_max: CONNECTIONS_MAX,

@@ -19,6 +19,7 @@ use model::{
     Prefix, ProcessSpec, ProcessType, Recipe, Release, ReleaseId, Rollout, Timestamp, TypedKey,
     record,
 };
+use router::http::request::Telling;
 use serde::Serialize;
 use store::{Position, Stamp};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -195,6 +196,7 @@ impl World {
             public,
             secure: None,
             announced_by: None,
+            telling: Telling::Usual,
             threads,
             queue,
             connections_max,
@@ -214,6 +216,7 @@ impl World {
             public: Some(any),
             secure: Some(Secure { address: any, tls }),
             announced_by: None,
+            telling: Telling::Usual,
             threads: Some(threads),
             queue: QueueLimits::default(),
             connections_max,

@@ -4,8 +4,9 @@
 use std::io::Write;
 use std::net::IpAddr;
 
+use super::super::syntax::is_token_byte;
 use super::super::{is_hop_by_hop, is_named, put_header};
-use super::{Facts, Origin};
+use super::{Facts, Origin, Telling};
 use crate::http::body::Body;
 
 pub(super) struct Line<'a> {
@@ -108,7 +109,44 @@ impl Line<'_> {
             Some(id) => put_header(out, "X-Request-Id", id),
             None => put_header(out, "X-Request-Id", &hexadecimal(origin.request_id)),
         }
+        if origin.telling == Telling::Standard {
+            self.write_forwarded(origin, out);
+        }
     }
+
+    /// RFC 7239: one element for each proxy on the way. What those before us said stands above.
+    fn write_forwarded(&self, origin: &Origin, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"Forwarded: for=");
+        match origin.peer {
+            IpAddr::V4(_) => put_address(origin.peer, out),
+            IpAddr::V6(_) => {
+                out.extend_from_slice(b"\"[");
+                put_address(origin.peer, out);
+                out.extend_from_slice(b"]\"");
+            }
+        }
+        if !self.host.is_empty() {
+            out.extend_from_slice(b";host=");
+            put_value(self.host.as_bytes(), out);
+        }
+        let proto: &[u8] = if origin.is_secure { b";proto=https\r\n" } else { b";proto=http\r\n" };
+        out.extend_from_slice(proto);
+    }
+}
+
+/// RFC 9110, section 5.6: a token as it is, anything else quoted.
+fn put_value(value: &[u8], out: &mut Vec<u8>) {
+    if value.iter().copied().all(is_token_byte) {
+        return out.extend_from_slice(value);
+    }
+    out.push(b'"');
+    for byte in value {
+        if matches!(byte, b'"' | b'\\') {
+            out.push(b'\\');
+        }
+        out.push(*byte);
+    }
+    out.push(b'"');
 }
 
 /// For each request, and so without the machinery of formats.
@@ -176,7 +214,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::super::parse;
-    use super::{Origin, hexadecimal, put_address};
+    use super::{Origin, Telling, hexadecimal, put_address};
 
     #[test]
     fn addresses_and_numbers_are_written_as_formats_write_them() {
@@ -200,12 +238,41 @@ mod tests {
             request_id: 5,
             is_router: false,
             is_secure: true,
-            transparent: false,
+            telling: Telling::Usual,
         };
-        let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n");
+        written_of(&origin, &format!("Host: a\r\n{head}"))
+    }
+
+    fn written_of(origin: &Origin, head: &str) -> String {
+        let text = format!("GET / HTTP/1.1\r\n{head}\r\n");
         let mut out = Vec::new();
-        parse(text.as_bytes(), &origin, &mut out).unwrap().unwrap();
+        parse(text.as_bytes(), origin, &mut out).unwrap().unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn where_it_is_asked_for_the_standard_header_says_who_asks_too() {
+        let peer = |text: &str| text.parse::<IpAddr>().unwrap();
+        for (peer, host, is_secure, expected) in [
+            (peer("192.0.2.7"), "a.org", true, "for=192.0.2.7;host=a.org;proto=https"),
+            (peer("192.0.2.7"), "a:8080", false, "for=192.0.2.7;host=\"a:8080\";proto=http"),
+            (peer("2001:db8::7"), "a", true, "for=\"[2001:db8::7]\";host=a;proto=https"),
+        ] {
+            let telling = Telling::Standard;
+            let mut origin = Origin { peer, request_id: 5, is_router: false, is_secure, telling };
+            let head = format!("Host: {host}\r\nForwarded: for=1.2.3.4\r\n");
+            let line = format!("Forwarded: {expected}\r\n");
+            let out = written_of(&origin, &head);
+            assert!(out.contains(&line) && !out.contains("1.2.3.4"), "{out}");
+            origin.is_router = true;
+            let out = written_of(&origin, &format!("Host: {host}\r\n{line}"));
+            assert_eq!(out.matches("Forwarded: ").count(), 1, "said by the first router: {out}");
+        }
+        let (peer, telling) = (peer("127.0.0.1"), Telling::Standard);
+        let origin = Origin { peer, request_id: 5, is_router: false, is_secure: false, telling };
+        let out = written_of(&origin, "Host: a\r\nForwarded: for=1.2.3.4;proto=https\r\n");
+        let (before, ours) = (out.find("for=1.2.3.4"), out.find("for=127.0.0.1"));
+        assert!(before.is_some() && before < ours, "in the order of the way: {out}");
     }
 
     #[test]
@@ -246,7 +313,7 @@ mod tests {
             request_id: 5,
             is_router: false,
             is_secure: false,
-            transparent: false,
+            telling: Telling::Usual,
         };
         for (count, left) in [("2", Some("1")), ("0", None), ("x", Some(""))] {
             let text = format!("OPTIONS * HTTP/1.1\r\nHost: a\r\nMax-Forwards: {count}\r\n\r\n");
