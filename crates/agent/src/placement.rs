@@ -169,7 +169,8 @@ impl Placement {
     fn resume(&mut self, now: Timestamp) {
         let own = self.claims.all().filter(|(_, _, node, _)| **node == self.node);
         for (name, place, _, seen) in own.filter(|(.., seen)| seen.standing != Standing::Leaving) {
-            let mut held = Held::new(seen.claimed_at);
+            // What a clock that was ahead then said must not keep it here until the time has come.
+            let mut held = Held::new(seen.claimed_at.min(now));
             held.offer = seen.offer.map(|offer| (offer, now));
             self.held.entry(name.clone()).or_default().insert(place.clone(), held);
         }

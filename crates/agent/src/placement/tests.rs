@@ -369,6 +369,22 @@ fn a_node_that_starts_anew_moves_nothing_for_it() {
 }
 
 #[test]
+fn what_was_claimed_by_a_clock_that_was_hours_ahead_moves_like_the_rest() {
+    let mut cluster = Cluster::new(&[("a", 16, 20), ("b", 16, 20)]);
+    cluster.set_view("b", NodeView { drained: true, ..view(16, 20) });
+    cluster.want("shop", 4, None);
+    cluster.run(3);
+    assert_eq!((cluster.on("a"), cluster.on("b")), (4, 0));
+    let ahead = Duration::from_secs(2 * 3_600);
+    cluster.claims.values_mut().for_each(|claim| claim.claimed_at = cluster.now.after(ahead));
+    cluster.up("a");
+    cluster.set_view("b", view(16, 20));
+    cluster.run(300);
+    cluster.check_exact();
+    assert_eq!((cluster.on("a"), cluster.on("b")), (2, 2));
+}
+
+#[test]
 fn a_node_that_was_removed_holds_nothing() {
     let mut cluster = Cluster::new(&[("a", 16, 20), ("b", 16, 20)]);
     cluster.want("shop", 4, None);
