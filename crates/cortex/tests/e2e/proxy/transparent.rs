@@ -176,9 +176,8 @@ fn asked_to_it_says_who_the_client_is() {
     let proxy = Proxy::start(&["--to", &server.port.to_string(), "--forwarded=standard"]);
     curl(proxy.port, &["URL/plain"]);
     let asked = String::from_utf8(server.take().remove(0)).unwrap();
-    let host = format!("127.0.0.1:{}", proxy.port);
-    let forwarded = format!("\r\nForwarded: for=127.0.0.1;host=\"{host}\";proto=http\r\n");
-    for needle in ["X-Forwarded-For: 127.0.0.1", &forwarded] {
+    let forwarded = "\r\nForwarded: for=127.0.0.1;host=\"shop.example:80\";proto=http\r\n";
+    for needle in ["X-Forwarded-For: 127.0.0.1", forwarded] {
         assert!(asked.contains(needle), "{asked}");
     }
 }
