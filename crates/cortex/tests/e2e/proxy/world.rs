@@ -177,10 +177,12 @@ fn answer_all(stream: TcpStream, name: &str, answered: &AtomicU64) {
         }
         let length = name.len();
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{name}");
+        // Before the answer: who has it may look at once.
+        answered.fetch_add(1, Ordering::Relaxed);
         if reader.get_mut().write_all(answer.as_bytes()).is_err() {
+            answered.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        answered.fetch_add(1, Ordering::Relaxed);
     }
 }
 
