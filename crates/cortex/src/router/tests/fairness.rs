@@ -76,31 +76,28 @@ fn limits(length_max: usize) -> QueueLimits {
     QueueLimits { length_max, time_max: DEADLINE * 10 }
 }
 
-#[tokio::test]
-async fn clients_are_told_apart_by_address_and_served_in_turn() {
-    let serial = Serial::start(limits(100), "address").await;
+/// One client asks six times before two others ask once.
+async fn is_served_in_turn(fair: &str, flood: impl Fn(u8) -> [u8; 4], others: [[u8; 4]; 2]) {
+    let serial = Serial::start(limits(100), fair).await;
     let mut clients = Vec::new();
     for number in 0..6 {
-        clients.push(serial.ask([127, 0, 0, 2], &format!("/flood{number}"), "").await);
+        clients.push(serial.ask(flood(number), &format!("/flood{number}"), "").await);
     }
-    clients.push(serial.ask([127, 0, 0, 3], "/quiet", "").await);
-    clients.push(serial.ask([127, 0, 0, 4], "/third", "").await);
+    clients.push(serial.ask(others[0], "/quiet", "").await);
+    clients.push(serial.ask(others[1], "/third", "").await);
     let served = serial.serve(clients).await;
     assert_eq!(served[..5], ["/flood0", "/flood1", "/quiet", "/third", "/flood2"]);
 }
 
 #[tokio::test]
+async fn clients_are_told_apart_by_address_and_served_in_turn() {
+    is_served_in_turn("address", |_| [127, 0, 0, 2], [[127, 0, 0, 3], [127, 0, 0, 4]]).await;
+}
+
+#[tokio::test]
 async fn or_by_a_prefix_of_choice() {
-    let serial = Serial::start(limits(100), "address/24").await;
-    let mut clients = Vec::new();
-    for number in 0..6 {
-        let address = [127, 0, 1, 2 + number];
-        clients.push(serial.ask(address, &format!("/flood{number}"), "").await);
-    }
-    clients.push(serial.ask([127, 0, 2, 2], "/quiet", "").await);
-    clients.push(serial.ask([127, 0, 3, 2], "/third", "").await);
-    let served = serial.serve(clients).await;
-    assert_eq!(served[..5], ["/flood0", "/flood1", "/quiet", "/third", "/flood2"]);
+    let flood = |number| [127, 0, 1, 2 + number];
+    is_served_in_turn("address/24", flood, [[127, 0, 2, 2], [127, 0, 3, 2]]).await;
 }
 
 /// Though it came first, and it would be its turn.

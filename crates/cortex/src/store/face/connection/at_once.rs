@@ -92,7 +92,7 @@ impl Connection {
         if let Some((write, reply)) = self.context.store.submit_at_once(write, reply) {
             return Step::Queue(write, reply, awaited);
         }
-        self.gathering.written(self.pending.is_empty());
+        self.wrote();
         self.pending.push(awaited);
         Step::Done
     }
@@ -104,7 +104,7 @@ impl Connection {
         awaited: Awaited,
     ) {
         let queued = self.context.store.submit_unhurried(write, reply).await;
-        self.gathering.written(self.pending.is_empty());
+        self.wrote();
         self.pending.push(match queued {
             Ok(()) => awaited,
             Err(error) => Awaited::Failed(error.into(), 1),

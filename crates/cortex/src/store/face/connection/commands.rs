@@ -140,12 +140,17 @@ impl Connection {
                 continue;
             };
             if let Err(error) = self.context.store.submit_unhurried(write, place).await {
-                self.gathering.written(self.pending.is_empty());
+                self.wrote();
                 return self.pending.push(Awaited::Failed(error.into(), count));
             }
         }
-        self.gathering.written(self.pending.is_empty());
+        self.wrote();
         self.pending.push(reply(count));
+    }
+
+    /// Before what they are answered with joins `pending`.
+    pub(super) fn wrote(&self) {
+        self.gathering.written(self.pending.is_empty());
     }
 
     /// Waits for the queued writes, and replies to them.
