@@ -13,6 +13,7 @@ pub mod faults;
 pub mod install;
 pub mod layout;
 pub mod lockfile;
+mod loopback;
 pub mod metrics;
 pub mod node;
 pub mod observe;

@@ -2,6 +2,7 @@
 //! task that keeps the snapshot up with the store. Knows no agent and no checker; `node.rs` starts
 //! and stops it.
 
+mod alarm;
 pub mod alone;
 pub mod announced;
 pub mod choice;

@@ -12,6 +12,8 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::loopback;
+
 /// Connections that the kernel holds while all threads are busy; it may hold fewer.
 const BACKLOG: i32 = 4096;
 
@@ -145,6 +147,7 @@ fn socket(address: SocketAddr, shared: bool) -> std::io::Result<Socket> {
     socket.set_nonblocking(true)?;
     // Accepted connections inherit it, which saves them a system call.
     socket.set_tcp_nodelay(true)?;
+    loopback::ease(&socket, address.ip());
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket)

@@ -16,7 +16,7 @@ use super::limits::Limits;
 use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::serve::Thread;
-use super::stream::{self, close_gently, fill, write_all};
+use super::stream::{close_gently, fill, write_all};
 use super::table::Application;
 use super::wire::Wire;
 use super::{files, serve::Scope};
@@ -160,7 +160,7 @@ impl Connection {
     async fn first_bytes(&self, limit: Duration) -> Option<Buffer> {
         loop {
             match &self.caller {
-                None => stream::within(limit, self.stream.readable()).await.ok()?,
+                None => self.stream.readable_within(limit).await.ok()?,
                 Some(_) => Box::pin(host::readable(self, limit)).await?,
             }
             let mut buffer = self.thread.pool.buffer();

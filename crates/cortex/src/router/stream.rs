@@ -19,7 +19,7 @@ pub async fn fill(stream: &Wire, buffer: &mut Buffer, limit: Duration) -> Result
     loop {
         match stream.read_now(buffer) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                within(limit, stream.readable()).await?;
+                stream.readable_within(limit).await?;
             }
             result => return result,
         }
@@ -36,7 +36,7 @@ pub async fn fill_late(
     loop {
         match thread.read_now(stream, buffer) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                within(limit, stream.readable()).await?;
+                stream.readable_within(limit).await?;
             }
             result => return result,
         }

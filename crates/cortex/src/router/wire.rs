@@ -2,26 +2,32 @@
 //! nodes and to clients that speak TLS. Both are read and written without a buffer of their own
 //! while nothing comes.
 
+use std::future::poll_fn;
 use std::io::{Error, ErrorKind, IoSlice, Read, Result, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
+use super::alarm::Alarm;
 use super::far::peer::FarPeer;
 use super::far::sealed::Sealed;
 use super::h2::stream::Stream;
 use super::pace::Patience;
 use super::pool::Buffer;
+use super::stream::within;
 
 pub enum Wire {
-    Plain(TcpStream),
+    Plain(Plain),
     /// Larger, and rarer.
     Sealed(Box<Sealed>),
     /// One request, of many on a connection.
@@ -30,7 +36,70 @@ pub enum Wire {
 
 impl From<TcpStream> for Wire {
     fn from(stream: TcpStream) -> Wire {
-        Wire::Plain(stream)
+        Wire::Plain(Plain { stream, alarm: Alarm::default() })
+    }
+}
+
+pub struct Plain {
+    stream: TcpStream,
+    alarm: Alarm,
+}
+
+impl Deref for Plain {
+    type Target = TcpStream;
+
+    fn deref(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
+impl Plain {
+    /// One task at a time waits for it: whoever asked last is woken.
+    async fn readable(&self) -> Result<()> {
+        poll_fn(|cx| self.stream.poll_read_ready(cx)).await
+    }
+
+    async fn readable_within(&self, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        poll_fn(|cx| match self.stream.poll_read_ready(cx) {
+            Poll::Pending => {
+                let rings = self.alarm.poll(cx, deadline);
+                rings.map(|()| Err(Error::from(ErrorKind::TimedOut)))
+            }
+            ready => ready,
+        })
+        .await
+    }
+
+    /// Two pieces in one write. Where more is written at once behind them, they wait for that.
+    pub async fn write_pieces(
+        &self,
+        pieces: [&[u8]; 2],
+        more: bool,
+        patience: Patience<'_>,
+    ) -> Result<()> {
+        let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
+        let mut slices = pieces.map(IoSlice::new);
+        let mut left = slices.as_mut_slice();
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let written = self.stream.try_io(Interest::WRITABLE, || {
+                let mut none = SendAncillaryBuffer::default();
+                sendmsg(&self.stream, left, &mut none, flags).map_err(Error::from)
+            });
+            match written {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    IoSlice::advance_slices(&mut left, count);
+                    patience.took(count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    Box::pin(patience.wait(self.stream.writable())).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -62,6 +131,13 @@ impl Wire {
                 Box::pin(stream.readable()).await;
                 Ok(())
             }
+        }
+    }
+
+    pub async fn readable_within(&self, limit: Duration) -> Result<()> {
+        match self {
+            Wire::Plain(plain) => plain.readable_within(limit).await,
+            _ => Box::pin(within(limit, self.readable())).await,
         }
     }
 
@@ -99,7 +175,7 @@ impl Wire {
     pub fn shut_down_writing(&self) {
         match self {
             // A peer that is gone already needs no end.
-            Wire::Plain(stream) => drop(SockRef::from(stream).shutdown(Shutdown::Write)),
+            Wire::Plain(plain) => drop(SockRef::from(&plain.stream).shutdown(Shutdown::Write)),
             Wire::Sealed(sealed) => sealed.shut_down_writing(),
             Wire::Stream(stream) => stream.shut_down_writing(),
         }
@@ -115,7 +191,7 @@ impl Wire {
     /// Ends with a reset, so that what was sent so far cannot pass for the whole.
     pub fn cut(self) {
         let stream = match &self {
-            Wire::Plain(stream) => stream,
+            Wire::Plain(plain) => &plain.stream,
             Wire::Sealed(sealed) => sealed.tcp(),
             Wire::Stream(stream) => return stream.cut(),
         };
@@ -156,7 +232,7 @@ impl Wire {
     /// As for streams of tokio.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<Result<()>> {
         match self {
-            Wire::Plain(stream) => Pin::new(stream).poll_read(cx, room),
+            Wire::Plain(plain) => Pin::new(&mut plain.stream).poll_read(cx, room),
             Wire::Sealed(sealed) => sealed.poll_read(cx, room),
             Wire::Stream(_) => Poll::Ready(Err(ErrorKind::Unsupported.into())),
         }
@@ -168,7 +244,7 @@ impl Wire {
         pieces: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
         match self {
-            Wire::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
+            Wire::Plain(plain) => Pin::new(&mut plain.stream).poll_write_vectored(cx, pieces),
             Wire::Sealed(sealed) => sealed.poll_write(cx, pieces),
             Wire::Stream(_) => Poll::Ready(Err(ErrorKind::Unsupported.into())),
         }

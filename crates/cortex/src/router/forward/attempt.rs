@@ -12,6 +12,7 @@ use router::retry::Progress;
 use tokio::net::TcpStream;
 
 use super::{Counts, Exchange, Failed};
+use crate::loopback;
 use crate::router::connection::{After, WRITE_TIME_MAX};
 use crate::router::endpoint::{Endpoint, Permit, Reach};
 use crate::router::far::{ask, dial};
@@ -186,5 +187,6 @@ async fn dial(thread: &Thread, endpoint: &Arc<Endpoint>) -> io::Result<Wire> {
     };
     let upstream = stream::within(CONNECT_TIME_MAX, TcpStream::connect(address)).await?;
     upstream.set_nodelay(true)?;
+    loopback::ease(&upstream, address.ip());
     Ok(upstream.into())
 }

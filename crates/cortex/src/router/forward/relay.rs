@@ -2,16 +2,15 @@
 
 use std::io;
 
-use tokio::net::TcpStream;
-
 use super::{Counts, Exchange, Failed};
 use crate::router::connection::{After, WRITE_TIME_MAX};
 use crate::router::endpoint::Permit;
 use crate::router::limits::Limits;
+use crate::router::pace::Patience;
 use crate::router::pool::{BUFFER_BYTES, Buffer};
-use crate::router::stream::{self, fill, write_all, write_paced};
+use crate::router::stream::{fill, write_all, write_paced};
 use crate::router::tunnel;
-use crate::router::wire::Wire;
+use crate::router::wire::{Plain, Wire};
 use router::http::body::Body;
 use router::http::response::ResponseHead;
 use router::http::trailers::Trailers;
@@ -89,6 +88,10 @@ impl Exchange<'_> {
                 answer.consume(taken);
             } else {
                 let taken = body.accept(answer.filled()).map_err(|_| Failed::Truncated)?;
+                if first && let (Wire::Plain(to), Some(left)) = (client, long_rest(body)) {
+                    let begun = [out.as_slice(), &answer.filled()[..taken]];
+                    return self.relay_plain(upstream, to, begun, left, counts).await;
+                }
                 if first {
                     out.extend_from_slice(&answer.filled()[..taken]);
                 } else {
@@ -109,9 +112,8 @@ impl Exchange<'_> {
             if body.is_done() {
                 return Ok(answer.filled().is_empty());
             }
-            let long = matches!(body, Body::Length(left) if left > BUFFER_BYTES as u64);
-            if (was_full || long) && !decode {
-                return self.relay_long(upstream, body, counts).await;
+            if (was_full || long_rest(body).is_some()) && !decode {
+                return self.relay_copied(upstream, body, counts).await;
             }
             match self.more(upstream, answer).await? {
                 Ok(0) if body == Body::UntilClose => return Ok(true),
@@ -131,7 +133,7 @@ impl Exchange<'_> {
         loop {
             match thread.read_now(upstream, answer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if let Err(error) = self.until_more(upstream.readable()).await? {
+                    if let Err(error) = self.until_more(upstream).await? {
                         return Ok(Err(error));
                     }
                 }
@@ -140,33 +142,27 @@ impl Exchange<'_> {
         }
     }
 
-    async fn until_more(
-        &self,
-        readable: impl Future<Output = io::Result<()>>,
-    ) -> Result<io::Result<()>, Failed> {
+    async fn until_more(&self, upstream: &Wire) -> Result<io::Result<()>, Failed> {
         tokio::select! {
             biased;
-            waited = stream::within(self.application.limits.answer_idle, readable) => Ok(waited),
+            waited = upstream.readable_within(self.application.limits.answer_idle) => Ok(waited),
             () = self.client_left() => Err(Failed::ClientGone),
         }
     }
 
-    /// The rest of a long body: past this process where its length is known and nothing is sealed.
-    async fn relay_long(
+    /// What has come of the answer, and the rest of its long body past this process.
+    async fn relay_plain(
         &self,
         upstream: &Wire,
-        body: Body,
+        to: &Plain,
+        begun: [&[u8]; 2],
+        left: u64,
         counts: &mut Counts,
     ) -> Result<bool, Failed> {
-        match (upstream, &self.connection.stream, body) {
-            (Wire::Plain(from), Wire::Plain(to), Body::Length(left)) => {
-                let left = self.relay_spliced(from, to, left, counts).await?;
-                if left == 0 {
-                    return Ok(true);
-                }
-                self.relay_copied(upstream, Body::Length(left), counts).await
-            }
-            _ => self.relay_copied(upstream, body, counts).await,
+        counts.bytes_out += begun.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        match self.relay_spliced(upstream, to, begun, left, counts).await? {
+            0 => Ok(true),
+            left => self.relay_copied(upstream, Body::Length(left), counts).await,
         }
     }
 
@@ -174,15 +170,29 @@ impl Exchange<'_> {
     /// nobody who waits for the instance.
     async fn relay_spliced(
         &self,
-        from: &TcpStream,
-        to: &TcpStream,
+        upstream: &Wire,
+        to: &Plain,
+        begun: [&[u8]; 2],
         mut left: u64,
         counts: &mut Counts,
     ) -> Result<u64, Failed> {
-        let mut turn = 0;
+        let (mut begun, mut turn) = (Some(begun), 0);
         while left > 0 {
-            let Some(pipe) = self.connection.thread.pool.pipe() else { return Ok(left) };
-            match pipe.take(from, usize::try_from(left).unwrap_or(usize::MAX)) {
+            let pipe = match upstream {
+                Wire::Plain(from) => self.connection.thread.pool.pipe().map(|pipe| (pipe, from)),
+                _ => None,
+            };
+            let taken = pipe
+                .as_ref()
+                .map(|(pipe, from)| pipe.take(from, usize::try_from(left).unwrap_or(usize::MAX)));
+            if let Some(begun) = begun.take() {
+                // In fewer segments, where more of it is here already.
+                let more = matches!(taken, Some(Ok(1..)));
+                let written = to.write_pieces(begun, more, Patience::Paced(&counts.pace)).await;
+                written.map_err(|_| Failed::ClientGone)?;
+            }
+            let (Some((pipe, _)), Some(taken)) = (pipe, taken) else { return Ok(left) };
+            match taken {
                 Ok(0) => return Err(Failed::Truncated),
                 Ok(count) => {
                     let given = pipe.give(to, &counts.pace).await;
@@ -193,7 +203,7 @@ impl Exchange<'_> {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     drop(pipe);
-                    self.until_more(from.readable()).await?.map_err(|_| Failed::Truncated)?;
+                    self.until_more(upstream).await?.map_err(|_| Failed::Truncated)?;
                     turn = 0;
                 }
                 Err(_) => return Err(Failed::Truncated),
@@ -230,7 +240,7 @@ impl Exchange<'_> {
                 Ok(_) if was_full => tokio::task::yield_now().await,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.until_more(upstream.readable()).await?.map_err(|_| Failed::Truncated)?;
+                    self.until_more(upstream).await?.map_err(|_| Failed::Truncated)?;
                 }
                 Err(_) => return Err(Failed::Truncated),
             }
@@ -273,6 +283,14 @@ impl Exchange<'_> {
             tunnel::run(&thread.pool, client, &upstream, permit).await;
         }
         Ok(After::Close)
+    }
+}
+
+/// Of a body of which more is to come than one read takes.
+fn long_rest(body: Body) -> Option<u64> {
+    match body {
+        Body::Length(left) if left > BUFFER_BYTES as u64 => Some(left),
+        _ => None,
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
 use super::stream::{Counted, Stream};
+use crate::loopback;
 use crate::router::endpoint::Endpoint;
 use crate::router::stream::within;
 use crate::router::wire::Wire;
@@ -110,6 +111,7 @@ impl Lines {
         address: SocketAddr,
     ) -> Result<(SendRequest<Bytes>, Active)> {
         let tcp = TcpStream::connect(address).await?;
+        loopback::ease(&tcp, address.ip());
         tcp.set_nodelay(true)?;
         let mut builder = client::Builder::new();
         builder
