@@ -81,7 +81,15 @@ impl Connection {
             Scope::Host | Scope::Secure => None,
         }
         .unwrap_or_default();
-        let Some(mut first) = self.first_bytes(limits.idle).await else {
+        let come = match &self.stream {
+            Wire::Plain(_) => self.bytes_now(),
+            _ => Some(None),
+        };
+        let first = match come {
+            Some(None) => self.first_bytes(limits.idle).await,
+            come => come.flatten(),
+        };
+        let Some(mut first) = first else {
             return self.leave().await;
         };
         if self.may_speak_h2() && h2::serve::is_spoken(&self.stream, &mut first).await {
@@ -163,15 +171,22 @@ impl Connection {
                 None => self.stream.readable_within(limit).await.ok()?,
                 Some(_) => Box::pin(host::readable(self, limit)).await?,
             }
-            let mut buffer = self.thread.pool.buffer();
-            match self.stream.read_now(&mut buffer) {
-                Ok(1..) => return Some(buffer),
-                result => {
-                    self.thread.pool.give_back(buffer);
-                    // Readable may be an old tale; then the wait goes on.
-                    let vain = result.err()?.kind() == std::io::ErrorKind::WouldBlock;
-                    vain.then_some(())?;
-                }
+            // Readable may be an old tale; then the wait goes on.
+            if let Some(buffer) = self.bytes_now()? {
+                return Some(buffer);
+            }
+        }
+    }
+
+    /// What has come. None at the end, Some(None) where nothing came yet.
+    fn bytes_now(&self) -> Option<Option<Buffer>> {
+        let mut buffer = self.thread.pool.buffer();
+        match self.stream.read_now(&mut buffer) {
+            Ok(1..) => Some(Some(buffer)),
+            result => {
+                self.thread.pool.give_back(buffer);
+                let vain = result.err()?.kind() == std::io::ErrorKind::WouldBlock;
+                vain.then_some(None)
             }
         }
     }

@@ -83,6 +83,7 @@ mod tests {
     use tokio_rustls::rustls::{self, pki_types::ServerName};
 
     use super::*;
+    use crate::router::plain::Plain;
     use crate::router::pool::Pool;
     use crate::router::splice::Pipe;
     use crate::router::stream::write_paced;
@@ -119,13 +120,13 @@ mod tests {
         assert_eq!(pieces(240 * 59).await, 100);
     }
 
-    async fn pair() -> (TcpStream, TcpStream) {
+    async fn pair() -> (Plain, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let near = Plain::connect(listener.local_addr().unwrap()).await.unwrap();
         (near, listener.accept().await.unwrap().0)
     }
 
-    async fn splice_all(from: &TcpStream, to: &TcpStream, pace: &Pace) -> Result<()> {
+    async fn splice_all(from: &Plain, to: &Plain, pace: &Pace) -> Result<()> {
         let pipe = Pipe::new()?;
         loop {
             from.readable().await?;

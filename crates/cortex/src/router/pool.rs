@@ -278,10 +278,9 @@ impl Drop for LentPipe<'_> {
 
 #[cfg(test)]
 mod tests {
-    use model::{InstanceId, ProcessType};
-    use tokio::net::TcpStream;
-
     use super::*;
+    use crate::router::plain::Plain;
+    use model::{InstanceId, ProcessType};
 
     #[test]
     fn large_buffers_are_few_and_used_again() {
@@ -306,7 +305,7 @@ mod tests {
         let (pool, first, second) = (Pool::default(), endpoint(1), endpoint(2));
         let (count, mut others) = (LET_GO + 3, Vec::new());
         for number in 0..count {
-            let stream = TcpStream::connect(address).await.unwrap();
+            let stream = Plain::connect(address).await.unwrap();
             others.push(listener.accept().await.unwrap());
             pool.keep(if number < LET_GO { &first } else { &second }, stream.into());
         }

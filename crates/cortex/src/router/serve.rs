@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,9 +12,12 @@ use std::time::Duration;
 
 use model::{ApplicationName, NodeId, hash};
 use router::breaker::{Failure, ejects};
+use router::proxy_protocol::Addresses;
 use router::retry::Budget;
 use router::routes;
-use tokio::net::TcpStream;
+use rustix::net::{SocketFlags, acceptfrom_with};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::Instant;
@@ -24,10 +27,12 @@ use super::Shared;
 use super::announced::{self, Unannounced};
 use super::clients::{Clients, Held};
 use super::connection::Connection;
+use super::deferred;
 use super::endpoint::Endpoint;
 use super::far::host;
 use super::h2;
 use super::pages;
+use super::plain::Plain;
 use super::pool::{Buffer, Pool};
 use super::rarely::Rarely;
 use super::stream::close_gently;
@@ -365,7 +370,7 @@ fn take(
     match tls {
         Some(tls) => serve_secure(thread, stream, peer, tls),
         None => {
-            let stream = stream.into();
+            let stream = Plain::from(stream).into();
             serve(Connection { thread, stream, peer, scope, caller: None });
         }
     }
@@ -381,7 +386,10 @@ fn take_announced(
 ) {
     let counted = Counted::begin(&thread);
     begin(async move {
-        let announced = announced::read(&stream).await;
+        let (announced, stream) = match announced(stream).await {
+            Ok(heard) => heard,
+            Err(error) => return tracing::debug!(%proxy, %error, "router.connection_lost"),
+        };
         // From now on it is counted with its client.
         drop(counted);
         match announced {
@@ -391,10 +399,18 @@ fn take_announced(
                 tracing::debug!(%proxy, %error, "router.bad_proxy_header");
                 thread.recorder.connection_refused();
                 thread.unannounced.saw(proxy.ip());
-                Wire::from(stream).cut();
+                Wire::from(Plain::from(stream)).cut();
             }
         }
     });
+}
+
+async fn announced(
+    stream: TcpStream,
+) -> io::Result<(Result<Option<Addresses>, Unannounced>, TcpStream)> {
+    let stream = tokio::net::TcpStream::from_std(stream)?;
+    let announced = announced::read(&stream).await;
+    Ok((announced, stream.into_std()?))
 }
 
 /// After the handshake.
@@ -403,7 +419,7 @@ fn serve_secure(thread: Rc<Thread>, stream: TcpStream, peer: SocketAddr, tls: Ar
     let Some(held) = thread.hold(peer.ip()) else { return };
     let counted = Counted::begin(&thread);
     begin(async move {
-        match tls::accept::accept(stream, tls, &thread.pool).await {
+        match tls::accept::accept(stream.into(), tls, &thread.pool).await {
             Ok(Some((stream, is_h2))) => {
                 let scope = Scope::Secure;
                 let connection = Connection { thread, stream, peer, scope, caller: None };
@@ -442,7 +458,12 @@ fn take_call(thread: &Rc<Thread>, call: RouterCall) {
 }
 
 async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
+    // Without it all goes on as well, only dearer.
+    if let Err(error) = deferred::defer(&listener) {
+        tracing::debug!(%error, "router.not_deferred");
+    }
+    #[expect(deprecated, reason = "what replaces it is unsafe, and the listener is owned")]
+    let listener = match AsyncFd::with_interest(listener, Interest::READABLE) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, ?scope, "router.listen_failed"),
     };
@@ -453,7 +474,7 @@ async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         }
-        match listener.accept().await {
+        match listener.async_io(Interest::READABLE, accept_one).await {
             Ok((stream, peer)) => {
                 let announced_by = thread.shared.announced_by.as_ref();
                 let take = match announced_by.is_some_and(|by| by.includes(peer.ip())) {
@@ -469,4 +490,13 @@ async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
             }
         }
     }
+}
+
+/// Not watched yet: it may have brought its request along.
+fn accept_one(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (socket, peer) = acceptfrom_with(listener, flags)?;
+    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+    let peer = peer.ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionAborted))?;
+    Ok((socket.into(), peer))
 }

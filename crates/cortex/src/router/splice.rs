@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
-use tokio::net::TcpStream;
 
 use super::connection::WRITE_TIME_MAX;
 use super::pace::Pace;
+use super::plain::Plain;
 
 /// What a socket holds at most when its peer is quick. An ordinary user's pipes may be smaller.
 const PIPE_BYTES: usize = 512 * 1024;
@@ -35,7 +35,7 @@ impl Pipe {
     }
 
     /// Up to `most` bytes that are there now; 0 at the end of the stream.
-    pub fn take(&self, from: &TcpStream, most: usize) -> Result<usize> {
+    pub fn take(&self, from: &Plain, most: usize) -> Result<usize> {
         let count = from.try_io(Interest::READABLE, || {
             pass(from.as_fd(), self.writer.as_fd(), most.min(PIPE_BYTES))
         })?;
@@ -44,7 +44,7 @@ impl Pipe {
     }
 
     /// All that was taken.
-    pub async fn give(&self, to: &TcpStream, pace: &Pace) -> Result<()> {
+    pub async fn give(&self, to: &Plain, pace: &Pace) -> Result<()> {
         while !self.is_empty() {
             let given = to.try_io(Interest::WRITABLE, || {
                 pass(self.reader.as_fd(), to.as_fd(), self.filled.get())

@@ -10,6 +10,7 @@ use tokio_rustls::rustls::Connection;
 use super::peer::FarPeer;
 use super::sealed::Sealed;
 use crate::router::Shared;
+use crate::router::plain::Plain;
 use crate::router::stream::within;
 use crate::router::wire::Wire;
 
@@ -28,6 +29,7 @@ pub async fn connect(shared: &Shared, peer: &Arc<FarPeer>) -> Result<Wire> {
         () = peer.gone() => return Err(Error::from(ErrorKind::HostUnreachable)),
     };
     let (tcp, tls) = called.into_inner();
+    let tcp = Plain::from(tcp.into_std()?);
     let sealed = Sealed::new(tcp, Connection::Client(tls), Some(peer.clone()))?;
     Ok(Wire::Sealed(Box::new(sealed)))
 }

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use model::NodeId;
 use router::far::{Ask, Outcome, Reply, Room};
-use tokio::net::TcpStream;
 use tokio_rustls::rustls;
 
 use super::sealed::Sealed;
 use crate::router::connection::{After, Busy, Connection, WRITE_TIME_MAX};
 use crate::router::forward::{self, Exchange};
+use crate::router::plain::Plain;
 use crate::router::pool::Buffer;
 use crate::router::serve::{Scope, Thread};
-use crate::router::stream::{close_gently, fill, within, write_all};
+use crate::router::stream::{close_gently, fill, write_all};
 use crate::router::table::Application;
 use crate::router::wire::Wire;
 use crate::store::peers::routers::RouterCall;
@@ -48,7 +48,7 @@ impl Caller {
 
 /// Must be called on the thread that is to serve it.
 pub fn connection(thread: Rc<Thread>, call: RouterCall) -> io::Result<Connection> {
-    let stream = TcpStream::from_std(call.stream)?;
+    let stream = Plain::from(call.stream);
     let peer = stream.peer_addr()?;
     let sealed = Sealed::new(stream, rustls::Connection::Server(call.tls), None)?;
     let stream = Wire::Sealed(Box::new(sealed));
@@ -67,7 +67,7 @@ pub async fn readable(connection: &Connection, limit: Duration) -> Option<()> {
     tokio::select! {
         biased;
         () = leaving => None,
-        readable = within(limit, connection.stream.readable()) => readable.ok(),
+        readable = connection.stream.readable_within(limit) => readable.ok(),
     }
 }
 

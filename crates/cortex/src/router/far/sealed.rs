@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::ReadBuf;
-use tokio::net::TcpStream;
 use tokio_rustls::rustls::Connection;
 
 use super::peer::FarPeer;
 use crate::router::pace::Patience;
-use crate::router::wire::Now;
+use crate::router::plain::Plain;
 
 /// A node that vanished without a word is noticed on a quiet connection too.
 const KEEPALIVE: Duration = Duration::from_secs(10);
@@ -24,26 +23,26 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 const OPENED_BYTES_MAX: usize = 16 * 1024;
 
 pub struct Sealed {
-    tcp: TcpStream,
+    tcp: Plain,
     tls: RefCell<Connection>,
     /// Where this node is the one that called.
     peer: Option<Arc<FarPeer>>,
 }
 
 impl Sealed {
-    pub fn new(tcp: TcpStream, tls: Connection, peer: Option<Arc<FarPeer>>) -> Result<Sealed> {
-        tcp.set_nodelay(true)?;
+    pub fn new(tcp: Plain, tls: Connection, peer: Option<Arc<FarPeer>>) -> Result<Sealed> {
+        SockRef::from(&tcp).set_tcp_nodelay(true)?;
         let keepalive = socket2::TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         SockRef::from(&tcp).set_tcp_keepalive(&keepalive)?;
         Ok(Sealed { tcp, tls: RefCell::new(tls), peer })
     }
 
     /// To a client. Its socket has no delay, as its listener had none.
-    pub fn to_client(tcp: TcpStream, tls: Connection) -> Sealed {
+    pub fn to_client(tcp: Plain, tls: Connection) -> Sealed {
         Sealed { tcp, tls: RefCell::new(tls), peer: None }
     }
 
-    pub fn tcp(&self) -> &TcpStream {
+    pub fn tcp(&self) -> &Plain {
         &self.tcp
     }
 
@@ -60,7 +59,7 @@ impl Sealed {
             if state.plaintext_bytes_to_read() >= enough || state.peer_has_closed() {
                 return Ok(());
             }
-            match tls.read_tls(&mut Now(&self.tcp)) {
+            match tls.read_tls(&mut &self.tcp) {
                 // The reader says whether that end was signed.
                 Ok(0) => return tls.process_new_packets().map(drop).map_err(invalid),
                 Ok(_) => {}
@@ -114,6 +113,13 @@ impl Sealed {
         self.unless_given_up(self.tcp.readable()).await
     }
 
+    pub async fn readable_within(&self, limit: Duration) -> Result<()> {
+        if self.has_more() {
+            return Ok(());
+        }
+        self.unless_given_up(self.tcp.readable_within(limit)).await
+    }
+
     async fn unless_given_up(&self, wait: impl Future<Output = Result<()>>) -> Result<()> {
         let Some(peer) = &self.peer else { return wait.await };
         tokio::select! {
@@ -131,7 +137,7 @@ impl Sealed {
     fn flush(&self, took: impl Fn(usize)) -> Result<bool> {
         let mut tls = self.tls.borrow_mut();
         while tls.wants_write() {
-            match tls.write_tls(&mut Now(&self.tcp)) {
+            match tls.write_tls(&mut &self.tcp) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(count) => took(count),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
@@ -164,7 +170,7 @@ impl Sealed {
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    ready!(self.tcp.poll_read_ready(cx))?;
+                    ready!(self.tcp.poll_readable(cx))?;
                 }
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -179,14 +185,14 @@ impl Sealed {
                 return Poll::Ready(Ok(taken));
             }
             if !all {
-                ready!(self.tcp.poll_write_ready(cx))?;
+                ready!(self.tcp.poll_writable(cx))?;
             }
         }
     }
 
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         while !self.flush_now()? {
-            ready!(self.tcp.poll_write_ready(cx))?;
+            ready!(self.tcp.poll_writable(cx))?;
         }
         Poll::Ready(Ok(()))
     }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use rustix::io::{ReadWriteFlags, preadv2};
 use tokio::io::Interest;
-use tokio::net::TcpStream;
 
 use super::Files;
 use crate::router::connection::WRITE_TIME_MAX;
 use crate::router::pace::Pace;
+use crate::router::plain::Plain;
 use crate::router::stream::write_paced;
 use crate::router::wire::Wire;
 
@@ -48,7 +48,7 @@ impl Part {
         usize::try_from(self.length).unwrap_or(PIECE_BYTES).min(PIECE_BYTES)
     }
 
-    async fn send_plain(&self, files: &Files, stream: &TcpStream, pace: &Pace) -> Result<usize> {
+    async fn send_plain(&self, files: &Files, stream: &Plain, pace: &Pace) -> Result<usize> {
         let piece = self.piece();
         if !self.is_in_memory(piece) {
             self.read(files).await?;
@@ -114,7 +114,7 @@ mod tests {
     #[tokio::test]
     async fn one_without_patience_is_not_waited_for() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let near = Plain::connect(listener.local_addr().unwrap()).await.unwrap();
         let _far = listener.accept().await.unwrap();
         let (file, length) = (tempfile::tempfile().unwrap(), 64 << 20);
         file.set_len(length).unwrap();

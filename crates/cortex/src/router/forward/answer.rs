@@ -1,6 +1,7 @@
 //! The head of an instance's answer, and the interim ones before it. Part of one request.
 
 use std::io;
+use std::time::Duration;
 
 use router::http::HEAD_BYTES_MAX;
 use router::http::body::Body;
@@ -15,6 +16,9 @@ use crate::router::wire::Wire;
 
 /// Interim answers before the one that counts; more are a mistake or an attack.
 const INTERIMS_MAX: u32 = 64;
+/// Most answers come sooner than anybody gives up: whether the client is still there is not looked
+/// at before, which spares a place in two lists for each request.
+const CLIENT_UNWATCHED: Duration = Duration::from_millis(200);
 
 impl Exchange<'_> {
     /// Reads the head of the answer; interim ones are passed on or dropped. None after an interim
@@ -75,13 +79,23 @@ impl Exchange<'_> {
             }
             let begun = !answer.filled().is_empty();
             let watch = body.is_done() && !self.buffer.is_full();
-            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let filled = tokio::select! {
-                biased;
-                filled = fill_late(upstream, answer, &thread, left) => filled,
-                gone = self.client_gone(), if watch => {
-                    if gone { return Err(Failed::ClientGone) }
-                    continue;
+            let mut left = deadline.saturating_duration_since(tokio::time::Instant::now());
+            let soon = self.started.elapsed() < CLIENT_UNWATCHED;
+            let filled = if soon {
+                let unwatched = left.min(CLIENT_UNWATCHED);
+                left -= unwatched;
+                fill_late(upstream, answer, &thread, unwatched).await
+            } else {
+                tokio::select! {
+                    biased;
+                    filled = fill_late(upstream, answer, &thread, left) => {
+                        left = Duration::ZERO;
+                        filled
+                    }
+                    gone = self.client_gone(), if watch => {
+                        if gone { return Err(Failed::ClientGone) }
+                        continue;
+                    }
                 }
             };
             match filled {
@@ -89,6 +103,9 @@ impl Exchange<'_> {
                 Ok(0) => return Err(Failed::Instance(progress, "closed without an answer")),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    if left > Duration::ZERO {
+                        continue;
+                    }
                     return Err(Failed::TimedOut);
                 }
                 Err(_) if begun => return Err(Failed::Instance(Progress::Answering, "cut off")),

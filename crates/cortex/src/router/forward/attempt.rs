@@ -9,13 +9,12 @@ use model::application::InstanceProtocol;
 use router::far::Outcome;
 use router::http::body::Body;
 use router::retry::Progress;
-use tokio::net::TcpStream;
 
 use super::{Counts, Exchange, Failed};
-use crate::loopback;
 use crate::router::connection::{After, WRITE_TIME_MAX};
 use crate::router::endpoint::{Endpoint, Permit, Reach};
 use crate::router::far::{ask, dial};
+use crate::router::plain::Plain;
 use crate::router::serve::Thread;
 use crate::router::stream::{self, write_all};
 use crate::router::wire::Wire;
@@ -185,8 +184,6 @@ async fn dial(thread: &Thread, endpoint: &Arc<Endpoint>) -> io::Result<Wire> {
         }
         (Reach::Far(site), _) => return Box::pin(dial::connect(&thread.shared, &site.peer)).await,
     };
-    let upstream = stream::within(CONNECT_TIME_MAX, TcpStream::connect(address)).await?;
-    upstream.set_nodelay(true)?;
-    loopback::ease(&upstream, address.ip());
+    let upstream = stream::within(CONNECT_TIME_MAX, Plain::connect(address)).await?;
     Ok(upstream.into())
 }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::{BAD_BODY, ClientEnd, Counts, Exchange, Failed};
 use crate::router::pages;
+use crate::router::plain::Plain;
 use crate::router::stream::{fill, within, write_all};
-use crate::router::wire::{Wire, peek_plain};
+use crate::router::wire::Wire;
 use router::http::body::Body;
-use tokio::net::TcpStream;
 
 /// Who ends its half as soon as it has asked, as scripts do, waits for the answer. Who does so
 /// later has given up: most clients close both halves at once, and the two look alike from here.
@@ -147,11 +147,7 @@ impl Exchange<'_> {
 
 /// How much of it was sent when all was, or when an answer began: an instance that has seen enough
 /// may read no further.
-async fn send_until_answered(
-    upstream: &TcpStream,
-    bytes: &[u8],
-    limit: Duration,
-) -> io::Result<usize> {
+async fn send_until_answered(upstream: &Plain, bytes: &[u8], limit: Duration) -> io::Result<usize> {
     let mut sent = 0;
     while sent < bytes.len() {
         match upstream.try_write(&bytes[sent..]) {
@@ -179,9 +175,9 @@ async fn answer_begins(upstream: &Wire) {
     }
 }
 
-async fn plain_answer_begins(upstream: &TcpStream) {
+async fn plain_answer_begins(upstream: &Plain) {
     while upstream.readable().await.is_ok() {
-        if peek_plain(upstream).is_none_or(|count| count > 0) {
+        if upstream.peek().is_none_or(|count| count > 0) {
             return;
         }
     }

@@ -4,15 +4,15 @@ use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio_rustls::rustls::{Connection, ServerConfig, ServerConnection};
 
 use super::ALPN_HTTP_2;
 use crate::router::far::sealed::Sealed;
 use crate::router::pages;
+use crate::router::plain::Plain;
 use crate::router::pool::Pool;
 use crate::router::stream::{close_gently, within, write_all};
-use crate::router::wire::{Now, Wire};
+use crate::router::wire::Wire;
 
 /// Over the slowest line; who takes longer holds a place for nothing.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ const HANDSHAKE_RECORD: u8 = 0x16;
 /// The client's connection, and whether it chose HTTP/2. None where it spoke plain HTTP and has
 /// been told so.
 pub async fn accept(
-    stream: TcpStream,
+    stream: Plain,
     config: Arc<ServerConfig>,
     pool: &Pool,
 ) -> Result<Option<(Wire, bool)>> {
@@ -40,19 +40,20 @@ pub async fn accept(
     Ok(Some((Wire::Sealed(Box::new(sealed)), is_h2)))
 }
 
-async fn first_byte(stream: &TcpStream) -> Result<u8> {
-    let mut first = [0];
-    match stream.peek(&mut first).await? {
-        0 => Err(ErrorKind::UnexpectedEof.into()),
-        _ => Ok(first[0]),
+async fn first_byte(stream: &Plain) -> Result<u8> {
+    loop {
+        match stream.first() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => stream.readable().await?,
+            first => return first?.ok_or_else(|| ErrorKind::UnexpectedEof.into()),
+        }
     }
 }
 
 /// Until both sides have finished, with all of it sent.
-async fn handshake(stream: &TcpStream, tls: &mut ServerConnection) -> Result<()> {
+async fn handshake(mut stream: &Plain, tls: &mut ServerConnection) -> Result<()> {
     loop {
         while tls.wants_write() {
-            match tls.write_tls(&mut Now(stream)) {
+            match tls.write_tls(&mut stream) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => stream.writable().await?,
@@ -62,12 +63,12 @@ async fn handshake(stream: &TcpStream, tls: &mut ServerConnection) -> Result<()>
         if !tls.is_handshaking() {
             return Ok(());
         }
-        match tls.read_tls(&mut Now(stream)) {
+        match tls.read_tls(&mut stream) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(_) => {
                 if let Err(error) = tls.process_new_packets() {
                     // The client is told why, if it still listens.
-                    tls.write_tls(&mut Now(stream)).ok();
+                    tls.write_tls(&mut stream).ok();
                     return Err(Error::new(ErrorKind::InvalidData, error));
                 }
             }
@@ -77,7 +78,7 @@ async fn handshake(stream: &TcpStream, tls: &mut ServerConnection) -> Result<()>
     }
 }
 
-async fn explain(stream: TcpStream, pool: &Pool) -> Result<()> {
+async fn explain(stream: Plain, pool: &Pool) -> Result<()> {
     let stream = Wire::from(stream);
     let mut out = pool.scratch();
     pages::PLAIN_ON_TLS.write(&mut out, false, false);

@@ -1,0 +1,257 @@
+//! A connection without TLS. The runtime watches its socket from the first wait on: one that brings
+//! its request along, and closes after the answer, is never waited for.
+
+use std::cell::OnceCell;
+use std::future::poll_fn;
+use std::io::{Error, ErrorKind, IoSlice, Read, Result, Write};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{Interest, ReadBuf};
+use tokio::time::Instant;
+
+use super::alarm::Alarm;
+use super::pace::Patience;
+use super::pool::Buffer;
+use crate::loopback;
+
+pub struct Plain {
+    // Before the stream, which it must not outlive.
+    watch: OnceCell<AsyncFd<RawFd>>,
+    stream: TcpStream,
+    alarm: Alarm,
+}
+
+impl From<TcpStream> for Plain {
+    /// It must not block.
+    fn from(stream: TcpStream) -> Plain {
+        Plain { watch: OnceCell::new(), stream, alarm: Alarm::default() }
+    }
+}
+
+/// Not ready is `WouldBlock`.
+impl Read for &Plain {
+    fn read(&mut self, room: &mut [u8]) -> Result<usize> {
+        self.read_into(room)
+    }
+}
+
+impl Write for &Plain {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        self.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> Result<usize> {
+        self.try_io(Interest::WRITABLE, || (&self.stream).write_vectored(pieces))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Plain {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl Plain {
+    pub async fn connect(address: SocketAddr) -> Result<Plain> {
+        let kind = Type::STREAM.nonblocking();
+        let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
+        loopback::ease(&socket, address.ip());
+        socket.set_tcp_nodelay(true)?;
+        match socket.connect(&address.into()) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INPROGRESS) => {}
+            connected => connected?,
+        }
+        let plain = Plain::from(TcpStream::from(socket));
+        plain.writable().await?;
+        match plain.stream.take_error()? {
+            Some(error) => Err(error),
+            None => Ok(plain),
+        }
+    }
+
+    fn watch(&self) -> Result<&AsyncFd<RawFd>> {
+        if let Some(watch) = self.watch.get() {
+            return Ok(watch);
+        }
+        #[expect(deprecated, reason = "what replaces it is unsafe, and the socket outlives it")]
+        let watch = AsyncFd::new(self.stream.as_raw_fd())?;
+        Ok(self.watch.get_or_init(|| watch))
+    }
+
+    /// Without asking the kernel where the runtime knows that it is in vain.
+    pub fn try_io<R>(&self, interest: Interest, work: impl FnOnce() -> Result<R>) -> Result<R> {
+        match self.watch.get() {
+            Some(watch) => watch.try_io(interest, |_| work()),
+            None => work(),
+        }
+    }
+
+    /// One task at a time waits for it: whoever asked last is woken.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let ready = ready!(self.watch()?.poll_read_ready(cx));
+        Poll::Ready(ready.map(drop))
+    }
+
+    pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let ready = ready!(self.watch()?.poll_write_ready(cx));
+        Poll::Ready(ready.map(drop))
+    }
+
+    pub async fn readable(&self) -> Result<()> {
+        poll_fn(|cx| self.poll_readable(cx)).await
+    }
+
+    pub async fn writable(&self) -> Result<()> {
+        poll_fn(|cx| self.poll_writable(cx)).await
+    }
+
+    pub async fn readable_within(&self, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        poll_fn(|cx| match self.poll_readable(cx) {
+            Poll::Pending => {
+                let rings = self.alarm.poll(cx, deadline);
+                rings.map(|()| Err(Error::from(ErrorKind::TimedOut)))
+            }
+            ready => ready,
+        })
+        .await
+    }
+
+    pub fn read_now(&self, buffer: &mut Buffer) -> Result<usize> {
+        let count = self.read_into(buffer.room())?;
+        buffer.added(count);
+        Ok(count)
+    }
+
+    fn read_into(&self, room: &mut [u8]) -> Result<usize> {
+        let mut partial = None;
+        let result = self.try_io(Interest::READABLE, || {
+            let count = (&self.stream).read(room)?;
+            if 0 < count && count < room.len() {
+                // Makes the runtime forget that the socket was readable, as its own reads do.
+                partial = Some(count);
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            Ok(count)
+        });
+        partial.map_or(result, Ok)
+    }
+
+    pub async fn write_all(&self, mut bytes: &[u8], patience: Patience<'_>) -> Result<()> {
+        while !bytes.is_empty() {
+            match self.try_write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    bytes = &bytes[count..];
+                    patience.took(count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    // Apart, so that what need not wait is small.
+                    Box::pin(patience.wait(self.writable())).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn try_write(&self, bytes: &[u8]) -> Result<usize> {
+        self.try_io(Interest::WRITABLE, || (&self.stream).write(bytes))
+    }
+
+    /// Two pieces in one write. Where more is written at once behind them, they wait for that.
+    pub async fn write_pieces(
+        &self,
+        pieces: [&[u8]; 2],
+        more: bool,
+        patience: Patience<'_>,
+    ) -> Result<()> {
+        let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
+        let mut slices = pieces.map(IoSlice::new);
+        let mut left = slices.as_mut_slice();
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let written = self.try_io(Interest::WRITABLE, || {
+                let mut none = SendAncillaryBuffer::default();
+                sendmsg(&self.stream, left, &mut none, flags).map_err(Error::from)
+            });
+            match written {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    IoSlice::advance_slices(&mut left, count);
+                    patience.took(count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    Box::pin(patience.wait(self.writable())).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// As for streams of tokio.
+    pub fn poll_read(&self, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<Result<()>> {
+        loop {
+            match self.read_into(room.initialize_unfilled()) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    ready!(self.poll_readable(cx))?;
+                }
+                result => return Poll::Ready(result.map(|count| room.advance(count))),
+            }
+        }
+    }
+
+    pub fn poll_write(&self, cx: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<Result<usize>> {
+        loop {
+            match (&mut &*self).write_vectored(pieces) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    ready!(self.poll_writable(cx))?;
+                }
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+
+    /// Bytes that have come and were not read; none at the end, or when it broke.
+    pub fn peek(&self) -> Option<usize> {
+        let mut space = [MaybeUninit::new(0)];
+        let work = || SockRef::from(&self.stream).peek(&mut space);
+        match self.try_io(Interest::READABLE, work) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Some(0),
+            Err(_) | Ok(0) => None,
+            Ok(count) => Some(count),
+        }
+    }
+
+    /// The first byte that was not read; none at the end.
+    pub fn first(&self) -> Result<Option<u8>> {
+        let mut first = [0];
+        let count = self.try_io(Interest::READABLE, || {
+            Ok(recv(&self.stream, &mut first, RecvFlags::PEEK)?.0)
+        })?;
+        Ok((count > 0).then_some(first[0]))
+    }
+
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+
+    /// Nothing came, not even an end: it can be used again.
+    pub fn is_untouched(&self) -> bool {
+        let read = self.try_io(Interest::READABLE, || (&self.stream).read(&mut [0; 1]));
+        read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+}
