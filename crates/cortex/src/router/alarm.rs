@@ -1,5 +1,5 @@
-//! A time limit for many waits one after the other. Most of them end long before it: setting a timer
-//! for each and taking it back would cost more than they do.
+//! A time limit for many waits one after the other. Most of them end long before it: setting a
+//! timer for each and taking it back would cost more than they do.
 
 use std::cell::RefCell;
 use std::pin::Pin;
