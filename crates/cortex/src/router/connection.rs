@@ -81,9 +81,10 @@ impl Connection {
             Scope::Host | Scope::Secure => None,
         }
         .unwrap_or_default();
-        let come = match &self.stream {
-            Wire::Plain(_) => self.bytes_now(),
-            _ => Some(None),
+        // Most bring a request along.
+        let come = match &self.caller {
+            None => self.bytes_now(),
+            Some(_) => Some(None),
         };
         let first = match come {
             Some(None) => self.first_bytes(limits.idle).await,
@@ -107,7 +108,8 @@ impl Connection {
             let thread = self.thread.clone();
             let busy = Busy::begin(&thread);
             let mut out = thread.pool.scratch();
-            let after = self.one(&mut buffer, &mut out, &mut limits).await;
+            // Apart, so that a connection is small while it is idle.
+            let after = Box::pin(self.one(&mut buffer, &mut out, &mut limits)).await;
             thread.pool.give_back_scratch(out);
             match after {
                 Some(After::KeepAlive) if self.may_ask_again() => {

@@ -77,7 +77,13 @@ impl Wire {
             Wire::Plain(plain) => plain.write_all(bytes, patience).await,
             Wire::Sealed(sealed) => Box::pin(sealed.write_all(bytes, patience)).await,
             // It has a pace of its own.
-            Wire::Stream(stream) => Box::pin(stream.write_all(bytes, patience.piece())).await,
+            Wire::Stream(stream) => {
+                let left = stream.write_now(bytes)?;
+                if left.is_empty() {
+                    return Ok(());
+                }
+                Box::pin(stream.write_all(left, patience.piece())).await
+            }
         }
     }
 

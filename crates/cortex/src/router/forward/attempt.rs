@@ -41,10 +41,13 @@ impl Exchange<'_> {
         };
         let mut upstream = match pooled {
             Some(upstream) => upstream,
-            None => connect(&thread, endpoint).await.map_err(|error| match is_short(&error) {
-                true => Failed::Short,
-                false => Failed::Instance(Progress::NotConnected, "connection refused"),
-            })?,
+            None => {
+                self.hold_little();
+                connect(&thread, endpoint).await.map_err(|error| match is_short(&error) {
+                    true => Failed::Short,
+                    false => Failed::Instance(Progress::NotConnected, "connection refused"),
+                })?
+            }
         };
         if endpoint.site().is_some() {
             ask::write(&self.application, &upstream, out)

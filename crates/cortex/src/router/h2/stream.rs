@@ -155,20 +155,30 @@ impl Stream {
         poll_fn(|cx| self.poll_readable(cx)).await;
     }
 
+    /// What is left when no more can be sent now.
+    pub fn write_now<'a>(&self, mut bytes: &'a [u8]) -> Result<&'a [u8]> {
+        while !bytes.is_empty() {
+            let now = &mut Context::from_waker(Waker::noop());
+            let Poll::Ready(taken) = self.poll_write(now, bytes) else { break };
+            bytes = self.took(bytes, taken?);
+        }
+        Ok(bytes)
+    }
+
     /// Each piece within `limit`; all that a client takes, with a second more for each 240 bytes.
     pub async fn write_all(&self, mut bytes: &[u8], limit: Duration) -> Result<()> {
         while !bytes.is_empty() {
-            let now = &mut Context::from_waker(Waker::noop());
-            let taken = match self.poll_write(now, bytes) {
-                Poll::Ready(taken) => taken?,
-                Poll::Pending => self.write_later(bytes, limit).await?,
-            };
-            if let Some(pace) = &self.pace {
-                pace.took(taken);
-            }
-            bytes = &bytes[taken..];
+            let taken = self.write_later(bytes, limit).await?;
+            bytes = self.write_now(self.took(bytes, taken))?;
         }
         Ok(())
+    }
+
+    fn took<'a>(&self, bytes: &'a [u8], taken: usize) -> &'a [u8] {
+        if let Some(pace) = &self.pace {
+            pace.took(taken);
+        }
+        &bytes[taken..]
     }
 
     async fn write_later(&self, bytes: &[u8], limit: Duration) -> Result<usize> {
