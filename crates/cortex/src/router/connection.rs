@@ -310,13 +310,18 @@ impl Connection {
         out: &mut Vec<u8>,
         started: Instant,
     ) -> Option<Option<After>> {
-        let roots = application.roots.clone()?;
-        let answer = {
-            let bytes = buffer.filled();
-            let mounts: &[StaticMount] = &application.statics;
-            let found = router::files::resolve(mounts, &bytes[head.target.clone()])?;
-            let conditions = files::Conditions::read(&bytes[..head.length]);
-            files::find(&self.thread.shared.files, &roots, &found, conditions).await?
+        let recent = &self.thread.recent;
+        let answer = match recent.find(application, &buffer.filled()[head.target.clone()], started)
+        {
+            Some(None) => return None,
+            Some(Some(answer)) if !head.has_conditions => answer,
+            _ => {
+                let bytes = buffer.filled();
+                let target = &bytes[head.target.clone()];
+                let answer = Box::pin(self.look_up(application, head, bytes)).await;
+                recent.learn(application, target, answer.as_ref(), started);
+                answer?
+            }
         };
         if self.admit(application).is_err() {
             return Some(None);
@@ -330,6 +335,19 @@ impl Connection {
             Some(_) => Some(after),
             None => Some(After::Cut),
         })
+    }
+
+    async fn look_up(
+        &self,
+        application: &Arc<Application>,
+        head: &RequestHead,
+        bytes: &[u8],
+    ) -> Option<files::Answer> {
+        let roots = application.roots.as_ref()?;
+        let mounts: &[StaticMount] = &application.statics;
+        let found = router::files::resolve(mounts, &bytes[head.target.clone()])?;
+        let conditions = files::Conditions::read(&bytes[..head.length]);
+        files::find(&self.thread.shared.files, roots, &found, conditions).await
     }
 
     fn record_own(

@@ -4,6 +4,7 @@
 mod answer;
 mod conditions;
 mod large;
+mod recent;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -22,6 +23,7 @@ use tokio::runtime::Handle;
 
 pub use self::answer::Answer;
 pub use self::conditions::Conditions;
+pub use self::recent::Recent;
 use super::table::Roots;
 
 /// Larger files are sent from their descriptors.

@@ -30,6 +30,7 @@ use super::connection::Connection;
 use super::deferred;
 use super::endpoint::Endpoint;
 use super::far::host;
+use super::files;
 use super::h2;
 use super::pages;
 use super::plain::Plain;
@@ -89,6 +90,7 @@ pub enum Awaited {
 pub struct Thread {
     pub shared: Arc<Shared>,
     pub pool: Pool,
+    pub recent: files::Recent,
     pub budget: RefCell<Budget>,
     pub recorder: Recorder,
     /// Connections with a request under way.
@@ -236,6 +238,7 @@ pub fn run(
     let thread = Rc::new(Thread {
         shared,
         pool: Pool::default(),
+        recent: files::Recent::default(),
         budget: RefCell::default(),
         recorder,
         busy: Cell::new(0),
@@ -256,6 +259,7 @@ pub fn run(
             tokio::select! {
                 _ = sweep.tick() => {
                     thread.pool.sweep();
+                    thread.recent.sweep();
                     thread.log_refused();
                 }
                 command = commands.recv() => match command {

@@ -29,6 +29,8 @@ pub struct RequestHead {
     pub keep_alive: bool,
     pub upgrade: bool,
     pub expects_continue: bool,
+    /// It names forms, parts or versions of what it wants.
+    pub has_conditions: bool,
     /// It asks whoever reads it, and was not to go any further.
     pub is_for_router: bool,
 }
@@ -140,6 +142,7 @@ pub fn parse(
         keep_alive: facts.keep_alive,
         upgrade: facts.upgrade.is_some(),
         expects_continue: facts.expects_continue,
+        has_conditions: facts.has_conditions,
         is_for_router: spent,
     }))
 }
@@ -174,10 +177,18 @@ struct Facts<'a> {
     keep_alive: bool,
     upgrade: Option<&'a [u8]>,
     expects_continue: bool,
+    has_conditions: bool,
     max_forwards: Option<&'a [u8]>,
     request_id: Option<&'a [u8]>,
     /// Whether `Connection` names further headers.
     names_headers: bool,
+}
+
+/// What decides which form or part of a file a client gets, or whether it gets one.
+fn is_condition(name: &str) -> bool {
+    name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("if-"))
+        || name.eq_ignore_ascii_case("range")
+        || name.eq_ignore_ascii_case("accept-encoding")
 }
 
 impl<'a> Facts<'a> {
@@ -188,6 +199,7 @@ impl<'a> Facts<'a> {
             keep_alive: modern,
             upgrade: None,
             expects_continue: false,
+            has_conditions: false,
             max_forwards: None,
             request_id: None,
             names_headers: false,
@@ -243,7 +255,7 @@ impl<'a> Facts<'a> {
                         && value.iter().all(u8::is_ascii_graphic);
                     facts.request_id = sound.then_some(value);
                 }
-                _ => {}
+                _ => facts.has_conditions |= is_condition(header.name),
             }
         }
         facts.body = match (chunked, length) {

@@ -60,6 +60,12 @@ pub(super) fn prepare(mut found: Found) -> Found {
 }
 
 impl Answer {
+    pub(super) fn whole(found: Arc<Found>) -> Answer {
+        let plain = found.clone();
+        let conditions = Conditions::default();
+        Answer { found, plain, coding: None, conditions, redirect: false }
+    }
+
     /// The status, and how many bytes were sent if all were.
     pub async fn send(
         self,

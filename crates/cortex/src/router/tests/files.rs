@@ -1,6 +1,7 @@
 //! Static files over real sockets: which form, which part, how long, and none from elsewhere.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use model::InstanceState::Ready;
 use model::release::StaticMount;
@@ -186,4 +187,32 @@ async fn nothing_outside_the_release_is_a_file() {
     }
     let coded = site.get("/in.txt", "Accept-Encoding: br\r\n").await;
     assert_eq!((&*coded.text(), field(&coded, "Content-Encoding")), ("inside", None));
+}
+
+#[tokio::test]
+async fn what_was_asked_for_just_now_is_asked_for_otherwise_and_seen_to_change() {
+    let site = Site::new(&[("page.txt", b"old"), ("gone.txt", b"gone")]).await;
+    for _ in 0..3 {
+        assert_eq!(site.get("/page.txt", "").await.text(), "old");
+        assert_eq!(site.get("/gone.txt", "").await.text(), "gone");
+        assert_eq!(site.get("/none.txt", "").await.text(), "application");
+        let whole = site.ask("HEAD", "/page.txt", "").await;
+        assert_eq!(field(&whole, "Content-Length"), Some("3"));
+        let part = site.get("/page.txt", "Range: bytes=1-1\r\n").await;
+        assert_eq!((part.status, &*part.text()), (206, "l"));
+        let tag = field(&part, "ETag").unwrap();
+        let same = site.get("/page.txt", &format!("If-None-Match: {tag}\r\n")).await;
+        assert_eq!(same.status, 304);
+    }
+    std::fs::write(site.public.join("page.txt"), "newer").unwrap();
+    std::fs::write(site.public.join("none.txt"), "there").unwrap();
+    std::fs::remove_file(site.public.join("gone.txt")).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    for (path, expected) in
+        [("/page.txt", "newer"), ("/none.txt", "there"), ("/gone.txt", "application")]
+    {
+        while site.get(path, "").await.text() != expected {
+            assert!(Instant::now() < deadline, "{path} is what it was");
+        }
+    }
 }
