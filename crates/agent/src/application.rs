@@ -181,7 +181,9 @@ impl Application {
                 self.artefacts.note(release, builder, fits);
             }
             Event::Released { release, result } => self.released(now, &release, result),
-            Event::Started { id, process, port } => self.started(now, id, process, port),
+            Event::Started { id, process, port, ports } => {
+                self.started(now, id, process, (port, ports));
+            }
             Event::StartFailed { id, why } => self.start_failed(now, &id, &why),
             Event::Healthy { id, warning } => self.healthy(now, &id, warning),
             Event::NotYetHealthy { id, detail } => {

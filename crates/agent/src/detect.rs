@@ -104,6 +104,8 @@ pub fn plan_release(
         apply_procfile(tree, &mut recipe, procfile);
     }
     apply_manifest(tree, &mut recipe, &manifest);
+    manifest::ports::check(&recipe.ports, &recipe.processes)
+        .map_err(|why| ManifestError { file: CORTEX_TOML, why })?;
     let settings = settings(&manifest);
     Ok(Plan { recipe, settings, manifest })
 }
@@ -268,6 +270,7 @@ fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
     recipe.persist_shared = manifest.persist_shared;
     recipe.statics.splice(0..0, manifest.statics.iter().cloned());
     recipe.cron.clone_from(&manifest.cron);
+    recipe.ports.clone_from(&manifest.ports);
     recipe.notes.extend(manifest.notes.iter().cloned());
     for (names, why) in [
         (&manifest.required, "requires it; set it with 'cortex config set'"),

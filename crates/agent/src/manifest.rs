@@ -5,12 +5,14 @@
 mod app_json;
 mod cortex_toml;
 mod cron;
+pub mod ports;
 mod veraconfig;
 
 use std::collections::BTreeMap;
 
 use model::application::{InstanceProtocol, RequestKey, RolloutMode};
 use model::cron::CronRecipe;
+use model::port::PortRecipe;
 use model::release::StaticMount;
 use model::request::RequestLimits;
 use model::{ApplicationName, ProcessType};
@@ -75,6 +77,8 @@ pub struct Manifest {
     pub slow_start_ms: Option<u64>,
     pub hedge_after_ms: Option<u64>,
     pub stop_grace_ms: Option<u64>,
+    /// Those that speak something else than HTTP.
+    pub ports: Vec<PortRecipe>,
     /// Commands that run at times.
     pub cron: Vec<CronRecipe>,
     /// Keys that were ignored, and why.

@@ -128,9 +128,7 @@ async fn adopt(context: &AgentContext) -> anyhow::Result<()> {
         let held: Arc<dyn launcher::Held> = held.into();
         match held.purpose().clone() {
             Purpose::Instance { instance, generation } => {
-                if let Some(port) = held.port() {
-                    context.ports.keep(port);
-                }
+                context.ports.keep(&*held);
                 context.registry.launched(&IncarnationId { instance, generation }, held);
             }
             Purpose::Task { .. } => tasks.push(held),

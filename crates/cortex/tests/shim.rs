@@ -51,6 +51,7 @@ impl Place {
             ]),
             log: self.log(),
             port: Some(20_001),
+            ports: BTreeMap::from([(model::PortId::udp(53), 20_002)]),
             cap: None,
         }
     }
@@ -347,6 +348,7 @@ async fn a_node_killed_with_its_group_leaves_its_processes_to_the_next_one() {
     assert_eq!(held.len(), 1);
     assert_eq!(held[0].process(), &process);
     assert_eq!((held[0].purpose(), held[0].port()), (&purpose(1), Some(20_001)));
+    assert_eq!(held[0].ports()[&model::PortId::udp(53)], 20_002);
     assert!(held[0].exit().borrow().is_none());
     // Its output still goes somewhere.
     let log = place.root.path().join("web.1.log");
@@ -478,7 +480,7 @@ async fn what_left_the_tree_is_observed_with_it() {
     let tree: BTreeSet<u32> = snapshot.tree(pid).into_iter().collect();
     assert_eq!(tree, place.marked().into_iter().collect());
     assert_eq!(tree.len(), 2);
-    let addresses = Listeners::take().unwrap().of(&snapshot, pid);
+    let addresses = Listeners::take(model::port::Transport::Tcp).unwrap().of(&snapshot, pid);
     let expected = std::net::SocketAddr::from(([127, 0, 0, 1], port.unwrap()));
     assert_eq!(addresses, BTreeSet::from([expected]));
     let memory = snapshot.memory(pid).unwrap();

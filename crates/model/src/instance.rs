@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Generation, ReleaseId};
+use crate::port::InstancePorts;
 use crate::record::{RECORD_VERSION, Unknown};
 use crate::time::Timestamp;
 
@@ -58,6 +59,9 @@ pub struct Incarnation {
     /// On the node's loopback; web processes only.
     #[serde(default)]
     pub port: Option<u16>,
+    /// Likewise, for what does not speak HTTP.
+    #[serde(default, skip_serializing_if = "InstancePorts::is_empty")]
+    pub ports: InstancePorts,
     #[serde(default)]
     pub process: Option<ProcessIdentity>,
     #[serde(default)]

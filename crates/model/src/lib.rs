@@ -12,6 +12,7 @@ pub mod key;
 pub mod machine;
 pub mod mutants;
 pub mod node;
+pub mod port;
 pub mod probe;
 pub mod record;
 pub mod release;
@@ -27,6 +28,7 @@ pub use id::{ApplicationName, Generation, InstanceId, NodeId, ProcessType, Relea
 pub use instance::{Claim, Incarnation, InstanceState};
 pub use key::{Key, Prefix, TypedKey};
 pub use machine::Machine;
+pub use port::PortId;
 pub use release::{Recipe, Release};
 pub use rollout::{Rollout, RolloutPhase};
 pub use time::Timestamp;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::application::Settings;
 use crate::cron::CronRecipe;
 use crate::id::{ProcessType, ReleaseId};
+use crate::port::PortRecipe;
 use crate::record::Unknown;
 use crate::time::Timestamp;
 use crate::value::ContentHash;
@@ -70,6 +71,9 @@ pub struct Recipe {
     /// Directories that the router serves itself.
     #[serde(default)]
     pub statics: Vec<StaticMount>,
+    /// Public ports that speak something else than HTTP.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortRecipe>,
     /// Commands that run at times, once in the cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cron: Vec<CronRecipe>,

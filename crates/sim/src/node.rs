@@ -139,6 +139,7 @@ impl World {
             id: process.id.clone(),
             process: process.identity.clone(),
             port: process.port,
+            ports: Default::default(),
             exit: process.exit.clone(),
         });
         events.push(Event::Adopted(adopted.collect()));

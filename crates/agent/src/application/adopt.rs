@@ -105,6 +105,7 @@ impl Application {
         let id = adopted.id;
         record.process = Some(adopted.process);
         record.port = adopted.port;
+        record.ports = adopted.ports;
         record.started_at = record.started_at.or(Some(now));
         if let Some(slot) = self.slots.get_mut(&place_of(&id)) {
             slot.living.push(Process::new(record, phase, now));

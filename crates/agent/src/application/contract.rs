@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use model::application::{Health, Holder};
 use model::instance::ProcessIdentity;
+use model::port::InstancePorts;
 use model::probe::Verdict;
 use model::{
     ApplicationSpec, Claim, Generation, InstanceId, NodeId, ProcessType, Release, ReleaseId,
@@ -80,6 +81,7 @@ pub enum Event {
         id: IncarnationId,
         process: ProcessIdentity,
         port: Option<u16>,
+        ports: InstancePorts,
     },
     /// Answer to `Start`: no process came into being.
     StartFailed {
@@ -120,6 +122,7 @@ pub struct Adopted {
     pub id: IncarnationId,
     pub process: ProcessIdentity,
     pub port: Option<u16>,
+    pub ports: InstancePorts,
     /// Set when it ended while nobody listened.
     pub exit: Option<Exit>,
 }
@@ -172,17 +175,19 @@ pub enum Effect {
     RunReleaseSteps {
         release: Release,
     },
-    /// Start one process of a built release. Web processes get a free port.
+    /// Start one process of a built release. Web processes get a free port, and each one those
+    /// that the release names for it.
     Start {
         id: IncarnationId,
         release: Release,
         process: ProcessType,
     },
-    /// Probe until healthy or the process exits: the port bound by the process's tree, then the
+    /// Probe until healthy or the process exits: the ports bound by the process's tree, then the
     /// HTTP path where set. Without a port (workers): alive for a second.
     AwaitHealthy {
         id: IncarnationId,
         port: Option<u16>,
+        ports: InstancePorts,
         health: Health,
     },
     /// SIGTERM to the whole tree, SIGKILL after `grace`. `Exited` follows.

@@ -154,6 +154,16 @@ pub(super) fn stop_grace(app: &Application, release: &ReleaseId) -> Duration {
     Duration::from_millis(settings.map_or(STOP_GRACE_MS_DEFAULT, |s| s.stop_grace_ms))
 }
 
+/// Connections that are no requests may last, and only the release knows how long is worth while.
+fn drain_max(app: &Application, process: &Process) -> Duration {
+    let grace = || stop_grace(app, &process.record.release);
+    match (process.record.port, process.record.ports.is_empty()) {
+        (_, true) => DRAIN_MAX,
+        (None, false) => grace(),
+        (Some(_), false) => DRAIN_MAX.max(grace()),
+    }
+}
+
 impl Plan {
     fn wait_until(&mut self, at: Timestamp) {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
@@ -202,7 +212,7 @@ impl Plan {
                 }
             }
             Phase::Draining => {
-                if process.drained || self.is_over(now, since, DRAIN_MAX) {
+                if process.drained || self.is_over(now, since, drain_max(app, process)) {
                     self.steps.push(Step::Stop { place, generation });
                 }
             }

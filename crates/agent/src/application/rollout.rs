@@ -374,7 +374,8 @@ impl Application {
                 if !done {
                     let start = Duration::from_millis(release.settings.health.start_timeout_ms);
                     let stop = match (mode(self, &attempt.target), &self.serving) {
-                        (RolloutMode::StopFirst, Some(old)) => stop_grace(self, old),
+                        // A drain may take as long as the stop, where connections are no requests.
+                        (RolloutMode::StopFirst, Some(old)) => stop_grace(self, old) * 2,
                         _ => Duration::ZERO,
                     };
                     let tries = (start + LAUNCH_MAX) * EXITS_MAX;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use model::instance::ProcessIdentity;
+use model::port::InstancePorts;
 use model::{Generation, Incarnation, InstanceId, InstanceState, ReleaseId, Timestamp};
 
 use super::plan::{Step, stop_grace};
@@ -72,6 +73,7 @@ impl Application {
             restart,
             state: InstanceState::Starting,
             port: None,
+            ports: InstancePorts::new(),
             process: None,
             started_at: None,
             concurrency,
@@ -94,8 +96,8 @@ impl Application {
         match process.phase {
             Phase::Launching => process.doomed = true,
             Phase::Waking => self.stop(now, place, generation),
-            // Nothing routes to other process types, so nothing has to finish there.
-            Phase::Ready if place.0.is_web() => process.enter(Phase::Draining, now),
+            // Nothing routes to the others, so nothing has to finish there.
+            Phase::Ready if place.0.is_web() || !process.record.ports.is_empty() => process.enter(Phase::Draining, now),
             Phase::Ready => self.stop(now, place, generation),
             Phase::Draining | Phase::Stopping => {}
         }
@@ -164,7 +166,7 @@ impl Application {
         now: Timestamp,
         id: IncarnationId,
         identity: ProcessIdentity,
-        port: Option<u16>,
+        (port, ports): (Option<u16>, InstancePorts),
     ) {
         let Some(process) = self.process_mut(&id) else {
             return self.stop_stray(now, id);
@@ -173,6 +175,7 @@ impl Application {
             Phase::Launching => {
                 process.record.process = Some(identity);
                 process.record.port = port;
+                process.record.ports = ports;
                 process.record.started_at = Some(now);
                 process.enter(Phase::Waking, now);
                 if process.doomed {
@@ -191,10 +194,11 @@ impl Application {
 
     pub(super) fn await_healthy(&mut self, id: IncarnationId) {
         let Some(process) = self.process_mut(&id) else { return };
-        let (port, release) = (process.record.port, process.record.release.clone());
+        let (port, ports) = (process.record.port, process.record.ports.clone());
+        let release = process.record.release.clone();
         let settings = self.releases.get(&release).map(|release| &release.settings);
         let health = settings.map(|settings| settings.health.clone()).unwrap_or_default();
-        self.emit(Effect::AwaitHealthy { id, port, health });
+        self.emit(Effect::AwaitHealthy { id, port, ports, health });
     }
 
     pub(super) fn healthy(&mut self, now: Timestamp, id: &IncarnationId, warning: Option<String>) {

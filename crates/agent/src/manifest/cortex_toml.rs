@@ -57,6 +57,8 @@ struct File {
     statics: Vec<Static>,
     #[serde(default)]
     cron: Vec<super::cron::Entry>,
+    #[serde(default)]
+    ports: Vec<super::ports::Entry>,
 }
 
 #[derive(Deserialize)]
@@ -161,6 +163,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         persist_shared: file.persist_shared,
         statics: file.statics.into_iter().map(static_mount).collect::<Result<_, _>>()?,
         cron: super::cron::validate(file.cron)?,
+        ports: super::ports::validate(file.ports, file.port, duration)?,
         health: health(file.health)?,
         memory_bytes: memory("limits.memory", file.limits.memory)?,
         concurrency: concurrency("limits.concurrency", file.limits.concurrency)?,

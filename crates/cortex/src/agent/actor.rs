@@ -8,7 +8,6 @@ use std::time::Duration;
 use agent::application::Application;
 use agent::application::{Adopted, Effect, Event, Exit, IncarnationId, merge};
 use anyhow::bail;
-use model::application::Health;
 use model::key::Board;
 use model::probe::Verdict;
 use model::{
@@ -20,7 +19,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 
 use super::launcher::{Held, Purpose};
 use super::placing::{Assignments, Placing};
-use super::ready::{Readiness, await_healthy};
+use super::ready::{Awaited, Readiness, await_healthy};
 use super::registry::Stopping;
 use super::{AgentContext, builders, claims};
 use crate::driver::{Shell, drive};
@@ -146,6 +145,7 @@ async fn read_all(
         id,
         process: held.process().clone(),
         port: held.port(),
+        ports: held.ports().clone(),
         exit: held.exit().borrow().clone(),
     });
     let adopted = Event::Adopted(adopted.collect());
@@ -279,6 +279,7 @@ impl ActorShell {
                         id: id.clone(),
                         process: held.process().clone(),
                         port: held.port(),
+                        ports: held.ports().clone(),
                     };
                     let stop = context.registry.launched(&id, held.clone());
                     events.send(started).await.ok()?;
@@ -298,9 +299,7 @@ impl ActorShell {
 
     fn forget(&self, id: &IncarnationId) {
         let Some(held) = self.context.registry.remove(id) else { return };
-        if let Some(port) = held.port() {
-            self.context.ports.release(port);
-        }
+        self.context.ports.release(held.port(), held.ports());
         let (store, id) = (self.context.store.clone(), id.clone());
         crate::task::spawn(async move {
             if let Err(error) = held.forget().await {
@@ -382,35 +381,25 @@ async fn launch(
     release: &Release,
     process: &ProcessType,
 ) -> anyhow::Result<Arc<dyn Held>> {
-    let port = if process.is_web() { Some(context.ports.take()?) } else { None };
-    let launched = async {
-        let spec = context.preparer.launch_spec(release, process, id, port).await?;
-        debug_assert!(matches!(spec.purpose, Purpose::Instance { .. }));
-        context.launcher.launch(spec).await
-    };
-    match launched.await {
-        Ok(held) => Ok(held.into()),
-        Err(error) => {
-            if let Some(port) = port {
-                context.ports.release(port);
-            }
-            Err(error)
-        }
-    }
+    let taken = context.ports.take_for(&release.recipe.ports, process)?;
+    let spec = context.preparer.launch_spec(release, process, id, &taken).await?;
+    debug_assert!(matches!(spec.purpose, Purpose::Instance { .. }));
+    let held = context.launcher.launch(spec).await?;
+    taken.keep();
+    Ok(held.into())
 }
 
 async fn watch_until_healthy(
     events: mpsc::Sender<Event>,
     id: IncarnationId,
     held: Arc<dyn Held>,
-    port: Option<u16>,
-    health: Health,
+    awaited: Awaited,
 ) {
     let host = format!("{}.localhost", id.instance.application);
     let report = |detail| {
         events.try_send(Event::NotYetHealthy { id: id.clone(), detail }).ok();
     };
-    match await_healthy(held.process(), port, &health, &host, report).await {
+    match await_healthy(held.process(), &awaited, &host, report).await {
         Ok(Readiness::Healthy { warning }) => {
             events.send(Event::Healthy { id, warning }).await.ok();
         }
@@ -462,14 +451,13 @@ impl Shell for ActorShell {
                 Some(Event::Released { release: release.id, result })
             }),
             Effect::Start { id, release, process } => self.start(id, release, process),
-            Effect::AwaitHealthy { id, port, health } => {
+            Effect::AwaitHealthy { id, port, ports, health } => {
                 if let Some(held) = context.registry.get(&id) {
                     crate::task::spawn(watch_until_healthy(
                         self.events.clone(),
                         id,
                         held,
-                        port,
-                        health,
+                        Awaited { port, ports, health },
                     ));
                 }
             }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use agent::application::Exit;
 use async_trait::async_trait;
 use model::instance::ProcessIdentity;
+use model::port::InstancePorts;
 use model::{ApplicationName, Generation, InstanceId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -25,6 +26,8 @@ pub struct LaunchSpec {
     /// Output goes here, a time before each line; rotated by the shim.
     pub log: PathBuf,
     pub port: Option<u16>,
+    #[serde(default, skip_serializing_if = "InstancePorts::is_empty")]
+    pub ports: InstancePorts,
     /// None: as much as the machine has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap: Option<Cap>,
@@ -80,6 +83,7 @@ pub trait Held: Send + Sync {
     fn purpose(&self) -> &Purpose;
     fn process(&self) -> &ProcessIdentity;
     fn port(&self) -> Option<u16>;
+    fn ports(&self) -> &InstancePorts;
     /// Some once the whole process tree is gone. A shim that vanished counts as an exit too.
     fn exit(&self) -> watch::Receiver<Option<Exit>>;
     /// SIGTERM to the whole tree, SIGKILL after `grace`; returns when that is under way. May be

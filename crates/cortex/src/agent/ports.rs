@@ -1,11 +1,15 @@
 //! Ports for instances: on loopback, outside what the kernel gives to outgoing connections.
 
-use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, TcpListener};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::bail;
+use model::port::{InstancePorts, PortRecipe};
+use model::ProcessType;
+
+use super::launcher::Held;
 
 /// Linux gives 32768 to 60999 to outgoing connections.
 pub const INSTANCE_PORTS: RangeInclusive<u16> = 20_000..=29_999;
@@ -50,24 +54,84 @@ impl Ports {
         )
     }
 
-    /// An adopted instance has this one.
-    pub fn keep(&self, port: u16) {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner).ports.insert(port);
+    /// All that one process needs.
+    pub fn take_for(
+        &self,
+        recipes: &[PortRecipe],
+        process: &ProcessType,
+    ) -> anyhow::Result<Taken> {
+        let mut taken =
+            Taken { from: self.clone(), port: None, ports: InstancePorts::new(), kept: false };
+        if process.is_web() {
+            taken.port = Some(self.take()?);
+        }
+        let mut numbers: BTreeMap<&str, u16> = BTreeMap::new();
+        for recipe in of_process(recipes, process) {
+            // One variable for both transports is one number.
+            let number = match numbers.get(recipe.env.as_str()) {
+                Some(number) => *number,
+                None => self.take()?,
+            };
+            numbers.insert(&recipe.env, number);
+            taken.ports.insert(recipe.id, number);
+        }
+        Ok(taken)
     }
 
-    pub fn release(&self, port: u16) {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner).ports.remove(&port);
+    /// An adopted instance has these.
+    pub fn keep(&self, held: &dyn Held) {
+        let mut given = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        given.ports.extend(held.port().into_iter().chain(held.ports().values().copied()));
+    }
+
+    pub fn release(&self, port: Option<u16>, ports: &InstancePorts) {
+        let mut given = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        for port in port.into_iter().chain(ports.values().copied()) {
+            given.ports.remove(&port);
+        }
+    }
+}
+
+/// What a release asks for beside HTTP.
+pub fn of_process<'a>(
+    recipes: &'a [PortRecipe],
+    process: &'a ProcessType,
+) -> impl Iterator<Item = &'a PortRecipe> {
+    recipes.iter().filter(move |recipe| recipe.process == *process)
+}
+
+/// Ports of a process that is about to start; they go back if it does not.
+pub struct Taken {
+    from: Ports,
+    pub port: Option<u16>,
+    pub ports: InstancePorts,
+    kept: bool,
+}
+
+impl Taken {
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.from.release(self.port, &self.ports);
+        }
     }
 }
 
 fn is_free(port: u16) -> bool {
     // Also refuses a port that is bound on all addresses.
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+        && UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::PortId;
 
     #[test]
     fn a_port_is_given_once_and_never_a_taken_one() {
@@ -75,10 +139,47 @@ mod tests {
         let first = ports.take().unwrap();
         let second = ports.take().unwrap();
         assert_ne!(first, second);
-        ports.release(first);
+        ports.release(Some(first), &InstancePorts::new());
         let next =
             if second == *INSTANCE_PORTS.end() { *INSTANCE_PORTS.start() } else { second + 1 };
         let _squatter = TcpListener::bind((Ipv4Addr::LOCALHOST, next));
+        let third = ports.take().unwrap();
+        assert_ne!(third, next);
+        let next =
+            if third == *INSTANCE_PORTS.end() { *INSTANCE_PORTS.start() } else { third + 1 };
+        let _squatter = UdpSocket::bind((Ipv4Addr::LOCALHOST, next));
         assert_ne!(ports.take().unwrap(), next);
+    }
+
+    #[test]
+    fn a_process_gets_what_its_release_asks_for_and_gives_it_back() {
+        let recipe = |id: PortId, process: &str, env: &str| PortRecipe {
+            id,
+            process: process.parse().unwrap(),
+            env: env.into(),
+            proxy_protocol: None,
+            idle_ms: None,
+        };
+        let recipes = [
+            recipe(PortId::tcp(53), "dns", "DNS_PORT"),
+            recipe(PortId::udp(53), "dns", "DNS_PORT"),
+            recipe(PortId::tcp(853), "dns", "TLS_PORT"),
+            recipe(PortId::tcp(22), "web", "SSH_PORT"),
+        ];
+        let ports = Ports::default();
+        let given = |ports: &Ports| ports.shared.lock().unwrap().ports.len();
+        let web = ports.take_for(&recipes, &ProcessType::web()).unwrap();
+        assert!(web.port.is_some() && web.ports.keys().eq([&PortId::tcp(22)]));
+        let dns = ports.take_for(&recipes, &"dns".parse().unwrap()).unwrap();
+        assert_eq!((dns.port, dns.ports.len()), (None, 3));
+        assert_eq!(dns.ports[&PortId::tcp(53)], dns.ports[&PortId::udp(53)]);
+        assert_ne!(dns.ports[&PortId::tcp(53)], dns.ports[&PortId::tcp(853)]);
+        assert_eq!(given(&ports), 4);
+        drop(web);
+        assert_eq!(given(&ports), 2);
+        dns.keep();
+        assert_eq!(given(&ports), 2);
+        let worker = ports.take_for(&recipes, &"worker".parse().unwrap()).unwrap();
+        assert!(worker.port.is_none() && worker.ports.is_empty());
     }
 }

@@ -21,6 +21,7 @@ use model::value::ContentHash;
 use model::{ApplicationName, NodeId, ProcessType, Release, ReleaseId, TypedKey};
 
 use super::launcher::{LaunchSpec, Launcher, Purpose};
+use super::ports::{self, Taken};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::observe::process::boot_id;
@@ -122,7 +123,7 @@ impl Preparer {
         release: &Release,
         process: &ProcessType,
         id: &IncarnationId,
-        port: Option<u16>,
+        taken: &Taken,
     ) -> anyhow::Result<LaunchSpec> {
         let application = &id.instance.application;
         let recipe = release
@@ -133,8 +134,13 @@ impl Preparer {
         let mut environment = self.environment(application, release).await?;
         environment.insert("CORTEX_PROCESS".into(), process.to_string());
         environment.insert("CORTEX_SLOT".into(), id.instance.slot.to_string());
-        if let Some(port) = port {
+        if let Some(port) = taken.port {
             environment::listen_on(&mut environment, port);
+        }
+        for recipe in ports::of_process(&release.recipe.ports, process) {
+            if let Some(port) = taken.ports.get(&recipe.id) {
+                environment::listen_also_on(&mut environment, &recipe.env, *port);
+            }
         }
         Ok(LaunchSpec {
             purpose: Purpose::Instance { instance: id.instance.clone(), generation: id.generation },
@@ -142,7 +148,8 @@ impl Preparer {
             directory: self.layout.release(application, &release.id),
             environment,
             log: self.layout.instance_log(&id.instance),
-            port,
+            port: taken.port,
+            ports: taken.ports.clone(),
             cap: None,
         })
     }
@@ -162,6 +169,7 @@ impl Preparer {
             environment: self.environment(application, release).await?,
             log: self.layout.logs(application).join(format!("{task}.log")),
             port: None,
+            ports: Default::default(),
             cap: None,
         })
     }

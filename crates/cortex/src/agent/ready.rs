@@ -7,8 +7,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use model::PortId;
 use model::application::Health;
 use model::instance::ProcessIdentity;
+use model::port::{InstancePorts, Transport};
 
 use crate::observe::process::is_alive;
 use crate::observe::{Listeners, Snapshot};
@@ -31,31 +33,61 @@ pub enum Readiness {
     Gone,
 }
 
+/// What is expected of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Awaited {
+    /// For HTTP.
+    pub port: Option<u16>,
+    pub ports: InstancePorts,
+    pub health: Health,
+}
+
+/// One port that is to be bound.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    port: u16,
+    /// What it is for; none for HTTP.
+    id: Option<PortId>,
+}
+
+impl Wanted {
+    fn transport(self) -> Transport {
+        self.id.map_or(Transport::Tcp, |id| id.transport)
+    }
+}
+
+impl Awaited {
+    fn wanted(&self) -> Vec<Wanted> {
+        let http = self.port.map(|port| Wanted { port, id: None });
+        let others = self.ports.iter().map(|(id, port)| Wanted { port: *port, id: Some(*id) });
+        http.into_iter().chain(others).collect()
+    }
+}
+
 /// `host` is what a health check over HTTP names. `report` gets each new reason for not being
 /// healthy yet.
 pub async fn await_healthy(
     process: &ProcessIdentity,
-    port: Option<u16>,
-    health: &Health,
+    awaited: &Awaited,
     host: &str,
     mut report: impl FnMut(String) + Send,
 ) -> io::Result<Readiness> {
-    let started = Instant::now();
+    let (started, wanted) = (Instant::now(), awaited.wanted());
     let mut looked_elsewhere = started;
     let mut last = String::new();
     loop {
         if !is_alive(process) {
             return Ok(Readiness::Gone);
         }
-        let checked = match port {
-            None if started.elapsed() >= ALIVE => Ok(None),
-            None => Err("running for less than a second".to_owned()),
-            Some(port) => {
+        let checked = match wanted.is_empty() {
+            true if started.elapsed() >= ALIVE => Ok(None),
+            true => Err("running for less than a second".to_owned()),
+            false => {
                 let elsewhere = looked_elsewhere.elapsed() >= LOOK_ELSEWHERE;
                 if elsewhere {
                     looked_elsewhere = Instant::now();
                 }
-                match check(process.pid, port, elsewhere, health, host).await? {
+                match check(process.pid, &wanted, elsewhere, &awaited.health, host).await? {
                     Some(checked) => checked,
                     // Nothing is known beyond what was.
                     None => Err(last.clone()),
@@ -80,12 +112,13 @@ type Checked = Result<Option<String>, String>;
 
 async fn check(
     pid: u32,
-    port: u16,
+    wanted: &[Wanted],
     elsewhere: bool,
     health: &Health,
     host: &str,
 ) -> io::Result<Option<Checked>> {
-    let look = move || look(pid, port, elsewhere);
+    let all = wanted.to_vec();
+    let look = move || look(pid, &all, elsewhere);
     let bound = match crate::task::spawn_blocking(look).await?? {
         Some(bound) => bound,
         None => return Ok(None),
@@ -94,33 +127,57 @@ async fn check(
         Bound::Right { warning } => warning,
         Bound::Wrong { detail } => return Ok(Some(Err(detail))),
     };
-    let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
     let timeout = Duration::from_millis(health.timeout_ms);
-    let refused = match &health.path {
-        Some(path) => match probe::http_get(address, host, path, timeout).await {
-            Ok(200..=399) => None,
-            Ok(status) => Some(format!("GET {path} answers {status}")),
-            Err(error) => Some(format!("GET {path}: {error}")),
-        },
-        // A socket of IPv6 alone looks the same in the table; and who knows the firewall.
-        None if warning.is_some() => probe::tcp(address, timeout)
-            .await
-            .err()
-            .map(|error| format!("{address}: {error}; bind $HOST, which is 127.0.0.1")),
-        None => None,
-    };
-    Ok(Some(refused.map_or(Ok(warning), Err)))
+    for one in wanted.iter().filter(|one| one.transport() == Transport::Tcp) {
+        let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), one.port);
+        let path = health.path.as_ref().filter(|_| one.id.is_none());
+        let refused = match path {
+            Some(path) => match probe::http_get(address, host, path, timeout).await {
+                Ok(200..=399) => None,
+                Ok(status) => Some(format!("GET {path} answers {status}")),
+                Err(error) => Some(format!("GET {path}: {error}")),
+            },
+            // A socket of IPv6 alone looks the same in the table; and who knows the firewall.
+            None if warning.is_some() => probe::tcp(address, timeout)
+                .await
+                .err()
+                .map(|error| format!("{address}: {error}; bind $HOST, which is 127.0.0.1")),
+            None => None,
+        };
+        if let Some(refused) = refused {
+            return Ok(Some(Err(refused)));
+        }
+    }
+    Ok(Some(Ok(warning)))
 }
 
-/// None when nothing listens on the port and nothing else was looked for. Blocking.
-fn look(pid: u32, port: u16, elsewhere: bool) -> io::Result<Option<Bound>> {
-    let listeners = Listeners::take()?;
-    let taken = listeners.any_on(port);
-    if !taken && !elsewhere {
+/// None when nothing listens on one of the ports and nothing else was looked for. Blocking.
+fn look(pid: u32, wanted: &[Wanted], elsewhere: bool) -> io::Result<Option<Bound>> {
+    let mut listening = Vec::new();
+    for transport in [Transport::Tcp, Transport::Udp] {
+        let of_it: Vec<Wanted> =
+            wanted.iter().copied().filter(|one| one.transport() == transport).collect();
+        if !of_it.is_empty() {
+            listening.push((Listeners::take(transport)?, of_it));
+        }
+    }
+    let all_taken = listening
+        .iter()
+        .all(|(listeners, of_it)| of_it.iter().all(|one| listeners.any_on(one.port)));
+    if !all_taken && !elsewhere {
         return Ok(None);
     }
-    let addresses = listeners.of(&Snapshot::take()?, pid);
-    Ok(Some(judge(port, taken, &addresses)))
+    let (snapshot, mut first) = (Snapshot::take()?, None);
+    for (listeners, of_it) in listening {
+        let addresses = listeners.of(&snapshot, pid);
+        for one in of_it {
+            match judge(one, listeners.any_on(one.port), &addresses) {
+                Bound::Right { warning } => first = first.or(warning),
+                wrong @ Bound::Wrong { .. } => return Ok(Some(wrong)),
+            }
+        }
+    }
+    Ok(Some(Bound::Right { warning: first }))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -129,7 +186,8 @@ enum Bound {
     Wrong { detail: String },
 }
 
-fn judge(port: u16, taken: bool, addresses: &BTreeSet<SocketAddr>) -> Bound {
+fn judge(wanted: Wanted, taken: bool, addresses: &BTreeSet<SocketAddr>) -> Bound {
+    let port = wanted.port;
     let reachable = |ip: IpAddr| ip == Ipv4Addr::LOCALHOST || ip.is_unspecified();
     let exposed: Vec<SocketAddr> =
         addresses.iter().filter(|address| !address.ip().is_loopback()).copied().collect();
@@ -148,6 +206,8 @@ fn judge(port: u16, taken: bool, addresses: &BTreeSet<SocketAddr>) -> Bound {
         format!("listens on {}, but HOST is 127.0.0.1", join(&all))
     } else if taken {
         format!("port {port} is taken by a process that is not the application's")
+    } else if let Some(id) = wanted.id {
+        format!("nothing listens on port {port}, which is for {id}")
     } else if all.is_empty() {
         format!("nothing listens on port {port}")
     } else {
@@ -181,7 +241,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     fn check_judge(addresses: &[&str], taken: bool) -> Bound {
-        judge(20001, taken, &addresses.iter().map(|address| address.parse().unwrap()).collect())
+        let wanted = Wanted { port: 20001, id: None };
+        judge(wanted, taken, &addresses.iter().map(|address| address.parse().unwrap()).collect())
     }
 
     fn wrong(detail: &str) -> Bound {
@@ -233,10 +294,10 @@ mod tests {
         let mut idle = Idle::start();
         let process = identity(idle.0.id()).unwrap();
         let port = free_port();
-        let health = Health::default();
+        let awaited = Awaited { port: Some(port), ..Awaited::default() };
         let mut killer = Some(&mut idle);
         // Killed when it is first complained about.
-        let readiness = await_healthy(&process, Some(port), &health, "x", |detail| {
+        let readiness = await_healthy(&process, &awaited, "x", |detail| {
             assert_eq!(detail, format!("nothing listens on port {port}"));
             killer.take().unwrap().0.kill().unwrap();
         });
@@ -247,7 +308,7 @@ mod tests {
     async fn a_process_without_a_port_is_healthy_if_it_lives() {
         let idle = Idle::start();
         let process = identity(idle.0.id()).unwrap();
-        let readiness = await_healthy(&process, None, &Health::default(), "x", |_| {}).await;
+        let readiness = await_healthy(&process, &Awaited::default(), "x", |_| {}).await;
         assert_eq!(readiness.unwrap(), Readiness::Healthy { warning: None });
     }
 
@@ -258,14 +319,31 @@ mod tests {
         let mut idle = Idle::start();
         let process = identity(idle.0.id()).unwrap();
         let mut details = Vec::new();
-        let health = Health::default();
-        let readiness = await_healthy(&process, Some(port), &health, "x", |detail| {
+        let awaited = Awaited { port: Some(port), ..Awaited::default() };
+        let readiness = await_healthy(&process, &awaited, "x", |detail| {
             details.push(detail);
             idle.0.kill().unwrap();
         });
         assert_eq!(readiness.await.unwrap(), Readiness::Gone);
         let taken = format!("port {port} is taken by a process that is not the application's");
         assert_eq!(details, [taken]);
+    }
+
+    #[tokio::test]
+    async fn every_port_is_awaited() {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let free = free_port();
+        let own = identity(std::process::id()).unwrap();
+        let mut awaited = Awaited::default();
+        awaited.ports.insert(PortId::tcp(1883), tcp.local_addr().unwrap().port());
+        awaited.ports.insert(PortId::udp(53), free);
+        let (mut late, mut details) = (None, Vec::new());
+        let readiness = await_healthy(&own, &awaited, "x", |detail| {
+            details.push(detail);
+            late.get_or_insert_with(|| std::net::UdpSocket::bind(("127.0.0.1", free)).unwrap());
+        });
+        assert!(matches!(readiness.await.unwrap(), Readiness::Healthy { .. }));
+        assert_eq!(details, [format!("nothing listens on port {free}, which is for 53/udp")]);
     }
 
     #[tokio::test]
@@ -285,8 +363,9 @@ mod tests {
         });
         let own = identity(std::process::id()).unwrap();
         let health = Health { path: Some("/up".into()), ..Health::default() };
+        let awaited = Awaited { port: Some(port), health, ..Awaited::default() };
         let mut details = Vec::new();
-        let readiness = await_healthy(&own, Some(port), &health, "shop.localhost", |detail| {
+        let readiness = await_healthy(&own, &awaited, "shop.localhost", |detail| {
             details.push(detail);
         });
         // Other tests of this process may listen elsewhere: the warning is theirs.

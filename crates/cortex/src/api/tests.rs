@@ -373,6 +373,7 @@ fn incarnation(generation: u64, release: ReleaseId, state: InstanceState) -> Inc
         restart: 0,
         state,
         port: Some(20_000),
+        ports: Default::default(),
         process: Some(ProcessIdentity { pid: 77, start_ticks: 1, boot_id: "b".into() }),
         started_at: Some(model::Timestamp(1_000)),
         concurrency: None,

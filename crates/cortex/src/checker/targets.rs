@@ -76,6 +76,7 @@ mod tests {
             restart: 0,
             state,
             port: Some(20_000 + u16::try_from(generation).unwrap()),
+            ports: Default::default(),
             process: None,
             started_at: None,
             concurrency: None,

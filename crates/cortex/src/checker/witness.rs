@@ -307,6 +307,7 @@ mod tests {
             restart: 0,
             state: InstanceState::Ready,
             port: Some(20_001),
+            ports: Default::default(),
             process: None,
             started_at: None,
             concurrency: None,

@@ -1,10 +1,12 @@
-//! Which addresses a process tree listens on: the kernel lists all listening TCP sockets with
-//! their inodes, and the descriptors of each process name the inodes that it holds.
+//! Which addresses a process tree listens on: the kernel lists all listening sockets with their
+//! inodes, and the descriptors of each process name the inodes that it holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use model::port::Transport;
 
 use super::Snapshot;
 
@@ -12,18 +14,23 @@ use super::Snapshot;
 const TABLE_BYTES_MAX: u64 = 16 << 20;
 /// Descriptors looked at per process.
 const DESCRIPTORS_MAX: usize = 16_384;
-/// In the column `st`.
+/// In the column `st`: of TCP, and of UDP where it takes datagrams from everybody.
 const LISTEN: &str = "0A";
+const UNCONNECTED: &str = "07";
 
-/// All listening TCP sockets of the machine, by inode.
+/// All listening sockets of the machine for one transport, by inode.
 pub struct Listeners {
     sockets: BTreeMap<u64, SocketAddr>,
 }
 
 impl Listeners {
-    pub fn take() -> io::Result<Listeners> {
+    pub fn take(transport: Transport) -> io::Result<Listeners> {
         let mut sockets = BTreeMap::new();
-        for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let (tables, state) = match transport {
+            Transport::Tcp => (["/proc/net/tcp", "/proc/net/tcp6"], LISTEN),
+            Transport::Udp => (["/proc/net/udp", "/proc/net/udp6"], UNCONNECTED),
+        };
+        for table in tables {
             let file = match fs::File::open(table) {
                 Ok(file) => file,
                 // No IPv6 on this machine.
@@ -33,10 +40,10 @@ impl Listeners {
             // The kernel lists listening sockets first; behind them come all the others, tens of
             // thousands on a machine with many short connections.
             for line in BufReader::new(file.take(TABLE_BYTES_MAX)).lines().skip(1) {
-                match parse(&line?) {
+                match parse(&line?, state) {
                     Row::Listens(inode, address) => drop(sockets.insert(inode, address)),
-                    Row::Unreadable => {}
-                    Row::Other => break,
+                    Row::Other if transport == Transport::Tcp => break,
+                    Row::Other | Row::Unreadable => {}
                 }
             }
         }
@@ -76,12 +83,12 @@ enum Row {
 }
 
 /// `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode ...`
-fn parse(line: &str) -> Row {
+fn parse(line: &str, listening: &str) -> Row {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, local, _, state, _, _, _, _, _, inode, ..] = fields[..] else {
         return Row::Unreadable;
     };
-    if state != LISTEN {
+    if state != listening {
         return Row::Other;
     }
     let address = local.split_once(':').and_then(|(address, port)| {
@@ -123,10 +130,21 @@ mod tests {
         let four = TcpListener::bind("127.0.0.1:0").unwrap();
         let any = TcpListener::bind("0.0.0.0:0").unwrap();
         let connection = std::net::TcpStream::connect(four.local_addr().unwrap()).unwrap();
-        let found = Listeners::take().unwrap().of(&Snapshot::take().unwrap(), std::process::id());
+        let found = Listeners::take(Transport::Tcp).unwrap().of(&Snapshot::take().unwrap(), std::process::id());
         assert!(found.contains(&four.local_addr().unwrap()), "{found:?}");
         assert!(found.contains(&any.local_addr().unwrap()), "{found:?}");
         assert!(!found.contains(&connection.local_addr().unwrap()), "{found:?}");
+    }
+
+    #[test]
+    fn datagrams_from_everybody_are_listened_for() {
+        let open = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(open.local_addr().unwrap()).unwrap();
+        let listeners = Listeners::take(Transport::Udp).unwrap();
+        let found = listeners.of(&Snapshot::take().unwrap(), std::process::id());
+        assert!(found.contains(&open.local_addr().unwrap()), "{found:?}");
+        assert!(!found.contains(&client.local_addr().unwrap()), "{found:?}");
     }
 
     #[test]
@@ -136,10 +154,10 @@ mod tests {
         // The kernel writes words as this machine reads them.
         let octets = 0x0100_007F_u32.to_ne_bytes();
         let address = SocketAddr::new(Ipv4Addr::from(octets).into(), 8080);
-        assert_eq!(parse(line), Row::Listens(4711, address));
-        assert_eq!(parse(&line.replace(" 0A ", " 01 ")), Row::Other);
-        assert_eq!(parse(&line.replace("1F90", "zz")), Row::Unreadable);
-        assert_eq!(parse("0: zz:1 x 0A"), Row::Unreadable);
+        assert_eq!(parse(line, LISTEN), Row::Listens(4711, address));
+        assert_eq!(parse(&line.replace(" 0A ", " 01 "), LISTEN), Row::Other);
+        assert_eq!(parse(&line.replace("1F90", "zz"), LISTEN), Row::Unreadable);
+        assert_eq!(parse("0: zz:1 x 0A", LISTEN), Row::Unreadable);
         assert_eq!(address_of("00000000000000000000000000000000").unwrap(), Ipv6Addr::UNSPECIFIED);
         let mapped = format!("{}FFFF0000{}", "0".repeat(16), "0100007F");
         if cfg!(target_endian = "little") {

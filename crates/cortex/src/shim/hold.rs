@@ -260,7 +260,8 @@ impl Shim {
             // A missing log is no reason not to serve; its lines are counted as lost.
             let _ = fs::create_dir_all(directory);
         }
-        let (purpose, port, cap) = (spec.purpose.clone(), spec.port, spec.cap);
+        let (purpose, cap) = (spec.purpose.clone(), spec.cap);
+        let (port, ports) = (spec.port, spec.ports.clone());
         let log = LogFile::new(spec.log.clone(), FILE_BYTES_MAX);
         let started = child::start(spec)?;
         let pid = started.child.id();
@@ -271,6 +272,7 @@ impl Shim {
             purpose,
             process: process::identity(pid)?,
             port,
+            ports,
             started_at: Timestamp(now_ms()),
             shim: process::identity(std::process::id())?,
             binary: std::env::current_exe()?,

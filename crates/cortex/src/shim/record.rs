@@ -9,6 +9,7 @@ use std::{fs, io};
 use agent::application::Exit;
 use model::Timestamp;
 use model::instance::ProcessIdentity;
+use model::port::InstancePorts;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,8 @@ pub struct Holding {
     pub purpose: Purpose,
     pub process: ProcessIdentity,
     pub port: Option<u16>,
+    #[serde(default, skip_serializing_if = "InstancePorts::is_empty")]
+    pub ports: InstancePorts,
     pub started_at: Timestamp,
     pub shim: ProcessIdentity,
     /// The copy of the binary that the shim runs from.

@@ -26,6 +26,7 @@ fn incarnation(generation: u64, release: u64, state: InstanceState) -> Incarnati
         restart: 0,
         state,
         port: Some(20_000),
+        ports: Default::default(),
         process: None,
         started_at: None,
         concurrency: Some(1),

@@ -329,6 +329,7 @@ impl World {
             id: id.clone(),
             process: process.identity.clone(),
             port: None,
+            ports: Default::default(),
             exit: process.exit.clone(),
         });
         events.push(Event::Adopted(adopted.collect()));

@@ -12,6 +12,7 @@ use agent::application::Exit;
 use anyhow::Context;
 use async_trait::async_trait;
 use model::instance::ProcessIdentity;
+use model::port::InstancePorts;
 use tokio::sync::watch;
 
 use super::{Held, LaunchSpec, Launcher, Purpose};
@@ -34,6 +35,7 @@ struct FakeHeld {
     purpose: Purpose,
     process: ProcessIdentity,
     port: Option<u16>,
+    ports: InstancePorts,
     exit: watch::Receiver<Option<Exit>>,
     child: Arc<Mutex<Child>>,
 }
@@ -79,8 +81,8 @@ impl Launcher for FakeLauncher {
             };
             told.send(Some(exit_of(status, &fs::read_to_string(path).unwrap_or_default()))).ok();
         });
-        let held =
-            Arc::new(FakeHeld { purpose: spec.purpose, process, port: spec.port, exit, child });
+        let LaunchSpec { purpose, port, ports, .. } = spec;
+        let held = Arc::new(FakeHeld { purpose, process, port, ports, exit, child });
         self.running.lock().unwrap_or_else(PoisonError::into_inner).push(held.clone());
         Ok(Box::new(Shared(held)))
     }
@@ -127,6 +129,10 @@ impl Held for Shared {
 
     fn port(&self) -> Option<u16> {
         self.0.port
+    }
+
+    fn ports(&self) -> &InstancePorts {
+        &self.0.ports
     }
 
     fn exit(&self) -> watch::Receiver<Option<Exit>> {

@@ -8,6 +8,7 @@ use agent::application::Exit;
 use anyhow::Context;
 use async_trait::async_trait;
 use model::instance::ProcessIdentity;
+use model::port::InstancePorts;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -106,6 +107,10 @@ impl Held for PlainHeld {
 
     fn port(&self) -> Option<u16> {
         self.holding.port
+    }
+
+    fn ports(&self) -> &InstancePorts {
+        &self.holding.ports
     }
 
     fn exit(&self) -> watch::Receiver<Option<Exit>> {

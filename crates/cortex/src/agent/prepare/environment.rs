@@ -96,6 +96,20 @@ pub(super) fn listen_on(environment: &mut BTreeMap<String, String>, port: u16) {
     for name in ["PORT", "SERVER_PORT", "YESOD_PORT", "ROCKET_PORT"] {
         environment.insert(name.into(), port.to_string());
     }
+    listen_on_loopback(environment);
+}
+
+/// Where a process listens for what is no HTTP.
+pub(super) fn listen_also_on(
+    environment: &mut BTreeMap<String, String>,
+    variable: &str,
+    port: u16,
+) {
+    environment.insert(variable.into(), port.to_string());
+    listen_on_loopback(environment);
+}
+
+fn listen_on_loopback(environment: &mut BTreeMap<String, String>) {
     for name in ["HOST", "BIND_ADDRESS", "SERVER_ADDRESS", "ROCKET_ADDRESS"] {
         environment.insert(name.into(), "127.0.0.1".into());
     }

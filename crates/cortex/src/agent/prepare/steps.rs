@@ -60,6 +60,7 @@ impl Preparer {
                 environment,
                 log,
                 port: None,
+                ports: Default::default(),
                 cap: Some(caps::of_this_machine(limits)),
             };
             self.running.launch(&*self.launcher, spec).await

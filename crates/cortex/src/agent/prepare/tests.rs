@@ -11,6 +11,7 @@ use model::value::ContentHash;
 
 use super::*;
 use crate::agent::launcher::fake::FakeLauncher;
+use crate::agent::ports::Ports;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
@@ -142,7 +143,7 @@ async fn a_failing_step_says_why_and_ends_the_build() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_environment_is_the_platforms_then_the_recipes_then_the_users() {
     let bench = Bench::new();
-    let release = bench.release(7, &[]).await;
+    let mut release = bench.release(7, &[]).await;
     let config = [("FROM", "user"), ("CORTEX_NODE", "user")];
     let config: BTreeMap<_, _> = config.into();
     let key = TypedKey::ConfigAt(app(), release.id.clone()).key();
@@ -150,11 +151,21 @@ async fn the_environment_is_the_platforms_then_the_recipes_then_the_users() {
     let instance = model::InstanceId { application: app(), process: ProcessType::web(), slot: 2 };
     let id = IncarnationId { instance, generation: 3 };
     let web = ProcessType::web();
-    let spec = bench.preparer.launch_spec(&release, &web, &id, Some(20_001));
-    let spec = spec.await.unwrap();
+    release.recipe.ports = vec![model::port::PortRecipe {
+        id: model::PortId::udp(53),
+        process: web.clone(),
+        env: "DNS_PORT".into(),
+        proxy_protocol: None,
+        idle_ms: None,
+    }];
+    let taken = Ports::default().take_for(&release.recipe.ports, &web).unwrap();
+    let (port, dns) = (taken.port.unwrap().to_string(), taken.ports[&model::PortId::udp(53)]);
+    let spec = bench.preparer.launch_spec(&release, &web, &id, &taken).await.unwrap();
+    assert_eq!(spec.ports, taken.ports);
     assert_eq!(spec.argv, ["/bin/sh", "-c", "exec run $PORT"]);
     for (name, value) in [
-        ("PORT", "20001"),
+        ("PORT", port.as_str()),
+        ("DNS_PORT", dns.to_string().as_str()),
         ("HOST", "127.0.0.1"),
         ("BIND_ADDRESS", "127.0.0.1"),
         ("LANG", "C.UTF-8"),
@@ -173,7 +184,8 @@ async fn the_environment_is_the_platforms_then_the_recipes_then_the_users() {
     assert!(Path::new(&spec.environment["HOME"]).is_dir());
     assert_eq!(spec.environment["SECRET_KEY_BASE"].len(), 128);
     let worker = "worker".parse().unwrap();
-    let missing = bench.preparer.launch_spec(&release, &worker, &id, None).await.unwrap_err();
+    let missing = bench.preparer.launch_spec(&release, &worker, &id, &taken).await;
+    let missing = missing.unwrap_err();
     assert!(missing.to_string().contains("worker"), "{missing}");
 }
 

@@ -165,6 +165,7 @@ impl World {
             restart: 0,
             state: InstanceState::Ready,
             port: Some(port),
+            ports: Default::default(),
             process: None,
             started_at: None,
             concurrency,

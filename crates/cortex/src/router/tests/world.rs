@@ -333,6 +333,7 @@ impl World {
                 restart: 0,
                 state: *state,
                 port: Some(*port),
+                ports: Default::default(),
                 process: None,
                 started_at: None,
                 concurrency,
