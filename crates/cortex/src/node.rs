@@ -483,6 +483,7 @@ impl NodeControl for Control {
         let row = |port: PublicPort| PortRow {
             address: port.address.to_string(),
             application: port.application.map(|name| name.to_string()),
+            protocol: port.transport.map_or_else(|| "http".into(), |one| one.to_string()),
             error: port.error,
         };
         self.router.iter().flat_map(|router| router.ports()).map(row).collect()

@@ -6,7 +6,6 @@ pub mod control;
 pub mod health;
 pub mod records;
 mod sharing;
-mod streams;
 pub mod tcp;
 pub mod udp;
 
@@ -33,6 +32,7 @@ use self::records::{Figures, Recorder, Records};
 use crate::driver::Clock;
 use crate::metrics::Metrics;
 use crate::router::alone::{self, Alone};
+use crate::router::datagrams::{self, FLOWS_MAX};
 use crate::router::tls::{CertificateFiles, Tls};
 use crate::shared_port::{Bound, Listeners};
 
@@ -163,7 +163,7 @@ impl Sockets {
                 None => Vec::new(),
             };
             if sockets.is_empty() {
-                sockets = udp::bind(address, config.threads)?;
+                sockets = datagrams::bind(address, config.threads)?;
             }
             let at = sockets[0].local_addr()?;
             let copies: Result<Vec<_>, _> =
@@ -361,7 +361,7 @@ async fn start(
             Ok((back_ends, workers))
         }
         (Sockets::Datagrams(sockets), _) => {
-            let flows_max = (udp::FLOWS_MAX / sockets.len().max(1)).max(1);
+            let flows_max = (FLOWS_MAX / sockets.len().max(1)).max(1);
             let settings = udp::Settings { idle: config.idle, flows_max, clock };
             let back_ends = back_ends(None)?;
             let workers = spawn(sockets, &back_ends, move |back_ends, socket, phase| {

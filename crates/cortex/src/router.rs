@@ -9,8 +9,10 @@ pub mod choice;
 mod clients;
 mod connection;
 mod control;
+pub mod datagrams;
 mod deferred;
 pub mod endpoint;
+pub mod entry;
 pub mod far;
 mod files;
 mod forward;
@@ -24,7 +26,9 @@ pub mod queue;
 mod rarely;
 mod serve;
 mod splice;
+mod services;
 mod stream;
+pub mod streams;
 pub mod table;
 pub mod tls;
 mod tunnel;
@@ -49,7 +53,8 @@ use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use model::key::Board;
-use model::{ApplicationName, NodeId, ReleaseId, TypedKey};
+use model::port::Transport;
+use model::{ApplicationName, NodeId, PortId, ReleaseId, TypedKey};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -142,20 +147,22 @@ impl Shared {
     }
 }
 
+/// Of a process, the port of HTTP or another.
+type EndpointKey = (IncarnationKey, Option<PortId>);
 type FarEndpoints = BTreeMap<NodeId, (FarDescription, Arc<Endpoint>)>;
 
 /// What the control task made; outlives its restarts, as requests depend on it.
 #[derive(Default)]
 struct Live {
     applications: BTreeMap<ApplicationName, Arc<Application>>,
-    endpoints: BTreeMap<ApplicationName, BTreeMap<IncarnationKey, Arc<Endpoint>>>,
+    endpoints: BTreeMap<ApplicationName, BTreeMap<EndpointKey, Arc<Endpoint>>>,
     /// Endpoints of other nodes, as they were described.
     far: BTreeMap<ApplicationName, FarEndpoints>,
     peers: BTreeMap<NodeId, Arc<FarPeer>>,
     /// Public listeners that accept nothing yet: before the first snapshot there is no route.
     waiting: Vec<(Scope, Vec<TcpListener>)>,
     /// Applications' own ports; an error says why one is not open.
-    ports: BTreeMap<u16, Result<(), String>>,
+    ports: BTreeMap<PortId, Result<(), String>>,
 }
 
 pub struct RouterHandle {
@@ -171,6 +178,8 @@ pub struct PublicPort {
     pub address: SocketAddr,
     /// None where Host decides.
     pub application: Option<ApplicationName>,
+    /// None where HTTP is spoken.
+    pub transport: Option<Transport>,
     pub error: Option<String>,
 }
 
@@ -306,17 +315,20 @@ impl RouterHandle {
         let switched = application.roots.as_ref().is_some_and(|roots| roots.release == directory);
         let live = self.shared.live.lock().unwrap_or_else(PoisonError::into_inner);
         let opens = self.shared.public.is_some();
-        switched && application.port.is_none_or(|port| !opens || live.ports.contains_key(&port))
+        let mut ports = application.ports().into_iter();
+        switched && ports.all(|id| !opens || live.ports.contains_key(&id))
     }
 
     pub fn ports(&self) -> Vec<PublicPort> {
-        let owners = self.shared.table.load().ports().clone();
+        let table = self.shared.table.load();
+        let owners = table.ports();
         let live = self.shared.live.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(address) = self.shared.public else { return Vec::new() };
-        let public = PublicPort { address, application: None, error: None };
-        let own = live.ports.iter().map(|(port, state)| PublicPort {
-            address: SocketAddr::new(address.ip(), *port),
-            application: owners.get(port).cloned(),
+        let public = PublicPort { address, application: None, transport: None, error: None };
+        let own = live.ports.iter().map(|(id, state)| PublicPort {
+            address: SocketAddr::new(address.ip(), id.port),
+            application: owners.get(id).cloned(),
+            transport: table.service(*id).map(|_| id.transport),
             error: state.as_ref().err().cloned(),
         });
         let secure = self.secure().map(|address| PublicPort { address, ..public.clone() });

@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::application::{InstanceProtocol, Settings};
 use model::key::{Prefix, TypedKey};
+use model::port::PortRecipe;
 use model::probe::{Health, Verdict};
 use model::record::{self, RecordError};
 use model::release::StaticMount;
 use model::{
-    ApplicationName, ApplicationSpec, Claim, Generation, InstanceId, InstanceState, Key, NodeId,
-    ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
+    ApplicationName, ApplicationSpec, Claim, Generation, Incarnation, InstanceId, InstanceState, Key, NodeId,
+    PortId, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
 };
 
 use self::far::{FarClaims, FarDescription, Nodes};
@@ -36,6 +37,15 @@ pub struct Description {
     pub far: Vec<FarDescription>,
     /// All instances are on nodes that cannot be reached.
     pub unreachable: bool,
+    /// Ports of the serving release that speak something else than HTTP.
+    pub services: Vec<ServiceDescription>,
+}
+
+/// One such port, and where what comes there goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServiceDescription {
+    pub recipe: PortRecipe,
+    pub endpoints: Vec<EndpointDescription>,
 }
 
 /// Whether it is worth waiting for an endpoint.
@@ -149,7 +159,9 @@ impl Book {
         let spec = records.spec.as_ref()?;
         let serving = records.rollout.as_ref().and_then(|rollout| rollout.serving.clone());
         let release = serving.as_ref().and_then(|id| records.releases.get(id));
-        let endpoints = serving.as_ref().map(|id| endpoints(records, id)).unwrap_or_default();
+        let web = Sought { process: ProcessType::web(), port: None };
+        let endpoints = serving.as_ref().map(|id| endpoints(records, id, &web));
+        let endpoints = endpoints.unwrap_or_default();
         let (far, lost) = match &serving {
             Some(serving) => records.far.describe(serving, &self.nodes),
             None => (Vec::new(), false),
@@ -160,6 +172,7 @@ impl Book {
             settings: release.map(|release| release.settings.clone()).unwrap_or_default(),
             statics: release.map(|release| release.recipe.statics.clone()).unwrap_or_default(),
             processes: processes(records, spec, release),
+            services: release.map(|release| services(records, release)).unwrap_or_default(),
             unreachable: lost && far.is_empty() && endpoints.is_empty(),
             endpoints,
             far,
@@ -298,11 +311,42 @@ fn processes(records: &Records, spec: &ApplicationSpec, release: Option<&Release
     }
 }
 
-fn endpoints(records: &Records, serving: &ReleaseId) -> Vec<EndpointDescription> {
+fn services(records: &Records, serving: &Release) -> Vec<ServiceDescription> {
+    let service = |recipe: &PortRecipe| {
+        let sought = Sought { process: recipe.process.clone(), port: Some(recipe.id) };
+        let endpoints = endpoints(records, &serving.id, &sought);
+        ServiceDescription { recipe: recipe.clone(), endpoints }
+    };
+    serving.recipe.ports.iter().map(service).collect()
+}
+
+/// Which of the ports of instances.
+#[derive(Clone, Debug)]
+struct Sought {
+    process: ProcessType,
+    /// None for that of HTTP.
+    port: Option<PortId>,
+}
+
+impl Sought {
+    /// And how much it takes at a time: what is limited is requests.
+    fn of(&self, one: &Incarnation) -> Option<(u16, Option<u32>)> {
+        match &self.port {
+            None => Some((one.port?, one.concurrency)),
+            Some(id) => Some((*one.ports.get(id)?, None)),
+        }
+    }
+}
+
+fn endpoints(
+    records: &Records,
+    serving: &ReleaseId,
+    sought: &Sought,
+) -> Vec<EndpointDescription> {
     let mut found = Vec::new();
     let release = records.releases.get(serving);
     let protocol = release.map(|release| release.settings.protocol).unwrap_or_default();
-    for (instance, claim) in records.claims.iter().filter(|(id, _)| id.process.is_web()) {
+    for (instance, claim) in records.claims.iter().filter(|(id, _)| id.process == sought.process) {
         for one in &claim.incarnations {
             let verdict = records.verdicts.get(instance);
             let verdict = verdict.filter(|verdict| verdict.generation == one.generation);
@@ -310,12 +354,12 @@ fn endpoints(records: &Records, serving: &ReleaseId) -> Vec<EndpointDescription>
             if one.state != InstanceState::Ready || one.release != *serving || gone {
                 continue;
             }
-            let Some(port) = one.port else { continue };
+            let Some((port, concurrency)) = sought.of(one) else { continue };
             found.push(EndpointDescription {
                 instance: instance.clone(),
                 generation: one.generation,
                 port,
-                concurrency: one.concurrency,
+                concurrency,
                 protocol,
                 healthy_since_ms: verdict
                     .filter(|verdict| verdict.health == Health::Healthy)

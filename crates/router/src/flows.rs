@@ -1,5 +1,5 @@
 //! Flows of datagrams: which clients have one, and when each has been quiet for too long. Bounded
-//! in number. Knows no socket and no clock; driven by `cortex proxy`.
+//! in number. Knows no socket and no clock; driven by the router and by `cortex proxy`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -32,6 +32,13 @@ struct Flow<T> {
 impl<K: Ord + Clone, T> Flows<K, T> {
     pub fn new(idle_ms: u64, max: usize) -> Flows<K, T> {
         Flows { flows: BTreeMap::new(), looks: BinaryHeap::new(), idle_ms, max, born: 0 }
+    }
+
+    /// From now on, also for flows that are there.
+    pub fn set_idle(&mut self, idle_ms: u64) {
+        if std::mem::replace(&mut self.idle_ms, idle_ms) != idle_ms {
+            self.rebuild();
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -147,6 +154,10 @@ mod tests {
         assert_eq!(flows.expire(230), [], "the look of the one before is no look of this one");
         assert_eq!(flows.expire(315), [('c', 4)]);
         assert!(flows.is_empty());
+        flows.insert('d', 5, 400).unwrap();
+        flows.set_idle(20);
+        assert_eq!(flows.expire(419), []);
+        assert_eq!(flows.expire(420), [('d', 5)]);
     }
 
     #[test]

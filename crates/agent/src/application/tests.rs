@@ -477,7 +477,8 @@ fn adopt(world: &mut World, survivors: &[u32]) {
                 && survivors.contains(&instance.slot)
             {
                 let id = IncarnationId { instance: instance.clone(), generation: i.generation };
-                held.push(Adopted { id, process: process.clone(), port: i.port, exit: None });
+                let (process, ports) = (process.clone(), i.ports.clone());
+                held.push(Adopted { id, process, port: i.port, ports, exit: None });
             }
         }
     }

@@ -54,7 +54,7 @@ pub async fn create(
     }
     let mut app = Application::new(name.clone(), api.now());
     app.spec.framework = asked.framework;
-    app.spec.port = ports::allot(&api, &name, asked.port).await?;
+    app.spec.port = ports::allot(&api, &name, asked.port, &[]).await?;
     app.spec.port_chosen = asked.port.is_some();
     records::write(&*api.store, TypedKey::Spec(name), &app.spec).await?;
     Ok((StatusCode::CREATED, Json(app.row(&api))))
@@ -101,6 +101,7 @@ pub async fn show(
             message: rollout.message.clone(),
         }),
         releases: app.releases.len(),
+        ports: release.map(|release| ports::services(&api, &app.name, release)).unwrap_or_default(),
         persist: release.map(|release| release.recipe.persist.clone()).unwrap_or_default(),
         holder: app.tied_to().map(ToString::to_string),
         notes: release.map(|release| release.recipe.notes.clone()).unwrap_or_default(),

@@ -119,7 +119,8 @@ fn ports(api: &Api) -> Vec<Check> {
     let bad: Vec<Check> = ports
         .iter()
         .filter_map(|port| {
-            let detail = format!("{}: {}", port.address, port.error.as_ref()?);
+            let error = port.error.as_ref()?;
+            let detail = format!("{} ({}): {error}", port.address, port.protocol);
             Some(fail("port", detail, "stop what listens there, or choose another port"))
         })
         .collect();

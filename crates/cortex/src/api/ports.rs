@@ -1,35 +1,46 @@
-//! Which public port an application gets. Knows the specifications and asks the operating system.
+//! Which public ports an application gets, and which it has. Knows the specifications and what
+//! releases ask for, and asks the operating system.
 
-use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
 
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
-use model::{ApplicationName, ApplicationSpec, TypedKey};
+use model::port::{PortRecipe, Transport};
+use model::{
+    ApplicationName, ApplicationSpec, PortId, Release, ReleaseId, Rollout, RolloutPhase, TypedKey,
+};
 use serde::Deserialize;
 
 use super::problem::Problem;
-use super::wire::ApplicationRow;
+use super::records::Application;
+use super::wire::{ApplicationRow, PortRow, ServiceRow};
 use super::{Api, Shared, parse, records};
 
 /// Where ports are given out from when none is asked for: what developers expect, and a thousand
 /// applications are more than one machine runs.
 const AUTOMATIC: RangeInclusive<u16> = 8000..=8999;
 
-/// A port for `app`: the one asked for if it is free, else the first free one.
+/// A port for HTTP for `app`: the one asked for if it is free, else the first free one that is none
+/// of `beside`, which it is to have as well.
 pub async fn allot(
     api: &Api,
     app: &ApplicationName,
     asked: Option<u16>,
+    beside: &[PortRecipe],
 ) -> Result<Option<u16>, Problem> {
     let taken = taken(api).await?;
+    let is_free = |port: u16| {
+        let id = PortId::tcp(port);
+        !taken.contains_key(&id) && beside.iter().all(|one| one.id != id)
+    };
     match asked {
-        Some(port) => check(api, app, port, &taken).map(|()| Some(port)),
+        Some(port) => check(api, app, PortId::tcp(port), &taken).map(|()| Some(port)),
         None => AUTOMATIC
             .into_iter()
-            .find(|port| !taken.contains_key(port) && can_bind(api, *port).is_ok())
+            .find(|port| is_free(*port) && can_bind(api, PortId::tcp(*port)).is_ok())
             .map(Some)
             .ok_or_else(|| {
                 Problem::conflict(
@@ -39,6 +50,50 @@ pub async fn allot(
                 .hint("choose another with `apps create --port`")
             }),
     }
+}
+
+/// Whether `app` can have what a release asks for beside HTTP.
+pub async fn check_services(
+    api: &Api,
+    app: &Application,
+    ports: &[PortRecipe],
+) -> Result<(), Problem> {
+    if ports.is_empty() {
+        return Ok(());
+    }
+    let taken = taken(api).await?;
+    for port in ports {
+        if app.spec.port.map(PortId::tcp) == Some(port.id) {
+            return Err(Problem::conflict(
+                "port_taken",
+                format!("port {} is where this application answers HTTP", port.id),
+            )
+            .hint("choose another in cortex.toml, as `port` or in [[ports]]"));
+        }
+        check(api, &app.name, port.id, &taken)?;
+    }
+    Ok(())
+}
+
+/// Its ports beside HTTP, and why one is not open on this node.
+pub fn services(api: &Api, name: &ApplicationName, release: &Release) -> Vec<ServiceRow> {
+    let open = api.control.ports();
+    let (ip, host) = (api.http.ip(), api.url_host());
+    let row = |port: &PortRecipe| {
+        let PortId { port: number, transport } = port.id;
+        let (protocol, bound) = (transport.to_string(), SocketAddr::new(ip, number).to_string());
+        let is_it = |one: &&PortRow| one.protocol == protocol && one.address == bound;
+        let mine = open.iter().filter(|one| one.application.as_deref() == Some(name.as_str()));
+        ServiceRow {
+            address: format!("{host}:{number}"),
+            port: number,
+            error: mine.clone().find(is_it).and_then(|one| one.error.clone()),
+            protocol,
+            process: port.process.to_string(),
+            env: port.env.clone(),
+        }
+    };
+    release.recipe.ports.iter().map(row).collect()
 }
 
 #[derive(Debug, Deserialize)]
@@ -55,31 +110,53 @@ pub async fn change(
     let Chosen { port } = parse(&body)?;
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &app).await?;
-    app.spec.port = allot(&api, &app.name, Some(port)).await?;
+    app.spec.port = allot(&api, &app.name, Some(port), &[]).await?;
     app.spec.port_chosen = true;
+    if let Some(release) = app.serving() {
+        check_services(&api, &app, &release.recipe.ports).await?;
+    }
     records::write(&*api.store, TypedKey::Spec(app.name.clone()), &app.spec).await?;
     Ok(Json(app.row(&api)))
 }
 
-async fn taken(api: &Api) -> Result<BTreeMap<u16, ApplicationName>, Problem> {
-    let mut taken = BTreeMap::new();
-    for name in records::names(&*api.store).await? {
+/// For HTTP, or by a release that serves or is on its way.
+async fn taken(api: &Api) -> Result<BTreeMap<PortId, ApplicationName>, Problem> {
+    let (store, mut taken) = (&*api.store, BTreeMap::new());
+    for name in records::names(store).await? {
         let spec: Option<ApplicationSpec> =
-            records::read(&*api.store, TypedKey::Spec(name.clone())).await?;
-        if let Some(port) = spec.and_then(|spec| spec.port) {
-            taken.insert(port, name);
+            records::read(store, TypedKey::Spec(name.clone())).await?;
+        let Some(spec) = spec else { continue };
+        let mut ports: Vec<PortId> = spec.port.map(PortId::tcp).into_iter().collect();
+        let rollout: Option<Rollout> =
+            records::read(store, TypedKey::Rollout(name.clone())).await?;
+        for id in rollout.into_iter().flat_map(in_use) {
+            let release: Option<Release> =
+                records::read(store, TypedKey::Release(name.clone(), id)).await?;
+            ports.extend(release.iter().flat_map(|one| &one.recipe.ports).map(|port| port.id));
+        }
+        for port in ports {
+            taken.entry(port).or_insert_with(|| name.clone());
         }
     }
     Ok(taken)
 }
 
+fn in_use(rollout: Rollout) -> BTreeSet<ReleaseId> {
+    let target = rollout.target.filter(|_| rollout.phase != RolloutPhase::Failed);
+    rollout.serving.into_iter().chain(target).collect()
+}
+
 fn check(
     api: &Api,
     app: &ApplicationName,
-    port: u16,
-    taken: &BTreeMap<u16, ApplicationName>,
+    id: PortId,
+    taken: &BTreeMap<PortId, ApplicationName>,
 ) -> Result<(), Problem> {
-    match taken.get(&port) {
+    let port = match id.transport {
+        Transport::Tcp => id.port.to_string(),
+        Transport::Udp => id.to_string(),
+    };
+    match taken.get(&id) {
         // It is bound already, by this node's router.
         Some(owner) if owner == app => return Ok(()),
         Some(owner) => {
@@ -91,7 +168,7 @@ fn check(
         }
         None => {}
     }
-    can_bind(api, port).map_err(|error| {
+    can_bind(api, id).map_err(|error| {
         let detail = format!("port {port} on {} cannot be used: {error}", api.http.ip());
         let hint = match error.kind() {
             std::io::ErrorKind::PermissionDenied => {
@@ -105,9 +182,13 @@ fn check(
 
 /// Without SO_REUSEPORT: with it a second bind by the same user would succeed unnoticed. Port 0
 /// would be a different one every time.
-fn can_bind(api: &Api, port: u16) -> std::io::Result<()> {
-    if port == 0 {
+fn can_bind(api: &Api, id: PortId) -> std::io::Result<()> {
+    if id.port == 0 {
         return Err(std::io::Error::other("0 is no port to be found at"));
     }
-    TcpListener::bind((api.http.ip(), port)).map(drop)
+    let address = (api.http.ip(), id.port);
+    match id.transport {
+        Transport::Tcp => TcpListener::bind(address).map(drop),
+        Transport::Udp => UdpSocket::bind(address).map(drop),
+    }
 }

@@ -40,6 +40,7 @@ pub async fn rows(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Prob
             node: node.to_string(),
             pid: one.process.as_ref().map(|process| process.pid),
             port: one.port,
+            ports: one.ports.clone(),
             release: app.label(&one.release),
             state: match api.is_lost(node) && records::is_alive(one.state) {
                 true => "lost".into(),
@@ -76,6 +77,7 @@ async fn scheduled(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Pro
             node: run.node.to_string(),
             pid: run.pid,
             port: None,
+            ports: Default::default(),
             release: app.label(&release.id),
             state: state.into(),
             started_at: Some(records::rfc3339(run.started_at)),

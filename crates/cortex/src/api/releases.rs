@@ -13,7 +13,7 @@ use model::{Key, Recipe, Release, ReleaseId, Rollout, RolloutPhase, TypedKey};
 use super::problem::Problem;
 use super::records::{self, Application, Config};
 use super::wire::{ReleaseRow, Released};
-use super::{Api, Shared, nodes};
+use super::{Api, Shared, nodes, ports};
 
 /// Enough to go back to last month's; older ones and their sources are removed.
 const RELEASES_KEPT: usize = 30;
@@ -147,6 +147,7 @@ pub fn released(api: &Api, app: &Application, release: &Release) -> Released {
         decided_by: release.recipe.decided_by.clone(),
         notes: release.recipe.notes.clone(),
         url: app.url(&api.url_host()),
+        ports: ports::services(api, &app.name, release),
     }
 }
 

@@ -10,7 +10,7 @@ use super::problem::Problem;
 use super::records::{self, Application, Config};
 use super::releases::{self, Draft};
 use super::wire::{Released, Rollback};
-use super::{Peer, Shared, parse};
+use super::{Peer, Shared, parse, ports};
 
 pub async fn rollback(
     State(api): State<Shared>,
@@ -34,6 +34,7 @@ pub async fn rollback(
     let note = format!("rollback to {}", app.label(&old.id));
     let author = super::machine::user_name(peer.uid);
     let draft = Draft::from_release(old, config.clone(), note, author);
+    ports::check_services(&api, &app, &draft.recipe.ports).await?;
     records::write(store, TypedKey::Config(app.name.clone()), &config).await?;
     let release = releases::make(&api, &mut app, draft).await?;
     Ok((StatusCode::CREATED, Json(releases::released(&api, &app, &release))))

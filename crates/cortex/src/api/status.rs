@@ -48,7 +48,7 @@ fn of_applications(applications: &[ApplicationRow], ports: &[PortRow]) -> Vec<St
     let ports = ports.iter().filter_map(|port| {
         let error = port.error.as_ref()?;
         let whose = match &port.application {
-            Some(app) => format!("the port of {app}, {}", port.address),
+            Some(app) => format!("the port of {app}, {} ({})", port.address, port.protocol),
             None => port.address.clone(),
         };
         Some(format!("{whose}: {error}"))

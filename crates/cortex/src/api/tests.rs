@@ -34,7 +34,8 @@ impl NodeControl for Control {
     }
     fn ports(&self) -> Vec<PortRow> {
         let error = Some("address in use".into());
-        vec![PortRow { address: "127.0.0.1:1".into(), application: None, error }]
+        let protocol = "http".into();
+        vec![PortRow { address: "127.0.0.1:1".into(), application: None, protocol, error }]
     }
     fn serves(&self, _: &model::ApplicationName, _: &model::ReleaseId) -> bool {
         true

@@ -186,6 +186,7 @@ async fn release(
     }
     let config = complete_config(api, &name, &plan.manifest, &plan.recipe.environment).await?;
     merge(api, &mut app, &plan.manifest).await?;
+    ports::check_services(api, &app, &plan.recipe.ports).await?;
     records::write(&*api.store, TypedKey::Spec(name.clone()), &app.spec).await?;
     let source = TypedKey::Source(name.clone(), file.hash).key();
     let (hash, size) = (file.hash, file.size);
@@ -220,10 +221,10 @@ fn is_serving(app: &Application, plan: &Plan, file: &ValueFile) -> bool {
 /// What the project's own files say of the application itself; commands win.
 async fn merge(api: &Api, app: &mut Application, manifest: &Manifest) -> Result<(), Problem> {
     if !app.spec.port_chosen && manifest.port.is_some() && manifest.port != app.spec.port {
-        app.spec.port = ports::allot(api, &app.name, manifest.port).await?;
+        app.spec.port = ports::allot(api, &app.name, manifest.port, &manifest.ports).await?;
     }
     if app.spec.port.is_none() {
-        app.spec.port = ports::allot(api, &app.name, None).await?;
+        app.spec.port = ports::allot(api, &app.name, None, &manifest.ports).await?;
     }
     if !manifest.domains.is_empty() {
         app.spec.domains = manifest.domains.clone();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use agent::upgrade::trial::Vitals;
+use model::port::InstancePorts;
 use model::value::ContentHash;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -50,6 +51,9 @@ pub struct ApplicationShown {
     /// The file that decided what the application is.
     pub decided_by: Option<String>,
     pub processes: Vec<ProcessRow>,
+    /// Those that speak something else than HTTP.
+    #[serde(default)]
+    pub ports: Vec<ServiceRow>,
     pub rollout: Option<RolloutShown>,
     pub releases: usize,
     pub persist: Vec<String>,
@@ -57,6 +61,21 @@ pub struct ApplicationShown {
     #[serde(default)]
     pub holder: Option<String>,
     pub notes: Vec<String>,
+}
+
+/// A public port that leads to the instances of a process, whatever is spoken there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServiceRow {
+    pub port: u16,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    pub process: String,
+    /// The variable that tells an instance where to listen.
+    pub env: String,
+    /// Where this node has it.
+    pub address: String,
+    /// Why it has not.
+    pub error: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -96,6 +115,9 @@ pub struct InstanceRow {
     pub node: String,
     pub pid: Option<u32>,
     pub port: Option<u16>,
+    /// Where it listens for each public port that is not for HTTP.
+    #[serde(default, skip_serializing_if = "InstancePorts::is_empty")]
+    pub ports: InstancePorts,
     pub release: String,
     pub state: String,
     pub started_at: Option<String>,
@@ -159,6 +181,8 @@ pub struct Released {
     #[serde(default)]
     pub notes: Vec<String>,
     pub url: Option<String>,
+    #[serde(default)]
+    pub ports: Vec<ServiceRow>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -317,6 +341,9 @@ pub struct PortRow {
     pub address: String,
     /// None for the address where Host decides.
     pub application: Option<String>,
+    /// `http`, `tcp` or `udp`.
+    #[serde(default)]
+    pub protocol: String,
     /// Why it is not bound.
     pub error: Option<String>,
 }

@@ -35,6 +35,11 @@ fn facts(shown: &ApplicationShown) -> Vec<(&'static str, String)> {
     let mut facts = vec![("State", row.state.clone())];
     facts.extend(row.url.clone().map(|url| ("URL", url)));
     facts.extend(row.port.map(|port| ("Port", port.to_string())));
+    for port in &shown.ports {
+        let error = port.error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
+        let (number, protocol, process) = (port.port, &port.protocol, &port.process);
+        facts.push(("Port", format!("{number}/{protocol}: {process}, at {}{error}", port.address)));
+    }
     facts.push(("Hosts", hosts(shown)));
     let framework =
         row.framework.clone().unwrap_or_else(|| "not known before the first push".into());

@@ -78,6 +78,7 @@ fn line(row: &InstanceRow) -> String {
     parts.push(row.release.clone());
     parts.push(format!("on {}", row.node));
     parts.extend(row.pid.map(|pid| format!("pid {pid}")));
+    parts.extend(row.ports.iter().map(|(id, port)| format!("{id} at {port}")));
     parts.extend(row.memory_bytes.map(output::bytes));
     if row.restarts > 0 {
         parts.push(output::count(row.restarts.into(), "restart"));

@@ -127,6 +127,10 @@ fn describe(released: &Released) {
     for note in &released.notes {
         output::say(&format!("       {note}"));
     }
+    for port in &released.ports {
+        let (protocol, process) = (&port.protocol, &port.process);
+        output::say(&format!("       {protocol} on {} leads to {process}", port.address));
+    }
 }
 
 /// `Python app`, as Heroku's build packs say.

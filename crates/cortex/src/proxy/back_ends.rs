@@ -7,12 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, bail, ensure};
 use arc_swap::ArcSwap;
-use model::application::RequestKey;
-use model::{ApplicationName, InstanceId, ProcessType};
+use model::{InstanceId, ProcessType};
 use router::balance::Balance;
-use router::book::Processes;
 use router::detect::Sort;
-use router::{routes, weights};
+use router::weights;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -20,7 +18,6 @@ use super::sharing::Turns;
 use crate::driver::Clock;
 use crate::router::alone::Alone;
 use crate::router::endpoint::Endpoint;
-use crate::router::limits::Limits;
 use crate::router::queue::{Queue, QueueLimits};
 use crate::router::table::Application;
 
@@ -424,26 +421,7 @@ fn application(
     queue: &Arc<Queue>,
     endpoints: Vec<Arc<Endpoint>>,
 ) -> anyhow::Result<Application> {
-    let name: ApplicationName = NAME.parse()?;
-    Ok(Application {
-        hosts: vec![routes::default_host(&name)],
-        name,
-        port: None,
-        processes: Processes::Expected,
-        statics: Vec::new(),
-        roots: None,
-        limits: Limits::default(),
-        balance: settings.balance,
-        sticky: RequestKey::Address,
-        fair: RequestKey::Address,
-        hedge_after: None,
-        is_scarce: endpoints.iter().all(|one| one.is_limited()),
-        endpoints,
-        far: Vec::new(),
-        unreachable: false,
-        has_files: false,
-        queue: queue.clone(),
-    })
+    Ok(Application::bare(NAME.parse()?, settings.balance, queue, endpoints))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::metrics::{ApplicationRef, Metrics, Record};
+use crate::router::streams;
 
 /// Connections that end while the disk stalls for a moment.
 const ENTRIES_MAX: usize = 8 * 1024;
@@ -55,6 +56,17 @@ impl Status {
         match self {
             Status::Code(code) => code >= 500,
             Status::Word(_) => matches!(self, Status::BACK_END_RESET | Status::NO_BACK_END),
+        }
+    }
+}
+
+impl From<streams::Ended> for Status {
+    fn from(ended: streams::Ended) -> Status {
+        match ended {
+            streams::Ended::Closed => Status::CLOSED,
+            streams::Ended::Idle => Status::IDLE,
+            streams::Ended::ClientReset => Status::CLIENT_RESET,
+            streams::Ended::BackEndReset => Status::BACK_END_RESET,
         }
     }
 }

@@ -13,18 +13,17 @@ use router::proxy_protocol::{self, Addresses, Senders, Version};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::back_ends::{BackEnds, Service};
 use super::records::{Entry, Recorder, Status};
-use super::streams::{self, Means, Moved};
 use super::{Phase, until_phase_changes};
 use crate::driver::Clock;
 use crate::router::announced::{self, Unannounced};
 use crate::router::choice::Wants;
 use crate::router::endpoint::Permit;
-use crate::router::queue::Place;
-use crate::shared_port::is_short;
+use crate::router::entry::{self, Attempt, ENTRY_TIME_MAX, Entered};
+use crate::router::streams::{self, Means, Moved};
 
 /// A descriptor and some 2 KiB each, twice.
 const CONNECTIONS_MAX: usize = 20_000;
@@ -32,10 +31,6 @@ const CONNECTIONS_MAX: usize = 20_000;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Clients that wait for the server's first word are given to it after this.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// A back end on this machine connects at once, one on another within a lost packet's time.
-const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
-/// With all back ends gone or busy, somebody who waits longer is better told.
-const CHOICE_TIME_MAX: Duration = Duration::from_secs(10);
 /// While the last connections end.
 const END_CHECK: Duration = Duration::from_millis(10);
 
@@ -137,11 +132,7 @@ struct Client {
     first: Vec<u8>,
 }
 
-struct Chosen {
-    permit: Permit,
-    back_end: TcpStream,
-    queue: Duration,
-}
+type Chosen = Entered<TcpStream>;
 
 async fn serve(thread: &Thread, stream: TcpStream, peer: SocketAddr) {
     let started = Instant::now();
@@ -157,7 +148,7 @@ async fn serve(thread: &Thread, stream: TcpStream, peer: SocketAddr) {
             (queue, address) = (chosen.queue, chosen.permit.endpoint.address());
             let status = pass(thread, &client, &chosen, &moved).await;
             // After the connection, so that a serial back end is really free.
-            drop(chosen.back_end);
+            drop(chosen.connection);
             drop(chosen.permit);
             status
         }
@@ -237,37 +228,21 @@ async fn choose_back_end(
     service: &Service,
     client: IpAddr,
 ) -> Result<Chosen, Status> {
-    let (wants, place) = (Wants::near(client), Place::of(client));
-    let started = Instant::now();
-    let mut queue = Duration::ZERO;
-    loop {
-        let now = Instant::now();
-        let left = CHOICE_TIME_MAX.saturating_sub(started.elapsed());
-        let application = service.application();
-        let whose = application.is_scarce.then_some(place.class);
-        let permit = match service.queue.try_enter(&application, wants, whose) {
-            Some(permit) => permit,
-            None => {
-                service.queue.enter(wants, place, left).await.map_err(|_| Status::NO_BACK_END)?
-            }
-        };
-        queue += now.elapsed();
-        let Some(address) = permit.endpoint.address() else { return Err(Status::NO_BACK_END) };
-        match timeout(CONNECT_TIME_MAX, TcpStream::connect(address)).await {
-            Ok(Ok(back_end)) => {
-                permit.endpoint.succeeded(|| thread.settings.clock.now().0);
-                back_end.set_nodelay(true).ok();
-                return Ok(Chosen { permit, back_end, queue });
-            }
-            Ok(Err(error)) if is_short(&error) => return Err(Status::NO_BACK_END),
-            Ok(Err(_)) | Err(_) => {
-                permit.endpoint.failed(thread.settings.clock.now().0);
-                if started.elapsed() >= CHOICE_TIME_MAX {
-                    return Err(Status::NO_BACK_END);
-                }
-            }
+    let attempt = async |permit: &Permit| {
+        let Some(address) = permit.endpoint.address() else { return Attempt::Hopeless };
+        let attempt = entry::connect(address).await;
+        let now_ms = || thread.settings.clock.now().0;
+        match &attempt {
+            Attempt::Stands(_) => permit.endpoint.succeeded(now_ms),
+            Attempt::Failed => drop(permit.endpoint.failed(now_ms())),
+            Attempt::Hopeless => {}
         }
-    }
+        attempt
+    };
+    let (queue, current) = (&service.queue, || Some(service.application()));
+    let wants = Wants::near(client);
+    let entered = entry::enter(queue, current, wants, client, ENTRY_TIME_MAX, attempt).await;
+    entered.ok_or(Status::NO_BACK_END)
 }
 
 async fn pass(thread: &Thread, client: &Client, chosen: &Chosen, moved: &Moved) -> Status {
@@ -277,11 +252,11 @@ async fn pass(thread: &Thread, client: &Client, chosen: &Chosen, moved: &Moved) 
     }
     first.extend_from_slice(&client.first);
     let until = Instant::now() + thread.settings.idle;
-    if streams::write_first(&chosen.back_end, &first, until).await.is_err() {
+    if streams::write_first(&chosen.connection, &first, until).await.is_err() {
         streams::cut(&client.stream);
         return Status::BACK_END_RESET;
     }
     moved.from_client.set(client.first.len() as u64);
     let idle = thread.settings.idle;
-    streams::relay(&thread.means, &client.stream, &chosen.back_end, idle, moved).await
+    streams::relay(&thread.means, &client.stream, &chosen.connection, idle, moved).await.into()
 }

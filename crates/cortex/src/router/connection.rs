@@ -78,7 +78,7 @@ impl Connection {
     pub async fn run(self) {
         let mut limits = match self.scope {
             Scope::Port(_) => self.thread.application(&self.scope, b"").map(|own| own.limits),
-            Scope::Host | Scope::Secure => None,
+            Scope::Host | Scope::Secure | Scope::Datagrams(_) => None,
         }
         .unwrap_or_default();
         // Most bring a request along.

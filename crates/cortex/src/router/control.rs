@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::key::Board;
-use model::{ApplicationName, InstanceId, Key, NodeId, Prefix, ProcessType, TypedKey};
+use model::port::Transport;
+use model::{ApplicationName, InstanceId, Key, NodeId, PortId, Prefix, ProcessType, TypedKey};
 use router::balance;
 use router::book::far::FarDescription;
-use router::book::{Book, Description, IncarnationKey, prefixes};
+use router::book::{Book, Description, EndpointDescription, IncarnationKey, prefixes};
 use tokio::sync::{mpsc, watch};
 
 use super::endpoint::{Endpoint, SlowStart};
@@ -21,8 +22,8 @@ use super::far::peer::FarPeer;
 use super::limits::Limits;
 use super::queue::Queue;
 use super::serve::{Command, Scope};
-use super::table::{Application, Roots, Table};
-use super::{Live, Shared};
+use super::table::{Application, Roots, Service, Table};
+use super::{EndpointKey, Live, Shared, datagrams};
 use crate::store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
 
 /// The name of this part's fail point.
@@ -110,7 +111,7 @@ struct Control {
     /// Drained incarnations that the board already names.
     told: BTreeSet<IncarnationKey>,
     /// The table's ports that were last seen to; another map is another state.
-    listens: Option<Arc<BTreeMap<u16, ApplicationName>>>,
+    listens: Option<Arc<BTreeMap<PortId, ApplicationName>>>,
 }
 
 impl Control {
@@ -225,11 +226,20 @@ impl Control {
         }
         for (old, new) in changed {
             match (old, new) {
-                (_, Some(new)) => {
-                    new.queue.current.store(Some(new.clone()));
-                    new.queue.advance();
+                (old, Some(new)) => {
+                    let services = new.services.values().map(|service| &service.application);
+                    for one in services.chain([&new]) {
+                        one.queue.current.store(Some(one.clone()));
+                        one.queue.advance();
+                    }
+                    let before = old.iter().flat_map(|old| &old.services);
+                    let gone = before.filter(|(id, _)| !new.services.contains_key(id));
+                    gone.for_each(|(_, service)| service.application.queue.close());
                 }
-                (Some(old), None) => old.queue.close(),
+                (Some(old), None) => {
+                    old.queue.close();
+                    old.services.values().for_each(|one| one.application.queue.close());
+                }
                 (None, None) => {}
             }
         }
@@ -244,8 +254,8 @@ impl Control {
         let (draining, alive) = (self.book.draining(name), self.book.alive(name));
         if let Some(endpoints) = live.endpoints.get_mut(name) {
             endpoints.retain(|key, endpoint| {
-                let keep = alive.contains(key);
-                if !keep || draining.contains(key) {
+                let keep = alive.contains(&key.0);
+                if !keep || draining.contains(&key.0) {
                     endpoint.drain();
                 }
                 keep
@@ -320,9 +330,71 @@ impl Control {
         let slow_start =
             SlowStart { since_ms: self.shared.clock.now().0, window_ms: settings.slow_start_ms };
         let known = live.endpoints.entry(description.name.clone()).or_default();
-        let mut endpoints = Vec::with_capacity(description.endpoints.len());
-        for one in &description.endpoints {
-            let key = (one.instance.clone(), one.generation);
+        let endpoints = self.endpoints(&description.endpoints, None, slow_start, known);
+        // A newer node may know more strategies.
+        let balance =
+            balance::strategy(&settings.balance).unwrap_or_else(balance::default_strategy);
+        let mut services = BTreeMap::new();
+        for one in description.services {
+            let id = one.recipe.id;
+            let endpoints = self.endpoints(&one.endpoints, Some(id), slow_start, known);
+            let old = old.and_then(|old| old.services.get(&id));
+            let queue = self.queue(old.map(|old| &*old.application));
+            let name = description.name.clone();
+            let application = Arc::new(Application::bare(name, balance, &queue, endpoints));
+            services.insert(id, Arc::new(Service { recipe: one.recipe, application }));
+        }
+        let layout = &self.shared.layout;
+        let name = &description.name;
+        let roots = description.serving.as_ref().map(|serving| Roots {
+            release: layout.release(name, serving),
+            persist: layout.persist(name),
+        });
+        let queue = self.queue(old.map(|old| &**old));
+        // Where nothing runs, nothing may have been prepared either; others have the files then.
+        let elsewhere = endpoints.is_empty() && !far.is_empty();
+        let has_files = !elsewhere || roots.as_ref().is_some_and(|roots| roots.release.is_dir());
+        Application {
+            roots,
+            queue,
+            is_scarce: endpoints.iter().chain(&far).all(|one| one.is_limited()),
+            endpoints,
+            far,
+            has_files,
+            unreachable: description.unreachable,
+            limits: Limits::new(&settings.requests),
+            balance,
+            sticky: settings.sticky.clone().unwrap_or_default(),
+            fair: settings.fair.clone(),
+            hedge_after: settings.hedge_after_ms.map(Duration::from_millis),
+            name: description.name,
+            hosts: description.hosts,
+            port: description.port,
+            processes: description.processes,
+            statics: description.statics,
+            services,
+        }
+    }
+
+    /// Those who wait go on waiting.
+    fn queue(&self, old: Option<&Application>) -> Arc<Queue> {
+        old.map(|old| old.queue.clone()).unwrap_or_else(|| {
+            let Shared { clock, control, queue_limits, .. } = &*self.shared;
+            Arc::new(Queue::new(*clock, control.clone(), *queue_limits))
+        })
+    }
+
+    /// The endpoint of a process that is there already goes on.
+    fn endpoints(
+        &self,
+        described: &[EndpointDescription],
+        port: Option<PortId>,
+        slow_start: SlowStart,
+        known: &mut BTreeMap<EndpointKey, Arc<Endpoint>>,
+    ) -> Vec<Arc<Endpoint>> {
+        let mut endpoints = Vec::with_capacity(described.len());
+        for one in described {
+            let key = ((one.instance.clone(), one.generation), port);
             let endpoint = match known.get(&key) {
                 Some(endpoint) if !endpoint.is_draining() => endpoint.clone(),
                 _ => {
@@ -337,39 +409,7 @@ impl Control {
             }
             endpoints.push(endpoint);
         }
-        let layout = &self.shared.layout;
-        let name = &description.name;
-        let roots = description.serving.as_ref().map(|serving| Roots {
-            release: layout.release(name, serving),
-            persist: layout.persist(name),
-        });
-        let queue = old.map(|old| old.queue.clone()).unwrap_or_else(|| {
-            let Shared { clock, control, queue_limits, .. } = &*self.shared;
-            Arc::new(Queue::new(*clock, control.clone(), *queue_limits))
-        });
-        // Where nothing runs, nothing may have been prepared either; others have the files then.
-        let elsewhere = endpoints.is_empty() && !far.is_empty();
-        let has_files = !elsewhere || roots.as_ref().is_some_and(|roots| roots.release.is_dir());
-        Application {
-            roots,
-            queue,
-            is_scarce: endpoints.iter().chain(&far).all(|one| one.is_limited()),
-            endpoints,
-            far,
-            has_files,
-            unreachable: description.unreachable,
-            limits: Limits::new(&settings.requests),
-            // A newer node may know more strategies.
-            balance: balance::strategy(&settings.balance).unwrap_or_else(balance::default_strategy),
-            sticky: settings.sticky.clone().unwrap_or_default(),
-            fair: settings.fair.clone(),
-            hedge_after: settings.hedge_after_ms.map(Duration::from_millis),
-            name: description.name,
-            hosts: description.hosts,
-            port: description.port,
-            processes: description.processes,
-            statics: description.statics,
-        }
+        endpoints
     }
 
     fn has_port_problems(&self) -> bool {
@@ -393,39 +433,37 @@ impl Control {
                 commands
                     .extend(listeners.map(|(thread, one)| (thread, Command::Listen(scope, one))));
             }
-            live.ports.retain(|port, state| {
-                let keep = wanted.contains_key(port);
+            live.ports.retain(|id, state| {
+                let keep = wanted.contains_key(id);
                 if !keep && state.is_ok() {
-                    self.shared.listeners.release(SocketAddr::new(public.ip(), *port));
-                    commands.extend(
-                        self.shared
-                            .threads
-                            .iter()
-                            .map(|thread| (thread, Command::Unlisten(Scope::Port(*port)))),
-                    );
+                    let scope = match id.transport {
+                        Transport::Tcp => Scope::Port(id.port),
+                        Transport::Udp => Scope::Datagrams(id.port),
+                    };
+                    if id.transport == Transport::Tcp {
+                        self.shared.listeners.release(SocketAddr::new(public.ip(), id.port));
+                    }
+                    let threads = self.shared.threads.iter();
+                    commands.extend(threads.map(|thread| (thread, Command::Unlisten(scope))));
                 }
                 keep
             });
-            for (&port, application) in &*wanted {
-                if matches!(live.ports.get(&port), Some(Ok(_))) {
+            for (&id, application) in &*wanted {
+                if matches!(live.ports.get(&id), Some(Ok(_))) {
                     continue;
                 }
-                let address = SocketAddr::new(public.ip(), port);
-                match self.shared.listeners.bind(address, self.shared.threads.len()) {
-                    Ok(listeners) => {
-                        let listeners = self.shared.threads.iter().zip(listeners);
-                        commands.extend(listeners.map(|(thread, listener)| {
-                            (thread, Command::Listen(Scope::Port(port), listener))
-                        }));
-                        live.ports.insert(port, Ok(()));
-                        tracing::info!(%application, port, "router.port_opened");
+                match self.open(SocketAddr::new(public.ip(), id.port), id) {
+                    Ok(opening) => {
+                        commands.extend(self.shared.threads.iter().zip(opening));
+                        live.ports.insert(id, Ok(()));
+                        tracing::info!(%application, port = %id, "router.port_opened");
                     }
                     Err(error) => {
                         let error = format!("{error:#}");
-                        if !live.ports.contains_key(&port) {
-                            tracing::error!(%application, port, error, "router.port_refused");
+                        if !live.ports.contains_key(&id) {
+                            tracing::error!(%application, port = %id, error, "router.port_refused");
                         }
-                        live.ports.insert(port, Err(error));
+                        live.ports.insert(id, Err(error));
                     }
                 }
             }
@@ -435,6 +473,21 @@ impl Control {
             thread.send(command).await.ok();
         }
         self.listens = Some(wanted);
+    }
+
+    /// One command for each thread.
+    fn open(&self, address: SocketAddr, id: PortId) -> anyhow::Result<Vec<Command>> {
+        let count = self.shared.threads.len();
+        Ok(match id.transport {
+            Transport::Tcp => {
+                let listeners = self.shared.listeners.bind(address, count)?.into_iter();
+                listeners.map(|one| Command::Listen(Scope::Port(id.port), one)).collect()
+            }
+            Transport::Udp => {
+                let sockets = datagrams::bind(address, count)?.into_iter();
+                sockets.map(|one| Command::Receive(id.port, one)).collect()
+            }
+        })
     }
 
     /// Nothing in flight, or never known here: the agent may stop it.
@@ -448,8 +501,10 @@ impl Control {
         for key in draining.difference(&self.told.clone()) {
             let drained = {
                 let live = self.live();
-                let endpoint = live.endpoints.get(&key.0.application).and_then(|all| all.get(key));
-                endpoint.is_none_or(|endpoint| endpoint.is_drained())
+                let all = live.endpoints.get(&key.0.application);
+                let from = (key.clone(), None);
+                let its = all.into_iter().flat_map(|all| all.range(from.clone()..));
+                its.take_while(|(one, _)| one.0 == *key).all(|(_, one)| one.is_drained())
             };
             if drained {
                 let board = Board::Drained(key.0.clone(), key.1);

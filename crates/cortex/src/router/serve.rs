@@ -4,13 +4,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{ApplicationName, NodeId, hash};
+use model::{ApplicationName, NodeId, PortId, hash};
 use router::breaker::{Failure, ejects};
 use router::proxy_protocol::Addresses;
 use router::retry::Budget;
@@ -27,6 +27,7 @@ use super::Shared;
 use super::announced::{self, Unannounced};
 use super::clients::{Clients, Held};
 use super::connection::Connection;
+use super::datagrams::{FLOWS_MAX, Rooms};
 use super::deferred;
 use super::endpoint::Endpoint;
 use super::far::host;
@@ -36,8 +37,10 @@ use super::pages;
 use super::plain::Plain;
 use super::pool::{Buffer, Pool};
 use super::rarely::Rarely;
+use super::services;
 use super::stream::close_gently;
-use super::table::Application;
+use super::streams::Means;
+use super::table::{Application, Service};
 use super::tls;
 use super::wire::Wire;
 use crate::metrics::Recorder;
@@ -60,10 +63,14 @@ pub enum Scope {
     /// The same, inside TLS.
     Secure,
     Port(u16),
+    /// An application's own, of datagrams.
+    Datagrams(u16),
 }
 
 pub enum Command {
     Listen(Scope, TcpListener),
+    /// Datagrams to an application's port.
+    Receive(u16, UdpSocket),
     Unlisten(Scope),
     /// The router of another member has requests for this one.
     Far(Box<RouterCall>),
@@ -108,6 +115,10 @@ pub struct Thread {
     /// Wakes those that wait for other routers' requests.
     pub leaving: Notify,
     request_id: Cell<u64>,
+    /// For connections that are passed on whole.
+    pub means: Means,
+    /// For flows of datagrams.
+    pub rooms: Rooms,
 }
 
 impl Thread {
@@ -150,6 +161,15 @@ impl Thread {
         match scope {
             Scope::Host | Scope::Secure => table.by_host(host).cloned(),
             Scope::Port(port) => table.by_port(*port).cloned(),
+            Scope::Datagrams(_) => None,
+        }
+    }
+
+    /// What comes to a port of its own, where that is not HTTP.
+    fn service(&self, scope: Scope) -> Option<Arc<Service>> {
+        match scope {
+            Scope::Port(port) => self.shared.table.load().service(PortId::tcp(port)).cloned(),
+            Scope::Host | Scope::Secure | Scope::Datagrams(_) => None,
         }
     }
 
@@ -235,6 +255,7 @@ pub fn run(
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let clients = Rc::new(Clients::new(shared.connections_max));
+    let rooms = Rooms::new(FLOWS_MAX / shared.threads.len().max(1));
     let thread = Rc::new(Thread {
         shared,
         pool: Pool::default(),
@@ -250,6 +271,8 @@ pub fn run(
         streams: Rc::default(),
         leaving: Notify::new(),
         request_id: Cell::new(seed),
+        means: Means::default(),
+        rooms,
     });
     let local = LocalSet::new();
     local.block_on(&runtime, async {
@@ -269,6 +292,12 @@ pub fn run(
                         if let Some(old) = listeners.insert(scope, task.abort_handle()) {
                             old.abort();
                         }
+                    }
+                    Some(Command::Receive(port, socket)) => {
+                        let receiving = services::udp::serve(thread.clone(), port, socket);
+                        let scope = Scope::Datagrams(port);
+                        let task = tokio::task::spawn_local(receiving);
+                        listeners.insert(scope, task.abort_handle());
                     }
                     Some(Command::Unlisten(scope)) => {
                         if let Some(task) = listeners.remove(&scope) {
@@ -371,6 +400,9 @@ fn take(
     peer: SocketAddr,
     tls: Option<Arc<ServerConfig>>,
 ) {
+    if let Some(service) = thread.service(scope) {
+        return serve_whole(thread, service, stream, peer);
+    }
     match tls {
         Some(tls) => serve_secure(thread, stream, peer, tls),
         None => {
@@ -415,6 +447,19 @@ async fn announced(
     let stream = tokio::net::TcpStream::from_std(stream)?;
     let announced = announced::read(&stream).await;
     Ok((announced, stream.into_std()?))
+}
+
+/// Nothing is understood of it, so nobody can be told why there is no room.
+fn serve_whole(thread: Rc<Thread>, service: Arc<Service>, stream: TcpStream, peer: SocketAddr) {
+    let Some(held) = thread.hold(peer.ip()) else { return Plain::from(stream).cut() };
+    let counted = Counted::begin(&thread);
+    begin(async move {
+        match tokio::net::TcpStream::from_std(stream) {
+            Ok(stream) => services::tcp::serve(&thread, &service, stream, peer).await,
+            Err(error) => tracing::debug!(%peer, %error, "router.connection_lost"),
+        }
+        drop((counted, held));
+    });
 }
 
 /// After the handshake.
@@ -462,8 +507,11 @@ fn take_call(thread: &Rc<Thread>, call: RouterCall) {
 }
 
 async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
-    // Without it all goes on as well, only dearer.
-    if let Err(error) = deferred::defer(&listener) {
+    // Without it all goes on as well, only dearer. Where HTTP is not spoken, nobody knows who is to
+    // speak first.
+    if thread.service(scope).is_none()
+        && let Err(error) = deferred::defer(&listener)
+    {
         tracing::debug!(%error, "router.not_deferred");
     }
     #[expect(deprecated, reason = "what replaces it is unsafe, and the listener is owned")]

@@ -1,14 +1,15 @@
 //! The immutable snapshot that requests read: hosts and ports to applications and endpoints. A
 //! change copies the shards that it touches; threads swap to the new one at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::ApplicationName;
 use model::application::RequestKey;
+use model::port::PortRecipe;
 use model::release::StaticMount;
+use model::{ApplicationName, PortId};
 use router::balance::Balance;
 use router::book::Processes;
 use router::routes;
@@ -47,9 +48,53 @@ pub struct Application {
     /// Static files are found on this machine, if anywhere.
     pub has_files: bool,
     pub queue: Arc<Queue>,
+    /// Its ports that speak something else than HTTP.
+    pub services: BTreeMap<PortId, Arc<Service>>,
+}
+
+/// What comes to such a port.
+#[derive(Debug)]
+pub struct Service {
+    pub recipe: PortRecipe,
+    /// Its endpoints, and those who wait for them; nothing else of it counts.
+    pub application: Arc<Application>,
 }
 
 impl Application {
+    /// Endpoints, a strategy and a queue, and nothing that HTTP would ask for.
+    pub fn bare(
+        name: ApplicationName,
+        balance: &'static dyn Balance,
+        queue: &Arc<Queue>,
+        endpoints: Vec<Arc<Endpoint>>,
+    ) -> Application {
+        Application {
+            hosts: vec![routes::default_host(&name)],
+            name,
+            port: None,
+            processes: Processes::Expected,
+            statics: Vec::new(),
+            roots: None,
+            limits: Limits::default(),
+            balance,
+            sticky: RequestKey::Address,
+            fair: RequestKey::Address,
+            hedge_after: None,
+            is_scarce: endpoints.iter().all(|one| one.is_limited()),
+            endpoints,
+            far: Vec::new(),
+            unreachable: false,
+            has_files: false,
+            queue: queue.clone(),
+            services: BTreeMap::new(),
+        }
+    }
+
+    /// That it wants for itself.
+    pub fn ports(&self) -> BTreeSet<PortId> {
+        self.port.map(PortId::tcp).into_iter().chain(self.services.keys().copied()).collect()
+    }
+
     /// Whether a static file on this machine could be the answer.
     pub fn may_have(&self, head: &RequestHead) -> bool {
         !self.statics.is_empty() && self.has_files && matches!(head.method, "GET" | "HEAD")
@@ -103,7 +148,7 @@ type Shard = BTreeMap<String, Arc<Application>>;
 #[derive(Clone, Debug)]
 pub struct Table {
     shards: Vec<Arc<Shard>>,
-    ports: Arc<BTreeMap<u16, ApplicationName>>,
+    ports: Arc<BTreeMap<PortId, ApplicationName>>,
 }
 
 impl Default for Table {
@@ -120,11 +165,20 @@ impl Table {
     }
 
     pub fn by_port(&self, port: u16) -> Option<&Arc<Application>> {
-        let name = routes::default_host(self.ports.get(&port)?);
+        self.owner(PortId::tcp(port))
+    }
+
+    fn owner(&self, id: PortId) -> Option<&Arc<Application>> {
+        let name = routes::default_host(self.ports.get(&id)?);
         self.shards[shard(&name)].get(&name)
     }
 
-    pub fn ports(&self) -> &Arc<BTreeMap<u16, ApplicationName>> {
+    /// None where HTTP is spoken, or nobody has it.
+    pub fn service(&self, id: PortId) -> Option<&Arc<Service>> {
+        self.owner(id)?.services.get(&id)
+    }
+
+    pub fn ports(&self) -> &Arc<BTreeMap<PortId, ApplicationName>> {
         &self.ports
     }
 
@@ -155,20 +209,23 @@ impl Table {
                 shard.entry(host.clone()).or_insert_with(|| new.clone());
             }
         }
-        let (before, after) = (old.and_then(|old| old.port), new.and_then(|new| new.port));
+        let wanted = |one: Option<&Arc<Application>>| one.map(|one| one.ports());
+        let (before, after) = (wanted(old).unwrap_or_default(), wanted(new).unwrap_or_default());
         if before == after {
             return;
         }
         let ports = Arc::make_mut(&mut self.ports);
-        if let Some((port, old)) = before.zip(old)
-            && ports.get(&port) == Some(&old.name)
-        {
-            ports.remove(&port);
-            let heir = all.values().find(|one| one.port == Some(port));
-            heir.map(|heir| ports.insert(port, heir.name.clone()));
+        for id in before.difference(&after) {
+            if old.is_some_and(|old| ports.get(id) == Some(&old.name)) {
+                ports.remove(id);
+                let heir = all.values().find(|one| one.ports().contains(id));
+                heir.map(|heir| ports.insert(*id, heir.name.clone()));
+            }
         }
-        if let Some((port, new)) = after.zip(new) {
-            ports.entry(port).or_insert_with(|| new.name.clone());
+        for id in after {
+            if let Some(new) = new {
+                ports.entry(id).or_insert_with(|| new.name.clone());
+            }
         }
     }
 }
@@ -196,28 +253,37 @@ mod tests {
 
     impl World {
         fn put(&mut self, name: &str, domains: &[&str], port: Option<u16>) -> &mut World {
+            self.put_all(name, domains, port, &[])
+        }
+
+        fn put_all(
+            &mut self,
+            name: &str,
+            domains: &[&str],
+            port: Option<u16>,
+            services: &[PortId],
+        ) -> &mut World {
             let name: ApplicationName = name.parse().unwrap();
             let mut hosts = vec![routes::default_host(&name)];
             hosts.extend(domains.iter().map(|domain| (*domain).to_owned()));
-            let new = Arc::new(Application {
-                hosts,
-                port,
-                processes: Processes::Expected,
-                statics: Vec::new(),
-                roots: None,
-                limits: Limits::default(),
-                balance: router::balance::default_strategy(),
-                sticky: RequestKey::Address,
-                fair: RequestKey::Address,
-                hedge_after: None,
-                endpoints: Vec::new(),
-                is_scarce: false,
-                far: Vec::new(),
-                unreachable: false,
-                has_files: true,
-                queue: Arc::new(Queue::new(Clock::start(), Arc::default(), QueueLimits::default())),
-                name: name.clone(),
-            });
+            let queue = Queue::new(Clock::start(), Arc::default(), QueueLimits::default());
+            let queue = Arc::new(queue);
+            let bare = |endpoints| {
+                let balance = router::balance::default_strategy();
+                Application::bare(name.clone(), balance, &queue, endpoints)
+            };
+            let service = |id: &PortId| {
+                let recipe = PortRecipe {
+                    id: *id,
+                    process: model::ProcessType::web(),
+                    env: "OTHER_PORT".into(),
+                    proxy_protocol: None,
+                    idle_ms: None,
+                };
+                (*id, Arc::new(Service { recipe, application: Arc::new(bare(Vec::new())) }))
+            };
+            let services = services.iter().map(service).collect();
+            let new = Arc::new(Application { hosts, port, services, ..bare(Vec::new()) });
             let old = self.all.insert(name, new.clone());
             self.table.replace(old.as_ref(), Some(&new), &self.all);
             self
@@ -233,6 +299,23 @@ mod tests {
             let port = self.table.by_port(8000);
             (host.map(|one| one.name.as_str()), port.map(|one| one.name.as_str()))
         }
+    }
+
+    #[test]
+    fn a_number_is_one_applications_whatever_is_spoken_there() {
+        let mut world = World::default();
+        let (tcp, udp) = (PortId::tcp(8000), PortId::udp(8000));
+        world.put("zebra", &[], Some(8000));
+        world.put_all("ant", &[], None, &[tcp, udp]);
+        assert_eq!(world.owners().1, Some("zebra"));
+        assert!(world.table.service(tcp).is_none(), "zebra speaks HTTP there");
+        assert!(world.table.service(udp).is_some());
+        world.put("zebra", &[], Some(8001));
+        assert_eq!(world.table.service(tcp).unwrap().recipe.id, tcp);
+        // A rollback to a release without them.
+        world.put("ant", &[], None);
+        assert!(world.table.service(tcp).is_none() && world.table.service(udp).is_none());
+        assert_eq!(world.table.ports().len(), 1);
     }
 
     #[test]

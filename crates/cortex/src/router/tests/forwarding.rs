@@ -123,7 +123,7 @@ async fn long_answers_pass_whole_in_every_framing() {
     world.claim(1, None, &[(2, Ready, until_close.port)]);
     let known = || {
         let live = world.router.shared.live.lock().unwrap();
-        live.endpoints.values().flat_map(|all| all.keys()).any(|(_, n)| *n == 2)
+        live.endpoints.values().flat_map(|all| all.keys()).any(|((_, n), _)| *n == 2)
     };
     wait(known).await;
     assert!(world.get("/").await.text() == content);

@@ -1,6 +1,7 @@
 //! Bytes both ways between a client and a back end until both have ended. The end of one half is
 //! passed on and the other half goes on; a reset of one side resets the other, so that nothing that
-//! was cut looks whole. What is long goes through a pipe in the kernel and is never seen here.
+//! was cut looks whole. What is long goes through a pipe in the kernel and is never seen here. Used
+//! by the router's threads and by `cortex proxy`.
 
 use std::cell::{Cell, RefCell};
 use std::io::{Error, ErrorKind, Result};
@@ -13,8 +14,6 @@ use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
-
-use super::records::Status;
 
 /// Read at once; one buffer serves all connections of a thread.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -90,6 +89,16 @@ pub struct Moved {
     pub spliced: Cell<u64>,
 }
 
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// By both sides.
+    Closed,
+    Idle,
+    ClientReset,
+    BackEndReset,
+}
+
 enum Broken {
     Reading,
     Writing,
@@ -111,24 +120,24 @@ pub async fn relay(
     back_end: &TcpStream,
     idle: Duration,
     moved: &Moved,
-) -> Status {
+) -> Ended {
     let relay = Relay { means, moved, idle, last: Cell::new(Instant::now()) };
     let up = async {
         relay.one_way(client, back_end, &moved.from_client).await.map_err(|broken| match broken {
-            Broken::Reading => Status::CLIENT_RESET,
-            Broken::Writing => Status::BACK_END_RESET,
-            Broken::Idle => Status::IDLE,
+            Broken::Reading => Ended::ClientReset,
+            Broken::Writing => Ended::BackEndReset,
+            Broken::Idle => Ended::Idle,
         })
     };
     let down = async {
         relay.one_way(back_end, client, &moved.to_client).await.map_err(|broken| match broken {
-            Broken::Reading => Status::BACK_END_RESET,
-            Broken::Writing => Status::CLIENT_RESET,
-            Broken::Idle => Status::IDLE,
+            Broken::Reading => Ended::BackEndReset,
+            Broken::Writing => Ended::ClientReset,
+            Broken::Idle => Ended::Idle,
         })
     };
     match tokio::try_join!(up, down) {
-        Ok(_) => Status::CLOSED,
+        Ok(_) => Ended::Closed,
         Err(status) => {
             cut(client);
             cut(back_end);
@@ -140,6 +149,11 @@ pub async fn relay(
 /// Closing it sends a reset.
 pub fn cut(stream: &TcpStream) {
     SockRef::from(stream).set_linger(Some(Duration::ZERO)).ok();
+}
+
+/// Closing it sends what is left, and an end.
+pub fn uncut(stream: &TcpStream) {
+    SockRef::from(stream).set_linger(None).ok();
 }
 
 impl Relay<'_> {
@@ -321,7 +335,7 @@ mod tests {
     async fn joined<T>(
         idle: Duration,
         talk: impl AsyncFnOnce(TcpStream, TcpStream) -> T,
-    ) -> (Status, Moved, Means, T) {
+    ) -> (Ended, Moved, Means, T) {
         let (client, client_side) = pair().await;
         let (back_end_side, back_end) = pair().await;
         let (means, moved) = (Means::default(), Moved::default());
@@ -353,7 +367,7 @@ mod tests {
             (asked, answered)
         };
         let (status, moved, _, said) = joined(LIMIT, talk).await;
-        assert_eq!((status, said), (Status::CLOSED, ("question".into(), "answer".into())));
+        assert_eq!((status, said), (Ended::Closed, ("question".into(), "answer".into())));
         assert_eq!((moved.from_client.get(), moved.to_client.get()), (8, 6));
         assert_eq!(moved.spliced.get(), 0);
     }
@@ -385,7 +399,7 @@ mod tests {
         };
         let (status, moved, means, got) = joined(LIMIT, talk).await;
         assert!(got == pattern(LENGTH), "the bytes are the same");
-        assert_eq!(status, Status::CLOSED);
+        assert_eq!(status, Ended::Closed);
         assert!(moved.spliced.get() > LENGTH as u64, "both ways: {moved:?}");
         assert_eq!((means.piped.get(), means.pipes.borrow().len()), (2, 2), "and were kept");
     }
@@ -401,7 +415,7 @@ mod tests {
             client.read(&mut [0; 9]).await.map_err(|error| error.kind())
         };
         let (status, _, _, read) = joined(LIMIT, talk).await;
-        assert_eq!((status, read), (Status::BACK_END_RESET, Err(ErrorKind::ConnectionReset)));
+        assert_eq!((status, read), (Ended::BackEndReset, Err(ErrorKind::ConnectionReset)));
     }
 
     #[tokio::test]
@@ -413,6 +427,6 @@ mod tests {
             read.is_err()
         };
         let (status, ..) = joined(Duration::from_millis(50), talk).await;
-        assert_eq!(status, Status::IDLE);
+        assert_eq!(status, Ended::Idle);
     }
 }
