@@ -12,8 +12,8 @@ use model::probe::{Health, Verdict};
 use model::record::{self, RecordError};
 use model::release::StaticMount;
 use model::{
-    ApplicationName, ApplicationSpec, Claim, Generation, Incarnation, InstanceId, InstanceState, Key, NodeId,
-    PortId, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
+    ApplicationName, ApplicationSpec, Claim, Generation, Incarnation, InstanceId, InstanceState,
+    Key, NodeId, PortId, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
 };
 
 use self::far::{FarClaims, FarDescription, Nodes};
@@ -338,11 +338,7 @@ impl Sought {
     }
 }
 
-fn endpoints(
-    records: &Records,
-    serving: &ReleaseId,
-    sought: &Sought,
-) -> Vec<EndpointDescription> {
+fn endpoints(records: &Records, serving: &ReleaseId, sought: &Sought) -> Vec<EndpointDescription> {
     let mut found = Vec::new();
     let release = records.releases.get(serving);
     let protocol = release.map(|release| release.settings.protocol).unwrap_or_default();

@@ -189,7 +189,12 @@ impl World {
             self.fate(&id);
         }
         let wait = self.delay(1, 20);
-        self.answer(&name, life, wait, Event::Started { id, process: identity, port, ports: Default::default() });
+        self.answer(
+            &name,
+            life,
+            wait,
+            Event::Started { id, process: identity, port, ports: Default::default() },
+        );
     }
 
     /// What becomes of a process in a storm.

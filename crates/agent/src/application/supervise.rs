@@ -97,7 +97,9 @@ impl Application {
             Phase::Launching => process.doomed = true,
             Phase::Waking => self.stop(now, place, generation),
             // Nothing routes to the others, so nothing has to finish there.
-            Phase::Ready if place.0.is_web() || !process.record.ports.is_empty() => process.enter(Phase::Draining, now),
+            Phase::Ready if place.0.is_web() || !process.record.ports.is_empty() => {
+                process.enter(Phase::Draining, now)
+            }
             Phase::Ready => self.stop(now, place, generation),
             Phase::Draining | Phase::Stopping => {}
         }

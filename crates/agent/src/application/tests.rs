@@ -130,12 +130,7 @@ impl World {
                 assert!(claim.incarnations.iter().any(|i| i.generation == id.generation));
                 self.next_pid += 1;
                 let process = identity(self.next_pid);
-                vec![Event::Started {
-                    id,
-                    process,
-                    port: Some(20_000),
-                    ports: Default::default(),
-                }]
+                vec![Event::Started { id, process, port: Some(20_000), ports: Default::default() }]
             }
             Effect::AwaitHealthy { id, .. } => match self.broken.get(&self.release_of(&id)) {
                 Some(Broken::Exits) => vec![Event::Exited { id, exit: exit("exit status 1") }],

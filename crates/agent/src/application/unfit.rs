@@ -224,7 +224,7 @@ mod tests {
                 restart: 0,
                 state,
                 port: None,
-            ports: Default::default(),
+                ports: Default::default(),
                 process: None,
                 started_at: None,
                 concurrency: None,

@@ -200,7 +200,7 @@ fn ready() -> Incarnation {
         restart: 0,
         state: InstanceState::Ready,
         port: None,
-            ports: Default::default(),
+        ports: Default::default(),
         process: None,
         started_at: None,
         concurrency: None,

@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::bail;
-use model::port::{InstancePorts, PortRecipe};
 use model::ProcessType;
+use model::port::{InstancePorts, PortRecipe};
 
 use super::launcher::Held;
 
@@ -55,11 +55,7 @@ impl Ports {
     }
 
     /// All that one process needs.
-    pub fn take_for(
-        &self,
-        recipes: &[PortRecipe],
-        process: &ProcessType,
-    ) -> anyhow::Result<Taken> {
+    pub fn take_for(&self, recipes: &[PortRecipe], process: &ProcessType) -> anyhow::Result<Taken> {
         let mut taken =
             Taken { from: self.clone(), port: None, ports: InstancePorts::new(), kept: false };
         if process.is_web() {
@@ -145,8 +141,7 @@ mod tests {
         let _squatter = TcpListener::bind((Ipv4Addr::LOCALHOST, next));
         let third = ports.take().unwrap();
         assert_ne!(third, next);
-        let next =
-            if third == *INSTANCE_PORTS.end() { *INSTANCE_PORTS.start() } else { third + 1 };
+        let next = if third == *INSTANCE_PORTS.end() { *INSTANCE_PORTS.start() } else { third + 1 };
         let _squatter = UdpSocket::bind((Ipv4Addr::LOCALHOST, next));
         assert_ne!(ports.take().unwrap(), next);
     }

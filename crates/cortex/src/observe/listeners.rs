@@ -130,7 +130,9 @@ mod tests {
         let four = TcpListener::bind("127.0.0.1:0").unwrap();
         let any = TcpListener::bind("0.0.0.0:0").unwrap();
         let connection = std::net::TcpStream::connect(four.local_addr().unwrap()).unwrap();
-        let found = Listeners::take(Transport::Tcp).unwrap().of(&Snapshot::take().unwrap(), std::process::id());
+        let found = Listeners::take(Transport::Tcp)
+            .unwrap()
+            .of(&Snapshot::take().unwrap(), std::process::id());
         assert!(found.contains(&four.local_addr().unwrap()), "{found:?}");
         assert!(found.contains(&any.local_addr().unwrap()), "{found:?}");
         assert!(!found.contains(&connection.local_addr().unwrap()), "{found:?}");

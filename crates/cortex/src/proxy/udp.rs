@@ -70,9 +70,7 @@ async fn serve(gate: &Rc<Gate>, mut phase: watch::Receiver<Phase>) {
         let (deadline, check, ended) = match now {
             Phase::Serving => return,
             Phase::Leaving(limit) => (limit, EXPIRY_INTERVAL, gate.is_empty()),
-            Phase::Ending(limit) => {
-                (limit.min(answered), ANSWER_CHECK, !gate.is_answer_awaited())
-            }
+            Phase::Ending(limit) => (limit.min(answered), ANSWER_CHECK, !gate.is_answer_awaited()),
         };
         if ended || Instant::now() >= deadline {
             return;

@@ -37,6 +37,7 @@ mod old_disk;
 mod outside;
 mod php;
 mod pins;
+mod ports;
 mod procfile;
 mod project;
 mod proxy;

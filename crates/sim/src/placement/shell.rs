@@ -214,7 +214,13 @@ impl World {
         };
         node.processes.insert(id.clone(), kept);
         let name = id.instance.application.clone();
-        self.answer(at, life, &name, 2, Event::Started { id, process, port: None, ports: Default::default() });
+        self.answer(
+            at,
+            life,
+            &name,
+            2,
+            Event::Started { id, process, port: None, ports: Default::default() },
+        );
     }
 
     pub(super) fn exit(&mut self, at: usize, id: &IncarnationId, lease_over: bool) {

@@ -47,8 +47,7 @@ pub async fn serve(thread: &Rc<Thread>, service: &Service, stream: TcpStream, cl
         return;
     }
     let idle = service.recipe.idle_ms.map_or(IDLE_NEVER, Duration::from_millis);
-    let ended =
-        streams::relay(&thread.means, &stream, instance, idle, &Moved::default()).await;
+    let ended = streams::relay(&thread.means, &stream, instance, idle, &Moved::default()).await;
     if ended == Ended::Closed {
         streams::uncut(&stream);
         streams::uncut(instance);
