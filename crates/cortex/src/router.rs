@@ -149,7 +149,8 @@ impl Shared {
 
 /// Of a process, the port of HTTP or another.
 type EndpointKey = (IncarnationKey, Option<PortId>);
-type FarEndpoints = BTreeMap<NodeId, (FarDescription, Arc<Endpoint>)>;
+/// By the port: none for that of HTTP.
+type FarEndpoints = BTreeMap<(Option<PortId>, NodeId), (FarDescription, Arc<Endpoint>)>;
 
 /// What the control task made; outlives its restarts, as requests depend on it.
 #[derive(Default)]

@@ -46,6 +46,8 @@ pub struct Description {
 pub struct ServiceDescription {
     pub recipe: PortRecipe,
     pub endpoints: Vec<EndpointDescription>,
+    /// Other nodes that have some.
+    pub far: Vec<FarDescription>,
 }
 
 /// Whether it is worth waiting for an endpoint.
@@ -163,7 +165,7 @@ impl Book {
         let endpoints = serving.as_ref().map(|id| endpoints(records, id, &web));
         let endpoints = endpoints.unwrap_or_default();
         let (far, lost) = match &serving {
-            Some(serving) => records.far.describe(serving, &self.nodes),
+            Some(serving) => records.far.describe(serving, &self.nodes, &web),
             None => (Vec::new(), false),
         };
         Some(Description {
@@ -172,13 +174,23 @@ impl Book {
             settings: release.map(|release| release.settings.clone()).unwrap_or_default(),
             statics: release.map(|release| release.recipe.statics.clone()).unwrap_or_default(),
             processes: processes(records, spec, release),
-            services: release.map(|release| services(records, release)).unwrap_or_default(),
+            services: release.map(|release| self.services(records, release)).unwrap_or_default(),
             unreachable: lost && far.is_empty() && endpoints.is_empty(),
             endpoints,
             far,
             name: name.clone(),
             serving,
         })
+    }
+
+    fn services(&self, records: &Records, serving: &Release) -> Vec<ServiceDescription> {
+        let service = |recipe: &PortRecipe| {
+            let sought = Sought { process: recipe.process.clone(), port: Some(recipe.id) };
+            let endpoints = endpoints(records, &serving.id, &sought);
+            let (far, _) = records.far.describe(&serving.id, &self.nodes, &sought);
+            ServiceDescription { recipe: recipe.clone(), endpoints, far }
+        };
+        serving.recipe.ports.iter().map(service).collect()
     }
 
     /// A node came to the roster or left it. Returns the applications whose routes may change.
@@ -309,15 +321,6 @@ fn processes(records: &Records, spec: &ApplicationSpec, release: Option<&Release
             }
         },
     }
-}
-
-fn services(records: &Records, serving: &Release) -> Vec<ServiceDescription> {
-    let service = |recipe: &PortRecipe| {
-        let sought = Sought { process: recipe.process.clone(), port: Some(recipe.id) };
-        let endpoints = endpoints(records, &serving.id, &sought);
-        ServiceDescription { recipe: recipe.clone(), endpoints }
-    };
-    serving.recipe.ports.iter().map(service).collect()
 }
 
 /// Which of the ports of instances.

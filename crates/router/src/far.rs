@@ -3,15 +3,26 @@
 //! threads.
 //!
 //! An ask is `wait` (2 bytes, milliseconds), then the application and the process, each one byte of
-//! length and the name; the request follows as HTTP/1.1. A reply is 6 bytes: what becomes of it,
+//! length and the name; the request follows as HTTP/1.1. With the highest bit of `wait` the names are
+//! followed by a port instead: `t` or `u`, its number (2), who asks and whom, each as `4` or `6`, the
+//! address and its port (2). A reply is 6 bytes: what becomes of it,
 //! whether the connection can be used again, requests in flight (2), room for more (2). After
-//! `Taken` comes the answer as HTTP/1.1; otherwise not a byte of the request has been passed on.
+//! `Taken` comes the answer as HTTP/1.1, or what a connection to that port brings, both ways, datagrams
+//! each after its length (2); otherwise not a byte has been passed on.
 
-use model::{ApplicationName, ProcessType};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use model::port::Transport;
+use model::{ApplicationName, PortId, ProcessType};
 use thiserror::Error;
 
-/// Both names at their longest, and the rest.
-pub const ASK_BYTES_MAX: usize = 2 + 2 * 256;
+use crate::proxy_protocol::Addresses;
+
+/// Both names and addresses at their longest, and the rest.
+pub const ASK_BYTES_MAX: usize = 2 + 2 * 256 + 3 + 2 * ADDRESS_BYTES_MAX;
+const ADDRESS_BYTES_MAX: usize = 1 + 16 + 2;
+/// In `wait`: a port follows.
+const THROUGH: u16 = 0x8000;
 pub const REPLY_BYTES: usize = 6;
 /// Below this many requests on the least busy near instance no other node is looked at: a step
 /// through another machine costs more than it could save.
@@ -23,6 +34,15 @@ pub struct Ask {
     pub wait_ms: u16,
     pub application: ApplicationName,
     pub process: ProcessType,
+    /// None for a request.
+    pub through: Option<Through>,
+}
+
+/// A whole connection, or a flow of datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Through {
+    pub id: PortId,
+    pub addresses: Addresses,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,12 +77,23 @@ pub struct BadWords(&'static str);
 
 impl Ask {
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.wait_ms.to_be_bytes());
+        let through = if self.through.is_some() { THROUGH } else { 0 };
+        let wait = self.wait_ms.min(THROUGH - 1) | through;
+        out.extend_from_slice(&wait.to_be_bytes());
         for name in [self.application.as_str(), self.process.as_str()] {
             // Names are far shorter; a longer one would be refused by whoever reads it.
             let name = &name.as_bytes()[..name.len().min(usize::from(u8::MAX))];
             out.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
             out.extend_from_slice(name);
+        }
+        if let Some(Through { id, addresses }) = &self.through {
+            out.push(match id.transport {
+                Transport::Tcp => b't',
+                Transport::Udp => b'u',
+            });
+            out.extend_from_slice(&id.port.to_be_bytes());
+            write_address(addresses.client, out);
+            write_address(addresses.destination, out);
         }
     }
 
@@ -71,10 +102,19 @@ impl Ask {
         let Some((wait, rest)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
         let Some((application, rest)) = name(rest)? else { return Ok(None) };
         let Some((process, rest)) = name(rest)? else { return Ok(None) };
+        let wait = u16::from_be_bytes(*wait);
+        let (through, rest) = match wait & THROUGH {
+            0 => (None, rest),
+            _ => match port(rest)? {
+                Some((through, rest)) => (Some(through), rest),
+                None => return Ok(None),
+            },
+        };
         let ask = Ask {
-            wait_ms: u16::from_be_bytes(*wait),
+            wait_ms: wait & !THROUGH,
             application: application.parse().map_err(|_| BadWords("no application's name"))?,
             process: process.parse().map_err(|_| BadWords("no process type"))?,
+            through,
         };
         Ok(Some((ask, bytes.len() - rest.len())))
     }
@@ -85,6 +125,50 @@ fn name(bytes: &[u8]) -> Result<Option<(&str, &[u8])>, BadWords> {
     let Some((name, rest)) = rest.split_at_checked(usize::from(*length)) else { return Ok(None) };
     let name = std::str::from_utf8(name).map_err(|_| BadWords("a name that is no text"))?;
     Ok(Some((name, rest)))
+}
+
+fn port(bytes: &[u8]) -> Result<Option<(Through, &[u8])>, BadWords> {
+    let Some((&[transport, a, b], rest)) = bytes.split_first_chunk::<3>() else { return Ok(None) };
+    let port = u16::from_be_bytes([a, b]);
+    let id = match transport {
+        b't' => PortId::tcp(port),
+        b'u' => PortId::udp(port),
+        _ => return Err(BadWords("no transport")),
+    };
+    let Some((client, rest)) = address(rest)? else { return Ok(None) };
+    let Some((destination, rest)) = address(rest)? else { return Ok(None) };
+    Ok(Some((Through { id, addresses: Addresses { client, destination } }, rest)))
+}
+
+fn write_address(address: SocketAddr, out: &mut Vec<u8>) {
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            out.push(b'4');
+            out.extend_from_slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            out.push(b'6');
+            out.extend_from_slice(&ip.octets());
+        }
+    }
+    out.extend_from_slice(&address.port().to_be_bytes());
+}
+
+fn address(bytes: &[u8]) -> Result<Option<(SocketAddr, &[u8])>, BadWords> {
+    let Some((family, rest)) = bytes.split_first() else { return Ok(None) };
+    let (ip, rest): (IpAddr, &[u8]) = match family {
+        b'4' => match rest.split_first_chunk::<4>() {
+            Some((octets, rest)) => (Ipv4Addr::from(*octets).into(), rest),
+            None => return Ok(None),
+        },
+        b'6' => match rest.split_first_chunk::<16>() {
+            Some((octets, rest)) => (Ipv6Addr::from(*octets).into(), rest),
+            None => return Ok(None),
+        },
+        _ => return Err(BadWords("no family of addresses")),
+    };
+    let Some((port, rest)) = rest.split_first_chunk::<2>() else { return Ok(None) };
+    Ok(Some((SocketAddr::new(ip, u16::from_be_bytes(*port)), rest)))
 }
 
 impl Reply {
@@ -117,6 +201,19 @@ impl Reply {
         let room = Room { in_flight: u16::from_be_bytes([a, b]), free: u16::from_be_bytes([c, d]) };
         Ok(Some(Reply { outcome, keep, room }))
     }
+}
+
+/// One longer than any there is would be cut.
+pub fn write_datagram(datagram: &[u8], out: &mut Vec<u8>) {
+    let length = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(&datagram[..usize::from(length)]);
+}
+
+/// The first one, and what follows it; none while it is not complete.
+pub fn datagram(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<2>()?;
+    rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
 }
 
 /// What is known here of the instances on another node.
@@ -157,19 +254,44 @@ mod tests {
     use proptest::prelude::*;
 
     fn ask() -> Ask {
-        Ask { wait_ms: 500, application: "shop".parse().unwrap(), process: ProcessType::web() }
+        let (application, process) = ("shop".parse().unwrap(), ProcessType::web());
+        Ask { wait_ms: 500, application, process, through: None }
+    }
+
+    fn through(id: PortId) -> Ask {
+        let addresses = Addresses {
+            client: "192.0.2.7:4711".parse().unwrap(),
+            destination: "[2001:db8::1]:53".parse().unwrap(),
+        };
+        Ask { through: Some(Through { id, addresses }), ..ask() }
     }
 
     #[test]
     fn an_ask_is_read_back_once_it_is_whole() {
-        let mut bytes = Vec::new();
-        ask().write(&mut bytes);
-        for end in 0..bytes.len() {
-            assert_eq!(Ask::parse(&bytes[..end]), Ok(None));
+        for ask in [ask(), through(PortId::tcp(1883)), through(PortId::udp(53))] {
+            let mut bytes = Vec::new();
+            ask.write(&mut bytes);
+            for end in 0..bytes.len() {
+                assert_eq!(Ask::parse(&bytes[..end]), Ok(None));
+            }
+            let length = bytes.len();
+            bytes.extend_from_slice(b"GET /");
+            assert_eq!(Ask::parse(&bytes), Ok(Some((ask, length))));
         }
-        let length = bytes.len();
-        bytes.extend_from_slice(b"GET /");
-        assert_eq!(Ask::parse(&bytes), Ok(Some((ask(), length))));
+    }
+
+    #[test]
+    fn datagrams_are_told_apart() {
+        let mut bytes = Vec::new();
+        for one in [&b"one"[..], b"", &[7; 65_535]] {
+            write_datagram(one, &mut bytes);
+        }
+        let (one, rest) = datagram(&bytes).unwrap();
+        let (none, rest) = datagram(rest).unwrap();
+        assert_eq!((one, none), (&b"one"[..], &b""[..]));
+        assert_eq!(datagram(&rest[..rest.len() - 1]), None);
+        assert_eq!(datagram(rest), Some((&[7; 65_535][..], &b""[..])));
+        assert_eq!(datagram(b"\0"), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::records::{Entry, Recorder};
 use super::{Phase, until_phase_changes};
 use crate::driver::Clock;
 use crate::router::choice::Wants;
-use crate::router::datagrams::{EXPIRY_INTERVAL, Flow, Gate, Rooms, Site};
+use crate::router::datagrams::{Carrying, Datagrams, EXPIRY_INTERVAL, Flow, Gate, Rooms, Site};
 use crate::router::endpoint::Permit;
 use crate::router::streams::Ended;
 
@@ -113,5 +113,10 @@ impl Site for Behind {
             bytes_in: flow.bytes_in.get(),
             bytes_out: flow.bytes_out.get(),
         });
+    }
+
+    /// All back ends have addresses.
+    fn carry(&self, gate: Rc<Gate>, flow: Rc<Flow>, _: Datagrams) -> Carrying {
+        Box::pin(async move { gate.over(&flow) })
     }
 }

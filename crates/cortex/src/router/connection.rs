@@ -16,6 +16,7 @@ use super::limits::Limits;
 use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::serve::Thread;
+use super::services;
 use super::stream::{close_gently, fill, write_all};
 use super::table::Application;
 use super::wire::Wire;
@@ -204,6 +205,11 @@ impl Connection {
             Some(_) => Some(Box::pin(host::read_ask(self, buffer)).await?),
             None => None,
         };
+        if let Some((ask, through)) =
+            ask.as_ref().and_then(|ask| Some((ask, ask.through.as_ref()?)))
+        {
+            return Box::pin(services::far::host(self, ask, through, buffer)).await;
+        }
         let head = match self.head(buffer, out, limits.head).await? {
             Ok(head) => head,
             // Another router writes no such thing.

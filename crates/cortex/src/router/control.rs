@@ -23,7 +23,7 @@ use super::limits::Limits;
 use super::queue::Queue;
 use super::serve::{Command, Scope};
 use super::table::{Application, Roots, Service, Table};
-use super::{EndpointKey, Live, Shared, datagrams};
+use super::{EndpointKey, FarEndpoints, Live, Shared, datagrams};
 use crate::store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
 
 /// The name of this part's fail point.
@@ -214,7 +214,8 @@ impl Control {
                 Some(new) => drop(live.applications.insert(name.clone(), new.clone())),
                 None => {
                     live.applications.remove(name);
-                    self.build_far(name, &[], live);
+                    let known = live.far.remove(name).unwrap_or_default();
+                    known.into_values().for_each(|(_, endpoint)| endpoint.drain());
                     shared.metrics.forget(name);
                 }
             }
@@ -285,36 +286,31 @@ impl Control {
         });
     }
 
-    /// The endpoint of another node goes on for as long as the same instances are there.
-    fn build_far(
+    /// The endpoint of another node goes on for as long as the same instances are there. Those of
+    /// one port are returned; what is left in `known` is over.
+    fn far(
         &self,
-        name: &ApplicationName,
-        description: &[FarDescription],
+        instance: InstanceId,
+        port: Option<PortId>,
+        described: &[FarDescription],
+        known: &mut FarEndpoints,
         live: &mut Live,
     ) -> Vec<Arc<Endpoint>> {
-        let known = live.far.remove(name).unwrap_or_default();
-        let mut next = BTreeMap::new();
-        for one in description {
-            let old = known.get(&one.node).filter(|(described, _)| described == one);
-            let endpoint = old.map(|(_, endpoint)| endpoint.clone()).unwrap_or_else(|| {
+        let mut endpoints = Vec::with_capacity(described.len());
+        for one in described {
+            let key = (port, one.node.clone());
+            let old = known.get(&key).is_some_and(|(described, _)| described == one);
+            let old = old.then(|| known.remove(&key)).flatten().map(|(_, endpoint)| endpoint);
+            let endpoint = old.unwrap_or_else(|| {
                 let serial = || self.shared.serials.fetch_add(1, Ordering::Relaxed);
                 let peer = live.peers.entry(one.node.clone());
                 let peer =
                     peer.or_insert_with(|| Arc::new(FarPeer::new(serial(), one.node.clone())));
-                let process = ProcessType::web();
-                let instance = InstanceId { application: name.clone(), process, slot: 0 };
-                Arc::new(Endpoint::far(serial(), instance, one, peer.clone()))
+                Arc::new(Endpoint::far(serial(), instance.clone(), one, peer.clone()))
             });
-            next.insert(one.node.clone(), (one.clone(), endpoint));
-        }
-        let endpoints: Vec<_> = next.values().map(|(_, endpoint)| endpoint.clone()).collect();
-        for (_, old) in known.values() {
-            if !endpoints.iter().any(|endpoint| Arc::ptr_eq(endpoint, old)) {
-                old.drain();
-            }
-        }
-        if !next.is_empty() {
-            live.far.insert(name.clone(), next);
+            let next = live.far.entry(instance.application.clone()).or_default();
+            next.insert(key, (one.clone(), endpoint.clone()));
+            endpoints.push(endpoint);
         }
         endpoints
     }
@@ -325,7 +321,23 @@ impl Control {
         old: Option<&Arc<Application>>,
         live: &mut Live,
     ) -> Application {
-        let far = self.build_far(&description.name, &description.far, live);
+        let mut before = live.far.remove(&description.name).unwrap_or_default();
+        let of = |process: &ProcessType| {
+            let (application, process) = (description.name.clone(), process.clone());
+            InstanceId { application, process, slot: 0 }
+        };
+        let web = of(&ProcessType::web());
+        let far = self.far(web, None, &description.far, &mut before, live);
+        let far_services: Vec<_> = description
+            .services
+            .iter()
+            .map(|one| {
+                let (instance, id) = (of(&one.recipe.process), Some(one.recipe.id));
+                self.far(instance, id, &one.far, &mut before, live)
+            })
+            .collect();
+        // What nothing describes any more, or otherwise.
+        before.into_values().for_each(|(_, endpoint)| endpoint.drain());
         let settings = &description.settings;
         let slow_start =
             SlowStart { since_ms: self.shared.clock.now().0, window_ms: settings.slow_start_ms };
@@ -335,13 +347,14 @@ impl Control {
         let balance =
             balance::strategy(&settings.balance).unwrap_or_else(balance::default_strategy);
         let mut services = BTreeMap::new();
-        for one in description.services {
+        for (one, far) in description.services.into_iter().zip(far_services) {
             let id = one.recipe.id;
             let endpoints = self.endpoints(&one.endpoints, Some(id), slow_start, known);
             let old = old.and_then(|old| old.services.get(&id));
             let queue = self.queue(old.map(|old| &*old.application));
             let name = description.name.clone();
-            let application = Arc::new(Application::bare(name, balance, &queue, endpoints));
+            let bare = Application::bare(name, balance, &queue, endpoints);
+            let application = Arc::new(Application { far, is_scarce: false, ..bare });
             services.insert(id, Arc::new(Service { recipe: one.recipe, application }));
         }
         let layout = &self.shared.layout;

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use anyhow::Context;
 use router::flows::Flows;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -25,6 +27,8 @@ pub const FLOWS_MAX: usize = 16_384;
 pub const DATAGRAM_BYTES_MAX: usize = 65_536;
 /// Others have their turn after so many.
 pub const DATAGRAMS_AT_ONCE: u32 = 64;
+/// On their way to another node; while its router is asked, a few are there at once.
+const CARRIED_MAX: usize = 64;
 pub const EXPIRY_INTERVAL: Duration = Duration::from_millis(250);
 /// What the kernel keeps for each thread while it is busy.
 const SOCKET_BYTES: usize = 1 << 20;
@@ -39,10 +43,20 @@ pub trait Site {
     /// Nothing listens there.
     fn failed(&self, permit: &Permit);
     fn ended(&self, flow: &Flow, how: Ended);
+    /// Passes them on to an endpoint that has no address here, and answers back.
+    fn carry(&self, gate: Rc<Gate>, flow: Rc<Flow>, datagrams: Datagrams) -> Carrying;
+}
+
+pub type Datagrams = mpsc::Receiver<Vec<u8>>;
+pub type Carrying = Pin<Box<dyn Future<Output = ()>>>;
+
+enum Way {
+    Near(Rc<UdpSocket>),
+    Carried(mpsc::Sender<Vec<u8>>),
 }
 
 pub struct Flow {
-    back_end: Rc<UdpSocket>,
+    way: Way,
     pub permit: Permit,
     pub client: SocketAddr,
     pub started: Instant,
@@ -204,28 +218,15 @@ impl Gate {
             tracing::warn!(max = self.rooms.max, "datagrams.too_many_flows");
             return None;
         };
-        let address = permit.endpoint.address()?;
-        let any: SocketAddr = match address {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        };
-        let connected = || -> std::io::Result<UdpSocket> {
-            let socket = StdSocket::bind(any)?;
-            // So that only it can answer, and its errors are told.
-            socket.connect(address)?;
-            socket.set_nonblocking(true)?;
-            UdpSocket::from_std(socket)
-        };
-        let back_end = match connected() {
-            Ok(socket) => Rc::new(socket),
-            Err(error) => {
-                tracing::warn!(%address, %error, "datagrams.flow_failed");
-                self.site.failed(&permit);
-                return None;
+        let (way, datagrams) = match permit.endpoint.address() {
+            Some(address) => (Way::Near(self.connect(&permit, address)?), None),
+            None => {
+                let (sender, receiver) = mpsc::channel(CARRIED_MAX);
+                (Way::Carried(sender), Some(receiver))
             }
         };
         let flow = Rc::new(Flow {
-            back_end,
+            way,
             permit,
             client,
             started: Instant::now(),
@@ -237,9 +238,27 @@ impl Gate {
         });
         // There is room where the thread has some.
         self.flows.borrow_mut().insert(client, flow.clone(), self.now_ms()).ok()?;
-        let answering = tokio::task::spawn_local(answer(self.clone(), flow.clone()));
-        *flow.answering.borrow_mut() = Some(answering.abort_handle());
+        let task = match (&flow.way, datagrams) {
+            (Way::Near(back_end), _) => {
+                let answering = answer(self.clone(), flow.clone(), back_end.clone());
+                tokio::task::spawn_local(answering)
+            }
+            (Way::Carried(_), datagrams) => {
+                let carrying = self.site.carry(self.clone(), flow.clone(), datagrams?);
+                tokio::task::spawn_local(carrying)
+            }
+        };
+        *flow.answering.borrow_mut() = Some(task.abort_handle());
         Some(flow)
+    }
+
+    fn connect(&self, permit: &Permit, address: SocketAddr) -> Option<Rc<UdpSocket>> {
+        let connected = connect(address);
+        if let Err(error) = &connected {
+            tracing::warn!(%address, %error, "datagrams.flow_failed");
+            self.site.failed(permit);
+        }
+        connected.ok().map(Rc::new)
     }
 
     pub fn expire(&self) {
@@ -257,13 +276,34 @@ impl Gate {
             return;
         }
         self.site.failed(&flow.permit);
+        self.forget(flow);
+        self.end(flow, Ended::BackEndReset);
+    }
+
+    /// Whoever carried it has come to an end.
+    pub fn over(&self, flow: &Rc<Flow>) {
+        self.forget(flow);
+        self.end(flow, Ended::Closed);
+    }
+
+    /// To the client. One that cannot be sent now is lost.
+    pub fn answer(&self, flow: &Flow, datagram: &[u8]) {
+        self.socket.try_send_to(datagram, flow.client).ok();
+        flow.bytes_out.set(flow.bytes_out.get() + datagram.len() as u64);
+        self.flows.borrow_mut().answered(&flow.client, self.now_ms());
+    }
+
+    /// Where clients send to.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()
+    }
+
+    /// Another one may have taken its place.
+    fn forget(&self, flow: &Rc<Flow>) {
         let mut flows = self.flows.borrow_mut();
-        let current = flows.get(&flow.client).is_some_and(|one| Rc::ptr_eq(one, flow));
-        if current {
+        if flows.get(&flow.client).is_some_and(|one| Rc::ptr_eq(one, flow)) {
             flows.remove(&flow.client);
         }
-        drop(flows);
-        self.end(flow, Ended::BackEndReset);
     }
 
     fn end(&self, flow: &Rc<Flow>, how: Ended) {
@@ -278,21 +318,35 @@ impl Flow {
     /// An error means that an earlier datagram was refused.
     fn send(&self, datagram: &[u8]) -> std::io::Result<()> {
         // Not by way of the runtime, which has not heard yet that a new socket can be written to.
-        match SockRef::from(&*self.back_end).send(datagram) {
-            Ok(_) => {
-                self.bytes_in.set(self.bytes_in.get() + datagram.len() as u64);
-                Ok(())
-            }
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => Err(error),
-            // Too long for the way, or the kernel has no room: lost.
-            Err(_) => Ok(()),
+        let sent = match &self.way {
+            Way::Near(back_end) => match SockRef::from(&**back_end).send(datagram) {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Err(error),
+                sent => sent.is_ok(),
+            },
+            Way::Carried(carrier) => carrier.try_send(datagram.to_vec()).is_ok(),
+        };
+        // Too long for the way, or there is no room: lost.
+        if sent {
+            self.bytes_in.set(self.bytes_in.get() + datagram.len() as u64);
         }
+        Ok(())
     }
 }
 
+/// So that only that address can answer, and its errors are told.
+pub fn connect(address: SocketAddr) -> std::io::Result<UdpSocket> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = StdSocket::bind(any)?;
+    socket.connect(address)?;
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
+}
+
 /// What the back end says goes to the client until the flow ends.
-async fn answer(gate: Rc<Gate>, flow: Rc<Flow>) {
-    let back_end = flow.back_end.clone();
+async fn answer(gate: Rc<Gate>, flow: Rc<Flow>, back_end: Rc<UdpSocket>) {
     loop {
         if back_end.readable().await.is_err() {
             return;
@@ -302,10 +356,7 @@ async fn answer(gate: Rc<Gate>, flow: Rc<Flow>) {
             match back_end.try_recv(&mut buffer) {
                 Ok(count) => {
                     flow.permit.endpoint.succeeded(|| gate.now_ms());
-                    // One that cannot be sent now is lost.
-                    gate.socket.try_send_to(&buffer[..count], flow.client).ok();
-                    flow.bytes_out.set(flow.bytes_out.get() + count as u64);
-                    gate.flows.borrow_mut().answered(&flow.client, gate.now_ms());
+                    gate.answer(&flow, &buffer[..count]);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {

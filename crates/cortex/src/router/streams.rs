@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::io::{Error, ErrorKind, Result};
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
@@ -147,12 +147,12 @@ pub async fn relay(
 }
 
 /// Closing it sends a reset.
-pub fn cut(stream: &TcpStream) {
+pub fn cut(stream: &impl AsFd) {
     SockRef::from(stream).set_linger(Some(Duration::ZERO)).ok();
 }
 
 /// Closing it sends what is left, and an end.
-pub fn uncut(stream: &TcpStream) {
+pub fn uncut(stream: &impl AsFd) {
     SockRef::from(stream).set_linger(None).ok();
 }
 

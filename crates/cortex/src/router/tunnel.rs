@@ -1,13 +1,18 @@
-//! A connection that was upgraded: bytes both ways until one side ends. It is no request any more
-//! and holds up no drain.
+//! Bytes both ways between two connections, one of which at least is sealed or was a request before
+//! it was upgraded, until both sides have ended. What is upgraded is no request any more and holds
+//! up no drain.
 
+use std::cell::Cell;
 use std::io;
 use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
 
 use super::connection::WRITE_TIME_MAX;
 use super::endpoint::Permit;
 use super::pool::Pool;
-use super::stream::{fill, within, write_all};
+use super::stream::{fill, write_all};
+use super::streams::Ended;
 use super::wire::Wire;
 
 /// WebSockets that are alive say so far more often.
@@ -16,9 +21,7 @@ const IDLE_TIME_MAX: Duration = Duration::from_secs(3600);
 const DRAIN_CHECK: Duration = Duration::from_millis(500);
 
 pub async fn run(pool: &Pool, client: &Wire, upstream: &Wire, permit: Permit) {
-    let both = async {
-        tokio::try_join!(one_way(pool, client, upstream), one_way(pool, upstream, client))
-    };
+    let both = relay(pool, client, upstream, IDLE_TIME_MAX, WRITE_TIME_MAX);
     tokio::pin!(both);
     let endpoint = permit.endpoint.clone();
     let mut permit = Some(permit);
@@ -35,21 +38,84 @@ pub async fn run(pool: &Pool, client: &Wire, upstream: &Wire, permit: Permit) {
     }
 }
 
-async fn one_way(pool: &Pool, from: &Wire, to: &Wire) -> io::Result<()> {
+/// Until both have ended, one broke, nothing moved either way for `idle`, or one took nothing for
+/// `write`.
+pub async fn relay(
+    pool: &Pool,
+    client: &Wire,
+    upstream: &Wire,
+    idle: Duration,
+    write: Duration,
+) -> Ended {
+    let last = Cell::new(Instant::now());
+    let way = |from, to| one_way(pool, from, to, &last, (idle, write));
+    let up = async {
+        way(client, upstream).await.map_err(|broken| match broken {
+            Broken::Reading => Ended::ClientReset,
+            Broken::Writing => Ended::BackEndReset,
+            Broken::Idle => Ended::Idle,
+        })
+    };
+    let down = async {
+        way(upstream, client).await.map_err(|broken| match broken {
+            Broken::Reading => Ended::BackEndReset,
+            Broken::Writing => Ended::ClientReset,
+            Broken::Idle => Ended::Idle,
+        })
+    };
+    match tokio::try_join!(up, down) {
+        Ok(_) => Ended::Closed,
+        Err(ended) => ended,
+    }
+}
+
+enum Broken {
+    Reading,
+    Writing,
+    Idle,
+}
+
+async fn one_way(
+    pool: &Pool,
+    from: &Wire,
+    to: &Wire,
+    last: &Cell<Instant>,
+    (idle, write): (Duration, Duration),
+) -> Result<(), Broken> {
     loop {
-        within(IDLE_TIME_MAX, from.readable()).await?;
+        // The other way counts, too.
+        let deadline = last.get() + idle;
+        match timeout_at(deadline, from.readable()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(Broken::Reading),
+            Err(_) if last.get() + idle > deadline => continue,
+            Err(_) => return Err(Broken::Idle),
+        }
         let mut buffer = pool.buffer();
-        let result = match fill(from, &mut buffer, IDLE_TIME_MAX).await {
-            Ok(0) => {
-                to.shut_down_writing();
-                Ok(false)
-            }
-            Ok(_) => write_all(to, buffer.filled(), WRITE_TIME_MAX).await.map(|()| true),
-            Err(error) => Err(error),
-        };
+        let result = pass(from, to, &mut buffer, (idle, write)).await;
         pool.give_back(buffer);
-        if !result? {
+        last.set(Instant::now());
+        if result? == 0 {
             return Ok(());
         }
     }
+}
+
+async fn pass(
+    from: &Wire,
+    to: &Wire,
+    buffer: &mut super::pool::Buffer,
+    (idle, write): (Duration, Duration),
+) -> Result<usize, Broken> {
+    let count = match fill(from, buffer, idle).await {
+        Ok(count) => count,
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(Broken::Idle),
+        Err(_) => return Err(Broken::Reading),
+    };
+    if count == 0 {
+        to.shut_down_writing();
+    }
+    // An end that is signed may have to wait for room, too.
+    write_all(to, buffer.filled(), write).await.map_err(|_| Broken::Writing)?;
+    Ok(count)
 }

@@ -152,6 +152,12 @@ impl Node {
         Node::start_where(directory, enter, ("127.0.0.1", free_port()), options)
     }
 
+    /// On an address of loopback that others do not use: its ports are its own.
+    pub fn start_on(ip: &str, options: &[&str]) -> Node {
+        let directory = TempDir::with_prefix("cortex-e2e-").expect("a temporary directory");
+        Node::start_where(directory, Vec::new(), (ip, free_port()), options)
+    }
+
     /// `directory/data` may exist already.
     pub fn start_in(directory: TempDir, options: &[&str]) -> Node {
         Node::start_where(directory, Vec::new(), ("127.0.0.1", free_port()), options)

@@ -18,6 +18,8 @@ use crate::project::{edit, of_files};
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 const NAME: &str = "lines";
+/// More than sockets on the way hold.
+const LONG_LINE: usize = 8 << 20;
 /// Longer than any answer takes; reached only when something is wrong.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -52,28 +54,36 @@ def datagrams():
         data, peer = endpoint.recvfrom(65536)
         endpoint.sendto(f"{VERSION} {SLOT} ".encode() + data, peer)
 
+def told():
+    Server((os.environ["HOST"], int(os.environ["TOLD_PORT"])), Lines).serve_forever()
+
 threading.Thread(target=datagrams, daemon=True).start()
+threading.Thread(target=told, daemon=True).start()
 Server((os.environ["HOST"], int(os.environ["LINES_PORT"])), Lines).serve_forever()
 "#;
 
 struct Ports {
     tcp: u16,
     udp: u16,
+    /// Its instances hear who asks.
+    told: u16,
 }
 
 impl Ports {
     fn free() -> Ports {
-        Ports { tcp: free_port(), udp: free_port() }
+        Ports { tcp: free_port(), udp: free_port(), told: free_port() }
     }
 
     fn manifest(&self, more: &str) -> String {
-        let Ports { tcp, udp } = self;
+        let Ports { tcp, udp, told } = self;
         format!(
             "stop_grace = '20s'\n{more}\n[processes]\n\
              broker = {{ command = 'python3 bin/broker.py', count = 2 }}\n\
              [[ports]]\nport = {tcp}\nprocess = 'broker'\nenv = 'LINES_PORT'\n\
              [[ports]]\nport = {udp}\nprotocol = 'udp'\nprocess = 'broker'\nenv = 'ECHO_PORT'\n\
-             idle = '2s'\n"
+             idle = '2s'\n\
+             [[ports]]\nport = {told}\nprocess = 'broker'\nenv = 'TOLD_PORT'\n\
+             proxy_protocol = 'v1'\n"
         )
     }
 }
@@ -202,6 +212,7 @@ fn ports_lead_to_ready_instances_of_the_serving_release() {
     assert!(pushed.stderr.contains(&format!("udp on 127.0.0.1:{udp} leads to broker")));
     ask(ip, tcp, "hello").expect("a push that succeeded serves");
     await_datagram(ip, udp, "one");
+    assert_told(ip, ports.told);
     let info = node.cortex(&["info", "-a", NAME]);
     assert!(info.contains(&format!("{tcp}/tcp: broker")), "{info}");
     let rows = node.cortex(&["ps", "--json", "-a", NAME]);
@@ -255,6 +266,83 @@ fn ports_lead_to_ready_instances_of_the_serving_release() {
     });
 }
 
+/// An instance that asked for it reads who connects, and to what, before anything else.
+fn assert_told(ip: &str, port: u16) {
+    let mut talk = Talk::open(ip, port).expect("a connection");
+    let at = talk.0.get_ref().local_addr().expect("it is connected");
+    let said = talk.hear().expect("the header, said again");
+    let (client, from) = (at.ip(), at.port());
+    assert!(said.ends_with(&format!("PROXY TCP4 {client} {ip} {from} {port}")), "{said}");
+    assert!(talk.say("hello").expect("an answer").ends_with("hello"));
+    talk.finish().expect("an end in order");
+}
+
+#[test]
+fn a_node_without_an_instance_serves_the_port_too() {
+    let (near, away) = ("127.0.0.81", "127.0.0.82");
+    let one = Node::start_on(near, &["--listen", &format!("127.0.0.1:{}", free_port())]);
+    let invitation = one.cortex(&["store", "invite"]);
+    let listen = format!("127.0.0.1:{}", free_port());
+    let two = Node::start_on(away, &["--listen", &listen, "--join", invitation.trim()]);
+    let ports = Ports::free();
+    let server = SERVER.replace("NOT_BELOW", two.data().to_str().expect("text"));
+    // Its files keep it on the node to which it was pushed.
+    let project = project(&one, &ports, &server, "persist = ['kept']");
+    one.try_push(&project, NAME).succeeded();
+    let id = std::fs::read_to_string(two.data().join("node.id")).expect("its id");
+    let rows = one.await_ready(NAME, "broker", 2);
+    assert!(rows.iter().all(|row| row.node != id.trim()), "it runs on one alone: {rows:?}");
+    for ip in [near, away] {
+        await_answer(ip, ports.tcp, "one");
+        await_datagram(ip, ports.udp, "one");
+        assert_told(ip, ports.told);
+    }
+    for slot in ["one 1", "one 2"] {
+        await_answer(away, ports.tcp, slot);
+    }
+    // Long lines both ways at once.
+    let long = "x".repeat(LONG_LINE);
+    let mut talk = Talk::open(away, ports.tcp).expect("a connection");
+    assert_eq!(talk.say(&long).expect("it comes back").len(), LONG_LINE + "one 1 ".len());
+    talk.finish().expect("an end in order");
+    // The longest datagram that fits beside what the server puts before it.
+    let text = "y".repeat(60_000);
+    wait_until("a long datagram", || send(away, ports.udp, &text).is_ok());
+
+    let mut old = Talk::open(away, ports.tcp).expect("a connection");
+    assert!(old.say("before").expect("an answer").starts_with("one"));
+    let streams = [Stream::start(near, ports.tcp), Stream::start(away, ports.tcp)];
+    streams.iter().for_each(|stream| stream.go_on(50));
+    edit(&project.join("bin/broker.py"), "\"one\"", "\"two\"");
+    one.try_push(&project, NAME).succeeded();
+    for ip in [near, away] {
+        await_answer(ip, ports.tcp, "two");
+        await_datagram(ip, ports.udp, "two");
+    }
+    streams.iter().for_each(|stream| stream.go_on(50));
+    streams.into_iter().for_each(Stream::finish_without_failure);
+    assert!(old.say("after").expect("an answer").starts_with("one"), "it is kept");
+    old.finish().expect("an end in order");
+    one.await_ready(NAME, "broker", 2);
+
+    // A server that is gone in the middle of a connection is gone for the client, too.
+    let mut cut = Talk::open(away, ports.tcp).expect("a connection");
+    cut.say("hello").expect("an answer");
+    let rows = one.ready(NAME, "broker");
+    rows.iter().for_each(|row| kill(row.pid.expect("it runs"), Signal::KILL));
+    assert!(cut.hear().is_err());
+    for ip in [near, away] {
+        await_answer(ip, ports.tcp, "two");
+        await_datagram(ip, ports.udp, "two");
+    }
+    let info = two.cortex(&["info", "--json", "-a", NAME]);
+    assert!(info.contains(&format!("\"{away}:{}\"", ports.udp)), "{info}");
+    one.cortex(&["apps", "destroy", NAME, "--yes"]);
+    wait_until("the ports to be closed", || {
+        [near, away].iter().all(|ip| TcpStream::connect((*ip, ports.tcp)).is_err())
+    });
+}
+
 #[test]
 fn ports_that_cannot_be_had_are_refused() {
     let node = Node::start();
@@ -270,9 +358,9 @@ fn ports_that_cannot_be_had_are_refused() {
     taken.saying(&[&format!("port {} belongs to the application '{NAME}'", ports.tcp)]);
     let listener = UdpSocket::bind(("127.0.0.1", 0)).expect("a free port");
     let held = listener.local_addr().expect("it is bound").port();
-    let held = Ports { tcp: free_port(), udp: held };
+    let held = Ports { udp: held, ..Ports::free() };
     second("third", &held.manifest("")).saying(&[&format!("port {}/udp", held.udp), "in use"]);
-    let http = Ports { tcp: node.http_port, udp: free_port() };
+    let http = Ports { tcp: node.http_port, ..Ports::free() };
     second("fourth", &http.manifest("")).saying(&[&format!("port {}", http.tcp), "in use"]);
     let wrong = ports.manifest("").replace("proto", "porto");
     second("fifth", &wrong).saying(&["unknown field `portocol`"]);

@@ -5,7 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::probe::{Health, Verdict};
-use model::{Claim, Generation, InstanceId, InstanceState, NodeId, ReleaseId, Slot};
+use model::{Claim, Generation, Incarnation, InstanceId, InstanceState, NodeId, ReleaseId, Slot};
+
+use super::Sought;
 
 /// One node that runs instances of an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +58,8 @@ impl Nodes {
     }
 }
 
-/// Claims of other nodes on slots of one application's web process, and what these nodes say of
-/// them.
+/// Claims of other nodes on slots of one application's processes that take traffic, and what these
+/// nodes say of them.
 #[derive(Debug, Default)]
 pub struct FarClaims {
     claims: BTreeMap<NodeId, BTreeMap<InstanceId, Claim>>,
@@ -67,7 +69,12 @@ pub struct FarClaims {
 
 impl FarClaims {
     pub fn put(&mut self, node: NodeId, instance: InstanceId, claim: Option<Claim>) {
-        let Some(claim) = claim else {
+        // Of the others nobody asks where they are.
+        let asked_for = |claim: &Claim| {
+            let has_ports = |one: &Incarnation| !one.ports.is_empty();
+            instance.process.is_web() || claim.incarnations.iter().any(has_ports)
+        };
+        let Some(claim) = claim.filter(asked_for) else {
             if let Some(claims) = self.claims.get_mut(&node) {
                 claims.remove(&instance);
                 if claims.is_empty() {
@@ -76,9 +83,7 @@ impl FarClaims {
             }
             return;
         };
-        if instance.process.is_web() {
-            self.claims.entry(node).or_default().insert(instance, claim);
-        }
+        self.claims.entry(node).or_default().insert(instance, claim);
     }
 
     pub fn judge(&mut self, node: NodeId, instance: InstanceId, verdict: Option<Verdict>) {
@@ -97,13 +102,18 @@ impl FarClaims {
     }
 
     /// The nodes that can be used, and whether there are others that would be if they answered.
-    pub fn describe(&self, serving: &ReleaseId, nodes: &Nodes) -> (Vec<FarDescription>, bool) {
+    pub(super) fn describe(
+        &self,
+        serving: &ReleaseId,
+        nodes: &Nodes,
+        sought: &Sought,
+    ) -> (Vec<FarDescription>, bool) {
         let (mut found, mut lost) = (Vec::new(), false);
         for (node, claims) in &self.claims {
             let gone = |instance: &InstanceId, generation| {
                 self.gone.get(&(node.clone(), instance.clone())) == Some(&generation)
             };
-            let Some(description) = describe(node, claims, serving, gone) else { continue };
+            let Some(description) = describe(node, claims, serving, sought, gone) else { continue };
             if nodes.is_usable(node) {
                 found.push(description);
             } else {
@@ -118,15 +128,17 @@ fn describe(
     node: &NodeId,
     claims: &BTreeMap<InstanceId, Claim>,
     serving: &ReleaseId,
+    sought: &Sought,
     gone: impl Fn(&InstanceId, Generation) -> bool,
 ) -> Option<FarDescription> {
     let (mut incarnations, mut concurrency) = (Vec::new(), Some(0_u32));
-    for (instance, claim) in claims {
+    for (instance, claim) in claims.iter().filter(|(id, _)| id.process == sought.process) {
         for one in &claim.incarnations {
             let takes = one.state == InstanceState::Ready && one.release == *serving;
-            if takes && one.port.is_some() && !gone(instance, one.generation) {
+            let Some((_, limit)) = sought.of(one).filter(|_| takes) else { continue };
+            if !gone(instance, one.generation) {
                 incarnations.push((instance.slot, one.generation));
-                let both = concurrency.zip(one.concurrency);
+                let both = concurrency.zip(limit);
                 concurrency = both.map(|(sum, more)| sum.saturating_add(more.max(1)));
             }
         }

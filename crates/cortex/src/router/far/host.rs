@@ -163,7 +163,7 @@ pub async fn busy(
     Some(if keep { After::KeepAlive } else { After::Close })
 }
 
-async fn send_back(
+pub async fn send_back(
     connection: &Connection,
     outcome: Outcome,
     room: Room,
@@ -187,7 +187,7 @@ impl Connection {
 }
 
 /// How busy the instances are apart from `own` requests that are about to be over.
-fn room(application: &Application, now_ms: u64, own: u32) -> Room {
+pub fn room(application: &Application, now_ms: u64, own: u32) -> Room {
     let (mut in_flight, mut free) = (0_u32, 0_u32);
     for endpoint in &application.endpoints {
         let candidate = endpoint.candidate(now_ms);

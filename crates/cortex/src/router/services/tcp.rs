@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use model::port::ProxyProtocol;
 use router::breaker::Failure;
+use router::far::Through;
 use router::proxy_protocol::{self, Addresses, Version};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::router::choice::Wants;
-use crate::router::endpoint::Permit;
-use crate::router::entry::{self, Attempt, ENTRY_TIME_MAX};
+use super::far::{self, Tunnel};
+use crate::router::choice::{Reaches, Wants};
+use crate::router::endpoint::{Permit, Reach};
+use crate::router::entry::{self, Attempt, ENTRY_TIME_MAX, Entered};
 use crate::router::serve::Thread;
 use crate::router::streams::{self, Ended, Moved};
 use crate::router::table::Service;
@@ -26,36 +28,77 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 /// For the header that says who asks; the kernel takes it at once.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(10);
 
+enum Reached {
+    Near(TcpStream),
+    Far(Tunnel),
+}
+
 pub async fn serve(thread: &Rc<Thread>, service: &Service, stream: TcpStream, client: SocketAddr) {
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     SockRef::from(&stream).set_tcp_keepalive(&keepalive).ok();
     // However this ends, it must not look as if the instance had ended it.
     streams::cut(&stream);
     let destination = stream.local_addr().unwrap_or(client);
+    let addresses = Addresses { client, destination };
     let queue = &service.application.queue;
-    let attempt = async |permit: &Permit| connect(thread, service, permit).await;
-    let (current, wants) = (|| queue.current.load_full(), Wants::near(client.ip()));
+    let attempt = async |permit: &Permit| match &permit.endpoint.reach {
+        Reach::Near(address) => match connect(thread, service, permit, *address).await {
+            Attempt::Stands(instance) => Attempt::Stands(Reached::Near(instance)),
+            Attempt::Failed => Attempt::Failed,
+            Attempt::Hopeless => Attempt::Hopeless,
+        },
+        Reach::Far(site) => {
+            let through = Through { id: service.recipe.id, addresses };
+            match far::call(thread, service, site, permit, through).await {
+                Attempt::Stands(tunnel) => Attempt::Stands(Reached::Far(tunnel)),
+                Attempt::Failed => Attempt::Failed,
+                Attempt::Hopeless => Attempt::Hopeless,
+            }
+        }
+    };
+    let wants = Wants { reaches: Reaches::Anywhere, ..Wants::near(client.ip()) };
+    let current = || queue.current.load_full();
     let entered = entry::enter(queue, current, wants, client.ip(), ENTRY_TIME_MAX, attempt).await;
-    let Some(entered) = entered else {
+    let Some(Entered { permit, connection, .. }) = entered else {
         return tracing::debug!(%client, port = %service.recipe.id, "router.no_instance");
     };
-    let instance = &entered.connection;
+    match connection {
+        Reached::Near(instance) => relay(thread, service, &stream, &instance, addresses).await,
+        Reached::Far(tunnel) => far::relay(thread, stream, tunnel, idle(service)).await,
+    }
+    drop(permit);
+}
+
+async fn relay(
+    thread: &Thread,
+    service: &Service,
+    client: &TcpStream,
+    instance: &TcpStream,
+    addresses: Addresses,
+) {
     streams::cut(instance);
-    let header = announcement(service, Addresses { client, destination });
+    let header = announcement(service, addresses);
     let until = Instant::now() + HEADER_TIME_MAX;
     if streams::write_first(instance, &header, until).await.is_err() {
         return;
     }
-    let idle = service.recipe.idle_ms.map_or(IDLE_NEVER, Duration::from_millis);
-    let ended = streams::relay(&thread.means, &stream, instance, idle, &Moved::default()).await;
-    if ended == Ended::Closed {
-        streams::uncut(&stream);
+    let (idle, moved) = (idle(service), Moved::default());
+    if streams::relay(&thread.means, client, instance, idle, &moved).await == Ended::Closed {
+        streams::uncut(client);
         streams::uncut(instance);
     }
 }
 
-async fn connect(thread: &Thread, service: &Service, permit: &Permit) -> Attempt<TcpStream> {
-    let Some(address) = permit.endpoint.address() else { return Attempt::Failed };
+pub fn idle(service: &Service) -> Duration {
+    service.recipe.idle_ms.map_or(IDLE_NEVER, Duration::from_millis)
+}
+
+pub async fn connect(
+    thread: &Thread,
+    service: &Service,
+    permit: &Permit,
+    address: SocketAddr,
+) -> Attempt<TcpStream> {
     let attempt = entry::connect(address).await;
     match &attempt {
         Attempt::Stands(_) => permit.endpoint.succeeded(|| thread.shared.clock.now().0),
@@ -69,7 +112,7 @@ async fn connect(thread: &Thread, service: &Service, permit: &Permit) -> Attempt
 }
 
 /// What an instance that asked for it hears before the client's first byte.
-fn announcement(service: &Service, addresses: Addresses) -> Vec<u8> {
+pub fn announcement(service: &Service, addresses: Addresses) -> Vec<u8> {
     let mut header = Vec::new();
     if let Some(asked) = service.recipe.proxy_protocol {
         let version = match asked {

@@ -1,22 +1,34 @@
 //! Datagrams that are passed on by flow: each flow counts as in flight at its instance until it has
 //! been silent for long enough.
 
+use std::io;
 use std::net::{SocketAddr, UdpSocket as StdSocket};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::PortId;
 use router::breaker::Failure;
+use router::far::Through;
+use router::proxy_protocol::Addresses;
+use socket2::SockRef;
 
-use crate::router::choice::Wants;
-use crate::router::datagrams::{Flow, Gate, Site};
+use super::far::{self, Tunnel};
+use crate::router::choice::{Reaches, Wants};
+use crate::router::connection::{Connection, WRITE_TIME_MAX};
+use crate::router::datagrams::{self, Carrying, DATAGRAM_BYTES_MAX, Datagrams, Flow, Gate, Site};
 use crate::router::endpoint::Permit;
+use crate::router::entry::Attempt;
 use crate::router::serve::Thread;
+use crate::router::stream::{fill, write_all};
 use crate::router::streams::Ended;
 use crate::router::table::Service;
+use crate::router::wire::Wire;
 
 /// Where the release says nothing: what most routers of homes and offices give a flow.
 const IDLE_MS_DEFAULT: u64 = 60_000;
+/// Of a part of a sealed piece, of which the rest is on its way.
+const QUIET_MAX: Duration = Duration::from_secs(60);
 
 struct Behind {
     thread: Rc<Thread>,
@@ -60,7 +72,8 @@ impl Site for Behind {
     fn enter(&self, client: SocketAddr) -> Option<Permit> {
         let service = self.service()?;
         let application = &service.application;
-        application.queue.try_enter(application, Wants::near(client.ip()), None)
+        let wants = Wants { reaches: Reaches::Anywhere, ..Wants::near(client.ip()) };
+        application.queue.try_enter(application, wants, None)
     }
 
     fn failed(&self, permit: &Permit) {
@@ -72,5 +85,112 @@ impl Site for Behind {
     fn ended(&self, flow: &Flow, how: Ended) {
         let (client, port) = (flow.client, self.id);
         tracing::debug!(%client, %port, ?how, "router.flow_ended");
+    }
+
+    fn carry(&self, gate: Rc<Gate>, flow: Rc<Flow>, datagrams: Datagrams) -> Carrying {
+        let (thread, service) = (self.thread.clone(), self.service());
+        Box::pin(async move {
+            if let Some(service) = service {
+                carry(&thread, &service, &gate, &flow, datagrams).await;
+            }
+            gate.over(&flow);
+        })
+    }
+}
+
+/// To the router of the node that has an instance, until either side ends it.
+async fn carry(
+    thread: &Thread,
+    service: &Service,
+    gate: &Gate,
+    flow: &Flow,
+    mut datagrams: Datagrams,
+) {
+    let Some(site) = flow.permit.endpoint.site() else { return };
+    let destination = gate.address().unwrap_or(flow.client);
+    let addresses = Addresses { client: flow.client, destination };
+    let through = Through { id: service.recipe.id, addresses };
+    let called = far::call(thread, service, site, &flow.permit, through).await;
+    let Attempt::Stands(Tunnel { wire, first }) = called else { return };
+    let mut come = first.filled().to_vec();
+    thread.pool.give_back(first);
+    let up = async {
+        while let Some(datagram) = datagrams.recv().await {
+            send(&wire, &datagram).await?;
+        }
+        io::Result::Ok(())
+    };
+    let down = async {
+        loop {
+            each(&mut come, |datagram| gate.answer(flow, datagram));
+            more(thread, &wire, &mut come).await?;
+        }
+    };
+    let ended: io::Result<()> = tokio::select! {
+        ended = up => ended,
+        ended = down => ended,
+    };
+    tracing::debug!(client = %flow.client, ?ended, "router.far_flow_ended");
+}
+
+/// A flow that another router carries here.
+pub async fn host(connection: &Connection, service: &Service, permit: &Permit) -> io::Result<()> {
+    let thread = &connection.thread;
+    let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+    let instance = datagrams::connect(permit.endpoint.address().ok_or_else(refused)?)?;
+    let mut come = Vec::new();
+    let up = async {
+        loop {
+            // One that cannot be sent now is lost.
+            each(&mut come, |datagram| drop(SockRef::from(&instance).send(datagram)));
+            more(thread, &connection.stream, &mut come).await?;
+        }
+    };
+    let down = async {
+        let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
+        loop {
+            let count = instance.recv(&mut datagram).await?;
+            permit.endpoint.succeeded(|| thread.shared.clock.now().0);
+            send(&connection.stream, &datagram[..count]).await?;
+        }
+    };
+    let ended: io::Result<()> = tokio::select! {
+        ended = up => ended,
+        ended = down => ended,
+    };
+    if ended.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+        let why = "datagram refused";
+        thread.failed(&service.application, &permit.endpoint, Failure::Refused, why);
+    }
+    ended
+}
+
+async fn send(wire: &Wire, datagram: &[u8]) -> io::Result<()> {
+    let mut bytes = Vec::with_capacity(2 + datagram.len());
+    router::far::write_datagram(datagram, &mut bytes);
+    write_all(wire, &bytes, WRITE_TIME_MAX).await
+}
+
+/// Whole ones are taken off the front.
+fn each(come: &mut Vec<u8>, mut take: impl FnMut(&[u8])) {
+    let mut rest = &come[..];
+    while let Some((datagram, behind)) = router::far::datagram(rest) {
+        take(datagram);
+        rest = behind;
+    }
+    let used = come.len() - rest.len();
+    come.drain(..used);
+}
+
+/// Waits without a buffer.
+async fn more(thread: &Thread, wire: &Wire, come: &mut Vec<u8>) -> io::Result<()> {
+    wire.readable().await?;
+    let mut buffer = thread.pool.buffer();
+    let count = fill(wire, &mut buffer, QUIET_MAX).await;
+    come.extend_from_slice(buffer.filled());
+    thread.pool.give_back(buffer);
+    match count? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
     }
 }
