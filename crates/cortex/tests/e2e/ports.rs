@@ -146,7 +146,7 @@ fn send(ip: &str, port: u16, text: &str) -> Result<String, String> {
     socket.connect((ip, port)).expect("an address");
     socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a time limit");
     socket.send(text.as_bytes()).map_err(|e| format!("sending: {e}"))?;
-    let mut answer = [0; 1000];
+    let mut answer = [0; 65_536];
     let count = socket.recv(&mut answer).map_err(|e| format!("receiving: {e}"))?;
     let answer = String::from_utf8_lossy(&answer[..count]).into_owned();
     if answer.ends_with(text) { Ok(answer) } else { Err(answer) }

@@ -59,7 +59,8 @@ async fn ask(nodes: &Two, config: Arc<ClientConfig>, node: &NodeId) -> anyhow::R
     let mut stream = TlsConnector::from(config).connect(name, stream).await?;
     write_json(&mut stream, &Greeting::of(node.clone(), Versions::default())).await?;
     read_json::<Greeting>(&mut stream, 4096).await?;
-    let ask = Ask { wait_ms: 0, application: NAME.parse()?, process: ProcessType::web() };
+    let process = ProcessType::web();
+    let ask = Ask { wait_ms: 0, application: NAME.parse()?, process, through: None };
     let mut request = Vec::new();
     ask.write(&mut request);
     request.extend_from_slice(
