@@ -2,10 +2,11 @@
 
 use model::application::{ProcessSpec, RolloutMode};
 use model::instance::ProcessIdentity;
+use model::port::PortRecipe;
 use model::record::Unknown;
 use model::release::{ProcessRecipe, Recipe, Step};
 use model::value::ContentHash;
-use model::{InstanceState, ProcessType, RolloutPhase};
+use model::{InstanceState, PortId, ProcessType, RolloutPhase};
 
 use super::*;
 
@@ -125,12 +126,15 @@ impl World {
             Effect::RunReleaseSteps { release } => {
                 vec![Event::Released { release: release.id, result: Ok(()) }]
             }
-            Effect::Start { id, .. } => {
+            Effect::Start { id, release, process: kind } => {
                 let claim = &self.claims[&id.instance];
                 assert!(claim.incarnations.iter().any(|i| i.generation == id.generation));
                 self.next_pid += 1;
                 let process = identity(self.next_pid);
-                vec![Event::Started { id, process, port: Some(20_000), ports: Default::default() }]
+                let port = kind.is_web().then_some(20_000);
+                let its = release.recipe.ports.iter().filter(|port| port.process == kind);
+                let ports = its.map(|port| (port.id, 20_001)).collect();
+                vec![Event::Started { id, process, port, ports }]
             }
             Effect::AwaitHealthy { id, .. } => match self.broken.get(&self.release_of(&id)) {
                 Some(Broken::Exits) => vec![Event::Exited { id, exit: exit("exit status 1") }],
@@ -320,6 +324,40 @@ fn a_drain_has_a_limit() {
     world.push(World::release(2, 1));
     world.pass(DRAIN_MAX);
     assert_eq!(world.shown(), "1:v2:ready");
+}
+
+#[test]
+fn a_worker_with_a_port_drains_for_as_long_as_its_release_says() {
+    let release = |number, ports: bool| {
+        let mut release = World::release(number, 1);
+        let (web, recipe) = release.recipe.processes.pop_first().unwrap();
+        assert!(web.is_web());
+        let process: ProcessType = "broker".parse().unwrap();
+        release.recipe.processes.insert(process.clone(), recipe);
+        release.recipe.ports = vec![PortRecipe {
+            id: PortId::tcp(1883),
+            process,
+            env: "PORT".into(),
+            proxy_protocol: None,
+            idle_ms: None,
+        }];
+        release.recipe.ports.retain(|_| ports);
+        release.settings.stop_grace_ms = 2 * DRAIN_MAX.as_millis() as u64;
+        release
+    };
+    let mut world = World::new();
+    world.push(release(1, true));
+    world.push(release(2, true));
+    assert_eq!(world.shown(), "1:v1:draining 1:v2:ready");
+    world.pass(DRAIN_MAX);
+    assert_eq!(world.shown(), "1:v1:draining 1:v2:ready");
+    world.pass(DRAIN_MAX);
+    assert_eq!(world.shown(), "1:v2:ready");
+    world.push(release(3, false));
+    world.drain_all();
+    assert_eq!(world.shown(), "1:v3:ready", "its connections are known to have ended");
+    world.push(release(4, false));
+    assert_eq!(world.shown(), "1:v4:ready", "nothing leads to one without a port");
 }
 
 fn check_broken(broken: Broken, wait: Duration, message: &str) {

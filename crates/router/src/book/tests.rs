@@ -219,6 +219,49 @@ fn instances_of_members_that_answer_are_far_endpoints() {
 }
 
 #[test]
+fn a_port_of_the_serving_release_has_endpoints_of_its_process() {
+    let node = |id: &str| id.parse::<NodeId>().unwrap();
+    let recipe = |id: PortId, process: &str| PortRecipe {
+        id,
+        process: process.parse().unwrap(),
+        env: "PORT".into(),
+        proxy_protocol: None,
+        idle_ms: None,
+    };
+    let (mqtt, dns) = (PortId::tcp(1883), PortId::udp(53));
+    let ready = |ports: &[(PortId, u16)]| Incarnation {
+        port: None,
+        ports: ports.iter().copied().collect(),
+        ..incarnation(5, 1, InstanceState::Ready)
+    };
+    let broker = |slot| InstanceId { process: "broker".parse().unwrap(), ..instance(slot) };
+    let claim = |incarnations| Claim { incarnations, ..Claim::new(Timestamp(0)) };
+    let mut world = World::new();
+    world.put(TypedKey::Spec(name()), &ApplicationSpec::new(Timestamp(0))).serve(1, true);
+    let mut release = world.0.applications[&name()].releases[&id(1)].clone();
+    release.recipe.ports = vec![recipe(mqtt, "broker"), recipe(dns, "web")];
+    world.put(TypedKey::Release(name(), id(1)), &release);
+    let two = vec![ready(&[(mqtt, 20_001)]), incarnation(6, 1, InstanceState::Starting)];
+    world.put(TypedKey::Claim(broker(1), node("n1")), &claim(two));
+    let older = Incarnation { release: id(2), ..ready(&[(mqtt, 20_009)]) };
+    world.put(TypedKey::Claim(broker(2), node("n1")), &claim(vec![older]));
+    world.put(TypedKey::Claim(broker(3), node("n2")), &claim(vec![ready(&[(mqtt, 20_002)])]));
+    world.claim_on("n2", 1, vec![incarnation(5, 1, InstanceState::Ready)]);
+    world.0.set_member(&node("n2"), true);
+    let services = world.0.describe(&name()).unwrap().services;
+    let [mqtt_found, dns_found] = &services[..] else { panic!("{services:?}") };
+    let [one] = &mqtt_found.endpoints[..] else { panic!("{mqtt_found:?}") };
+    assert_eq!((one.instance.clone(), one.port, one.concurrency), (broker(1), 20_001, None));
+    let [far] = &mqtt_found.far[..] else { panic!("{mqtt_found:?}") };
+    assert_eq!((far.node.clone(), far.instances(), far.concurrency), (node("n2"), 1, None));
+    assert!(dns_found.endpoints.is_empty() && dns_found.far.is_empty(), "web has no such port");
+    assert_eq!(world.far(), [("n2".into(), 1, Some(1))], "of HTTP, one instance alone");
+    // One that lets its ports go is forgotten.
+    world.put(TypedKey::Claim(broker(3), node("n2")), &claim(Vec::new()));
+    assert!(world.0.describe(&name()).unwrap().services[0].far.is_empty());
+}
+
+#[test]
 fn an_unreadable_record_changes_nothing() {
     let mut world = World::new();
     world.put(TypedKey::Spec(name()), &ApplicationSpec::new(Timestamp(0)));
