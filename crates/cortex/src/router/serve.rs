@@ -451,7 +451,7 @@ async fn announced(
 
 /// Nothing is understood of it, so nobody can be told why there is no room.
 fn serve_whole(thread: Rc<Thread>, service: Arc<Service>, stream: TcpStream, peer: SocketAddr) {
-    let Some(held) = thread.hold(peer.ip()) else { return Plain::from(stream).cut() };
+    let Some(held) = thread.hold(peer.ip()) else { return Wire::from(Plain::from(stream)).cut() };
     let counted = Counted::begin(&thread);
     begin(async move {
         match tokio::net::TcpStream::from_std(stream) {

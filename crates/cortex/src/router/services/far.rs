@@ -19,6 +19,7 @@ use crate::router::endpoint::{FarSite, Permit};
 use crate::router::entry::{self, Attempt, Entered};
 use crate::router::far::host::{room, send_back};
 use crate::router::far::{ask, dial};
+use crate::router::plain::Plain;
 use crate::router::pool::Buffer;
 use crate::router::serve::Thread;
 use crate::router::stream::{fill, write_all};
@@ -100,7 +101,7 @@ async fn asked(
 /// A client's connection, once an instance of another node has it.
 pub async fn relay(thread: &Thread, client: TcpStream, tunnel: Tunnel, idle: Duration) {
     let Tunnel { wire, first } = tunnel;
-    let client = Wire::from(client);
+    let Ok(client) = plain(client) else { return wire.cut() };
     let early = write_all(&client, first.filled(), idle).await;
     thread.pool.give_back(first);
     let ended = match early {
@@ -113,6 +114,10 @@ pub async fn relay(thread: &Thread, client: TcpStream, tunnel: Tunnel, idle: Dur
     if let Wire::Plain(client) = &client {
         streams::uncut(client);
     }
+}
+
+fn plain(stream: TcpStream) -> io::Result<Wire> {
+    stream.into_std().map(|stream| Plain::from(stream).into())
 }
 
 /// What the router of another member sends here. None when it is none any more, or speaks
@@ -168,7 +173,7 @@ async fn host_connection(
     let room = room(&service.application, now_ms, 1);
     send_back(connection, Outcome::Taken, room, false).await.ok()?;
     streams::cut(&instance);
-    let instance = Wire::from(instance);
+    let instance = plain(instance).ok()?;
     let idle = tcp::idle(service);
     let header = announcement(service, through.addresses);
     let ended = match write_all(&instance, &header, REPLY_TIME_MAX).await {
