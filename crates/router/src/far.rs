@@ -3,12 +3,14 @@
 //! threads.
 //!
 //! An ask is `wait` (2 bytes, milliseconds), then the application and the process, each one byte of
-//! length and the name; the request follows as HTTP/1.1. With the highest bit of `wait` the names are
-//! followed by a port instead: `t` or `u`, its number (2), who asks and whom, each as `4` or `6`, the
-//! address and its port (2). A reply is 6 bytes: what becomes of it,
-//! whether the connection can be used again, requests in flight (2), room for more (2). After
-//! `Taken` comes the answer as HTTP/1.1, or what a connection to that port brings, both ways, datagrams
-//! each after its length (2); otherwise not a byte has been passed on.
+//! length and the name; the request follows as HTTP/1.1. With the highest bit of `wait` the names
+//! are followed by a port instead: `t` or `u`, its number (2), who asks and whom, each as `4` or
+//! `6`, the address and its port (2).
+//!
+//! A reply is 6 bytes: what becomes of it, whether the connection can be used again, requests in
+//! flight (2), room for more (2). After `Taken` comes the answer as HTTP/1.1, or what a connection
+//! to that port brings, both ways, datagrams each after its length (2); otherwise not a byte has
+//! been passed on.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
