@@ -114,6 +114,8 @@ pub struct Chunks {
 enum State {
     #[default]
     Size,
+    /// White space that must be read before an extension, and nowhere else.
+    Space,
     Extension,
     SizeEnd,
     Content,
@@ -172,6 +174,11 @@ impl Chunks {
         match (self.state, byte) {
             (State::Size, b'\r') if self.seen > 0 => Ok(State::SizeEnd),
             (State::Size, b';') if self.seen > 0 => self.count(0, 1, State::Extension),
+            (State::Size, b' ' | b'\t') if self.seen > 0 => self.count(0, 1, State::Space),
+            (State::Space, b' ' | b'\t') => {
+                self.count(self.seen, EXTENSION_BYTES_MAX, State::Space)
+            }
+            (State::Space, b';') => self.count(self.seen, EXTENSION_BYTES_MAX, State::Extension),
             (State::Size, digit) => {
                 let digit = char::from(digit).to_digit(16).ok_or(BadChunks)?;
                 self.size = self.size * 16 + u64::from(digit);
@@ -237,7 +244,7 @@ mod tests {
 
     #[test]
     fn chunks_end_where_they_say() {
-        let wire = b"4\r\nWiki\r\n6;a=b\r\npedia.\r\n0\r\nX: y\r\n\r\nGET /";
+        let wire = b"4\r\nWiki\r\n6 \t;a=b\r\npedia.\r\n0\r\nX: y\r\n\r\nGET /";
         for step in [1, 2, 3, 7, 100] {
             let (taken, content, done) = run(wire, step).unwrap();
             assert_eq!((taken, &content[..], done), (wire.len() - 5, &b"Wikipedia."[..], true));
@@ -261,7 +268,9 @@ mod tests {
             "ffffffffffffffff\r\n",
             "0\r\nA: b\n\r\n",
             "4 \r\n",
-            "4 ;a\r\n",
+            "4 0\r\n",
+            "4 \n",
+            " ;a\r\n",
             "4\t\r\n",
             ";a\r\n",
             "4;a\rb\r\n",
@@ -275,6 +284,7 @@ mod tests {
             assert_eq!(run(bad.as_bytes(), 100), Err(BadChunks), "{bad:?}");
         }
         assert_eq!(run(format!("1;{}", "a".repeat(300)).as_bytes(), 9), Err(BadChunks));
+        assert_eq!(run(format!("1{};", " ".repeat(300)).as_bytes(), 9), Err(BadChunks));
         assert_eq!(run(format!("0\r\n{}", "a".repeat(9000)).as_bytes(), 9), Err(BadChunks));
     }
 
