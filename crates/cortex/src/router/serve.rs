@@ -51,8 +51,8 @@ pub const CONNECTIONS_MAX: usize = 20_000;
 /// Out of descriptors: some are free again in a moment.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
-/// Each may hold 64 KiB while it waits: 2 MiB.
-const BUSY_FEW: usize = 32;
+/// Each may hold 64 KiB while it waits: half a MiB.
+const BUSY_FEW: usize = 8;
 /// While the last requests end.
 const STOP_CHECK: Duration = Duration::from_millis(5);
 
