@@ -12,10 +12,10 @@ use libc::{IPPROTO_TCP, TCP_DEFER_ACCEPT, c_int, setsockopt};
 /// than a client would wait to repeat what was lost.
 const SILENCE_SECONDS_MAX: c_int = 1;
 
-/// For those whose clients speak first.
+/// For those whose clients speak first. A listener that served others before is told either way.
 #[expect(unsafe_code, reason = "no library that is used here knows this option")]
-pub fn defer(listener: &TcpListener) -> io::Result<()> {
-    let seconds = SILENCE_SECONDS_MAX;
+pub fn defer(listener: &TcpListener, clients_speak_first: bool) -> io::Result<()> {
+    let seconds = if clients_speak_first { SILENCE_SECONDS_MAX } else { 0 };
     let length = size_of_val(&seconds) as libc::socklen_t;
     let value = (&raw const seconds).cast();
     // SAFETY: the kernel reads `length` bytes at `value`, an integer that outlives the call; the
@@ -51,7 +51,7 @@ mod tests {
     fn who_speaks_comes_with_what_was_said_and_who_does_not_comes_too() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
-        defer(&listener).unwrap();
+        defer(&listener, true).unwrap();
         let address = listener.local_addr().unwrap();
         let _silent = TcpStream::connect(address).unwrap();
         assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -62,5 +62,9 @@ mod tests {
         stream.set_nonblocking(true).unwrap();
         assert_eq!(stream.read(&mut [0; 8]).unwrap(), 3);
         accepted(&listener);
+        defer(&listener, false).unwrap();
+        let _silent_too = TcpStream::connect(address).unwrap();
+        // On loopback it is there as soon as it is connected.
+        listener.accept().unwrap();
     }
 }

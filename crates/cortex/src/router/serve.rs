@@ -509,9 +509,8 @@ fn take_call(thread: &Rc<Thread>, call: RouterCall) {
 async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
     // Without it all goes on as well, only dearer. Where HTTP is not spoken, nobody knows who is to
     // speak first.
-    if thread.service(scope).is_none()
-        && let Err(error) = deferred::defer(&listener)
-    {
+    let clients_speak_first = thread.service(scope).is_none();
+    if let Err(error) = deferred::defer(&listener, clients_speak_first) {
         tracing::debug!(%error, "router.not_deferred");
     }
     #[expect(deprecated, reason = "what replaces it is unsafe, and the listener is owned")]
