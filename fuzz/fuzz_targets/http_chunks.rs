@@ -75,7 +75,14 @@ fn plain(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
     let (mut rest, mut content) = (bytes, Vec::new());
     loop {
         let line = line(&mut rest)?;
-        let digits = line.split(|byte| *byte == b';').next()?;
+        // White space before an extension is to be read (RFC 9110, 5.6.3), and only there.
+        let digits = match line.iter().position(|byte| *byte == b';') {
+            Some(end) => {
+                let spaces = line[..end].iter().rev().take_while(|byte| b" \t".contains(byte));
+                &line[..end - spaces.count()]
+            }
+            None => line,
+        };
         if digits.is_empty() || !digits.iter().all(u8::is_ascii_hexdigit) {
             return None;
         }
