@@ -13,7 +13,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use self::play::play;
-use self::records::{Habits, add, differences, record, record_table, recorded_versions};
+use self::records::{
+    Habits, add, differences, is_recorded, record, record_table, recorded_versions,
+};
 use self::server::{Kind, Server};
 use self::verdict::{Verdict, judge};
 use super::case::{Case, Folder};
@@ -24,6 +26,8 @@ const HOW: &str = "CORTEX_RECORD_PEERS=1 cargo test -p cortex --lib real_peers";
 const LANES: usize = 4;
 /// How often each case is played to be recorded: a peer may do now this, now that.
 const ROUNDS: usize = 10;
+/// How often what differs is played again.
+const REPLAYS: usize = 3;
 /// All of one case, on a machine that has other things to do.
 const CASE_TIME_MAX: Duration = Duration::from_secs(150);
 
@@ -74,6 +78,19 @@ async fn record_all(cases: &[(Folder, Case)], versions: &[String; 2]) {
     record_table(&without_folders(&all()), versions);
 }
 
+/// Those that are not as they are recorded, once more.
+async fn replay(cases: &[(Folder, Case)], verdicts: &mut [[Verdict; 2]]) {
+    for (peer, kind) in Kind::ALL.into_iter().enumerate() {
+        let server = Server::start(kind).await;
+        for ((folder, case), verdicts) in cases.iter().zip(&mut *verdicts) {
+            if !is_recorded(case, peer, &verdicts[peer]) {
+                let played = play(&server, *folder, case, CASE_TIME_MAX).await;
+                verdicts[peer] = judge(*folder, case, &played);
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn real_peers_do_with_each_case_what_is_recorded() {
     let (cases, versions) = (all(), Kind::ALL.map(Kind::version));
@@ -81,7 +98,14 @@ async fn real_peers_do_with_each_case_what_is_recorded() {
         record_all(&cases, &versions).await;
         return;
     }
-    let verdicts = play_both(&cases).await;
+    let mut verdicts = play_both(&cases).await;
+    // What differs is seen again before it is believed: a starved machine delivers bytes late.
+    for _ in 0..REPLAYS {
+        if differences(&without_folders(&cases), &verdicts).is_empty() {
+            return;
+        }
+        replay(&cases, &mut verdicts).await;
+    }
     let (differing, recorded) =
         (differences(&without_folders(&cases), &verdicts), recorded_versions());
     if differing.is_empty() {

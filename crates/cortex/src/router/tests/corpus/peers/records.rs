@@ -50,6 +50,11 @@ fn class(lines: &str) -> Option<Class> {
     Class::ALL.into_iter().find(|class| class.word() == word)
 }
 
+/// Whether this is a habit of that peer.
+pub fn is_recorded(case: &Case, peer: usize, verdict: &Verdict) -> bool {
+    recorded(case)[peer].contains(&verdict.lines(Kind::ALL[peer].name()))
+}
+
 /// What is not as it is recorded.
 pub fn differences(cases: &[&Case], verdicts: &[[Verdict; 2]]) -> Vec<String> {
     let mut differing = Vec::new();
