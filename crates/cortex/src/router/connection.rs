@@ -121,23 +121,45 @@ impl Connection {
                         pending = Some(buffer);
                     }
                 }
-                Some(After::End) if self.caller.is_none() => {
-                    self.stream.sign_end();
-                    return thread.pool.give_back(buffer);
-                }
-                // Another router wants the end signed, too.
-                Some(After::KeepAlive | After::Close | After::End) => {
-                    let buffer = close_gently(self.stream, buffer).await;
-                    thread.pool.give_back(buffer);
-                    return;
-                }
-                Some(After::Cut) => {
-                    thread.pool.give_back(buffer);
-                    return self.stream.cut();
-                }
-                None => return thread.pool.give_back(buffer),
+                after => return self.end(after, buffer).await,
             }
         }
+    }
+
+    /// A stream of HTTP/2: the head of its only request is in `buffer`.
+    pub async fn run_once(self, mut buffer: Buffer) {
+        let thread = self.thread.clone();
+        let _busy = Busy::begin(&thread);
+        let mut out = thread.pool.scratch();
+        let after = self.one(&mut buffer, &mut out, &mut Limits::default()).await;
+        thread.pool.give_back_scratch(out);
+        match after {
+            // The end of the request came, too.
+            Some(After::KeepAlive) if self.stream.peek().is_none() => {
+                thread.pool.give_back(buffer);
+            }
+            after => Box::pin(self.end(after, buffer)).await,
+        }
+    }
+
+    async fn end(self, after: Option<After>, buffer: Buffer) {
+        let thread = self.thread.clone();
+        let buffer = match after {
+            Some(After::End) if self.caller.is_none() => {
+                self.stream.sign_end();
+                buffer
+            }
+            // Another router wants the end signed, too.
+            Some(After::KeepAlive | After::Close | After::End) => {
+                close_gently(self.stream, buffer).await
+            }
+            Some(After::Cut) => {
+                self.stream.cut();
+                buffer
+            }
+            None => buffer,
+        };
+        thread.pool.give_back(buffer);
     }
 
     /// A transparent router that leaves cannot tell its clients to connect again: it stays until
@@ -263,7 +285,7 @@ impl Connection {
         out: &mut Vec<u8>,
         limit: Duration,
     ) -> Option<Result<RequestHead, Refusal>> {
-        let started = Instant::now();
+        let mut started = None;
         let added = if self.caller.is_some() { HEAD_BYTES_ADDED_MAX } else { 0 };
         let bytes_max = HEAD_BYTES_MAX + added;
         let mut seen = 0;
@@ -295,6 +317,8 @@ impl Connection {
                 }
                 buffer.grow(bytes_max);
             }
+            // Most heads come in one piece.
+            let started: Instant = *started.get_or_insert_with(Instant::now);
             let left = limit.saturating_sub(started.elapsed());
             match fill(&self.stream, buffer, left).await {
                 Ok(0) => return None,

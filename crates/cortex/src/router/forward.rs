@@ -260,11 +260,15 @@ impl Exchange<'_> {
     }
 
     fn record(&self, endpoint: Option<&Arc<Endpoint>>, counts: &Counts) {
+        self.record_at(Instant::now(), endpoint, counts);
+    }
+
+    fn record_at(&self, ended: Instant, endpoint: Option<&Arc<Endpoint>>, counts: &Counts) {
         if endpoint.is_some_and(|endpoint| endpoint.site().is_some()) {
             // The node that runs the instance has counted it.
             return;
         }
-        let total = self.started.elapsed();
+        let total = ended.saturating_duration_since(self.started);
         self.connection.thread.recorder.record(Record {
             application: match endpoint {
                 Some(endpoint) => ApplicationRef::Instance(endpoint.clone()),

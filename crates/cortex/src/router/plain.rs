@@ -118,7 +118,10 @@ impl Plain {
     }
 
     pub async fn readable_within(&self, limit: Duration) -> Result<()> {
-        let deadline = Instant::now() + limit;
+        self.readable_by(Instant::now() + limit).await
+    }
+
+    pub async fn readable_by(&self, deadline: Instant) -> Result<()> {
         poll_fn(|cx| match self.poll_readable(cx) {
             Poll::Pending => {
                 let rings = self.alarm.poll(cx, deadline);

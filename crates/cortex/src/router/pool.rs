@@ -83,6 +83,15 @@ impl Buffer {
         self.end += count;
     }
 
+    /// As if they had been read.
+    pub fn put(&mut self, bytes: &[u8]) {
+        if self.room().len() < bytes.len() {
+            self.grow(self.end + bytes.len());
+        }
+        self.bytes[self.end..self.end + bytes.len()].copy_from_slice(bytes);
+        self.added(bytes.len());
+    }
+
     pub fn consume(&mut self, count: usize) {
         self.start += count;
         if self.start >= self.end {
@@ -184,13 +193,13 @@ impl Pool {
     }
 
     /// An idle connection that is still open.
-    pub fn take(&self, endpoint: &Endpoint, only_fresh: bool) -> Option<Wire> {
+    pub fn take(&self, endpoint: &Endpoint, only_fresh: bool, now: Instant) -> Option<Wire> {
         let mut pool = self.idle.borrow_mut();
         let idle = pool.get_mut(&endpoint.pool_key())?;
         while let Some(candidate) = idle.pop() {
             self.idle_count.set(self.idle_count.get() - 1);
             let limit = if only_fresh { candidate.fresh_max() } else { candidate.time_max() };
-            if candidate.since.elapsed() > limit {
+            if now.saturating_duration_since(candidate.since) > limit {
                 // Those below are older still.
                 self.idle_count.set(self.idle_count.get() - idle.len());
                 idle.clear();
@@ -204,7 +213,7 @@ impl Pool {
         None
     }
 
-    pub fn keep(&self, endpoint: &Arc<Endpoint>, stream: Wire) {
+    pub fn keep(&self, endpoint: &Arc<Endpoint>, stream: Wire, now: Instant) {
         if !endpoint.keeps_connections() || matches!(stream, Wire::Stream(_)) {
             return;
         }
@@ -214,7 +223,7 @@ impl Pool {
         let mut pool = self.idle.borrow_mut();
         let idle = pool.entry(endpoint.pool_key()).or_default();
         if idle.len() < IDLE_PER_ENDPOINT_MAX {
-            idle.push(Idle { stream, since: Instant::now(), endpoint: endpoint.clone() });
+            idle.push(Idle { stream, since: now, endpoint: endpoint.clone() });
             self.idle_count.set(self.idle_count.get() + 1);
         }
     }
@@ -307,12 +316,14 @@ mod tests {
         for number in 0..count {
             let stream = Plain::connect(address).await.unwrap();
             others.push(listener.accept().await.unwrap());
-            pool.keep(if number < LET_GO { &first } else { &second }, stream.into());
+            let endpoint = if number < LET_GO { &first } else { &second };
+            pool.keep(endpoint, stream.into(), Instant::now());
         }
         assert_eq!(pool.idle_count.get(), count);
         pool.make_room();
         assert_eq!(pool.idle_count.get(), count - LET_GO);
-        assert!(pool.take(&first, false).is_none() && pool.take(&second, false).is_some());
+        let take = |endpoint| pool.take(endpoint, false, Instant::now());
+        assert!(take(&first).is_none() && take(&second).is_some());
         pool.make_room();
         pool.make_room();
         assert_eq!(pool.idle_count.get(), 0);

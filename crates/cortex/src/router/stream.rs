@@ -1,7 +1,7 @@
 //! Reading and writing with a time limit.
 
 use std::io::{Error, ErrorKind, Result};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
@@ -31,12 +31,12 @@ pub async fn fill_late(
     stream: &Wire,
     buffer: &mut Buffer,
     thread: &Thread,
-    limit: Duration,
+    deadline: Instant,
 ) -> Result<usize> {
     loop {
         match thread.read_now(stream, buffer) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                stream.readable_within(limit).await?;
+                stream.readable_by(deadline).await?;
             }
             result => return result,
         }

@@ -6,7 +6,7 @@ use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 use tokio::io::ReadBuf;
@@ -69,6 +69,16 @@ impl Wire {
             Wire::Plain(plain) => plain.readable_within(limit).await,
             Wire::Sealed(sealed) => Box::pin(sealed.readable_within(limit)).await,
             Wire::Stream(_) => Box::pin(within(limit, self.readable())).await,
+        }
+    }
+
+    pub async fn readable_by(&self, deadline: Instant) -> Result<()> {
+        match self {
+            Wire::Plain(plain) => plain.readable_by(deadline.into()).await,
+            Wire::Sealed(_) | Wire::Stream(_) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                Box::pin(self.readable_within(left)).await
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! The head of an instance's answer, and the interim ones before it. Part of one request.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use router::http::HEAD_BYTES_MAX;
 use router::http::body::Body;
@@ -20,6 +20,14 @@ const INTERIMS_MAX: u32 = 64;
 /// at before, which spares a place in two lists for each request.
 const CLIENT_UNWATCHED: Duration = Duration::from_millis(200);
 
+/// For the head of an answer.
+pub(super) struct Wait {
+    /// From here on its time counts.
+    pub since: Instant,
+    /// Answers before it so far.
+    pub interims: u32,
+}
+
 impl Exchange<'_> {
     /// Reads the head of the answer; interim ones are passed on or dropped. None after an interim
     /// one while the client's body is not sent yet.
@@ -29,10 +37,11 @@ impl Exchange<'_> {
         answer: &mut Buffer,
         body: &Body,
         progress: Progress,
-        interims: &mut u32,
+        wait: &mut Wait,
         out: &mut Vec<u8>,
     ) -> Result<Option<ResponseHead>, Failed> {
-        let deadline = tokio::time::Instant::now() + self.application.limits.answer;
+        let deadline = wait.since + self.application.limits.answer;
+        let mut now = Some(wait.since);
         let asked = Asked { of_router: upstream.far().is_some(), ..self.asked() };
         let thread = self.connection.thread.clone();
         loop {
@@ -51,11 +60,11 @@ impl Exchange<'_> {
                         self.give_session(out);
                         return Ok(Some(head));
                     }
-                    Some(_) if *interims == INTERIMS_MAX => {
+                    Some(_) if wait.interims == INTERIMS_MAX => {
                         return Err(Failed::Instance(Progress::Answering, "no end of interims"));
                     }
                     Some(head) => {
-                        *interims += 1;
+                        wait.interims += 1;
                         answer.consume(head.length);
                         if (head.status != 100 || self.is_transparent()) && self.head.modern {
                             self.admit()?;
@@ -79,19 +88,14 @@ impl Exchange<'_> {
             }
             let begun = !answer.filled().is_empty();
             let watch = body.is_done() && !self.buffer.is_full();
-            let mut left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let soon = self.started.elapsed() < CLIENT_UNWATCHED;
-            let filled = if soon {
-                let unwatched = left.min(CLIENT_UNWATCHED);
-                left -= unwatched;
-                fill_late(upstream, answer, &thread, unwatched).await
+            let now = now.take().unwrap_or_else(Instant::now);
+            let watched_from = self.started + CLIENT_UNWATCHED;
+            let filled = if now < watched_from {
+                fill_late(upstream, answer, &thread, watched_from.min(deadline)).await
             } else {
                 tokio::select! {
                     biased;
-                    filled = fill_late(upstream, answer, &thread, left) => {
-                        left = Duration::ZERO;
-                        filled
-                    }
+                    filled = fill_late(upstream, answer, &thread, deadline) => filled,
                     gone = self.client_gone(), if watch => {
                         if gone { return Err(Failed::ClientGone) }
                         continue;
@@ -103,7 +107,7 @@ impl Exchange<'_> {
                 Ok(0) => return Err(Failed::Instance(progress, "closed without an answer")),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    if left > Duration::ZERO {
+                    if Instant::now() < deadline {
                         continue;
                     }
                     return Err(Failed::TimedOut);

@@ -10,6 +10,7 @@ use router::far::Outcome;
 use router::http::body::Body;
 use router::retry::Progress;
 
+use super::answer::Wait;
 use super::{Counts, Exchange, Failed};
 use crate::router::connection::{After, WRITE_TIME_MAX};
 use crate::router::endpoint::{Endpoint, Permit, Reach};
@@ -35,15 +36,18 @@ impl Exchange<'_> {
         counts: &mut Counts,
     ) -> Result<After, Failed> {
         let thread = self.connection.thread.clone();
+        let mut asked_at = Instant::now();
         let pooled = match endpoint.closes() {
             true => None,
-            false => thread.pool.take(endpoint, !self.head.idempotent),
+            false => thread.pool.take(endpoint, !self.head.idempotent, asked_at),
         };
         let mut upstream = match pooled {
             Some(upstream) => upstream,
             None => {
                 self.hold_little();
-                connect(&thread, endpoint).await.map_err(|error| match is_short(&error) {
+                let connected = connect(&thread, endpoint).await;
+                asked_at = Instant::now();
+                connected.map_err(|error| match is_short(&error) {
                     true => Failed::Short,
                     false => Failed::Instance(Progress::NotConnected, "connection refused"),
                 })?
@@ -54,7 +58,7 @@ impl Exchange<'_> {
                 .map_err(|_| Failed::Instance(Progress::NotConnected, "connection lost"))?;
         }
         let mut progress = Progress::NoAnswer { body_consumed: false };
-        let mut asked = self.application.balance.learns().then(Instant::now);
+        let mut asked = self.application.balance.learns().then_some(asked_at);
         let write = write_all(&upstream, self.out, WRITE_TIME_MAX).await;
         // An instance may answer before it has read everything, so its answer is looked for first.
         let mut write_failed = write.is_err();
@@ -65,7 +69,7 @@ impl Exchange<'_> {
             if reply.outcome != Outcome::Taken {
                 thread.pool.give_back(rest);
                 if reply.keep && body.is_done() {
-                    thread.pool.keep(endpoint, upstream);
+                    thread.pool.keep(endpoint, upstream, Instant::now());
                 }
                 if reply.outcome == Outcome::Busy {
                     endpoint.succeeded(|| thread.shared.clock.now().0);
@@ -104,15 +108,17 @@ impl Exchange<'_> {
         if body.is_done() {
             self.hold_little();
         }
-        let mut interims = 0;
+        let waited = endpoint.site().is_some() || self.application.hedge_after.is_some();
+        let since = if waited { Instant::now() } else { asked_at };
+        let mut wait = Wait { since, interims: 0 };
         let head = loop {
             if !body.is_done() && !write_failed && answer.filled().is_empty() {
                 write_failed = !self.send_body(&upstream, body, counts).await?;
+                wait.since = Instant::now();
             }
-            let passed = &mut interims;
-            match self.answer_head(&upstream, &mut answer, body, progress, passed, out).await {
+            match self.answer_head(&upstream, &mut answer, body, progress, &mut wait, out).await {
                 // An interim one: now the client may go on with its body.
-                Ok(None) => {}
+                Ok(None) => wait.since = Instant::now(),
                 Ok(Some(head)) => break Ok(head),
                 Err(failed) => break Err(failed),
             }
@@ -142,16 +148,17 @@ impl Exchange<'_> {
         } else {
             Box::pin(self.relay_both_ways(&upstream, answer, head, body, out, counts)).await?
         };
+        let ended = Instant::now();
         let finished = body.is_done() && !write_failed;
         // What a transparent router passed on of either side, the other one heard, too.
         let closed = self.is_transparent() && !(self.head.keep_alive && head.keep_alive);
         let reusable = head.keep_alive && clean && finished && !self.head.has_odd_body();
         if reusable && !endpoint.closes() && !closed {
-            thread.pool.keep(endpoint, upstream);
+            thread.pool.keep(endpoint, upstream, ended);
         } else {
             drop(upstream);
         }
-        self.record(Some(endpoint), counts);
+        self.record_at(ended, Some(endpoint), counts);
         drop(permit);
         let keeps = head.client_keeps_alive && finished && !closed;
         Ok(if keeps { After::KeepAlive } else { After::close(&self.head, self.buffer) })

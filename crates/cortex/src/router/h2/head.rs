@@ -1,6 +1,7 @@
 //! Heads of messages, from the form that HTTP/2 has for them to that of HTTP/1.1, and back.
 
 use std::io::{Error, ErrorKind, Result};
+use std::mem::MaybeUninit;
 
 use bytes::Bytes;
 use h2::ext::Protocol;
@@ -29,10 +30,9 @@ pub enum Refused {
     Status(StatusCode),
 }
 
-/// A request as HTTP/1.1.
-#[derive(Debug)]
+/// A request whose head was written as HTTP/1.1.
+#[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    pub head: Bytes,
     pub chunked: bool,
     pub is_head: bool,
     /// It asks for a WebSocket: bytes both ways once that is granted.
@@ -41,24 +41,24 @@ pub struct Asked {
 
 /// Says something about a connection of HTTP/1.1, and means nothing here.
 pub fn is_of_connection(name: &str) -> bool {
-    const NAMES: [&str; 8] = [
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "transfer-encoding",
-        "upgrade",
-        "te",
-        "http2-settings",
-        "content-length",
-    ];
-    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+    let known: &[&str] = match name.len() {
+        2 => &["te"],
+        7 => &["upgrade"],
+        10 => &["connection", "keep-alive"],
+        14 => &["content-length", "http2-settings"],
+        16 => &["proxy-connection"],
+        17 => &["transfer-encoding"],
+        _ => &[],
+    };
+    known.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// `ended` where no body follows; `key` is unlike any other.
+/// Writes the head to `out`. `ended` where no body follows; `key` is unlike any other.
 pub fn asked(
     parts: &request::Parts,
     ended: bool,
     key: [u8; 16],
+    out: &mut Vec<u8>,
 ) -> std::result::Result<Asked, Refused> {
     let protocol = parts.extensions.get::<Protocol>().map(Protocol::as_str);
     let is_tunnel = protocol.is_some();
@@ -83,30 +83,29 @@ pub fn asked(
         Some(target) => target.as_str(),
         None => return Err(Refused::Malformed),
     };
-    let mut out = Vec::with_capacity(1024);
     let method = if is_tunnel { "GET" } else { parts.method.as_str() };
     for part in [method, " ", target, " HTTP/1.1\r\n"] {
         out.extend_from_slice(part.as_bytes());
     }
     // One that names no host is refused for that by whoever reads this.
     if let Some(host) = authority.map(str::as_bytes).or(host) {
-        put_header(&mut out, "Host", host);
+        put_header(out, "Host", host);
     }
-    put_fields(&mut out, &parts.headers);
+    put_fields(out, &parts.headers);
     let chunked = !ended && !is_tunnel && length.is_none();
     if let Some(Some(length)) = length.filter(|_| !is_tunnel) {
-        put_header(&mut out, "Content-Length", length.to_string().as_bytes());
+        put_header(out, "Content-Length", length.to_string().as_bytes());
     }
     if chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
     if is_tunnel {
         out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: websocket\r\n");
-        put_header(&mut out, "Sec-WebSocket-Key", base64(&key).as_bytes());
+        put_header(out, "Sec-WebSocket-Key", base64(&key).as_bytes());
     }
     out.extend_from_slice(b"\r\n");
     let is_head = parts.method == Method::HEAD;
-    Ok(Asked { head: out.into(), chunked, is_head, is_tunnel })
+    Ok(Asked { chunked, is_head, is_tunnel })
 }
 
 /// All but those that concern framing and place; cookies, which may come in crumbs, as one.
@@ -134,27 +133,34 @@ pub fn answer(
     is_head: bool,
     is_tunnel: bool,
 ) -> Result<Option<(Response<()>, Framing, usize)>> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX + OWN_HEADERS];
-    let mut parsed = httparse::Response::new(&mut headers);
-    let length = match parsed.parse(bytes).map_err(invalid)? {
+    let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX + OWN_HEADERS];
+    let mut parsed = httparse::Response::new(&mut []);
+    let read = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+        &mut parsed,
+        bytes,
+        &mut headers,
+    );
+    let length = match read.map_err(invalid)? {
         httparse::Status::Complete(length) => length,
         httparse::Status::Partial => return Ok(None),
     };
     let status = parsed.code.unwrap_or(0);
     let (granted, denied) = (status == 101, is_tunnel && (200..300).contains(&status));
     let mut response = Response::new(());
+    response.headers_mut().reserve(parsed.headers.len());
     *response.status_mut() = match status {
         101 if is_tunnel => StatusCode::OK,
         // A success would say that the WebSocket is open.
         _ if denied => StatusCode::BAD_GATEWAY,
         status => StatusCode::from_u16(status).map_err(invalid)?,
     };
+    let head = Bytes::copy_from_slice(&bytes[..length]);
     let framing = framing(parsed.headers, is_head || matches!(status, 100..=199 | 204 | 304));
     for header in &*parsed.headers {
         let is_length = header.name.eq_ignore_ascii_case("content-length") && !granted;
         let is_accept = granted && header.name.eq_ignore_ascii_case("sec-websocket-accept");
         if (is_length || !is_of_connection(header.name)) && !is_accept {
-            put(response.headers_mut(), header);
+            put(response.headers_mut(), header, &head, bytes);
         }
     }
     Ok(Some((response, if granted { Framing::UntilClose } else { framing }, length)))
@@ -175,18 +181,26 @@ fn framing(headers: &[httparse::Header<'_>], empty: bool) -> Framing {
     }
 }
 
-fn put(fields: &mut HeaderMap, header: &httparse::Header<'_>) {
+/// One of `bytes`, whose copy, which all values share, is `head`.
+fn put(fields: &mut HeaderMap, header: &httparse::Header<'_>, head: &Bytes, bytes: &[u8]) {
+    // An empty one may lie elsewhere.
+    let at = header.value.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr());
+    let value = match header.value.len() {
+        0 => Bytes::new(),
+        length => head.slice(at..at + length),
+    };
     let name = HeaderName::from_bytes(header.name.as_bytes());
-    if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(header.value)) {
+    if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value)) {
         fields.append(name, value);
     }
 }
 
 /// A request to an instance, once all of its head is there.
 pub fn call(bytes: &[u8]) -> Result<Option<(Request<()>, Framing, usize)>> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX + OWN_HEADERS];
-    let mut parsed = httparse::Request::new(&mut headers);
-    let length = match parsed.parse(bytes).map_err(invalid)? {
+    let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX + OWN_HEADERS];
+    let mut parsed = httparse::Request::new(&mut []);
+    let read = parsed.parse_with_uninit_headers(bytes, &mut headers);
+    let length = match read.map_err(invalid)? {
         httparse::Status::Complete(length) => length,
         httparse::Status::Partial => return Ok(None),
     };
@@ -199,6 +213,8 @@ pub fn call(bytes: &[u8]) -> Result<Option<(Request<()>, Framing, usize)>> {
         .build()
         .map_err(invalid)?;
     let mut request = Request::new(());
+    request.headers_mut().reserve(parsed.headers.len());
+    let head = Bytes::copy_from_slice(&bytes[..length]);
     *request.uri_mut() = uri;
     *request.method_mut() = parsed.method.unwrap_or("").parse().map_err(invalid)?;
     let framing = match framing(parsed.headers, false) {
@@ -210,7 +226,7 @@ pub fn call(bytes: &[u8]) -> Result<Option<(Request<()>, Framing, usize)>> {
         if (is_length || !is_of_connection(header.name))
             && !header.name.eq_ignore_ascii_case("host")
         {
-            put(request.headers_mut(), header);
+            put(request.headers_mut(), header, &head, bytes);
         }
     }
     // They are passed on to whoever asked in a form that has them.
@@ -297,8 +313,14 @@ mod tests {
         request.body(()).unwrap().into_parts().0
     }
 
-    fn text(asked: &Asked) -> &str {
-        std::str::from_utf8(&asked.head).unwrap()
+    fn read(
+        request: request::Builder,
+        ended: bool,
+        key: [u8; 16],
+    ) -> std::result::Result<(Asked, String), Refused> {
+        let mut out = Vec::new();
+        let asked = asked(&parts(request), ended, key, &mut out)?;
+        Ok((asked, String::from_utf8(out).unwrap()))
     }
 
     #[test]
@@ -310,9 +332,9 @@ mod tests {
             .header("x", "1")
             .header("cookie", "b=2")
             .header("te", "trailers");
-        let asked = asked(&parts(request), false, [0; 16]).unwrap();
+        let (asked, text) = read(request, false, [0; 16]).unwrap();
         assert_eq!(
-            text(&asked),
+            text,
             "POST /a?b=c HTTP/1.1\r\nHost: shop.example:8443\r\nx: 1\r\nCookie: a=1; b=2\r\n\
              Transfer-Encoding: chunked\r\n\r\n"
         );
@@ -322,12 +344,12 @@ mod tests {
     #[test]
     fn what_contradicts_itself_is_refused() {
         let get = || Request::builder().uri("http://a.example/");
-        let of = |request, ended| asked(&parts(request), ended, [0; 16]);
+        let of = |request, ended| read(request, ended, [0; 16]);
         assert_eq!(of(get().header("host", "b"), true).unwrap_err(), Refused::Malformed);
         assert_eq!(of(get().header("content-length", "3"), true).unwrap_err(), Refused::Malformed);
         assert!(of(get().header("host", "A.example"), true).is_ok());
-        let fixed = of(get().header("content-length", "3"), false).unwrap();
-        assert!(!fixed.chunked && text(&fixed).ends_with("\r\nContent-Length: 3\r\n\r\n"));
+        let (fixed, text) = of(get().header("content-length", "3"), false).unwrap();
+        assert!(!fixed.chunked && text.ends_with("\r\nContent-Length: 3\r\n\r\n"));
         let other = get().method("CONNECT").extension(Protocol::from_static("connect-udp"));
         assert_eq!(of(other, false).unwrap_err(), Refused::Status(StatusCode::NOT_IMPLEMENTED));
     }
@@ -339,9 +361,9 @@ mod tests {
             .uri("https://a.example/chat")
             .header("sec-websocket-version", "13")
             .extension(Protocol::from_static("websocket"));
-        let asked = asked(&parts(request), false, *b"the sample nonce").unwrap();
+        let (_, text) = read(request, false, *b"the sample nonce").unwrap();
         assert_eq!(
-            text(&asked),
+            text,
             "GET /chat HTTP/1.1\r\nHost: a.example\r\nsec-websocket-version: 13\r\n\
              Connection: Upgrade\r\nUpgrade: websocket\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"

@@ -187,7 +187,8 @@ impl Client {
         let (parts, body) = request.into_parts();
         let key = [thread.next_request_id(), thread.next_request_id()];
         let key = (u128::from(key[0]) << 64 | u128::from(key[1])).to_be_bytes();
-        let asked = match head::asked(&parts, body.is_end_stream(), key) {
+        let mut head = thread.pool.scratch();
+        let asked = match head::asked(&parts, body.is_end_stream(), key, &mut head) {
             Ok(asked) => asked,
             Err(Refused::Malformed) => return answer.send_reset(Reason::PROTOCOL_ERROR),
             Err(Refused::Status(status)) => {
@@ -198,6 +199,9 @@ impl Client {
                 return;
             }
         };
+        let mut begun = thread.pool.buffer();
+        begun.put(&head);
+        thread.pool.give_back_scratch(head);
         let (of_thread, of_client) = (thread.streams.clone(), self.active.clone());
         let counted = Counted::begin(&of_thread);
         let stream = Stream::asked(asked, body, answer, self.is_secure, counted);
@@ -212,7 +216,7 @@ impl Client {
         let active = Counted::begin(&of_client);
         let watch = self.watch.clone();
         serve::begin(async move {
-            connection.run().await;
+            connection.run_once(begun).await;
             watch.guard.borrow_mut().answered();
             drop(active);
         });

@@ -61,7 +61,7 @@ impl Drop for Counted {
 }
 
 impl Stream {
-    /// Of a client, with its request.
+    /// Of a client, behind the head of its request.
     pub fn asked(
         asked: Asked,
         body: RecvStream,
@@ -72,7 +72,7 @@ impl Stream {
         Stream {
             ends: if asked.is_tunnel { Ends::WithTheirs } else { Ends::WithOurs },
             outgoing: RefCell::new(Outgoing::answer(answer, asked.is_head, asked.is_tunnel)),
-            incoming: RefCell::new(Incoming::asked(asked.head, asked.chunked, body)),
+            incoming: RefCell::new(Incoming::asked(asked.chunked, body)),
             is_secure,
             idle_max: None,
             pace: Some(Pace::default()),

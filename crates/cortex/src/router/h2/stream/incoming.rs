@@ -13,7 +13,7 @@ use super::super::head;
 use super::broken;
 
 pub struct Incoming {
-    /// To be read next: the head, or a frame with its framing as a chunk.
+    /// To be read next: an answer's head, or a frame with its framing as a chunk.
     ready: VecDeque<Bytes>,
     /// Bytes of the sender's window that come back to it once `ready` is read.
     owed: usize,
@@ -35,8 +35,10 @@ enum Source {
 }
 
 impl Incoming {
-    pub fn asked(head: Bytes, chunked: bool, body: RecvStream) -> Incoming {
-        Incoming { ready: [head].into(), owed: 0, chunked, source: Source::Body(body) }
+    /// The body of a request.
+    pub fn asked(chunked: bool, body: RecvStream) -> Incoming {
+        let source = if body.is_end_stream() { Source::Ended(None) } else { Source::Body(body) };
+        Incoming { ready: VecDeque::new(), owed: 0, chunked, source }
     }
 
     pub fn unasked() -> Incoming {

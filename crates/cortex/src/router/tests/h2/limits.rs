@@ -122,7 +122,7 @@ async fn an_answer_that_is_taken_by_the_byte_is_not_held_to_its_end() {
         let mut server = h2::server::handshake(ours).await.unwrap();
         let (request, answer) = in_time(server.accept()).await.unwrap().unwrap();
         let (parts, body) = request.into_parts();
-        let asked = head::asked(&parts, true, [0; 16]).ok().unwrap();
+        let asked = head::asked(&parts, true, [0; 16], &mut Vec::new()).ok().unwrap();
         let stream = Stream::asked(asked, body, answer, false, Counted::begin(&Rc::default()));
         let whole = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
         let whole = whole + &"x".repeat(LENGTH);
