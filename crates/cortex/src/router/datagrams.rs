@@ -19,7 +19,11 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::endpoint::Permit;
+use super::rarely::Rarely;
 use super::streams::Ended;
+
+#[cfg(test)]
+mod tests;
 
 /// A descriptor and some 2 KiB each; of all threads together.
 pub const FLOWS_MAX: usize = 16_384;
@@ -72,19 +76,27 @@ pub struct Flow {
 pub struct Rooms {
     taken: Rc<Cell<usize>>,
     max: usize,
+    /// Clients for whom there was none.
+    refused: Rc<Rarely>,
 }
 
 impl Rooms {
     pub fn new(max: usize) -> Rooms {
-        Rooms { taken: Rc::default(), max }
+        Rooms { taken: Rc::default(), max, refused: Rc::default() }
     }
 
-    fn take(&self) -> Option<Room> {
-        let taken = self.taken.get();
-        (taken < self.max).then(|| {
+    fn take(&self, client: SocketAddr) -> Option<Room> {
+        let (taken, max) = (self.taken.get(), self.max);
+        if taken < max {
             self.taken.set(taken + 1);
-            Room(self.taken.clone())
-        })
+            return Some(Room(self.taken.clone()));
+        }
+        // A flood comes with a datagram for each flow that it would have.
+        self.refused.saw(client.ip());
+        if let Some((datagrams, client)) = self.refused.tell() {
+            tracing::warn!(%client, datagrams, max, "datagrams.too_many_flows");
+        }
+        None
     }
 }
 
@@ -214,10 +226,7 @@ impl Gate {
     /// Without room anywhere the datagram is lost, as datagrams are.
     fn open(self: &Rc<Gate>, client: SocketAddr) -> Option<Rc<Flow>> {
         let permit = self.site.enter(client)?;
-        let Some(room) = self.rooms.take() else {
-            tracing::warn!(max = self.rooms.max, "datagrams.too_many_flows");
-            return None;
-        };
+        let room = self.rooms.take(client)?;
         let (way, datagrams) = match permit.endpoint.address() {
             Some(address) => (Way::Near(self.connect(&permit, address)?), None),
             None => {
