@@ -29,6 +29,8 @@ pub struct Watch {
     stalled: Cell<Option<Instant>>,
     thread: Rc<Thread>,
     wire: RefCell<Wire>,
+    /// In this turn nothing more comes: who is to be woken is known already.
+    is_dry: Cell<bool>,
     /// Frames that leave at the end of the connection's turn. Empty, it holds no memory.
     gathered: RefCell<Vec<u8>>,
 }
@@ -41,6 +43,7 @@ impl Watch {
             stalled: Cell::new(None),
             thread,
             wire: RefCell::new(wire),
+            is_dry: Cell::new(false),
             gathered: RefCell::default(),
         })
     }
@@ -53,12 +56,15 @@ impl Watch {
     /// frame of data by itself. None when nothing can be sent any more.
     pub async fn turn<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
-        poll_fn(|cx| match work.as_mut().poll(cx) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending => match self.poll_send(cx) {
-                Poll::Ready(Err(_)) => Poll::Ready(None),
-                Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
-            },
+        poll_fn(|cx| {
+            self.is_dry.set(false);
+            match work.as_mut().poll(cx) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending => match self.poll_send(cx) {
+                    Poll::Ready(Err(_)) => Poll::Ready(None),
+                    Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+                },
+            }
         })
         .await
     }
@@ -124,7 +130,8 @@ impl AsyncRead for Io {
         room: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
         let io = self.get_mut();
-        if io.deaf {
+        // The library asks again for each request.
+        if io.deaf || io.watch.is_dry.get() {
             return Poll::Pending;
         }
         let before = room.filled().len();
@@ -137,7 +144,9 @@ impl AsyncRead for Io {
                 false => io.first = Some(first),
             }
         } else {
-            ready!(io.watch.wire.borrow_mut().poll_read(cx, room))?;
+            let read = io.watch.wire.borrow_mut().poll_read(cx, room);
+            io.watch.is_dry.set(read.is_pending());
+            ready!(read)?;
         }
         if !io.watch.guard.borrow_mut().admits(&room.filled()[before..], Instant::now()) {
             io.deaf = true;

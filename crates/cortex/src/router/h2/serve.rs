@@ -2,9 +2,11 @@
 //! own would be. Ends idle and stalled ones, and tells clients to go elsewhere before a stop.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -145,10 +147,7 @@ impl Client {
                     timeout(LEAVE_TIME_MAX, self.watch.turn(end(h2))).await.ok();
                     return;
                 }
-                accepted = self.watch.turn(h2.accept()) => match accepted.flatten() {
-                    Some(Ok((request, answer))) => self.start(request, answer),
-                    Some(Err(_)) | None => return,
-                },
+                () = self.drive(&mut h2) => return,
                 () = &mut leaving, if busy.is_none() => {}
                 _ = look.tick() => {
                     let told_for = left_at.map_or(Duration::ZERO, |at| at.elapsed());
@@ -162,6 +161,19 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// Starts what the client asks for and sends what there is, until the connection ends.
+    async fn drive(&self, h2: &mut server::Connection<Io, Bytes>) {
+        let accepting = poll_fn(|cx| {
+            loop {
+                match ready!(h2.poll_accept(cx)) {
+                    Some(Ok((request, answer))) => self.start(request, answer),
+                    Some(Err(_)) | None => return Poll::Ready(()),
+                }
+            }
+        });
+        self.watch.turn(accepting).await;
     }
 
     /// Without a request.
