@@ -9,3 +9,4 @@ pub mod head;
 mod io;
 pub mod serve;
 pub mod stream;
+pub mod workers;

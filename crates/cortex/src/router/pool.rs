@@ -27,6 +27,10 @@ const PIPES_USED_MAX: usize = 64;
 const PIPES_KEPT: usize = 2;
 /// 4 MiB per thread.
 const BUFFERS_KEPT: usize = 256;
+/// The head of a request, as most are.
+const HEAD_BYTES: usize = 1024;
+/// 256 KiB per thread.
+const HEADS_KEPT: usize = 256;
 /// What an instance or another node is asked for at once by one thread, with room for bursts.
 const IDLE_PER_ENDPOINT_MAX: usize = 512;
 /// To all of them together, by one thread: each is a descriptor, of which clients want some too.
@@ -108,6 +112,7 @@ pub struct Pool {
     pipes: RefCell<Vec<Rc<Pipe>>>,
     pipes_used: Cell<usize>,
     write: RefCell<Vec<Vec<u8>>>,
+    heads: RefCell<Vec<Vec<u8>>>,
     idle: RefCell<HashMap<u64, Vec<Idle>>>,
     idle_count: Cell<usize>,
     /// To instances that take many requests at once on each.
@@ -183,10 +188,26 @@ impl Pool {
         self.write.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
     }
 
+    /// A copy in no more memory than it needs.
+    pub fn head(&self, bytes: &[u8]) -> Vec<u8> {
+        if bytes.len() > HEAD_BYTES {
+            return bytes.to_vec();
+        }
+        let kept = self.heads.borrow_mut().pop();
+        let mut head = kept.unwrap_or_else(|| Vec::with_capacity(HEAD_BYTES));
+        head.extend_from_slice(bytes);
+        head
+    }
+
     pub fn give_back_scratch(&self, mut scratch: Vec<u8>) {
-        let mut kept = self.write.borrow_mut();
-        let is_one = (BUFFER_BYTES..=2 * BUFFER_BYTES).contains(&scratch.capacity());
-        if is_one && kept.len() < BUFFERS_KEPT {
+        const LARGEST: usize = 2 * BUFFER_BYTES;
+        let (kept, kept_max) = match scratch.capacity() {
+            BUFFER_BYTES..=LARGEST => (&self.write, BUFFERS_KEPT),
+            HEAD_BYTES => (&self.heads, HEADS_KEPT),
+            _ => return,
+        };
+        let mut kept = kept.borrow_mut();
+        if kept.len() < kept_max {
             scratch.clear();
             kept.push(scratch);
         }

@@ -33,6 +33,7 @@ use super::endpoint::Endpoint;
 use super::far::host;
 use super::files;
 use super::h2;
+use super::h2::workers::Workers;
 use super::pages;
 use super::plain::Plain;
 use super::pool::{Buffer, Pool};
@@ -112,6 +113,7 @@ pub struct Thread {
     stopping: Cell<Option<Awaited>>,
     /// Requests of clients that speak HTTP/2.
     pub streams: Rc<Cell<usize>>,
+    pub workers: Workers,
     /// Wakes those that wait for other routers' requests.
     pub leaving: Notify,
     request_id: Cell<u64>,
@@ -269,6 +271,7 @@ pub fn run(
         unannounced: Rarely::default(),
         stopping: Cell::new(None),
         streams: Rc::default(),
+        workers: Workers::default(),
         leaving: Notify::new(),
         request_id: Cell::new(seed),
         means: Means::default(),
@@ -283,6 +286,7 @@ pub fn run(
                 _ = sweep.tick() => {
                     thread.pool.sweep();
                     thread.recent.sweep();
+                    thread.workers.sweep();
                     thread.log_refused();
                 }
                 command = commands.recv() => match command {

@@ -170,7 +170,7 @@ impl Exchange<'_> {
         let thread = &self.connection.thread;
         if thread.is_crowded() {
             thread.hollow(self.buffer);
-            let head = self.out.as_slice().to_vec();
+            let head = thread.pool.head(self.out);
             thread.pool.give_back_scratch(std::mem::replace(self.out, head));
         }
     }

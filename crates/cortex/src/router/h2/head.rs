@@ -39,6 +39,16 @@ pub struct Asked {
     pub is_tunnel: bool,
 }
 
+/// A head of HTTP/1.1 that was read.
+#[derive(Debug)]
+pub struct Read<T> {
+    pub message: T,
+    pub framing: Framing,
+    pub length: usize,
+    /// What came of a body of known length, in one piece with the head's values.
+    pub content: Bytes,
+}
+
 /// Says something about a connection of HTTP/1.1, and means nothing here.
 pub fn is_of_connection(name: &str) -> bool {
     let known: &[&str] = match name.len() {
@@ -127,12 +137,8 @@ fn put_fields(out: &mut Vec<u8>, fields: &HeaderMap) {
     }
 }
 
-/// An answer to a client's stream, once all of its head is there. With its length in `bytes`.
-pub fn answer(
-    bytes: &[u8],
-    is_head: bool,
-    is_tunnel: bool,
-) -> Result<Option<(Response<()>, Framing, usize)>> {
+/// An answer to a client's stream, once all of its head is there.
+pub fn answer(bytes: &[u8], is_head: bool, is_tunnel: bool) -> Result<Option<Read<Response<()>>>> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX + OWN_HEADERS];
     let mut parsed = httparse::Response::new(&mut []);
     let read = httparse::ParserConfig::default().parse_response_with_uninit_headers(
@@ -154,16 +160,20 @@ pub fn answer(
         _ if denied => StatusCode::BAD_GATEWAY,
         status => StatusCode::from_u16(status).map_err(invalid)?,
     };
-    let head = Bytes::copy_from_slice(&bytes[..length]);
-    let framing = framing(parsed.headers, is_head || matches!(status, 100..=199 | 204 | 304));
+    let framing = match framing(parsed.headers, is_head || matches!(status, 100..=199 | 204 | 304))
+    {
+        _ if granted => Framing::UntilClose,
+        framing => framing,
+    };
+    let (copy, content) = copy(bytes, length, framing);
     for header in &*parsed.headers {
         let is_length = header.name.eq_ignore_ascii_case("content-length") && !granted;
         let is_accept = granted && header.name.eq_ignore_ascii_case("sec-websocket-accept");
         if (is_length || !is_of_connection(header.name)) && !is_accept {
-            put(response.headers_mut(), header, &head, bytes);
+            put(response.headers_mut(), header, &copy, bytes);
         }
     }
-    Ok(Some((response, if granted { Framing::UntilClose } else { framing }, length)))
+    Ok(Some(Read { message: response, framing, length, content }))
 }
 
 /// Those that the router itself adds to a head.
@@ -181,13 +191,25 @@ fn framing(headers: &[httparse::Header<'_>], empty: bool) -> Framing {
     }
 }
 
-/// One of `bytes`, whose copy, which all values share, is `head`.
-fn put(fields: &mut HeaderMap, header: &httparse::Header<'_>, head: &Bytes, bytes: &[u8]) {
+/// Of the head and of what came of its body, and the latter alone.
+fn copy(bytes: &[u8], head: usize, framing: Framing) -> (Bytes, Bytes) {
+    let content = match framing {
+        Framing::Length(length) => usize::try_from(length).unwrap_or(usize::MAX),
+        Framing::Empty | Framing::Chunked | Framing::UntilClose => 0,
+    };
+    let end = head.saturating_add(content).min(bytes.len());
+    let copy = Bytes::copy_from_slice(&bytes[..end]);
+    let content = copy.slice(head..);
+    (copy, content)
+}
+
+/// One of `bytes`, whose `copy` all values share.
+fn put(fields: &mut HeaderMap, header: &httparse::Header<'_>, copy: &Bytes, bytes: &[u8]) {
     // An empty one may lie elsewhere.
     let at = header.value.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr());
     let value = match header.value.len() {
         0 => Bytes::new(),
-        length => head.slice(at..at + length),
+        length => copy.slice(at..at + length),
     };
     let name = HeaderName::from_bytes(header.name.as_bytes());
     if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value)) {
@@ -196,7 +218,7 @@ fn put(fields: &mut HeaderMap, header: &httparse::Header<'_>, head: &Bytes, byte
 }
 
 /// A request to an instance, once all of its head is there.
-pub fn call(bytes: &[u8]) -> Result<Option<(Request<()>, Framing, usize)>> {
+pub fn call(bytes: &[u8]) -> Result<Option<Read<Request<()>>>> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX + OWN_HEADERS];
     let mut parsed = httparse::Request::new(&mut []);
     let read = parsed.parse_with_uninit_headers(bytes, &mut headers);
@@ -214,24 +236,24 @@ pub fn call(bytes: &[u8]) -> Result<Option<(Request<()>, Framing, usize)>> {
         .map_err(invalid)?;
     let mut request = Request::new(());
     request.headers_mut().reserve(parsed.headers.len());
-    let head = Bytes::copy_from_slice(&bytes[..length]);
     *request.uri_mut() = uri;
     *request.method_mut() = parsed.method.unwrap_or("").parse().map_err(invalid)?;
     let framing = match framing(parsed.headers, false) {
         Framing::UntilClose => Framing::Empty,
         framing => framing,
     };
+    let (copy, content) = copy(bytes, length, framing);
     for header in &*parsed.headers {
         let is_length = header.name.eq_ignore_ascii_case("content-length");
         if (is_length || !is_of_connection(header.name))
             && !header.name.eq_ignore_ascii_case("host")
         {
-            put(request.headers_mut(), header, &head, bytes);
+            put(request.headers_mut(), header, &copy, bytes);
         }
     }
     // They are passed on to whoever asked in a form that has them.
     request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
-    Ok(Some((request, framing, length)))
+    Ok(Some(Read { message: request, framing, length, content }))
 }
 
 /// An instance's answer as HTTP/1.1, and whether its body is to be put into chunks.
@@ -370,27 +392,32 @@ mod tests {
         );
         let granted = b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: y\r\n\
             Sec-WebSocket-Protocol: chat\r\nConnection: Upgrade\r\n\r\n";
-        let (response, framing, _) = answer(granted, false, true).unwrap().unwrap();
-        assert_eq!((response.status().as_u16(), framing), (200, Framing::UntilClose));
-        assert_eq!(response.headers().len(), 1);
+        let read = answer(granted, false, true).unwrap().unwrap();
+        assert_eq!((read.message.status().as_u16(), read.framing), (200, Framing::UntilClose));
+        assert_eq!(read.message.headers().len(), 1);
         let page = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n";
-        assert_eq!(answer(page, false, true).unwrap().unwrap().0.status(), 502);
+        assert_eq!(answer(page, false, true).unwrap().unwrap().message.status(), 502);
     }
 
     #[test]
     fn an_answer_is_read() {
         let of = |text: &str, is_head| answer(text.as_bytes(), is_head, false).unwrap().unwrap();
-        let (response, framing, length) = of(
+        let read = of(
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\nA: b\r\n\r\nhello",
             false,
         );
-        assert_eq!((response.status().as_u16(), framing), (200, Framing::Length(5)));
-        assert_eq!((response.headers().len(), length), (2, 63));
-        assert_eq!(of("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", true).1, Framing::Empty);
-        assert_eq!(of("HTTP/1.1 204 OK\r\n\r\n", false).1, Framing::Empty);
-        assert_eq!(of("HTTP/1.1 200 OK\r\n\r\n", false).1, Framing::UntilClose);
+        assert_eq!((read.message.status().as_u16(), read.framing), (200, Framing::Length(5)));
+        assert_eq!((read.message.headers().len(), read.length), (2, 63));
+        assert_eq!(read.message.headers()["a"], "b");
+        assert_eq!(read.content, "hello");
+        assert_eq!(
+            of("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", true).framing,
+            Framing::Empty
+        );
+        assert_eq!(of("HTTP/1.1 204 OK\r\n\r\n", false).framing, Framing::Empty);
+        assert_eq!(of("HTTP/1.1 200 OK\r\n\r\n", false).framing, Framing::UntilClose);
         let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-        assert_eq!(of(chunked, false).1, Framing::Chunked);
+        assert_eq!(of(chunked, false).framing, Framing::Chunked);
         assert!(answer(&chunked.as_bytes()[..30], false, false).unwrap().is_none());
         answer(b"nonsense\r\n\r\n", false, false).unwrap_err();
     }
@@ -399,15 +426,16 @@ mod tests {
     fn a_call_is_read_and_its_answer_written() {
         let text = b"POST /a HTTP/1.1\r\nHost: a.b:80\r\nX: y\r\nTransfer-Encoding: chunked\r\n\
             Connection: close\r\n\r\n";
-        let (request, framing, length) = call(text).unwrap().unwrap();
-        assert_eq!((framing, length), (Framing::Chunked, text.len()));
+        let read = call(text).unwrap().unwrap();
+        assert_eq!((read.framing, read.length), (Framing::Chunked, text.len()));
+        let request = read.message;
         assert_eq!(request.uri(), "http://a.b:80/a");
         assert_eq!(
             (request.headers().len(), &request.headers()[TE]),
             (2, &HeaderValue::from_static("trailers"))
         );
-        let (get, framing, _) = call(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap().unwrap();
-        assert_eq!((get.method(), framing), (&Method::GET, Framing::Empty));
+        let get = call(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap().unwrap();
+        assert_eq!((get.message.method(), get.framing), (&Method::GET, Framing::Empty));
         let answer = Response::builder().status(200).header("a", "b").body(()).unwrap();
         let (parts, ()) = answer.into_parts();
         let (head, chunked) = called(&parts, false, false);

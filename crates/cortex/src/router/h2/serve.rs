@@ -18,10 +18,11 @@ use tokio::time::timeout;
 use super::head::{self, Refused};
 use super::io::{Io, Watch};
 use super::stream::{Counted, Stream};
+use super::workers::{Job, Workers};
 use crate::router::connection::{Busy, Connection, WRITE_TIME_MAX};
 use crate::router::limits::Limits;
 use crate::router::pool::Buffer;
-use crate::router::serve::{self, Scope, Thread};
+use crate::router::serve::{Scope, Thread};
 use crate::router::stream::fill;
 use crate::router::wire::Wire;
 use router::http::HEAD_BYTES_MAX;
@@ -219,7 +220,7 @@ impl Client {
         let stream = Stream::asked(asked, body, answer, self.is_secure, counted);
         let stream = stream.telling(self.idle_max.clone());
         let connection = Connection {
-            thread,
+            thread: thread.clone(),
             stream: Wire::Stream(Box::new(stream)),
             peer: self.peer,
             scope: self.scope,
@@ -227,11 +228,7 @@ impl Client {
         };
         let active = Counted::begin(&of_client);
         let watch = self.watch.clone();
-        serve::begin(async move {
-            connection.run_once(begun).await;
-            watch.guard.borrow_mut().answered();
-            drop(active);
-        });
+        Workers::give(&thread, Job { connection, begun, watch, active });
     }
 }
 

@@ -1,7 +1,7 @@
 //! What goes out in a stream: HTTP/1.1, taken apart into frames.
 
 use std::io::{Error, ErrorKind, Result};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
@@ -112,38 +112,36 @@ impl Outgoing {
         Ok(bytes.len())
     }
 
-    /// Sends it, and says how long it was together with an end that was there, too.
+    /// Sends it, and what came of its body. Says how long they were.
     fn whole_head(&mut self, bytes: &[u8]) -> Result<Option<usize>> {
         match &mut self.sender {
             Sender::Answer(sender) => {
-                let Some((answer, framing, used)) =
-                    head::answer(bytes, self.is_head, self.is_tunnel)?
-                else {
+                let Some(read) = head::answer(bytes, self.is_head, self.is_tunnel)? else {
                     return Ok(None);
                 };
-                if answer.status().is_informational() {
-                    sender.send_informational(answer).map_err(broken)?;
-                    return Ok(Some(used));
+                if read.message.status().is_informational() {
+                    sender.send_informational(read.message).map_err(broken)?;
+                    return Ok(Some(read.length));
                 }
-                let (used, ended) = end_of(framing, bytes, used);
-                match sender.send_response(answer, ended) {
-                    Ok(body) => self.begin(body, framing, ended),
+                let (used, ended) = end_of(read.framing, bytes, read.length);
+                match sender.send_response(read.message, ended) {
+                    Ok(body) => self.begin(body, read.framing, ended),
                     Err(error) => return Err(self.fail(error)),
                 }
-                Ok(Some(used))
+                Ok(Some(used + self.send_now(read.content)?))
             }
             Sender::Call(sender) => {
-                let Some((request, framing, used)) = head::call(bytes)? else { return Ok(None) };
-                let (used, ended) = end_of(framing, bytes, used);
-                let is_head = request.method() == hyper::Method::HEAD;
-                match sender.send_request(request, ended) {
+                let Some(read) = head::call(bytes)? else { return Ok(None) };
+                let (used, ended) = end_of(read.framing, bytes, read.length);
+                let is_head = read.message.method() == hyper::Method::HEAD;
+                match sender.send_request(read.message, ended) {
                     Ok((answer, body)) => {
                         self.asked = Some((answer, is_head));
-                        self.begin(body, framing, ended);
+                        self.begin(body, read.framing, ended);
                     }
                     Err(error) => return Err(self.fail(error)),
                 }
-                Ok(Some(used))
+                Ok(Some(used + self.send_now(read.content)?))
             }
             _ => Ok(None),
         }
@@ -152,6 +150,39 @@ impl Outgoing {
     fn begin(&mut self, body: SendStream<Bytes>, framing: Framing, ended: bool) {
         self.framing = framing;
         self.sender = if ended { Sender::Finished } else { Sender::Body(body) };
+    }
+
+    /// As much of this, which is of a body of known length, as the windows admit.
+    fn send_now(&mut self, content: Bytes) -> Result<usize> {
+        if content.is_empty() {
+            return Ok(0);
+        }
+        let now = &mut Context::from_waker(Waker::noop());
+        let Poll::Ready(room) = self.poll_room(now, content.len()) else { return Ok(0) };
+        let count = room?.min(content.len());
+        let ended = self.took(count, &[]);
+        self.send_content(content.slice(..count), ended)?;
+        Ok(count)
+    }
+
+    /// So much content is used. True at the end of the body, also where that is `behind` it.
+    fn took(&mut self, count: usize, behind: &[u8]) -> bool {
+        match &mut self.framing {
+            Framing::Length(left) => {
+                *left -= count as u64;
+                *left == 0
+            }
+            Framing::Chunked => self.chunks.took(count, behind),
+            Framing::Empty | Framing::UntilClose => false,
+        }
+    }
+
+    fn send_content(&mut self, piece: Bytes, ended: bool) -> Result<()> {
+        self.send(|body| body.send_data(piece, ended))?;
+        if ended {
+            self.sender = Sender::Finished;
+        }
+        Ok(())
     }
 
     fn fail(&mut self, error: h2::Error) -> Error {
@@ -184,24 +215,13 @@ impl Outgoing {
             Err(error) => return Poll::Ready(Err(error)),
         };
         let count = wanted.min(room).min(PIECE_BYTES_MAX);
-        let (mut used, mut ended) = (count, false);
-        match &mut self.framing {
-            Framing::Length(left) => {
-                *left -= count as u64;
-                ended = *left == 0;
-            }
-            Framing::Chunked => {
-                ended = self.chunks.took(count, &bytes[count..]);
-                used = if ended { bytes.len() } else { count };
-            }
-            Framing::Empty | Framing::UntilClose => {}
-        }
+        let ended = self.took(count, &bytes[count..]);
+        let used = match self.framing {
+            Framing::Chunked if ended => bytes.len(),
+            _ => count,
+        };
         let piece = Bytes::copy_from_slice(&bytes[..count]);
-        let sent = self.send(|body| body.send_data(piece, ended));
-        if ended && sent.is_ok() {
-            self.sender = Sender::Finished;
-        }
-        Poll::Ready(sent.map(|()| used))
+        Poll::Ready(self.send_content(piece, ended).map(|()| used))
     }
 
     fn send(
