@@ -10,6 +10,7 @@ pub mod cli;
 pub mod client;
 pub mod driver;
 pub mod faults;
+mod footprint;
 pub mod install;
 pub mod layout;
 pub mod lockfile;

@@ -37,6 +37,7 @@ use crate::api::wire::PortRow;
 use crate::api::{ApiContext, NodeControl};
 use crate::driver::Clock;
 use crate::faults::{Fault, Faults};
+use crate::footprint;
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
@@ -276,6 +277,7 @@ impl Node {
         parts.spawn(supervise("load", move || {
             crate::agent::load::run(loaded.clone(), of.clone(), clock, fixed)
         }));
+        tokio::spawn(footprint::settle());
         Ok((parts, control))
     }
 

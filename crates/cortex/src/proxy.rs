@@ -30,6 +30,7 @@ use self::control::{Controlled, Heir, carried};
 use self::health::Check;
 use self::records::{Figures, Recorder, Records};
 use crate::driver::Clock;
+use crate::footprint;
 use crate::metrics::Metrics;
 use crate::router::alone::{self, Alone};
 use crate::router::datagrams::{self, FLOWS_MAX};
@@ -244,6 +245,7 @@ async fn serve(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
         tokio::spawn(sharing::come(back_ends, stream, elsewhere));
     }
     told.listening(at, &path);
+    parts.spawn(footprint::settle());
     let taken_over = loop {
         tokio::select! {
             () = signals.end() => break false,

@@ -24,6 +24,7 @@ use serde::Serialize;
 use super::FILE_PATH;
 use crate::driver::Clock;
 use crate::faults::Faults;
+use crate::footprint;
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::node::parts::supervise;
@@ -97,6 +98,7 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
         faults.clone(),
         metrics.clone(),
     )?;
+    tokio::spawn(footprint::settle());
     let input_ended = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0; 1]));
     let suspicions = router.suspicions();
     tokio::select! {

@@ -1,5 +1,5 @@
-//! What there is too little of: descriptors, and back ends that are there. Clients are told, and
-//! back ends are blamed for their own faults alone.
+//! What there is too little of: descriptors, memory, and back ends that are there. Clients are told,
+//! and back ends are blamed for their own faults alone.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,6 +9,7 @@ use std::net::{Shutdown, TcpStream};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::machine::free_port;
+use crate::wait::wait_until;
 
 use super::world::{LIMIT, Named, Proxy, read_to_end};
 
@@ -66,5 +67,23 @@ fn without_a_back_end_clients_are_told_and_served_again_once_there_is_one() {
     assert!(answer.contains("Retry-After: "), "{answer}");
     let server = Named::start("alpha");
     proxy.change(&["add", &server.to()]);
+    assert!(ask(&proxy).unwrap().ends_with("alpha"));
+}
+
+/// Kilobytes of the proxy's code that are in memory on its account.
+fn code_kb(proxy: &Proxy) -> u64 {
+    let maps = fs::read_to_string(format!("/proc/{}/smaps", proxy.pid())).unwrap();
+    let mut lines = maps.lines().skip_while(|line| !line.contains(" r-xp "));
+    let resident = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    resident.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn code_that_only_the_start_needed_is_let_go() {
+    let server = Named::start("alpha");
+    let proxy = Proxy::start(&["--to", &server.to()]);
+    assert!(ask(&proxy).unwrap().ends_with("alpha"));
+    let before = code_kb(&proxy);
+    wait_until("less of the code is held", || code_kb(&proxy) < before * 3 / 4);
     assert!(ask(&proxy).unwrap().ends_with("alpha"));
 }
