@@ -1,5 +1,5 @@
-//! What there is too little of: descriptors, memory, and back ends that are there. Clients are told,
-//! and back ends are blamed for their own faults alone.
+//! What there is too little of: descriptors, memory, and back ends that are there. Clients are
+//! told, and back ends are blamed for their own faults alone.
 
 use std::collections::BTreeSet;
 use std::fs;
