@@ -167,12 +167,15 @@ impl Client {
     /// Starts what the client asks for and sends what there is, until the connection ends.
     async fn drive(&self, h2: &mut server::Connection<Io, Bytes>) {
         let accepting = poll_fn(|cx| {
-            loop {
+            for _ in 0..STREAMS_MAX {
                 match ready!(h2.poll_accept(cx)) {
                     Some(Ok((request, answer))) => self.start(request, answer),
                     Some(Err(_)) | None => return Poll::Ready(()),
                 }
             }
+            // Others have their turn.
+            cx.waker().wake_by_ref();
+            Poll::Pending
         });
         self.watch.turn(accepting).await;
     }
