@@ -5,7 +5,7 @@
 pub mod body;
 pub mod request;
 pub mod response;
-mod syntax;
+pub(crate) mod syntax;
 pub mod trailers;
 
 /// Larger than any browser sends; a cookie jar gone wild is told so.
@@ -19,23 +19,28 @@ pub const HEAD_BYTES_ADDED_MAX: usize = 1024;
 
 /// Concerns one connection only and is never passed on, nor is what `Connection` names.
 fn is_hop_by_hop(name: &str) -> bool {
-    const NAMES: [&str; 8] = [
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "transfer-encoding",
-        "upgrade",
-        "te",
-        "http2-settings",
-        "proxy-authenticate",
-    ];
-    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+    let known: &[&str] = match name.len() {
+        2 => &["te"],
+        7 => &["upgrade"],
+        10 => &["connection", "keep-alive"],
+        14 => &["http2-settings"],
+        16 => &["proxy-connection"],
+        17 => &["transfer-encoding"],
+        18 => &["proxy-authenticate"],
+        _ => &[],
+    };
+    known.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
 fn lists(value: &[u8], token: &str) -> bool {
     value
         .split(|byte| *byte == b',')
         .any(|one| one.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+}
+
+/// Whether a `Connection` of this value may name further headers: most do not.
+fn may_name(value: &[u8]) -> bool {
+    !value.eq_ignore_ascii_case(b"keep-alive")
 }
 
 /// Whether a header called `Connection` lists this one. Content-Length frames the body and is never

@@ -3,6 +3,8 @@
 
 use model::ApplicationName;
 
+use crate::http::syntax::Class;
+
 /// The longest name that DNS allows.
 pub const HOST_LENGTH_MAX: usize = 253;
 
@@ -19,7 +21,8 @@ pub fn normalize<'a>(host: &'a [u8], buffer: &'a mut [u8; HOST_LENGTH_MAX]) -> O
     if name.is_empty() || name.len() > HOST_LENGTH_MAX {
         return None;
     }
-    if !name.iter().all(|byte| byte.is_ascii_graphic() && !b"/?#@,;\"<>\\".contains(byte)) {
+    const IN_NAMES: Class = Class::graphic_without(b"/?#@,;\"<>\\");
+    if !IN_NAMES.has_all(name) {
         return None;
     }
     if name.iter().any(u8::is_ascii_uppercase) {

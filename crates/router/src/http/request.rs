@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::body::Body;
 use super::syntax::{content_length, ends_are_whole, is_host, is_target};
-use super::{HEADERS_ADDED_MAX, HEADERS_MAX, lists};
+use super::{HEADERS_ADDED_MAX, HEADERS_MAX, lists, may_name};
 
 #[derive(Clone, Debug)]
 pub struct RequestHead {
@@ -229,7 +229,7 @@ impl<'a> Facts<'a> {
                     chunked = true;
                 }
                 10 if header.name.eq_ignore_ascii_case("connection") => {
-                    facts.names_headers = true;
+                    facts.names_headers |= may_name(value);
                     if lists(value, "close") {
                         facts.keep_alive = false;
                     } else if !modern && lists(value, "keep-alive") {

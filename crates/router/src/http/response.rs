@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::body::Body;
 use super::syntax::{content_length, ends_are_whole};
-use super::{HEADERS_ADDED_MAX, HEADERS_MAX, is_hop_by_hop, is_named, lists, put_header};
+use super::{HEADERS_ADDED_MAX, HEADERS_MAX, is_hop_by_hop, is_named, lists, may_name, put_header};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseHead {
@@ -155,7 +155,9 @@ fn write(
     out.extend_from_slice(response.reason.unwrap_or("").as_bytes());
     out.extend_from_slice(b"\r\n");
     let headers = &*response.headers;
-    let named = headers.iter().any(|one| one.name.eq_ignore_ascii_case("connection"));
+    let named = headers
+        .iter()
+        .any(|one| one.name.eq_ignore_ascii_case("connection") && may_name(one.value));
     let mut has_length = false;
     for header in headers {
         let name = header.name;

@@ -28,8 +28,45 @@ pub fn is_host(host: &[u8]) -> bool {
             host.split_at(end)
         }
     };
-    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+=".contains(byte);
-    !name.is_empty() && name.iter().all(is_name) && is_port(rest)
+    const IN_NAMES: Class = Class::alphanumeric_and(b"-._~!$&'()*+=");
+    !name.is_empty() && IN_NAMES.has_all(name) && is_port(rest)
+}
+
+/// Bytes that may stand somewhere.
+pub struct Class([bool; 256]);
+
+impl Class {
+    pub const fn of(bytes: &[u8]) -> Class {
+        let (mut class, mut at) = ([false; 256], 0);
+        while at < bytes.len() {
+            class[bytes[at] as usize] = true;
+            at += 1;
+        }
+        Class(class)
+    }
+
+    pub const fn alphanumeric_and(bytes: &[u8]) -> Class {
+        let (Class(mut class), mut byte) = (Class::of(bytes), 0_u8);
+        while byte < 128 {
+            class[byte as usize] |= byte.is_ascii_alphanumeric();
+            byte += 1;
+        }
+        Class(class)
+    }
+
+    /// Printable ones of ASCII, but for these of it.
+    pub const fn graphic_without(bytes: &[u8]) -> Class {
+        let (Class(mut class), mut byte) = (Class::of(bytes), 0_u8);
+        while byte < 128 {
+            class[byte as usize] = byte.is_ascii_graphic() && !class[byte as usize];
+            byte += 1;
+        }
+        Class(class)
+    }
+
+    pub fn has_all(&self, bytes: &[u8]) -> bool {
+        bytes.iter().all(|byte| self.0[usize::from(*byte)])
+    }
 }
 
 /// Nothing, or a colon and digits.
@@ -48,12 +85,12 @@ pub fn is_token_byte(byte: u8) -> bool {
 
 /// Every line ends with CR and LF: who takes a bare LF for an end sees another message.
 pub fn ends_are_whole(head: &[u8]) -> bool {
-    let mut previous = 0;
-    head.iter().all(|byte| {
-        let whole = *byte != b'\n' || previous == b'\r';
-        previous = *byte;
-        whole
-    })
+    let Some((first, rest)) = head.split_first() else { return true };
+    // Without a way out on the way, so that many bytes are looked at in one step.
+    let bare = head.iter().zip(rest).fold(*first == b'\n', |bare, (before, byte)| {
+        bare | ((*byte == b'\n') & (*before != b'\r'))
+    });
+    !bare
 }
 
 /// Digits alone; a sign, a list or an empty value is refused.
@@ -76,6 +113,18 @@ mod tests {
             "[::g]", "[::1]x", "a\tb", "a%20", "a?b", "a#b", "ä", "a;b", "a\\b",
         ] {
             assert!(!is_host(bad.as_bytes()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_bare_end_is_seen_wherever_it_is() {
+        assert!(ends_are_whole(b"") && ends_are_whole(b"\r") && !ends_are_whole(b"\n"));
+        let whole = b"GET / HTTP/1.1\r\nHost: a-name-that-is-longer-than-others\r\n\r\n";
+        assert!(ends_are_whole(whole));
+        for at in 0..=whole.len() {
+            let mut bare = whole.to_vec();
+            bare.insert(at, b'\n');
+            assert!(!ends_are_whole(&bare), "{at}");
         }
     }
 
