@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::endpoint::Permit;
 use super::rarely::Rarely;
 use super::streams::Ended;
+use crate::shared_port::is_short;
 
 #[cfg(test)]
 mod tests;
@@ -76,7 +77,7 @@ pub struct Flow {
 pub struct Rooms {
     taken: Rc<Cell<usize>>,
     max: usize,
-    /// Clients for whom there was none.
+    /// Clients for whom there was none, or no descriptor.
     refused: Rc<Rarely>,
 }
 
@@ -91,12 +92,16 @@ impl Rooms {
             self.taken.set(taken + 1);
             return Some(Room(self.taken.clone()));
         }
-        // A flood comes with a datagram for each flow that it would have.
+        self.refuse(client, "the thread has as many flows as it may");
+        None
+    }
+
+    /// A flood comes with a datagram for each flow that it would have.
+    fn refuse(&self, client: SocketAddr, why: &str) {
         self.refused.saw(client.ip());
         if let Some((datagrams, client)) = self.refused.tell() {
-            tracing::warn!(%client, datagrams, max, "datagrams.too_many_flows");
+            tracing::warn!(%client, datagrams, why, "datagrams.flows_refused");
         }
-        None
     }
 }
 
@@ -228,7 +233,7 @@ impl Gate {
         let permit = self.site.enter(client)?;
         let room = self.rooms.take(client)?;
         let (way, datagrams) = match permit.endpoint.address() {
-            Some(address) => (Way::Near(self.connect(&permit, address)?), None),
+            Some(address) => (Way::Near(self.connect(client, &permit, address)?), None),
             None => {
                 let (sender, receiver) = mpsc::channel(CARRIED_MAX);
                 (Way::Carried(sender), Some(receiver))
@@ -261,13 +266,22 @@ impl Gate {
         Some(flow)
     }
 
-    fn connect(&self, permit: &Permit, address: SocketAddr) -> Option<Rc<UdpSocket>> {
-        let connected = connect(address);
-        if let Err(error) = &connected {
-            tracing::warn!(%address, %error, "datagrams.flow_failed");
-            self.site.failed(permit);
+    fn connect(
+        &self,
+        client: SocketAddr,
+        permit: &Permit,
+        address: SocketAddr,
+    ) -> Option<Rc<UdpSocket>> {
+        match connect(address) {
+            Ok(connected) => return Some(Rc::new(connected)),
+            // No fault of the endpoint.
+            Err(error) if is_short(&error) => self.rooms.refuse(client, "out of descriptors"),
+            Err(error) => {
+                tracing::warn!(%address, %error, "datagrams.flow_failed");
+                self.site.failed(permit);
+            }
         }
-        connected.ok().map(Rc::new)
+        None
     }
 
     pub fn expire(&self) {

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::connection::WRITE_TIME_MAX;
 use super::endpoint::Permit;
@@ -39,7 +39,7 @@ pub async fn run(pool: &Pool, client: &Wire, upstream: &Wire, permit: Permit) {
 }
 
 /// Until both have ended, one broke, nothing moved either way for `idle`, or one took nothing for
-/// `write`.
+/// `write`, whatever the other did.
 pub async fn relay(
     pool: &Pool,
     client: &Wire,
@@ -91,12 +91,27 @@ async fn one_way(
             Err(_) if last.get() + idle > deadline => continue,
             Err(_) => return Err(Broken::Idle),
         }
+        last.set(Instant::now());
         let mut buffer = pool.buffer();
-        let result = pass(from, to, &mut buffer, (idle, write)).await;
+        let result = tokio::select! {
+            biased;
+            result = pass(from, to, &mut buffer, (idle, write)) => result,
+            () = silence(last, idle) => Err(Broken::Idle),
+        };
         pool.give_back(buffer);
         last.set(Instant::now());
         if result? == 0 {
             return Ok(());
+        }
+    }
+}
+
+async fn silence(last: &Cell<Instant>, idle: Duration) {
+    loop {
+        let deadline = last.get() + idle;
+        sleep_until(deadline).await;
+        if last.get() + idle <= deadline {
+            return;
         }
     }
 }
@@ -118,4 +133,53 @@ async fn pass(
     // An end that is signed may have to wait for room, too.
     write_all(to, buffer.filled(), write).await.map_err(|_| Broken::Writing)?;
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::router::plain::Plain;
+
+    const IDLE: Duration = Duration::from_secs(5);
+
+    /// Two ends of a connection.
+    async fn pair() -> (Wire, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address: SocketAddr = listener.local_addr().unwrap();
+        let near = Plain::connect(address).await.unwrap();
+        (near.into(), listener.accept().await.unwrap().0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_nothing_is_not_silent_while_the_other_way_moves() {
+        let ((to_client, mut client), (to_server, mut server)) = (pair().await, pair().await);
+        let pool = Pool::default();
+        let relayed = relay(&pool, &to_client, &to_server, IDLE, 1000 * IDLE);
+        let talk = async {
+            // More than anybody takes who does not read.
+            let (mut reading, mut writing) = client.split();
+            let flood = async { while writing.write_all(&[0; 64 * 1024]).await.is_ok() {} };
+            let words = async {
+                for _ in 0..4 {
+                    tokio::time::sleep(IDLE * 3 / 4).await;
+                    server.write_all(b"x").await.unwrap();
+                    assert_eq!(reading.read_u8().await.unwrap(), b'x');
+                }
+                Instant::now()
+            };
+            tokio::select! {
+                () = flood => panic!("it was cut"),
+                last = words => last,
+            }
+        };
+        let both = async { tokio::join!(relayed, talk) };
+        let both = tokio::time::timeout(100 * IDLE, both).await;
+        let (ended, last) = both.expect("it goes on while one way moves");
+        assert_eq!((ended, Instant::now().duration_since(last).as_secs()), (Ended::Idle, 5));
+    }
 }

@@ -105,7 +105,7 @@ pub async fn relay(thread: &Thread, client: TcpStream, tunnel: Tunnel, idle: Dur
     let early = write_all(&client, first.filled(), idle).await;
     thread.pool.give_back(first);
     let ended = match early {
-        Ok(()) => tunnel::relay(&thread.pool, &client, &wire, idle, idle).await,
+        Ok(()) => tunnel::relay(&thread.pool, &client, &wire, idle, tcp::IDLE_NEVER).await,
         Err(_) => Ended::ClientReset,
     };
     if ended != Ended::Closed {
@@ -177,7 +177,9 @@ async fn host_connection(
     let idle = tcp::idle(service);
     let header = announcement(service, through.addresses);
     let ended = match write_all(&instance, &header, REPLY_TIME_MAX).await {
-        Ok(()) => tunnel::relay(&thread.pool, &connection.stream, &instance, idle, idle).await,
+        Ok(()) => {
+            tunnel::relay(&thread.pool, &connection.stream, &instance, idle, tcp::IDLE_NEVER).await
+        }
         Err(_) => Ended::BackEndReset,
     };
     if ended != Ended::Closed {

@@ -22,7 +22,7 @@ use crate::router::streams::{self, Ended, Moved};
 use crate::router::table::Service;
 
 /// Where the release sets no limit: longer than anything lives.
-const IDLE_NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+pub const IDLE_NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 /// A client that vanished without a word is noticed on a quiet connection too.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 /// For the header that says who asks; the kernel takes it at once.

@@ -9,7 +9,7 @@ use super::world::Proxy;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
 /// Answers every datagram with its name and what it was sent. Ends with the test.
-fn echo(name: &'static str, port: u16) -> u16 {
+pub fn echo(name: &'static str, port: u16) -> u16 {
     let socket = UdpSocket::bind(("127.0.0.1", port)).unwrap();
     let port = socket.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -25,7 +25,7 @@ fn echo(name: &'static str, port: u16) -> u16 {
     port
 }
 
-fn client(proxy: &Proxy) -> UdpSocket {
+pub fn client(proxy: &Proxy) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(proxy.address()).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
@@ -33,7 +33,7 @@ fn client(proxy: &Proxy) -> UdpSocket {
 }
 
 /// Datagrams may be lost: asks until there is an answer.
-fn ask(socket: &UdpSocket, question: &str) -> String {
+pub fn ask(socket: &UdpSocket, question: &str) -> String {
     let mut buffer = [0; 65_536];
     wait_for("an answer", STATE_DEADLINE, || {
         socket.send(question.as_bytes()).map_err(|error| error.to_string())?;

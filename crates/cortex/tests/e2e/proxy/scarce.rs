@@ -11,6 +11,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use crate::machine::free_port;
 use crate::wait::wait_until;
 
+use super::datagrams;
 use super::world::{LIMIT, Named, Proxy, read_to_end};
 
 /// So many more files it may have open from now on.
@@ -56,6 +57,25 @@ fn out_of_descriptors_clients_are_told_and_back_ends_are_not_left_alone() {
         assert!(ask(&proxy).unwrap().ends_with("alpha"));
     }
     assert_eq!(server.count(), 2);
+}
+
+#[test]
+fn out_of_descriptors_new_flows_of_datagrams_are_lost_and_back_ends_are_not_blamed() {
+    let port = datagrams::echo("alpha", 0).to_string();
+    let proxy = Proxy::start(&["--mode", "udp", "--threads", "1", "--to", &port]);
+    let old = datagrams::client(&proxy);
+    assert_eq!(datagrams::ask(&old, "before"), "alpha before");
+    allow_more(&proxy, 0);
+    let new = datagrams::client(&proxy);
+    for _ in 0..3 {
+        new.send(b"lost").unwrap();
+        assert_eq!(datagrams::ask(&old, "meanwhile"), "alpha meanwhile");
+    }
+    // Room for whoever asks the proxy what it thinks of its back ends.
+    allow_more(&proxy, 100);
+    let told = proxy.change(&[]);
+    assert_eq!(told[0]["ejected"], false, "{told:?}");
+    assert_eq!(datagrams::ask(&new, "again"), "alpha again");
 }
 
 #[test]
