@@ -50,5 +50,20 @@ pub fn tool(directory: &Path, program: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
     // Spring would leave a server behind.
     command.args(arguments).current_dir(directory).env("DISABLE_SPRING", "1");
+    if let Some(version) = packaged_bundler() {
+        command.env("BUNDLER_VERSION", version);
+    }
     run(command, &format!("{program} {}", arguments.join(" "))).succeeded().stdout
+}
+
+/// Debian's Bundler, which knows its packages of gems. Since 3.1.7 its Ruby brings one of its own
+/// that does not. What was resolved with a version is used with that one, also by a node.
+fn packaged_bundler() -> Option<String> {
+    const SPECIFICATIONS: &str = "/usr/share/rubygems-integration/all/specifications";
+    let names = fs::read_dir(SPECIFICATIONS)
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let version =
+        |name: String| Some(name.strip_prefix("bundler-")?.strip_suffix(".gemspec")?.to_owned());
+    names.filter_map(version).next()
 }

@@ -92,10 +92,11 @@ impl Router {
         &self.child.0
     }
 
+    /// Of its own making: pages of the program come and go as it is used.
     fn resident_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process().id()));
         let status = status.expect("it runs");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it is said");
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("it is said");
         line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap() * 1024
     }
 
