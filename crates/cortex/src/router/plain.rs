@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, ReadBuf};
@@ -49,7 +49,10 @@ impl Write for &Plain {
     }
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> Result<usize> {
-        self.try_io(Interest::WRITABLE, || (&self.stream).write_vectored(pieces))
+        match pieces {
+            [piece] => self.try_write(piece),
+            _ => self.try_write_pieces(pieces, SendFlags::NOSIGNAL),
+        }
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -141,7 +144,7 @@ impl Plain {
     fn read_into(&self, room: &mut [u8]) -> Result<usize> {
         let mut partial = None;
         let result = self.try_io(Interest::READABLE, || {
-            let count = (&self.stream).read(room)?;
+            let (count, _) = recv(&self.stream, &mut *room, RecvFlags::empty())?;
             if 0 < count && count < room.len() {
                 // Makes the runtime forget that the socket was readable, as its own reads do.
                 partial = Some(count);
@@ -170,8 +173,16 @@ impl Plain {
         Ok(())
     }
 
+    /// Past the C library, whose calls can be cancelled, which costs each of them something.
     pub fn try_write(&self, bytes: &[u8]) -> Result<usize> {
-        self.try_io(Interest::WRITABLE, || (&self.stream).write(bytes))
+        self.try_io(Interest::WRITABLE, || Ok(send(&self.stream, bytes, SendFlags::NOSIGNAL)?))
+    }
+
+    fn try_write_pieces(&self, pieces: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+        self.try_io(Interest::WRITABLE, || {
+            let mut none = SendAncillaryBuffer::default();
+            Ok(sendmsg(&self.stream, pieces, &mut none, flags)?)
+        })
     }
 
     /// Two pieces in one write. Where more is written at once behind them, they wait for that.
@@ -186,11 +197,7 @@ impl Plain {
         let mut left = slices.as_mut_slice();
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
-            let written = self.try_io(Interest::WRITABLE, || {
-                let mut none = SendAncillaryBuffer::default();
-                sendmsg(&self.stream, left, &mut none, flags).map_err(Error::from)
-            });
-            match written {
+            match self.try_write_pieces(left, flags) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     IoSlice::advance_slices(&mut left, count);
@@ -254,7 +261,9 @@ impl Plain {
 
     /// Nothing came, not even an end: it can be used again.
     pub fn is_untouched(&self) -> bool {
-        let read = self.try_io(Interest::READABLE, || (&self.stream).read(&mut [0; 1]));
+        let read = self.try_io(Interest::READABLE, || {
+            Ok(recv(&self.stream, &mut [0; 1], RecvFlags::empty())?.0)
+        });
         read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 }
