@@ -27,8 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
     } else {
         let peer = IpAddr::from(if is(1) { [127, 0, 0, 1] } else { [192, 0, 2, 7] });
         let telling = if is(3) { Telling::Standard } else { Telling::Usual };
-        let origin =
-            Origin { peer, request_id: 5, is_router: false, is_secure: is(2), telling };
+        let origin = Origin { peer, request_id: 5, is_router: false, is_secure: is(2), telling };
         ask(text, &origin);
     }
 });

@@ -11,6 +11,7 @@ pub mod fair;
 pub mod far;
 pub mod files;
 pub mod flows;
+pub mod h2;
 pub mod http;
 pub mod proxy_protocol;
 pub mod ramp;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use model::{ApplicationName, NodeId, PortId, hash};
 use router::breaker::{Failure, ejects};
+use router::h2::connection::Scratch;
 use router::proxy_protocol::Addresses;
 use router::retry::Budget;
 use router::routes;
@@ -114,6 +115,8 @@ pub struct Thread {
     /// Requests of clients that speak HTTP/2.
     pub streams: Rc<Cell<usize>>,
     pub workers: Workers,
+    /// For reading what they send.
+    pub scratch_h2: RefCell<Scratch>,
     /// Wakes those that wait for other routers' requests.
     pub leaving: Notify,
     request_id: Cell<u64>,
@@ -272,6 +275,7 @@ pub fn run(
         stopping: Cell::new(None),
         streams: Rc::default(),
         workers: Workers::default(),
+        scratch_h2: RefCell::default(),
         leaving: Notify::new(),
         request_id: Cell::new(seed),
         means: Means::default(),

@@ -11,7 +11,7 @@ use super::serve::Thread;
 use super::wire::Wire;
 
 /// What a client may still send after an answer that ended its request early.
-const LINGER_BYTES_MAX: usize = 256 * 1024;
+pub const LINGER_BYTES_MAX: usize = 256 * 1024;
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// At least one byte; 0 at the end of the stream.

@@ -1,6 +1,11 @@
 //! Connections to instances that speak HTTP/2 without TLS: each carries many requests at once. One
 //! thread's are its own.
 
+mod head;
+mod incoming;
+mod outgoing;
+mod stream;
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io::{Error, ErrorKind, Result};
@@ -14,6 +19,7 @@ use h2::client::{self, SendRequest};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
+use self::stream::Call;
 use super::stream::{Counted, Stream};
 use crate::loopback;
 use crate::router::endpoint::Endpoint;
@@ -156,5 +162,5 @@ async fn open(calls: SendRequest<Bytes>, active: &Active) -> Result<Wire> {
     let counted = Counted::begin(active);
     let ready = async { calls.ready().await.map_err(Error::other) };
     let calls = within(CONNECT_TIME_MAX, ready).await?;
-    Ok(Wire::Stream(Box::new(Stream::call(calls, counted))))
+    Ok(Wire::Stream(Box::new(Stream::of_instance(Call::new(calls, counted)))))
 }

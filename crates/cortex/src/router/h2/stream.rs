@@ -1,47 +1,56 @@
 //! A stream of HTTP/2 as a `Wire`: who reads it reads HTTP/1.1, and what is written to it as
-//! HTTP/1.1 goes out in frames. Either side's window holds up who writes; nothing is kept here but
-//! the frame that is being read.
+//! HTTP/1.1 goes out in frames. Either side's window holds up who writes.
 
-mod incoming;
-mod outgoing;
-
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::poll_fn;
-use std::io::{Error, ErrorKind, Result};
+use std::io::{ErrorKind, Result};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
-use h2::client::SendRequest;
-use h2::server::SendResponse;
-use h2::{Reason, RecvStream};
-
-use self::incoming::Incoming;
-use self::outgoing::Outgoing;
-use super::head::Asked;
 use crate::router::pace::Pace;
 use crate::router::stream::within;
 
-pub struct Stream {
-    incoming: RefCell<Incoming>,
-    outgoing: RefCell<Outgoing>,
-    /// Of a client's: it came inside TLS.
-    is_secure: bool,
-    /// After the end of a client's request only the end of the stream may come, unless it is a
-    /// tunnel. An instance's end is one.
-    ends: Ends,
-    /// Of a client's connection: how long it may be idle.
-    idle_max: Option<Rc<Cell<Duration>>>,
-    /// Of a client, whose windows may be as small as it likes.
-    pace: Option<Pace>,
-    _counted: Counted,
+/// Of a client, or to an instance.
+pub trait Ways {
+    /// What is ready, as far as there is room.
+    fn take(&self, room: &mut [u8]) -> usize;
+
+    /// Bytes that are ready.
+    fn ready_bytes(&self) -> usize;
+
+    /// Whether something is ready; false at the end.
+    fn poll_more(&self, cx: &mut Context<'_>) -> Poll<Result<bool>>;
+
+    /// Whether the end of what comes is an end for who reads. After the end of a client's request
+    /// only the end of the stream may come, unless it is a tunnel.
+    fn has_ended(&self) -> bool;
+
+    /// Resolves when the other side wants nothing more.
+    fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// How many of the bytes were used: at least one.
+    fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>>;
+
+    /// The end of a message that ends with its connection.
+    fn finish(&self);
+
+    /// So that what was sent so far cannot pass for the whole.
+    fn cut(&self);
+
+    /// It came inside TLS.
+    fn is_secure(&self) -> bool {
+        false
+    }
+
+    /// How long its connection may be without a request.
+    fn may_idle(&self, _time: Duration) {}
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ends {
-    WithTheirs,
-    WithOurs,
+pub struct Stream<W: Ways + ?Sized = dyn Ways> {
+    /// Of a client, whose windows may be as small as it likes.
+    pace: Option<Pace>,
+    ways: W,
 }
 
 /// One stream less when it ends.
@@ -60,64 +69,28 @@ impl Drop for Counted {
     }
 }
 
-impl Stream {
-    /// Of a client, behind the head of its request.
-    pub fn asked(
-        asked: Asked,
-        body: RecvStream,
-        answer: SendResponse<Bytes>,
-        is_secure: bool,
-        counted: Counted,
-    ) -> Stream {
-        Stream {
-            ends: if asked.is_tunnel { Ends::WithTheirs } else { Ends::WithOurs },
-            outgoing: RefCell::new(Outgoing::answer(answer, asked.is_head, asked.is_tunnel)),
-            incoming: RefCell::new(Incoming::asked(asked.chunked, body)),
-            is_secure,
-            idle_max: None,
-            pace: Some(Pace::default()),
-            _counted: counted,
-        }
+impl<W: Ways> Stream<W> {
+    pub fn of_client(ways: W) -> Stream<W> {
+        Stream { pace: Some(Pace::default()), ways }
     }
 
-    /// To an instance, for one request.
-    pub fn call(calls: SendRequest<Bytes>, counted: Counted) -> Stream {
-        Stream {
-            ends: Ends::WithTheirs,
-            outgoing: RefCell::new(Outgoing::call(calls)),
-            incoming: RefCell::new(Incoming::unasked()),
-            is_secure: false,
-            idle_max: None,
-            pace: None,
-            _counted: counted,
-        }
+    pub fn of_instance(ways: W) -> Stream<W> {
+        Stream { pace: None, ways }
     }
+}
 
-    /// Tells its connection what holds for the application that it asks.
-    pub fn telling(self, idle_max: Rc<Cell<Duration>>) -> Stream {
-        Stream { idle_max: Some(idle_max), ..self }
-    }
-
+impl<W: Ways + ?Sized> Stream<W> {
     pub fn may_idle(&self, time: Duration) {
-        if let Some(idle_max) = &self.idle_max {
-            idle_max.set(time);
-        }
+        self.ways.may_idle(time);
     }
 
     pub fn is_secure(&self) -> bool {
-        self.is_secure
-    }
-
-    /// Whether the end of what comes is an end for who reads.
-    fn has_ended(&self) -> bool {
-        self.ends == Ends::WithTheirs || self.outgoing.borrow().is_finished()
+        self.ways.is_secure()
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.incoming.borrow_mut().poll_more(cx) {
-            Poll::Ready(Ok(false)) if !self.has_ended() => {
-                self.outgoing.borrow_mut().poll_reset(cx)
-            }
+        match self.ways.poll_more(cx) {
+            Poll::Ready(Ok(false)) if !self.ways.has_ended() => self.ways.poll_reset(cx),
             Poll::Ready(_) => Poll::Ready(()),
             Poll::Pending => Poll::Pending,
         }
@@ -127,20 +100,16 @@ impl Stream {
         let cx = &mut Context::from_waker(Waker::noop());
         let mut count = 0;
         loop {
-            let more = {
-                let mut incoming = self.incoming.borrow_mut();
-                count += incoming.take(&mut room[count..]);
-                if count == room.len() {
-                    return Ok(count);
-                }
-                incoming.poll_more(cx)
-            };
-            match more {
+            count += self.ways.take(&mut room[count..]);
+            if count == room.len() {
+                return Ok(count);
+            }
+            match self.ways.poll_more(cx) {
                 Poll::Ready(Ok(true)) => {}
                 _ if count > 0 => return Ok(count),
-                Poll::Ready(Ok(false)) if self.has_ended() => return Ok(0),
+                Poll::Ready(Ok(false)) if self.ways.has_ended() => return Ok(0),
                 Poll::Ready(Ok(false)) => {
-                    let reset = self.outgoing.borrow_mut().poll_reset(cx).is_ready();
+                    let reset = self.ways.poll_reset(cx).is_ready();
                     let kind =
                         if reset { ErrorKind::ConnectionReset } else { ErrorKind::WouldBlock };
                     return Err(kind.into());
@@ -159,7 +128,7 @@ impl Stream {
     pub fn write_now<'a>(&self, mut bytes: &'a [u8]) -> Result<&'a [u8]> {
         while !bytes.is_empty() {
             let now = &mut Context::from_waker(Waker::noop());
-            let Poll::Ready(taken) = self.poll_write(now, bytes) else { break };
+            let Poll::Ready(taken) = self.ways.poll_write(now, bytes) else { break };
             bytes = self.took(bytes, taken?);
         }
         Ok(bytes)
@@ -182,43 +151,94 @@ impl Stream {
     }
 
     async fn write_later(&self, bytes: &[u8], limit: Duration) -> Result<usize> {
-        let work = poll_fn(|cx| self.poll_write(cx, bytes));
+        let work = poll_fn(|cx| self.ways.poll_write(cx, bytes));
         match &self.pace {
             Some(pace) => pace.wait(limit, work).await,
             None => within(limit, work).await,
         }
     }
 
-    fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
-        let mut outgoing = self.outgoing.borrow_mut();
-        let result = outgoing.poll_write(cx, bytes);
-        if let Some(answer) = outgoing.take_asked() {
-            self.incoming.borrow_mut().await_answer(answer);
-        }
-        result
-    }
-
     /// Bytes that have come and were not read; none at the end.
     pub fn peek(&self) -> Option<usize> {
-        let mut incoming = self.incoming.borrow_mut();
-        match incoming.poll_more(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(true)) => Some(incoming.ready_bytes()),
+        match self.ways.poll_more(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(true)) => Some(self.ways.ready_bytes()),
             Poll::Ready(_) => None,
             Poll::Pending => Some(0),
         }
     }
 
-    /// The end of a message that ends with its connection.
     pub fn shut_down_writing(&self) {
-        self.outgoing.borrow_mut().finish();
+        self.ways.finish();
     }
 
-    /// So that what was sent so far cannot pass for the whole.
     pub fn cut(&self) {
-        self.outgoing.borrow_mut().reset(Reason::INTERNAL_ERROR);
+        self.ways.cut();
     }
 }
 
-fn broken(error: h2::Error) -> Error {
-    Error::new(ErrorKind::ConnectionReset, error)
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::pin::Pin;
+    use std::task::ready;
+
+    use tokio::time::{Sleep, sleep};
+
+    use super::*;
+
+    /// Takes so many bytes at a time, and then nothing for a while.
+    struct Slow {
+        bytes: usize,
+        pause: RefCell<Pin<Box<Sleep>>>,
+    }
+
+    impl Ways for Slow {
+        fn take(&self, _: &mut [u8]) -> usize {
+            0
+        }
+
+        fn ready_bytes(&self) -> usize {
+            0
+        }
+
+        fn poll_more(&self, _: &mut Context<'_>) -> Poll<Result<bool>> {
+            Poll::Pending
+        }
+
+        fn has_ended(&self) -> bool {
+            false
+        }
+
+        fn poll_reset(&self, _: &mut Context<'_>) -> Poll<()> {
+            Poll::Pending
+        }
+
+        fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+            let mut pause = self.pause.borrow_mut();
+            ready!(pause.as_mut().poll(cx));
+            pause.set(sleep(Duration::from_millis(200)));
+            Poll::Ready(Ok(self.bytes.min(bytes.len())))
+        }
+
+        fn finish(&self) {}
+
+        fn cut(&self) {}
+    }
+
+    /// Each piece comes in its time, but by the byte it would take for ever.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_taken_by_the_byte_is_not_held_to_its_end() {
+        for (bytes, ends) in [(1, false), (100, true)] {
+            let pause = RefCell::new(Box::pin(sleep(Duration::ZERO)));
+            let stream = Stream::of_client(Slow { bytes, pause });
+            let sent = stream.write_all(&[b'x'; 2000], Duration::from_millis(300)).await;
+            assert_eq!(
+                sent.map_err(|error| error.kind()),
+                match ends {
+                    true => Ok(()),
+                    false => Err(ErrorKind::TimedOut),
+                }
+            );
+        }
+    }
 }

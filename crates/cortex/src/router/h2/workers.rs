@@ -6,8 +6,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use super::io::Watch;
-use super::stream::Counted;
+use super::client::Client;
 use crate::router::connection::Connection;
 use crate::router::pool::Buffer;
 use crate::router::serve::{self, Thread};
@@ -20,15 +19,13 @@ pub struct Job {
     pub connection: Connection,
     /// Its head.
     pub begun: Buffer,
-    pub watch: Rc<Watch>,
-    pub active: Counted,
+    pub client: Rc<Client>,
 }
 
 impl Job {
     async fn done(self) {
         self.connection.run_once(self.begun).await;
-        self.watch.guard.borrow_mut().answered();
-        drop(self.active);
+        self.client.h2.borrow_mut().answered();
     }
 }
 

@@ -1,7 +1,5 @@
 //! An application's own limits, for clients that speak HTTP/2.
 
-use std::io::ErrorKind;
-use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,8 +8,6 @@ use model::request::RequestLimits;
 
 use super::super::world::{Backend, DEADLINE, World, ok};
 use super::{Calls, asking, in_time, whole};
-use crate::router::h2::head;
-use crate::router::h2::stream::{Counted, Stream};
 
 async fn limited(backend: &Backend, requests: RequestLimits) -> World {
     let world = World::new();
@@ -92,57 +88,4 @@ async fn a_body_that_trickles_is_not_waited_for_to_its_end() {
         assert_eq!(answer.status(), 408, "{length:?}");
     }
     assert_eq!(calls.get("/").await.status, 200);
-}
-
-/// The limit on what nobody takes is a minute, so it is a shorter one here.
-#[tokio::test]
-async fn an_answer_that_is_taken_by_the_byte_is_not_held_to_its_end() {
-    const LENGTH: usize = 2000;
-    for (window, ends) in [(1, false), (65_535, true)] {
-        let (ours, theirs) = tokio::io::duplex(1 << 16);
-        let client = tokio::spawn(async move {
-            let mut builder = h2::client::Builder::new();
-            let handshake = builder.initial_window_size(window).handshake::<_, Bytes>(theirs);
-            let (mut calls, connection) = handshake.await.unwrap();
-            let driven = tokio::spawn(connection);
-            let (answer, _) = calls.send_request(asking("GET", "/"), true).unwrap();
-            let mut body = in_time(answer).await.unwrap().into_body();
-            let mut count = 0;
-            while let Some(Ok(data)) = in_time(body.data()).await {
-                count += data.len();
-                if !ends {
-                    tokio::time::sleep(Duration::from_millis(30)).await;
-                }
-                // It fails where the stream is over.
-                body.flow_control().release_capacity(data.len()).ok();
-            }
-            driven.abort();
-            count
-        });
-        let mut server = h2::server::handshake(ours).await.unwrap();
-        let (request, answer) = in_time(server.accept()).await.unwrap().unwrap();
-        let (parts, body) = request.into_parts();
-        let asked = head::asked(&parts, true, [0; 16], &mut Vec::new()).ok().unwrap();
-        let stream = Stream::asked(asked, body, answer, false, Counted::begin(&Rc::default()));
-        let whole = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
-        let whole = whole + &"x".repeat(LENGTH);
-        let sending = stream.write_all(whole.as_bytes(), Duration::from_millis(300));
-        let sent = tokio::select! {
-            sent = in_time(sending) => sent,
-            _ = server.accept() => panic!("the client is gone"),
-        };
-        assert_eq!(
-            sent.map_err(|error| error.kind()),
-            match ends {
-                true => Ok(()),
-                false => Err(ErrorKind::TimedOut),
-            }
-        );
-        drop(stream);
-        let (count, ()) = tokio::join!(in_time(client), async {
-            while in_time(server.accept()).await.is_some() {}
-        });
-        let count = count.unwrap();
-        assert_eq!(count == LENGTH, ends, "{count} bytes");
-    }
 }

@@ -1,16 +1,16 @@
-//! What goes out in a stream: HTTP/1.1, taken apart into frames.
+//! What an instance is asked: HTTP/1.1, taken apart into frames.
 
 use std::io::{Error, ErrorKind, Result};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
-use h2::server::SendResponse;
 use h2::{Reason, SendStream};
 
-use super::super::chunks::{Chunks, Step};
-use super::super::head::{self, Framing};
-use super::broken;
+use super::head;
+use super::stream::broken;
+use router::h2::answer::Framing;
+use router::h2::chunks::{Chunks, Malformed, Step};
 use router::http::HEAD_BYTES_MAX;
 
 /// What the router adds to a head that was as long as it may be.
@@ -24,15 +24,11 @@ pub struct Outgoing {
     partial: Vec<u8>,
     framing: Framing,
     chunks: Chunks,
-    /// The request was for a head alone.
-    is_head: bool,
-    is_tunnel: bool,
     /// The answer to a request that was sent just now, for whoever reads it.
     asked: Option<(ResponseFuture, bool)>,
 }
 
 enum Sender {
-    Answer(SendResponse<Bytes>),
     Call(SendRequest<Bytes>),
     Body(SendStream<Bytes>),
     /// All is sent.
@@ -41,28 +37,14 @@ enum Sender {
 }
 
 impl Outgoing {
-    pub fn answer(answer: SendResponse<Bytes>, is_head: bool, is_tunnel: bool) -> Outgoing {
-        Outgoing { is_head, is_tunnel, ..Outgoing::new(Sender::Answer(answer)) }
-    }
-
-    pub fn call(calls: SendRequest<Bytes>) -> Outgoing {
-        Outgoing::new(Sender::Call(calls))
-    }
-
-    fn new(sender: Sender) -> Outgoing {
+    pub fn new(calls: SendRequest<Bytes>) -> Outgoing {
         Outgoing {
-            sender,
+            sender: Sender::Call(calls),
             partial: Vec::new(),
             framing: Framing::Empty,
             chunks: Chunks::default(),
-            is_head: false,
-            is_tunnel: false,
             asked: None,
         }
-    }
-
-    pub fn is_finished(&self) -> bool {
-        matches!(self.sender, Sender::Finished | Sender::Broken)
     }
 
     pub fn take_asked(&mut self) -> Option<(ResponseFuture, bool)> {
@@ -72,7 +54,6 @@ impl Outgoing {
     /// Resolves when the other side wants nothing more.
     pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.sender {
-            Sender::Answer(answer) => answer.poll_reset(cx).map(drop),
             Sender::Body(body) => body.poll_reset(cx).map(drop),
             Sender::Call(_) => Poll::Pending,
             Sender::Finished | Sender::Broken => Poll::Ready(()),
@@ -82,7 +63,7 @@ impl Outgoing {
     /// How many of the bytes were used: at least one.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         match &mut self.sender {
-            Sender::Answer(_) | Sender::Call(_) => Poll::Ready(self.head(bytes)),
+            Sender::Call(_) => Poll::Ready(self.head(bytes)),
             Sender::Body(_) => self.poll_body(cx, bytes),
             // Nothing belongs behind the end.
             Sender::Finished => Poll::Ready(Ok(bytes.len())),
@@ -114,37 +95,18 @@ impl Outgoing {
 
     /// Sends it, and what came of its body. Says how long they were.
     fn whole_head(&mut self, bytes: &[u8]) -> Result<Option<usize>> {
-        match &mut self.sender {
-            Sender::Answer(sender) => {
-                let Some(read) = head::answer(bytes, self.is_head, self.is_tunnel)? else {
-                    return Ok(None);
-                };
-                if read.message.status().is_informational() {
-                    sender.send_informational(read.message).map_err(broken)?;
-                    return Ok(Some(read.length));
-                }
-                let (used, ended) = end_of(read.framing, bytes, read.length);
-                match sender.send_response(read.message, ended) {
-                    Ok(body) => self.begin(body, read.framing, ended),
-                    Err(error) => return Err(self.fail(error)),
-                }
-                Ok(Some(used + self.send_now(read.content)?))
+        let Sender::Call(sender) = &mut self.sender else { return Ok(None) };
+        let Some(read) = head::call(bytes)? else { return Ok(None) };
+        let (used, ended) = end_of(read.framing, bytes, read.length);
+        let is_head = read.request.method() == hyper::Method::HEAD;
+        match sender.send_request(read.request, ended) {
+            Ok((answer, body)) => {
+                self.asked = Some((answer, is_head));
+                self.begin(body, read.framing, ended);
             }
-            Sender::Call(sender) => {
-                let Some(read) = head::call(bytes)? else { return Ok(None) };
-                let (used, ended) = end_of(read.framing, bytes, read.length);
-                let is_head = read.message.method() == hyper::Method::HEAD;
-                match sender.send_request(read.message, ended) {
-                    Ok((answer, body)) => {
-                        self.asked = Some((answer, is_head));
-                        self.begin(body, read.framing, ended);
-                    }
-                    Err(error) => return Err(self.fail(error)),
-                }
-                Ok(Some(used + self.send_now(read.content)?))
-            }
-            _ => Ok(None),
+            Err(error) => return Err(self.fail(error)),
         }
+        Ok(Some(used + self.send_now(read.content)?))
     }
 
     fn begin(&mut self, body: SendStream<Bytes>, framing: Framing, ended: bool) {
@@ -195,11 +157,12 @@ impl Outgoing {
             Framing::Empty => return Poll::Ready(Ok(bytes.len())),
             Framing::Length(left) => usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len()),
             Framing::UntilClose => bytes.len(),
-            Framing::Chunked => match self.chunks.step(bytes)? {
+            Framing::Chunked => match self.chunks.step(bytes).map_err(malformed)? {
                 // Nothing to send yet.
                 Step::Skip(0) => return self.poll_body(cx, bytes),
                 Step::Skip(count) => return Poll::Ready(Ok(count)),
-                Step::End(count, trailers) => {
+                Step::End(count) => {
+                    let trailers = head::trailers(&self.chunks)?;
                     let result = self.send(|body| match trailers.is_empty() {
                         true => body.send_data(Bytes::new(), true),
                         false => body.send_trailers(trailers),
@@ -254,17 +217,8 @@ impl Outgoing {
         }
     }
 
-    pub fn finish(&mut self) {
-        if self.framing == Framing::UntilClose
-            && self.send(|body| body.send_data(Bytes::new(), true)).is_ok()
-        {
-            self.sender = Sender::Finished;
-        }
-    }
-
     pub fn reset(&mut self, reason: Reason) {
         match &mut self.sender {
-            Sender::Answer(answer) => answer.send_reset(reason),
             Sender::Body(body) => body.send_reset(reason),
             Sender::Call(_) | Sender::Finished | Sender::Broken => {}
         }
@@ -280,4 +234,8 @@ fn end_of(framing: Framing, bytes: &[u8], used: usize) -> (usize, bool) {
         Framing::Chunked if &bytes[used..] == NOTHING => (bytes.len(), true),
         Framing::Length(_) | Framing::Chunked | Framing::UntilClose => (used, false),
     }
+}
+
+fn malformed(_: Malformed) -> Error {
+    Error::new(ErrorKind::InvalidData, "the body has no chunks")
 }

@@ -1,4 +1,4 @@
-//! What comes in a stream, as HTTP/1.1.
+//! What an instance answers, as HTTP/1.1.
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Result};
@@ -9,8 +9,8 @@ use bytes::{Buf, Bytes};
 use h2::RecvStream;
 use h2::client::ResponseFuture;
 
-use super::super::head;
-use super::broken;
+use super::head;
+use super::stream::broken;
 
 pub struct Incoming {
     /// To be read next: an answer's head, or a frame with its framing as a chunk.
@@ -35,12 +35,6 @@ enum Source {
 }
 
 impl Incoming {
-    /// The body of a request.
-    pub fn asked(chunked: bool, body: RecvStream) -> Incoming {
-        let source = if body.is_end_stream() { Source::Ended(None) } else { Source::Body(body) };
-        Incoming { ready: VecDeque::new(), owed: 0, chunked, source }
-    }
-
     pub fn unasked() -> Incoming {
         Incoming { ready: VecDeque::new(), owed: 0, chunked: false, source: Source::Unasked }
     }

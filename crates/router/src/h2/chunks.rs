@@ -1,13 +1,8 @@
 //! Takes a body out of its chunks, with the trailers behind it. What comes here was checked on its
 //! way already; what is malformed all the same ends the message.
 
-use std::io::{Error, ErrorKind, Result};
-
-use hyper::HeaderMap;
-use hyper::header::{HeaderName, HeaderValue};
-
-use super::head::is_of_connection;
-use router::http::HEADERS_MAX;
+use super::is_of_connection;
+use crate::http::HEADERS_MAX;
 
 /// The body's reader allows less.
 const TRAILER_BYTES_MAX: usize = 16 * 1024;
@@ -41,12 +36,16 @@ pub enum Step {
     Skip(usize),
     /// So many bytes of content; `took` says how many of them were used.
     Content(usize),
-    /// The end, with so many bytes of it.
-    End(usize, HeaderMap),
+    /// The end, with so many bytes of it; `trailers` has what else it said.
+    End(usize),
 }
 
+/// The body is no such thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
 impl Chunks {
-    pub fn step(&mut self, input: &[u8]) -> Result<Step> {
+    pub fn step(&mut self, input: &[u8]) -> Result<Step, Malformed> {
         match self.state {
             State::Size => self.size(input),
             State::Content => {
@@ -66,34 +65,47 @@ impl Chunks {
                 }
                 Ok(Step::Skip(end.map_or(input.len(), |at| at + 1)))
             }
-            State::Trailers => self.trailers(input),
+            State::Trailers => self.last_lines(input),
         }
     }
 
-    fn size(&mut self, input: &[u8]) -> Result<Step> {
+    fn size(&mut self, input: &[u8]) -> Result<Step, Malformed> {
         for (at, byte) in input.iter().enumerate() {
             let Some(digit) = char::from(*byte).to_digit(16) else {
                 self.state = State::Extension;
                 return Ok(Step::Skip(at));
             };
-            let larger = self.left.checked_mul(16).ok_or(ErrorKind::InvalidData)?;
+            let larger = self.left.checked_mul(16).ok_or(Malformed)?;
             self.left = larger + u64::from(digit);
         }
         Ok(Step::Skip(input.len()))
     }
 
-    fn trailers(&mut self, input: &[u8]) -> Result<Step> {
+    fn last_lines(&mut self, input: &[u8]) -> Result<Step, Malformed> {
         for (at, byte) in input.iter().enumerate() {
             self.trailers.push(*byte);
             let (whole, lines) = (self.trailers.ends_with(b"\r\n\r\n"), self.trailers.len());
             if whole || self.trailers == b"\r\n" {
-                return Ok(Step::End(at + 1, fields(&self.trailers)?));
+                return Ok(Step::End(at + 1));
             }
             if lines > TRAILER_BYTES_MAX {
-                return Err(Error::new(ErrorKind::InvalidData, "the trailers are too long"));
+                return Err(Malformed);
             }
         }
         Ok(Step::Skip(input.len()))
+    }
+
+    /// Behind the end: names and values of trailers that mean the same in the other form.
+    pub fn trailers(&self, mut each: impl FnMut(&str, &[u8])) -> Result<(), Malformed> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        if self.trailers.len() > b"\r\n".len() {
+            httparse::parse_headers(&self.trailers, &mut headers).map_err(|_| Malformed)?;
+        }
+        let named = headers.iter().take_while(|header| !header.name.is_empty());
+        for header in named.filter(|header| !is_of_connection(header.name)) {
+            each(header.name, header.value);
+        }
+        Ok(())
     }
 
     /// So much of the content is used. True where `rest`, which is behind it, is the whole end.
@@ -107,34 +119,13 @@ impl Chunks {
     }
 }
 
-/// Trailers that mean the same in the other form.
-fn fields(lines: &[u8]) -> Result<HeaderMap> {
-    let mut fields = HeaderMap::new();
-    if lines == b"\r\n" {
-        return Ok(fields);
-    }
-    let invalid = |_| Error::new(ErrorKind::InvalidData, "the trailers cannot be read");
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let parsed = httparse::parse_headers(lines, &mut headers).map_err(invalid)?;
-    if let httparse::Status::Complete((_, headers)) = parsed {
-        for header in headers.iter().filter(|one| !is_of_connection(one.name)) {
-            let name = HeaderName::from_bytes(header.name.as_bytes());
-            let value = HeaderValue::from_bytes(header.value);
-            if let (Ok(name), Ok(value)) = (name, value) {
-                fields.append(name, value);
-            }
-        }
-    }
-    Ok(fields)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     /// Content and trailers, with the input in pieces of `size` bytes.
-    fn run(wire: &[u8], size: usize) -> Result<(Vec<u8>, Option<HeaderMap>)> {
+    fn run(wire: &[u8], size: usize) -> Result<(Vec<u8>, Option<Vec<String>>), Malformed> {
         let (mut chunks, mut content, mut end) = (Chunks::default(), Vec::new(), None);
         for mut piece in wire.chunks(size) {
             while !piece.is_empty() && end.is_none() {
@@ -145,7 +136,11 @@ mod tests {
                         chunks.took(count, b"");
                         count
                     }
-                    Step::End(count, trailers) => {
+                    Step::End(count) => {
+                        let mut trailers = Vec::new();
+                        chunks.trailers(|name, value| {
+                            trailers.push(format!("{name}={}", String::from_utf8_lossy(value)));
+                        })?;
                         end = Some(trailers);
                         count
                     }
@@ -163,11 +158,9 @@ mod tests {
         for size in [1, 2, 3, 7, 500] {
             let (content, trailers) = run(wire, size).unwrap();
             assert_eq!(content, b"Wikipedia.");
-            let trailers = trailers.unwrap();
-            assert_eq!(trailers.len(), 1);
-            assert_eq!(trailers["grpc-status"], "0");
+            assert_eq!(trailers.unwrap(), ["Grpc-Status=0"]);
         }
-        assert_eq!(run(b"0\r\n\r\n", 2).unwrap(), (Vec::new(), Some(HeaderMap::new())));
+        assert_eq!(run(b"0\r\n\r\n", 2).unwrap(), (Vec::new(), Some(Vec::new())));
         assert_eq!(run(b"1\r\na\r\n", 9).unwrap(), (b"a".to_vec(), None));
     }
 

@@ -1,0 +1,400 @@
+//! What each kind of frame does (RFC 9113, sections 5 and 6).
+
+use super::{Block, Connection, LEAVING, Leaving, Scratch, Server};
+use crate::h2::frame::{self, Head, Kind, Reason, STREAM_MASK, setting, unpadded};
+use crate::h2::hpack::decode::Fields;
+use crate::h2::request::{self, Refused};
+use crate::h2::streams::{Cut, Ended, Key};
+use crate::http::HEAD_BYTES_MAX;
+
+/// Of a head in its compressed form, which is hardly ever longer than what it means.
+const BLOCK_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX;
+/// Of a window (RFC 9113, section 6.9.1).
+const WINDOW_MAX: i64 = 0x7fff_ffff;
+const PRIORITY_BYTES: usize = 5;
+const HEAD_TOO_LARGE: u16 = 431;
+
+/// What ends with a frame that breaks the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Connection(Reason),
+    Stream(u32, Reason),
+}
+
+const PROTOCOL: Fault = Fault::Connection(Reason::PROTOCOL_ERROR);
+const SIZE: Fault = Fault::Connection(Reason::FRAME_SIZE_ERROR);
+
+impl Connection {
+    pub(super) fn frame(
+        &mut self,
+        head: &Head,
+        payload: &[u8],
+        scratch: &mut Scratch,
+        server: &mut impl Server,
+    ) -> Result<(), Fault> {
+        let expected = self.block.as_ref().map(|block| block.stream);
+        let continues = (head.kind == Kind::CONTINUATION).then_some(head.stream);
+        let begins = self.is_settled || (head.kind == Kind::SETTINGS && !head.has(frame::ACK));
+        if continues != expected || !begins {
+            return Err(PROTOCOL);
+        }
+        let is_streams = matches!(
+            head.kind,
+            Kind::DATA | Kind::HEADERS | Kind::PRIORITY | Kind::RST_STREAM | Kind::CONTINUATION
+        );
+        let is_connections = matches!(head.kind, Kind::SETTINGS | Kind::PING | Kind::GOAWAY);
+        if (is_streams && head.stream == 0) || (is_connections && head.stream != 0) {
+            return Err(PROTOCOL);
+        }
+        match head.kind {
+            Kind::DATA => self.data(head, payload),
+            Kind::HEADERS => self.headers(head, payload, scratch, server),
+            Kind::PRIORITY if payload.len() != PRIORITY_BYTES => {
+                Err(Fault::Stream(head.stream, Reason::FRAME_SIZE_ERROR))
+            }
+            Kind::PRIORITY => depends_on_another(head.stream, payload),
+            Kind::RST_STREAM if payload.len() != 4 => Err(SIZE),
+            Kind::RST_STREAM => self.reset(head.stream),
+            Kind::SETTINGS => self.settings(head, payload),
+            Kind::PUSH_PROMISE => Err(PROTOCOL),
+            Kind::PING => self.ping(head, payload),
+            Kind::GOAWAY if payload.len() < 8 => Err(SIZE),
+            Kind::WINDOW_UPDATE => self.window_update(head.stream, payload),
+            Kind::CONTINUATION => self.continuation(head, payload, scratch, server),
+            // The client goes when it has its answers; what nobody knows means nothing.
+            _ => Ok(()),
+        }
+    }
+
+    fn data(&mut self, head: &Head, payload: &[u8]) -> Result<(), Fault> {
+        let (id, length) = (head.stream, head.length as u32);
+        if id > self.last {
+            return Err(PROTOCOL);
+        }
+        let content = &payload[unpadded(head, payload).ok_or(PROTOCOL)?];
+        self.window_in -= i64::from(length);
+        if self.window_in < 0 {
+            return Err(Fault::Connection(Reason::FLOW_CONTROL_ERROR));
+        }
+        let result = self.content(id, content, length, head.has(frame::END_STREAM));
+        self.give_back_all(*result.as_ref().unwrap_or(&length));
+        result.map(drop)
+    }
+
+    /// Says how much of it nobody will read.
+    fn content(&mut self, id: u32, content: &[u8], length: u32, ended: bool) -> Result<u32, Fault> {
+        let fault = |reason| Err(Fault::Stream(id, reason));
+        let Some(key) = self.streams.find(id) else {
+            return too_late(id, self.streams.how_ended(id), length);
+        };
+        let Some(stream) = self.streams.get(key) else { return Ok(length) };
+        if let Some(cut) = stream.cut {
+            return too_late(id, Ended::Cut(cut), length);
+        }
+        if stream.has_come {
+            return match stream.is_sent {
+                true => too_late(id, Ended::Whole, length),
+                false => fault(Reason::STREAM_CLOSED),
+            };
+        }
+        stream.window_in -= i64::from(length);
+        if stream.window_in < 0 {
+            return fault(Reason::FLOW_CONTROL_ERROR);
+        }
+        if let Some(left) = &mut stream.left {
+            match left.checked_sub(content.len() as u64) {
+                Some(rest) if rest == 0 || !ended => *left = rest,
+                _ => return fault(Reason::PROTOCOL_ERROR),
+            }
+        }
+        stream.put(content);
+        stream.has_come = ended;
+        if ended && stream.chunked {
+            stream.incoming.extend_from_slice(b"0\r\n\r\n");
+        }
+        stream.reader.wake();
+        let padding = length - content.len() as u32;
+        stream.owed += content.len() as u32;
+        self.give_back(key, padding);
+        self.streams.settle(key);
+        Ok(0)
+    }
+
+    fn headers(
+        &mut self,
+        head: &Head,
+        payload: &[u8],
+        scratch: &mut Scratch,
+        server: &mut impl Server,
+    ) -> Result<(), Fault> {
+        let id = head.stream;
+        // Those of servers are even, and none begins any here.
+        if id.is_multiple_of(2) {
+            return Err(PROTOCOL);
+        }
+        let mut block = &payload[unpadded(head, payload).ok_or(PROTOCOL)?];
+        let mut priority = Ok(());
+        if head.has(frame::PRIORITY) {
+            let (fields, rest) = block.split_at_checked(PRIORITY_BYTES).ok_or(SIZE)?;
+            priority = depends_on_another(id, fields);
+            block = rest;
+        }
+        let ended = head.has(frame::END_STREAM);
+        if !head.has(frame::END_HEADERS) {
+            self.block = Some(Block { stream: id, ended, bytes: block.to_vec() });
+            return priority;
+        }
+        // All blocks are read, whatever becomes of them: they share a table.
+        self.whole_head(id, ended, block, priority, scratch, server)
+    }
+
+    fn continuation(
+        &mut self,
+        head: &Head,
+        payload: &[u8],
+        scratch: &mut Scratch,
+        server: &mut impl Server,
+    ) -> Result<(), Fault> {
+        let Some(block) = &mut self.block else { return Err(PROTOCOL) };
+        block.bytes.extend_from_slice(payload);
+        if block.bytes.len() > BLOCK_BYTES_MAX {
+            return Err(Fault::Connection(Reason::ENHANCE_YOUR_CALM));
+        }
+        if !head.has(frame::END_HEADERS) {
+            return Ok(());
+        }
+        let Some(Block { stream, ended, bytes }) = self.block.take() else { return Ok(()) };
+        self.whole_head(stream, ended, &bytes, Ok(()), scratch, server)
+    }
+
+    fn whole_head(
+        &mut self,
+        id: u32,
+        ended: bool,
+        block: &[u8],
+        priority: Result<(), Fault>,
+        scratch: &mut Scratch,
+        server: &mut impl Server,
+    ) -> Result<(), Fault> {
+        scratch.fields.begin(HEAD_BYTES_MAX);
+        let unreadable = |_| Fault::Connection(Reason::COMPRESSION_ERROR);
+        self.decoder.decode(block, &mut scratch.fields).map_err(unreadable)?;
+        if id > self.last {
+            self.last = id;
+            priority?;
+            return self.request(id, ended, scratch, server);
+        }
+        priority?;
+        if let Some(key) = self.streams.find(id) {
+            return self.trailers(key, ended, &scratch.fields);
+        }
+        match self.streams.how_ended(id) {
+            Ended::Cut(Cut::ByUs) => Ok(()),
+            Ended::Cut(Cut::ByClient) | Ended::Whole => {
+                Err(Fault::Connection(Reason::STREAM_CLOSED))
+            }
+            Ended::Unknown => Err(PROTOCOL),
+        }
+    }
+
+    fn request(
+        &mut self,
+        id: u32,
+        ended: bool,
+        scratch: &mut Scratch,
+        server: &mut impl Server,
+    ) -> Result<(), Fault> {
+        if matches!(self.leaving, Leaving::Known(_)) {
+            self.streams.remember(id, Ended::Cut(Cut::ByUs));
+            return Ok(());
+        }
+        if !self.streams.has_room() || !server.has_room() {
+            self.refuse(id, Reason::REFUSED_STREAM);
+            return Ok(());
+        }
+        if scratch.fields.are_too_many() {
+            self.answer_at_once(id, HEAD_TOO_LARGE, ended);
+            return Ok(());
+        }
+        scratch.head.clear();
+        match request::write(&scratch.fields, ended, || server.key(), &mut scratch.head) {
+            Ok(asked) => {
+                let key = self.streams.begin(id, &asked, ended, self.window_at_first);
+                server.begin(key, asked, &scratch.head);
+                Ok(())
+            }
+            Err(Refused::Malformed) => Err(Fault::Stream(id, Reason::PROTOCOL_ERROR)),
+            Err(Refused::Status(status)) => {
+                self.answer_at_once(id, status, ended);
+                Ok(())
+            }
+        }
+    }
+
+    fn trailers(&mut self, key: Key, ended: bool, fields: &Fields) -> Result<(), Fault> {
+        let fault = |reason| Err(Fault::Stream(key.id, reason));
+        let Some(stream) = self.streams.get(key) else { return Ok(()) };
+        match stream.cut {
+            Some(Cut::ByUs) => return Ok(()),
+            Some(Cut::ByClient) => return fault(Reason::STREAM_CLOSED),
+            None => {}
+        }
+        if stream.has_come {
+            return match stream.is_sent {
+                true => Err(Fault::Connection(Reason::STREAM_CLOSED)),
+                false => fault(Reason::STREAM_CLOSED),
+            };
+        }
+        let is_short = stream.left.is_some_and(|left| left > 0);
+        if !ended || is_short || fields.are_too_many() {
+            return fault(Reason::PROTOCOL_ERROR);
+        }
+        let start = stream.incoming.len();
+        if request::write_trailers(fields, &mut stream.incoming).is_err() {
+            stream.incoming.truncate(start);
+            return fault(Reason::PROTOCOL_ERROR);
+        }
+        if !stream.chunked {
+            // A body of known length has no place for them.
+            stream.incoming.truncate(start);
+        }
+        stream.has_come = true;
+        stream.reader.wake();
+        self.streams.settle(key);
+        Ok(())
+    }
+
+    fn reset(&mut self, id: u32) -> Result<(), Fault> {
+        if id > self.last {
+            return Err(PROTOCOL);
+        }
+        if let Some(key) = self.streams.find(id) {
+            self.streams.cut(key, Cut::ByClient);
+            self.leave_queue(key);
+        }
+        Ok(())
+    }
+
+    fn settings(&mut self, head: &Head, payload: &[u8]) -> Result<(), Fault> {
+        if head.has(frame::ACK) {
+            return if payload.is_empty() { Ok(()) } else { Err(SIZE) };
+        }
+        let (settings, []) = payload.as_chunks::<6>() else { return Err(SIZE) };
+        for [a, b, value @ ..] in settings {
+            let value = u32::from_be_bytes(*value);
+            match u16::from_be_bytes([*a, *b]) {
+                setting::ENABLE_PUSH | setting::CONNECT_PROTOCOL if value > 1 => {
+                    return Err(PROTOCOL);
+                }
+                setting::FRAME_BYTES_MAX if !(1 << 14..1 << 24).contains(&value) => {
+                    return Err(PROTOCOL);
+                }
+                setting::INITIAL_WINDOW => self.first_window(i64::from(value))?,
+                // No frame is sent that is longer than any client takes, and no table is used.
+                _ => {}
+            }
+        }
+        self.is_settled = true;
+        frame::put(&mut self.out, Kind::SETTINGS, frame::ACK, 0, &[]);
+        Ok(())
+    }
+
+    /// It holds for streams that are under way, too.
+    fn first_window(&mut self, bytes: i64) -> Result<(), Fault> {
+        let more = bytes - self.window_at_first;
+        self.window_at_first = bytes;
+        let mut is_sound = bytes <= WINDOW_MAX;
+        for stream in self.streams.all() {
+            stream.window_out += more;
+            is_sound &= stream.window_out <= WINDOW_MAX;
+            if stream.window_out > 0 {
+                stream.writer.wake();
+            }
+        }
+        if is_sound { Ok(()) } else { Err(Fault::Connection(Reason::FLOW_CONTROL_ERROR)) }
+    }
+
+    fn ping(&mut self, head: &Head, payload: &[u8]) -> Result<(), Fault> {
+        if payload.len() != 8 {
+            return Err(SIZE);
+        }
+        if !head.has(frame::ACK) {
+            frame::put(&mut self.out, Kind::PING, frame::ACK, 0, payload);
+        } else if payload == LEAVING {
+            self.has_left();
+        }
+        Ok(())
+    }
+
+    fn window_update(&mut self, id: u32, payload: &[u8]) -> Result<(), Fault> {
+        let number = payload.first_chunk().filter(|_| payload.len() == 4).ok_or(SIZE)?;
+        let more = i64::from(u32::from_be_bytes(*number) & STREAM_MASK);
+        if id > self.last {
+            return Err(PROTOCOL);
+        }
+        if id == 0 {
+            self.window_out += more;
+            if more == 0 {
+                return Err(PROTOCOL);
+            }
+            if self.window_out > WINDOW_MAX {
+                return Err(Fault::Connection(Reason::FLOW_CONTROL_ERROR));
+            }
+            return Ok(());
+        }
+        if more == 0 {
+            return Err(Fault::Stream(id, Reason::PROTOCOL_ERROR));
+        }
+        let Some(key) = self.streams.find(id) else { return Ok(()) };
+        let Some(stream) = self.streams.get(key).filter(|stream| stream.cut.is_none()) else {
+            return Ok(());
+        };
+        stream.window_out += more;
+        if stream.window_out > WINDOW_MAX {
+            return Err(Fault::Stream(id, Reason::FLOW_CONTROL_ERROR));
+        }
+        stream.writer.wake();
+        Ok(())
+    }
+
+    /// Without anybody who serves it.
+    fn answer_at_once(&mut self, id: u32, status: u16, ended: bool) {
+        self.put_status(id, status);
+        if ended {
+            self.streams.remember(id, Ended::Whole);
+        } else {
+            self.refuse(id, Reason::NO_ERROR);
+        }
+    }
+
+    /// Ends a stream, whether it is held or not.
+    pub(super) fn refuse(&mut self, id: u32, reason: Reason) {
+        frame::put_number(&mut self.out, Kind::RST_STREAM, id, reason.0);
+        match self.streams.find(id) {
+            Some(key) => {
+                self.streams.cut(key, Cut::ByUs);
+                self.leave_queue(key);
+            }
+            None => self.streams.remember(id, Ended::Cut(Cut::ByUs)),
+        }
+        self.driver.wake();
+    }
+}
+
+/// A part of a body for a stream that is over. What was on its way when we cut that is dropped.
+fn too_late(id: u32, ended: Ended, length: u32) -> Result<u32, Fault> {
+    match ended {
+        Ended::Cut(Cut::ByUs) => Ok(length),
+        Ended::Whole => Err(Fault::Connection(Reason::STREAM_CLOSED)),
+        Ended::Cut(Cut::ByClient) | Ended::Unknown => Err(Fault::Stream(id, Reason::STREAM_CLOSED)),
+    }
+}
+
+/// A stream that depends on itself is an error in it.
+fn depends_on_another(id: u32, fields: &[u8]) -> Result<(), Fault> {
+    let on = fields.first_chunk().map(|on| u32::from_be_bytes(*on) & STREAM_MASK);
+    match on == Some(id) {
+        true => Err(Fault::Stream(id, Reason::PROTOCOL_ERROR)),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,217 @@
+//! What is written to streams. Bodies wait for the client's windows, and for room on their way.
+
+use std::task::{Context, Poll};
+
+use super::{Connection, OUT_BYTES};
+use crate::h2::answer::{self, Framing};
+use crate::h2::chunks::Chunks;
+use crate::h2::frame::{self, Kind, PAYLOAD_BYTES_MAX, Reason};
+use crate::h2::hpack::encode;
+use crate::h2::streams::{Key, Stream};
+
+/// The stream is over: the client cut it, or went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone;
+
+/// Why a head was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsent {
+    Gone,
+    /// It has not come whole.
+    Partial,
+    Unreadable,
+}
+
+/// A head that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub framing: Framing,
+    /// Of the text.
+    pub used: usize,
+    /// Another head follows.
+    pub is_interim: bool,
+    /// The answer has no body, or one that is empty and all there.
+    pub is_whole: bool,
+}
+
+impl Sent {
+    fn of(head: &answer::Head, text: &[u8]) -> Sent {
+        /// A body of no chunks.
+        const NOTHING: &[u8] = b"0\r\n\r\n";
+        let answer::Head { framing, length, is_interim } = *head;
+        let (used, is_whole) = match framing {
+            Framing::Empty | Framing::Length(0) => (length, true),
+            Framing::Chunked if &text[length..] == NOTHING => (text.len(), true),
+            Framing::Length(_) | Framing::Chunked | Framing::UntilClose => (length, false),
+        };
+        Sent { framing, used, is_interim, is_whole: is_whole && !is_interim }
+    }
+}
+
+impl Connection {
+    /// The head of an answer, in the text of HTTP/1.1.
+    pub fn send_head(
+        &mut self,
+        key: Key,
+        text: &[u8],
+        is_head: bool,
+        is_tunnel: bool,
+    ) -> Result<Sent, Unsent> {
+        let stream = self.streams.get(key).filter(|stream| stream.cut.is_none());
+        let stream = stream.ok_or(Unsent::Gone)?;
+        let has_answered = self.has_answered;
+        let sent = frame::put_block(&mut self.out, key.id, |out| {
+            if !has_answered {
+                out.push(encode::NO_TABLE);
+            }
+            match answer::write(text, is_head, is_tunnel, out) {
+                Ok(Some(head)) => {
+                    let sent = Sent::of(&head, text);
+                    Ok((sent, sent.is_whole))
+                }
+                Ok(None) => Err(Unsent::Partial),
+                Err(answer::Unreadable) => Err(Unsent::Unreadable),
+            }
+        })?;
+        stream.is_sent = sent.is_whole;
+        self.has_answered = true;
+        self.streams.settle(key);
+        self.driver.wake();
+        Ok(sent)
+    }
+
+    /// A whole answer of nothing else.
+    pub(super) fn put_status(&mut self, id: u32, status: u16) {
+        let has_answered = std::mem::replace(&mut self.has_answered, true);
+        let written = frame::put_block(&mut self.out, id, |out| {
+            if !has_answered {
+                out.push(encode::NO_TABLE);
+            }
+            encode::put_status(out, status);
+            Ok::<_, ()>(((), true))
+        });
+        debug_assert_eq!(written, Ok(()));
+    }
+
+    /// How much of a body may be sent now: at least a byte.
+    pub fn poll_room(&mut self, key: Key, cx: &Context<'_>) -> Poll<Result<usize, Gone>> {
+        let shared = self.shared_room();
+        let Some(stream) = self.streams.get(key).filter(|stream| stream.cut.is_none()) else {
+            return Poll::Ready(Err(Gone));
+        };
+        let own = usize::try_from(stream.window_out).unwrap_or(0);
+        let room = own.min(shared);
+        if room > 0 {
+            self.leave_queue(key);
+            return Poll::Ready(Ok(room));
+        }
+        stream.writer.wait(cx);
+        if own == 0 {
+            // It sends nothing, so nobody else would be woken.
+            self.leave_queue(key);
+            self.wake_next();
+        } else if !self.queue.contains(&key) {
+            self.queue.push_back(key);
+        }
+        Poll::Pending
+    }
+
+    /// Of all streams, on the way and in the client's window.
+    fn shared_room(&self) -> usize {
+        let window = usize::try_from(self.window_out).unwrap_or(0);
+        window.min(OUT_BYTES.saturating_sub(self.out.len() + frame::HEAD_BYTES))
+    }
+
+    /// A part of a body, for which there is room.
+    pub fn send_body(&mut self, key: Key, content: &[u8], ended: bool) -> Result<(), Gone> {
+        let stream = self.streams.get(key).filter(|stream| stream.cut.is_none()).ok_or(Gone)?;
+        stream.window_out -= content.len() as i64;
+        self.window_out -= content.len() as i64;
+        stream.is_sent = ended;
+        let mut pieces = content.chunks(PAYLOAD_BYTES_MAX).peekable();
+        while let Some(piece) = pieces.next() {
+            let is_last = ended && pieces.peek().is_none();
+            let flags = if is_last { frame::END_STREAM } else { 0 };
+            frame::put(&mut self.out, Kind::DATA, flags, key.id, piece);
+        }
+        if content.is_empty() && ended {
+            frame::put(&mut self.out, Kind::DATA, frame::END_STREAM, key.id, &[]);
+        }
+        self.streams.settle(key);
+        self.driver.wake();
+        Ok(())
+    }
+
+    /// The end of a body that came in chunks.
+    pub fn send_end(&mut self, key: Key, chunks: &Chunks) -> Result<(), Unsent> {
+        let stream = self.streams.get(key).filter(|stream| stream.cut.is_none());
+        let stream = stream.ok_or(Unsent::Gone)?;
+        let has_answered = self.has_answered;
+        debug_assert!(has_answered, "a body has a head");
+        let mut has_any = false;
+        let written = frame::put_block(&mut self.out, key.id, |out| {
+            let put = |name: &str, value: &[u8]| {
+                has_any = true;
+                answer::write_trailer(name, value, out);
+            };
+            match chunks.trailers(put) {
+                Err(_) => Err(Unsent::Unreadable),
+                // Sent without a block.
+                Ok(()) if !has_any => Err(Unsent::Partial),
+                Ok(()) => Ok(((), true)),
+            }
+        });
+        match written {
+            Ok(()) => stream.is_sent = true,
+            Err(Unsent::Partial) => {
+                return self.send_body(key, &[], true).map_err(|Gone| Unsent::Gone);
+            }
+            Err(error) => return Err(error),
+        }
+        self.streams.settle(key);
+        self.driver.wake();
+        Ok(())
+    }
+
+    /// So that what was sent so far cannot pass for the whole.
+    pub fn cut(&mut self, key: Key, reason: Reason) {
+        let is_sent = |stream: &mut Stream| stream.is_sent || stream.cut.is_some();
+        if !self.streams.get(key).is_none_or(is_sent) {
+            self.refuse(key.id, reason);
+        }
+    }
+
+    /// Whoever served the stream does so no more.
+    pub fn end(&mut self, key: Key) {
+        let Some(stream) = self.streams.get(key) else { return };
+        let unread = std::mem::take(&mut stream.owed);
+        let (is_cut, is_sent, has_come) = (stream.cut.is_some(), stream.is_sent, stream.has_come);
+        if !is_cut && !is_sent {
+            self.refuse(key.id, Reason::INTERNAL_ERROR);
+        } else if !is_cut && !has_come {
+            // Nobody reads the rest of what was asked.
+            self.refuse(key.id, Reason::NO_ERROR);
+        }
+        self.give_back_all(unread);
+        self.streams.end(key);
+        if self.is_finished() {
+            self.driver.wake();
+        }
+    }
+
+    pub(super) fn leave_queue(&mut self, key: Key) {
+        if let Some(at) = self.queue.iter().position(|queued| *queued == key) {
+            self.queue.remove(at);
+        }
+    }
+
+    /// The first who waits, where there is room. It leaves the queue when it has used some.
+    pub(super) fn wake_next(&mut self) {
+        if let Some(key) = self.queue.front().copied()
+            && self.shared_room() > 0
+            && let Some(stream) = self.streams.get(key)
+        {
+            stream.writer.wake();
+        }
+    }
+}

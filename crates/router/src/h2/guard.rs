@@ -1,0 +1,117 @@
+//! Frames that bring no request on are free to send and cost work here, so a client that sends
+//! little else is stopped.
+
+use std::time::Duration;
+
+use super::frame::{self, Kind};
+
+/// What a client may spend at once: 200 cancelled requests, or as many pings as a fast line brings.
+const BUDGET_MAX: u32 = 10_000;
+/// What it gets back each second.
+const REFILL: u32 = 1_000;
+/// A request that was answered pays for one that is given up.
+const ANSWERED: u32 = COST_RESET;
+const COST_RESET: u32 = 50;
+const COST_SMALL: u32 = 10;
+
+#[derive(Debug)]
+pub struct Guard {
+    budget: u32,
+    /// At this age of the connection.
+    refilled: Duration,
+}
+
+impl Default for Guard {
+    fn default() -> Guard {
+        Guard { budget: BUDGET_MAX, refilled: Duration::ZERO }
+    }
+}
+
+impl Guard {
+    /// Before frames are admitted.
+    pub fn refill(&mut self, age: Duration) {
+        let seconds = age.saturating_sub(self.refilled).as_secs();
+        if seconds > 0 {
+            let more = u32::try_from(seconds).unwrap_or(u32::MAX).saturating_mul(REFILL);
+            self.budget = self.budget.saturating_add(more).min(BUDGET_MAX);
+            self.refilled = age;
+        }
+    }
+
+    /// The frame that the client sent next. False once it is too much.
+    pub fn admits(&mut self, head: &frame::Head) -> bool {
+        let cost = match head.kind {
+            Kind::DATA if head.length == 0 && !head.has(frame::END_STREAM) => COST_SMALL,
+            Kind::DATA | Kind::HEADERS | Kind::WINDOW_UPDATE => 0,
+            Kind::RST_STREAM => COST_RESET,
+            Kind::SETTINGS | Kind::CONTINUATION => COST_SMALL,
+            // Pings, priorities, and what nobody knows.
+            _ => 1,
+        };
+        self.spend(cost)
+    }
+
+    /// A stream that had to be ended for what the client did in it. False once it is too much.
+    pub fn admits_error(&mut self) -> bool {
+        self.spend(COST_RESET)
+    }
+
+    fn spend(&mut self, cost: u32) -> bool {
+        let left = self.budget.checked_sub(cost);
+        self.budget = left.unwrap_or(self.budget);
+        left.is_some()
+    }
+
+    pub fn answered(&mut self) {
+        self.budget = self.budget.saturating_add(ANSWERED).min(BUDGET_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: Kind, flags: u8, length: usize) -> frame::Head {
+        frame::Head { length, kind, flags, stream: 1 }
+    }
+
+    /// How many of these are admitted.
+    fn admitted(head: &frame::Head) -> u32 {
+        let mut guard = Guard::default();
+        (0..100_000).find(|_| !guard.admits(head)).unwrap_or(u32::MAX)
+    }
+
+    #[test]
+    fn what_brings_nothing_on_is_limited() {
+        assert_eq!(admitted(&frame(Kind::RST_STREAM, 0, 4)), BUDGET_MAX / COST_RESET);
+        assert_eq!(admitted(&frame(Kind::SETTINGS, 0, 0)), BUDGET_MAX / COST_SMALL);
+        assert_eq!(admitted(&frame(Kind::DATA, 0, 0)), BUDGET_MAX / COST_SMALL);
+        assert_eq!(admitted(&frame(Kind::CONTINUATION, 0, 9)), BUDGET_MAX / COST_SMALL);
+        assert_eq!(admitted(&frame(Kind::PING, 0, 8)), BUDGET_MAX);
+        assert_eq!(admitted(&frame(Kind(99), 0, 8)), BUDGET_MAX);
+    }
+
+    #[test]
+    fn requests_bodies_and_windows_are_free() {
+        for one in [
+            frame(Kind::HEADERS, 5, 80),
+            frame(Kind::DATA, 0, 1),
+            frame(Kind::DATA, frame::END_STREAM, 0),
+            frame(Kind::WINDOW_UPDATE, 0, 4),
+        ] {
+            assert_eq!(admitted(&one), u32::MAX);
+        }
+    }
+
+    #[test]
+    fn time_and_answers_pay() {
+        let (mut guard, reset) = (Guard::default(), frame(Kind::RST_STREAM, 0, 4));
+        while guard.admits(&reset) {}
+        guard.answered();
+        assert!(guard.admits(&reset) && !guard.admits(&reset));
+        guard.refill(Duration::from_millis(900));
+        assert!(!guard.admits(&reset));
+        guard.refill(Duration::from_secs(1));
+        assert!(guard.admits(&reset));
+    }
+}
