@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::hpack::encode;
+use super::hpack::encode::Encoder;
 use super::is_of_connection;
 use crate::http::HEADERS_MAX;
 use crate::http::syntax::content_length;
@@ -35,11 +35,12 @@ pub struct Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
-/// Writes the block for it to `out` once all of the head is there.
+/// Writes the block for it to `out` once all of the head is there; else nothing.
 pub fn write(
     text: &[u8],
     is_head: bool,
     is_tunnel: bool,
+    encoder: &mut Encoder,
     out: &mut Vec<u8>,
 ) -> Result<Option<Head>, Unreadable> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX + OWN_HEADERS];
@@ -67,7 +68,8 @@ pub fn write(
         101 => 502,
         status => status,
     };
-    encode::put_status(out, said);
+    encoder.begin(out);
+    encoder.put_status(out, said);
     let mut length_said = None;
     let mut is_chunked = false;
     for header in &*parsed.headers {
@@ -75,12 +77,12 @@ pub fn write(
         if !is_of_connection(name) {
             let is_accept = is_granted && name.eq_ignore_ascii_case("sec-websocket-accept");
             if !is_accept {
-                encode::put(out, name.as_bytes(), header.value);
+                encoder.put(out, name.as_bytes(), header.value);
             }
         } else if name.eq_ignore_ascii_case("content-length") {
             length_said = content_length(header.value);
             if !is_granted {
-                encode::put(out, name.as_bytes(), header.value);
+                encoder.put(out, name.as_bytes(), header.value);
             }
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
             is_chunked = true;
@@ -96,11 +98,6 @@ pub fn write(
     Ok(Some(Head { framing, length, is_interim: said < 200 }))
 }
 
-/// Trailers have no more than fields.
-pub fn write_trailer(name: &str, value: &[u8], out: &mut Vec<u8>) {
-    encode::put(out, name.as_bytes(), value);
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::hpack::decode::{Decoder, Fields};
@@ -108,7 +105,8 @@ mod tests {
 
     fn read(text: &str, is_head: bool, is_tunnel: bool) -> (Head, String) {
         let mut block = Vec::new();
-        let head = write(text.as_bytes(), is_head, is_tunnel, &mut block).unwrap().unwrap();
+        let head = write(text.as_bytes(), is_head, is_tunnel, &mut Encoder::default(), &mut block);
+        let head = head.unwrap().unwrap();
         let mut fields = Fields::default();
         fields.begin(10_000);
         Decoder::default().decode(&block, &mut fields).unwrap();
@@ -134,8 +132,11 @@ mod tests {
         let interim = read("HTTP/1.1 103 Early\r\nLink: x\r\n\r\n", false, false);
         assert!(interim.0.is_interim && interim.1 == ":status=103 link=x");
         let mut out = Vec::new();
-        assert_eq!(write(&chunked.as_bytes()[..30], false, false, &mut out), Ok(None));
-        assert_eq!(write(b"nonsense\r\n\r\n", false, false, &mut out), Err(Unreadable));
+        let encoder = &mut Encoder::default();
+        let part = &chunked.as_bytes()[..30];
+        assert_eq!(write(part, false, false, encoder, &mut out), Ok(None));
+        let nonsense = b"nonsense\r\n\r\n";
+        assert_eq!(write(nonsense, false, false, encoder, &mut out), Err(Unreadable));
         assert!(out.is_empty());
     }
 

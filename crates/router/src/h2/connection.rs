@@ -17,6 +17,7 @@ use self::frames::Fault;
 use super::frame::{self, Head, Kind, PREFACE, Reason, setting};
 use super::guard::Guard;
 use super::hpack::decode::{Decoder, Fields};
+use super::hpack::encode::Encoder;
 use super::request::Asked;
 use super::streams::{STREAMS_MAX, Stream, Streams, WINDOW_BYTES, Waiting};
 use crate::http::HEAD_BYTES_MAX;
@@ -62,6 +63,7 @@ pub struct Connection {
     /// A head that has not.
     block: Option<Block>,
     decoder: Decoder,
+    encoder: Encoder,
     guard: Guard,
     streams: Streams,
     /// The newest that the client began.
@@ -74,7 +76,6 @@ pub struct Connection {
     window_at_first: i64,
     /// Whoever has something to send and no room for it that all share.
     queue: VecDeque<Key>,
-    has_answered: bool,
     leaving: Leaving,
     failure: Option<Reason>,
     /// Nothing is read any more.
@@ -107,6 +108,7 @@ impl Default for Connection {
             partial: Vec::new(),
             block: None,
             decoder: Decoder::default(),
+            encoder: Encoder::default(),
             guard: Guard::default(),
             streams: Streams::default(),
             last: 0,
@@ -115,7 +117,6 @@ impl Default for Connection {
             window_out: i64::from(WINDOW_AT_FIRST),
             window_at_first: i64::from(WINDOW_AT_FIRST),
             queue: VecDeque::new(),
-            has_answered: false,
             leaving: Leaving::Not,
             failure: None,
             is_over: false,

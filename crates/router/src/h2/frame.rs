@@ -32,6 +32,7 @@ impl Kind {
 
 /// What one side agrees to (RFC 9113, section 6.5.2; the last one RFC 8441).
 pub mod setting {
+    pub const TABLE_BYTES: u16 = 1;
     pub const ENABLE_PUSH: u16 = 2;
     pub const STREAMS_MAX: u16 = 3;
     pub const INITIAL_WINDOW: u16 = 4;

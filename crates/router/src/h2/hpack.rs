@@ -4,3 +4,4 @@ pub mod decode;
 pub mod encode;
 mod huffman;
 mod names;
+mod table;

@@ -227,7 +227,7 @@ fn base64(bytes: &[u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::hpack::decode::Decoder;
-    use super::super::hpack::encode;
+    use super::super::hpack::encode::Encoder;
     use super::*;
 
     const GET: [(&str, &str); 4] =
@@ -240,7 +240,7 @@ mod tests {
             block.extend([0, name.len() as u8]);
             block.extend_from_slice(name.as_bytes());
             let mut rest = Vec::new();
-            encode::put(&mut rest, b"x", value.as_bytes());
+            Encoder::default().put(&mut rest, b"x", value.as_bytes());
             block.extend_from_slice(&rest[3..]);
         }
         let mut fields = Fields::default();

@@ -290,7 +290,10 @@ impl Connection {
                     return Err(PROTOCOL);
                 }
                 setting::INITIAL_WINDOW => self.first_window(i64::from(value))?,
-                // No frame is sent that is longer than any client takes, and no table is used.
+                setting::TABLE_BYTES => {
+                    self.encoder.resize(usize::try_from(value).unwrap_or(usize::MAX));
+                }
+                // No frame is sent that is longer than any client takes.
                 _ => {}
             }
         }

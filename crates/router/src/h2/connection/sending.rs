@@ -6,7 +6,6 @@ use super::{Connection, OUT_BYTES};
 use crate::h2::answer::{self, Framing};
 use crate::h2::chunks::Chunks;
 use crate::h2::frame::{self, Kind, PAYLOAD_BYTES_MAX, Reason};
-use crate::h2::hpack::encode;
 use crate::h2::streams::{Key, Stream};
 
 /// The stream is over: the client cut it, or went.
@@ -59,12 +58,9 @@ impl Connection {
     ) -> Result<Sent, Unsent> {
         let stream = self.streams.get(key).filter(|stream| stream.cut.is_none());
         let stream = stream.ok_or(Unsent::Gone)?;
-        let has_answered = self.has_answered;
+        let encoder = &mut self.encoder;
         let sent = frame::put_block(&mut self.out, key.id, |out| {
-            if !has_answered {
-                out.push(encode::NO_TABLE);
-            }
-            match answer::write(text, is_head, is_tunnel, out) {
+            match answer::write(text, is_head, is_tunnel, encoder, out) {
                 Ok(Some(head)) => {
                     let sent = Sent::of(&head, text);
                     Ok((sent, sent.is_whole))
@@ -74,7 +70,6 @@ impl Connection {
             }
         })?;
         stream.is_sent = sent.is_whole;
-        self.has_answered = true;
         self.streams.settle(key);
         self.driver.wake();
         Ok(sent)
@@ -82,12 +77,10 @@ impl Connection {
 
     /// A whole answer of nothing else.
     pub(super) fn put_status(&mut self, id: u32, status: u16) {
-        let has_answered = std::mem::replace(&mut self.has_answered, true);
+        let encoder = &mut self.encoder;
         let written = frame::put_block(&mut self.out, id, |out| {
-            if !has_answered {
-                out.push(encode::NO_TABLE);
-            }
-            encode::put_status(out, status);
+            encoder.begin(out);
+            encoder.put_status(out, status);
             Ok::<_, ()>(((), true))
         });
         debug_assert_eq!(written, Ok(()));
@@ -146,13 +139,14 @@ impl Connection {
     pub fn send_end(&mut self, key: Key, chunks: &Chunks) -> Result<(), Unsent> {
         let stream = self.streams.get(key).filter(|stream| stream.cut.is_none());
         let stream = stream.ok_or(Unsent::Gone)?;
-        let has_answered = self.has_answered;
-        debug_assert!(has_answered, "a body has a head");
+        let encoder = &mut self.encoder;
         let mut has_any = false;
         let written = frame::put_block(&mut self.out, key.id, |out| {
             let put = |name: &str, value: &[u8]| {
-                has_any = true;
-                answer::write_trailer(name, value, out);
+                if !std::mem::replace(&mut has_any, true) {
+                    encoder.begin(out);
+                }
+                encoder.put(out, name.as_bytes(), value);
             };
             match chunks.trailers(put) {
                 Err(_) => Err(Unsent::Unreadable),

@@ -1,15 +1,9 @@
 //! Reads heads as a client sends them (RFC 7541). Keeps the fields that it was told to, in a table
 //! that both sides share.
 
-use std::collections::VecDeque;
-
 use super::huffman;
 use super::names::KNOWN;
-
-/// What a client may have kept: the size that holds unless another one is agreed.
-pub const TABLE_BYTES_MAX: usize = 4096;
-/// What each field counts for beside its name and its value.
-const FIELD_BYTES: usize = 32;
+use super::table::{FIELD_BYTES, TABLE_BYTES_MAX, Table};
 
 /// The fields of one head. One for many heads, so that none needs memory of its own.
 #[derive(Debug, Default)]
@@ -77,31 +71,10 @@ impl Fields {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
-/// The table of one connection.
-#[derive(Debug)]
+/// Of one connection.
+#[derive(Debug, Default)]
 pub struct Decoder {
-    /// The newest first.
-    entries: VecDeque<Entry>,
-    size: usize,
-    size_max: usize,
-}
-
-#[derive(Debug)]
-struct Entry {
-    bytes: Box<[u8]>,
-    name: usize,
-}
-
-impl Entry {
-    fn size(&self) -> usize {
-        self.bytes.len() + FIELD_BYTES
-    }
-}
-
-impl Default for Decoder {
-    fn default() -> Decoder {
-        Decoder { entries: VecDeque::new(), size: 0, size_max: TABLE_BYTES_MAX }
-    }
+    table: Table,
 }
 
 impl Decoder {
@@ -122,8 +95,7 @@ impl Decoder {
                     if !may_resize || size > TABLE_BYTES_MAX {
                         return Err(Unreadable);
                     }
-                    self.size_max = size;
-                    self.shrink_to(size);
+                    self.table.resize(size);
                     continue;
                 }
                 // One that is never to be indexed is not kept here anyway.
@@ -149,7 +121,7 @@ impl Decoder {
         let value = fields.bytes.len();
         string(input, &mut fields.bytes)?;
         if is_kept {
-            self.keep(&fields.bytes[start..], value - start);
+            self.table.keep(&fields.bytes[start..], value - start);
         }
         fields.add(start, value);
         Ok(())
@@ -160,27 +132,7 @@ impl Decoder {
         if let Some((name, value)) = KNOWN.get(index) {
             return Ok((name.as_bytes(), value.as_bytes()));
         }
-        let entry = self.entries.get(index - KNOWN.len()).ok_or(Unreadable)?;
-        Ok(entry.bytes.split_at(entry.name))
-    }
-
-    fn keep(&mut self, bytes: &[u8], name: usize) {
-        let size = bytes.len() + FIELD_BYTES;
-        if size > self.size_max {
-            // It drives out all others, and itself.
-            return self.shrink_to(0);
-        }
-        self.shrink_to(self.size_max - size);
-        self.size += size;
-        self.entries.push_front(Entry { bytes: bytes.into(), name });
-    }
-
-    fn shrink_to(&mut self, size: usize) {
-        while self.size > size
-            && let Some(oldest) = self.entries.pop_back()
-        {
-            self.size -= oldest.size();
-        }
+        self.table.get(index - KNOWN.len()).ok_or(Unreadable)
     }
 }
 
@@ -273,7 +225,7 @@ mod tests {
             let third = read(&mut decoder, &bytes(blocks[2])).unwrap();
             assert_eq!(third[..4], common("https", "/index.html"));
             assert_eq!(third[4], ("custom-key".to_owned(), "custom-value".to_owned()));
-            assert_eq!((decoder.entries.len(), decoder.size), (3, 164));
+            assert_eq!(decoder.table.len(), 3);
         }
     }
 
@@ -285,17 +237,16 @@ mod tests {
             block.extend(number.to_be_bytes().map(|byte| b'a' + byte % 16));
             block.extend([100; 101]);
             read(&mut decoder, &block).unwrap();
-            assert!(decoder.size <= TABLE_BYTES_MAX);
         }
-        assert_eq!(decoder.entries.len(), TABLE_BYTES_MAX / (4 + 100 + FIELD_BYTES));
+        assert_eq!(decoder.table.len(), TABLE_BYTES_MAX / (4 + 100 + FIELD_BYTES));
         // One that has no room in it empties it.
         let mut large = vec![0x40, 1, b'a', 0x7f, 0x81, 0x1f];
         large.resize(large.len() + 127 + 1 + 31 * 128, b'v');
         read(&mut decoder, &large).unwrap();
-        assert_eq!((decoder.entries.len(), decoder.size), (0, 0));
+        assert_eq!(decoder.table.len(), 0);
         // A size of its own, at the start of a block alone.
         read(&mut decoder, &[0x20, 0x40, 1, b'a', 1, b'b']).unwrap();
-        assert_eq!((decoder.entries.len(), decoder.size_max), (0, 0));
+        assert_eq!((decoder.table.len(), decoder.table.size_max()), (0, 0));
         read(&mut decoder, &[0x82, 0x20]).unwrap_err();
         read(&mut decoder, &[0x3f, 0xe2, 0x1f]).unwrap_err();
     }
@@ -335,9 +286,6 @@ mod tests {
             for block in blocks {
                 fields.begin(500);
                 decoder.decode(&block, &mut fields).ok();
-                prop_assert!(decoder.size <= TABLE_BYTES_MAX);
-                let size: usize = decoder.entries.iter().map(Entry::size).sum();
-                prop_assert_eq!(decoder.size, size);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::h2::connection::{Connection, Key, Scratch, Server};
 use crate::h2::frame::{self, HEAD_BYTES, Head, Kind, PREFACE, Reason};
 use crate::h2::hpack::decode::{Decoder, Fields};
-use crate::h2::hpack::encode;
+use crate::h2::hpack::encode::Encoder;
 use crate::h2::request::Asked;
 
 /// Takes all requests, in the order in which they came.
@@ -183,9 +183,9 @@ impl Peer {
 /// Of a request.
 pub fn block(method: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     // `:scheme` and `:path` as both sides know them, the others as they are.
-    let mut block = vec![0x86, 0x84];
+    let (mut block, mut encoder) = (vec![0x86, 0x84], Encoder::default());
     for (name, value) in [(":method", method), (":authority", "a.example")].iter().chain(fields) {
-        encode::put(&mut block, name.as_bytes(), value.as_bytes());
+        encoder.put(&mut block, name.as_bytes(), value.as_bytes());
     }
     block
 }
