@@ -1,7 +1,9 @@
 //! What the router's threads record of every completed request, rolled up per application and
-//! instance. Recording waits for nobody's work: what is full drops and counts. Driven by the router
-//! (records), by its own task (`run`) and by the API (`prometheus`).
+//! instance, and count of everything else. Recording waits for nobody's work: what is full drops
+//! and counts. Driven by the router (records), by its own task (`run`) and by the API
+//! (`prometheus`).
 
+pub mod ports;
 mod rollup;
 
 use std::net::SocketAddr;
@@ -10,9 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use model::{ApplicationName, Generation, InstanceId};
+use model::{ApplicationName, Generation, InstanceId, PortId};
 use tokio::sync::Notify;
 
+use self::ports::{PortCounters, Ports};
 use self::rollup::Rollup;
 use crate::faults::Faults;
 use crate::router::endpoint::Endpoint;
@@ -75,6 +78,7 @@ pub struct Metrics {
 struct Shared {
     threads: Mutex<Threads>,
     rollup: Mutex<Rollup>,
+    ports: Mutex<Ports>,
     dropped: AtomicU64,
     /// Connections of clients that had too many, or of proxies that did not say whose they are.
     refused: AtomicU64,
@@ -176,7 +180,13 @@ impl Metrics {
         self.collect();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (dropped, refused) = (count(&self.shared.dropped), count(&self.shared.refused));
-        locked(&self.shared.rollup).prometheus(dropped, refused)
+        let requests = locked(&self.shared.rollup).prometheus(dropped, refused);
+        requests + &locked(&self.shared.ports).prometheus()
+    }
+
+    /// For whatever comes to an application's own port, for as long as they are held.
+    pub fn port(&self, application: &ApplicationName, id: PortId) -> Arc<PortCounters> {
+        locked(&self.shared.ports).counters(application, id)
     }
 
     /// Applications that are gone are forgotten.

@@ -33,7 +33,7 @@ use crate::agent::plain::PlainLauncher;
 use crate::agent::ports::Ports;
 use crate::agent::prepare::Preparer;
 use crate::agent::registry::Registry;
-use crate::api::wire::PortRow;
+use crate::api::wire::{PortRow, PortTraffic};
 use crate::api::{ApiContext, NodeControl};
 use crate::driver::Clock;
 use crate::faults::{Fault, Faults};
@@ -487,6 +487,13 @@ impl NodeControl for Control {
             application: port.application.map(|name| name.to_string()),
             protocol: port.transport.map_or_else(|| "http".into(), |one| one.to_string()),
             error: port.error,
+            traffic: port.traffic.map(|traffic| PortTraffic {
+                connections: traffic.connections,
+                open: traffic.open,
+                bytes_in: traffic.bytes_in,
+                bytes_out: traffic.bytes_out,
+                refused: traffic.refused,
+            }),
         };
         self.router.iter().flat_map(|router| router.ports()).map(row).collect()
     }

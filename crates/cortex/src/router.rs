@@ -18,6 +18,7 @@ mod files;
 mod forward;
 mod h2;
 pub mod limits;
+pub mod moved;
 mod pace;
 mod pages;
 mod plain;
@@ -68,6 +69,7 @@ use crate::driver::Clock;
 use crate::faults::Faults;
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
+use crate::metrics::ports::Traffic;
 use crate::shared_port::{Listeners, allow_descriptors};
 use crate::store::SharedStore;
 use crate::store::peers::routers::{RouterCall, RouterPeers};
@@ -182,6 +184,8 @@ pub struct PublicPort {
     /// None where HTTP is spoken.
     pub transport: Option<Transport>,
     pub error: Option<String>,
+    /// Of what came there, where HTTP is not spoken.
+    pub traffic: Option<Traffic>,
 }
 
 /// Binds the public address and starts the threads. Must be called on the control runtime, whose
@@ -325,12 +329,17 @@ impl RouterHandle {
         let owners = table.ports();
         let live = self.shared.live.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(address) = self.shared.public else { return Vec::new() };
-        let public = PublicPort { address, application: None, transport: None, error: None };
-        let own = live.ports.iter().map(|(id, state)| PublicPort {
-            address: SocketAddr::new(address.ip(), id.port),
-            application: owners.get(id).cloned(),
-            transport: table.service(*id).map(|_| id.transport),
-            error: state.as_ref().err().cloned(),
+        let (transport, error, traffic) = (None, None, None);
+        let public = PublicPort { address, application: None, transport, error, traffic };
+        let own = live.ports.iter().map(|(id, state)| {
+            let service = table.service(*id);
+            PublicPort {
+                address: SocketAddr::new(address.ip(), id.port),
+                application: owners.get(id).cloned(),
+                transport: service.map(|_| id.transport),
+                error: state.as_ref().err().cloned(),
+                traffic: service.map(|service| service.counters.traffic()),
+            }
         });
         let secure = self.secure().map(|address| PublicPort { address, ..public.clone() });
         std::iter::once(public).chain(secure).chain(own).collect()

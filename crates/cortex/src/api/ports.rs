@@ -83,11 +83,13 @@ pub fn services(api: &Api, name: &ApplicationName, release: &Release) -> Vec<Ser
         let PortId { port: number, transport } = port.id;
         let (protocol, bound) = (transport.to_string(), SocketAddr::new(ip, number).to_string());
         let is_it = |one: &&PortRow| one.protocol == protocol && one.address == bound;
-        let mine = open.iter().filter(|one| one.application.as_deref() == Some(name.as_str()));
+        let mut mine = open.iter().filter(|one| one.application.as_deref() == Some(name.as_str()));
+        let mine = mine.find(is_it);
         ServiceRow {
             address: format!("{host}:{number}"),
             port: number,
-            error: mine.clone().find(is_it).and_then(|one| one.error.clone()),
+            error: mine.and_then(|one| one.error.clone()),
+            traffic: mine.and_then(|one| one.traffic),
             protocol,
             process: port.process.to_string(),
             env: port.env.clone(),

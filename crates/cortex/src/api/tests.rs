@@ -35,7 +35,8 @@ impl NodeControl for Control {
     fn ports(&self) -> Vec<PortRow> {
         let error = Some("address in use".into());
         let protocol = "http".into();
-        vec![PortRow { address: "127.0.0.1:1".into(), application: None, protocol, error }]
+        let (address, application, traffic) = ("127.0.0.1:1".into(), None, None);
+        vec![PortRow { address, application, protocol, error, traffic }]
     }
     fn serves(&self, _: &model::ApplicationName, _: &model::ReleaseId) -> bool {
         true

@@ -76,6 +76,9 @@ pub struct ServiceRow {
     pub address: String,
     /// Why it has not.
     pub error: Option<String>,
+    /// Of what came there to this node.
+    #[serde(default)]
+    pub traffic: Option<PortTraffic>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -346,6 +349,21 @@ pub struct PortRow {
     pub protocol: String,
     /// Why it is not bound.
     pub error: Option<String>,
+    /// None where HTTP is spoken.
+    #[serde(default)]
+    pub traffic: Option<PortTraffic>,
+}
+
+/// Of an application's own port, by the router of one node: connections, or flows of datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortTraffic {
+    /// That an instance took, since the port is open.
+    pub connections: u64,
+    pub open: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    /// That no instance took.
+    pub refused: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{App, Json, Session, output};
-use crate::api::wire::ApplicationShown;
+use crate::api::wire::{ApplicationShown, ServiceRow};
 use crate::client::encode;
 
 #[derive(Debug, Args)]
@@ -36,9 +36,7 @@ fn facts(shown: &ApplicationShown) -> Vec<(&'static str, String)> {
     facts.extend(row.url.clone().map(|url| ("URL", url)));
     facts.extend(row.port.map(|port| ("Port", port.to_string())));
     for port in &shown.ports {
-        let error = port.error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
-        let (number, protocol, process) = (port.port, &port.protocol, &port.process);
-        facts.push(("Port", format!("{number}/{protocol}: {process}, at {}{error}", port.address)));
+        facts.push(("Port", service(port)));
     }
     facts.push(("Hosts", hosts(shown)));
     let framework =
@@ -69,6 +67,19 @@ fn facts(shown: &ApplicationShown) -> Vec<(&'static str, String)> {
     facts.extend(shown.notes.iter().map(|note| ("Note", note.clone())));
     facts.push(("Created", output::since(&row.created_at)));
     facts
+}
+
+fn service(row: &ServiceRow) -> String {
+    let ServiceRow { port, protocol, process, address, .. } = row;
+    let state = match (&row.error, &row.traffic) {
+        (Some(error), _) => format!(" ({error})"),
+        (None, Some(traffic)) => {
+            let [came, went] = [traffic.bytes_in, traffic.bytes_out].map(output::bytes);
+            format!(" ({} open, {came} in, {went} out)", traffic.open)
+        }
+        (None, None) => String::new(),
+    };
+    format!("{port}/{protocol}: {process}, at {address}{state}")
 }
 
 fn hosts(shown: &ApplicationShown) -> String {

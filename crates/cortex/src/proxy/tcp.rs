@@ -23,7 +23,8 @@ use crate::router::announced::{self, Unannounced};
 use crate::router::choice::Wants;
 use crate::router::endpoint::Permit;
 use crate::router::entry::{self, Attempt, ENTRY_TIME_MAX, Entered};
-use crate::router::streams::{self, Means, Moved};
+use crate::router::moved::{Direction, Moved};
+use crate::router::streams::{self, Means};
 
 /// A descriptor and some 2 KiB each, twice.
 const CONNECTIONS_MAX: usize = 20_000;
@@ -164,8 +165,8 @@ async fn serve(thread: &Thread, stream: TcpStream, peer: SocketAddr) {
         back_end: address,
         method: None,
         status,
-        bytes_in: moved.from_client.get(),
-        bytes_out: moved.to_client.get(),
+        bytes_in: moved.get(Direction::FromClient),
+        bytes_out: moved.get(Direction::ToClient),
     });
 }
 
@@ -256,7 +257,7 @@ async fn pass(thread: &Thread, client: &Client, chosen: &Chosen, moved: &Moved) 
         streams::cut(&client.stream);
         return Status::BACK_END_RESET;
     }
-    moved.from_client.set(client.first.len() as u64);
+    moved.add(Direction::FromClient, client.first.len());
     let idle = thread.settings.idle;
     streams::relay(&thread.means, &client.stream, &chosen.connection, idle, moved).await.into()
 }

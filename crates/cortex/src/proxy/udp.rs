@@ -15,8 +15,11 @@ use super::records::{Entry, Recorder};
 use super::{Phase, until_phase_changes};
 use crate::driver::Clock;
 use crate::router::choice::Wants;
-use crate::router::datagrams::{Carrying, Datagrams, EXPIRY_INTERVAL, Flow, Gate, Rooms, Site};
+use crate::router::datagrams::{
+    Admitted, Carrying, Datagrams, EXPIRY_INTERVAL, Flow, Gate, Rooms, Site,
+};
 use crate::router::endpoint::Permit;
+use crate::router::moved::Direction;
 use crate::router::streams::Ended;
 
 /// For answers, when nobody goes on here: no flow says that it has ended, so the longest wait is
@@ -91,10 +94,12 @@ impl Site for Behind {
         u64::try_from(self.settings.idle.as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn enter(&self, client: SocketAddr) -> Option<Permit> {
+    fn enter(&self, client: SocketAddr) -> Option<Admitted> {
         let service = self.back_ends.services.first()?;
+        let (application, wants) = (service.application(), Wants::near(client.ip()));
         // Nobody waits here, so nobody has to wait for somebody's share.
-        service.queue.try_enter(&service.application(), Wants::near(client.ip()), None)
+        let permit = service.queue.try_enter(&application, wants, None)?;
+        Some(Admitted { permit, port: None })
     }
 
     fn failed(&self, permit: &Permit) {
@@ -110,8 +115,8 @@ impl Site for Behind {
             back_end: flow.permit.endpoint.address(),
             method: None,
             status: how.into(),
-            bytes_in: flow.bytes_in.get(),
-            bytes_out: flow.bytes_out.get(),
+            bytes_in: flow.moved.get(Direction::FromClient),
+            bytes_out: flow.moved.get(Direction::ToClient),
         });
     }
 

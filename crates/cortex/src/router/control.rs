@@ -355,7 +355,8 @@ impl Control {
             let name = description.name.clone();
             let bare = Application::bare(name, balance, &queue, endpoints);
             let application = Arc::new(Application { far, is_scarce: false, ..bare });
-            services.insert(id, Arc::new(Service { recipe: one.recipe, application }));
+            let counters = self.shared.metrics.port(&description.name, id);
+            services.insert(id, Arc::new(Service { recipe: one.recipe, application, counters }));
         }
         let layout = &self.shared.layout;
         let name = &description.name;

@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -19,8 +20,10 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::endpoint::Permit;
+use super::moved::{Direction, Moved};
 use super::rarely::Rarely;
 use super::streams::Ended;
+use crate::metrics::ports::PortCounters;
 use crate::shared_port::is_short;
 
 #[cfg(test)]
@@ -43,13 +46,21 @@ pub trait Site {
     fn now_ms(&self) -> u64;
     /// After such a silence a flow is over.
     fn idle_ms(&self) -> u64;
-    /// The right to send to an endpoint; none where no room is anywhere.
-    fn enter(&self, client: SocketAddr) -> Option<Permit>;
+    /// None where no room is anywhere.
+    fn enter(&self, client: SocketAddr) -> Option<Admitted>;
     /// Nothing listens there.
     fn failed(&self, permit: &Permit);
     fn ended(&self, flow: &Flow, how: Ended);
     /// Passes them on to an endpoint that has no address here, and answers back.
     fn carry(&self, gate: Rc<Gate>, flow: Rc<Flow>, datagrams: Datagrams) -> Carrying;
+}
+
+/// What a flow begins with.
+pub struct Admitted {
+    /// The right to send to an endpoint.
+    pub permit: Permit,
+    /// Where it counts, on an application's own port.
+    pub port: Option<Arc<PortCounters>>,
 }
 
 pub type Datagrams = mpsc::Receiver<Vec<u8>>;
@@ -65,8 +76,7 @@ pub struct Flow {
     pub permit: Permit,
     pub client: SocketAddr,
     pub started: Instant,
-    pub bytes_in: Cell<u64>,
-    pub bytes_out: Cell<u64>,
+    pub moved: Moved,
     refused: Cell<bool>,
     answering: RefCell<Option<AbortHandle>>,
     _room: Room,
@@ -230,7 +240,20 @@ impl Gate {
 
     /// Without room anywhere the datagram is lost, as datagrams are.
     fn open(self: &Rc<Gate>, client: SocketAddr) -> Option<Rc<Flow>> {
-        let permit = self.site.enter(client)?;
+        let Admitted { permit, port } = self.site.enter(client)?;
+        let flow = self.begin(client, permit);
+        match (&flow, port) {
+            (None, Some(port)) => port.refuse(),
+            // Of one that is carried it is not known yet whether anybody takes it.
+            (Some(flow), Some(port)) if matches!(flow.way, Way::Near(_)) => {
+                flow.moved.goes_through(port.take());
+            }
+            _ => {}
+        }
+        flow
+    }
+
+    fn begin(self: &Rc<Gate>, client: SocketAddr, permit: Permit) -> Option<Rc<Flow>> {
         let room = self.rooms.take(client)?;
         let (way, datagrams) = match permit.endpoint.address() {
             Some(address) => (Way::Near(self.connect(client, &permit, address)?), None),
@@ -244,8 +267,7 @@ impl Gate {
             permit,
             client,
             started: Instant::now(),
-            bytes_in: Cell::new(0),
-            bytes_out: Cell::new(0),
+            moved: Moved::default(),
             refused: Cell::new(false),
             answering: RefCell::new(None),
             _room: room,
@@ -311,8 +333,9 @@ impl Gate {
 
     /// To the client. One that cannot be sent now is lost.
     pub fn answer(&self, flow: &Flow, datagram: &[u8]) {
-        self.socket.try_send_to(datagram, flow.client).ok();
-        flow.bytes_out.set(flow.bytes_out.get() + datagram.len() as u64);
+        if self.socket.try_send_to(datagram, flow.client).is_ok() {
+            flow.moved.add(Direction::ToClient, datagram.len());
+        }
         self.flows.borrow_mut().answered(&flow.client, self.now_ms());
     }
 
@@ -341,16 +364,15 @@ impl Flow {
     /// An error means that an earlier datagram was refused.
     fn send(&self, datagram: &[u8]) -> std::io::Result<()> {
         // Not by way of the runtime, which has not heard yet that a new socket can be written to.
-        let sent = match &self.way {
+        match &self.way {
             Way::Near(back_end) => match SockRef::from(&**back_end).send(datagram) {
+                Ok(_) => self.moved.add(Direction::FromClient, datagram.len()),
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Err(error),
-                sent => sent.is_ok(),
+                // Too long for the way, or there is no room: lost.
+                Err(_) => {}
             },
-            Way::Carried(carrier) => carrier.try_send(datagram.to_vec()).is_ok(),
-        };
-        // Too long for the way, or there is no room: lost.
-        if sent {
-            self.bytes_in.set(self.bytes_in.get() + datagram.len() as u64);
+            // Whoever carries it counts it.
+            Way::Carried(carrier) => drop(carrier.try_send(datagram.to_vec())),
         }
         Ok(())
     }

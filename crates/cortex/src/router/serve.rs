@@ -442,6 +442,9 @@ fn take_announced(
             Err(Unannounced::Bad(error)) => {
                 tracing::debug!(%proxy, %error, "router.bad_proxy_header");
                 thread.recorder.connection_refused();
+                if let Some(service) = thread.service(scope) {
+                    service.counters.refuse();
+                }
                 thread.unannounced.saw(proxy.ip());
                 Wire::from(Plain::from(stream)).cut();
             }
@@ -459,12 +462,18 @@ async fn announced(
 
 /// Nothing is understood of it, so nobody can be told why there is no room.
 fn serve_whole(thread: Rc<Thread>, service: Arc<Service>, stream: TcpStream, peer: SocketAddr) {
-    let Some(held) = thread.hold(peer.ip()) else { return Wire::from(Plain::from(stream)).cut() };
+    let Some(held) = thread.hold(peer.ip()) else {
+        service.counters.refuse();
+        return Wire::from(Plain::from(stream)).cut();
+    };
     let counted = Counted::begin(&thread);
     begin(async move {
         match tokio::net::TcpStream::from_std(stream) {
             Ok(stream) => services::tcp::serve(&thread, &service, stream, peer).await,
-            Err(error) => tracing::debug!(%peer, %error, "router.connection_lost"),
+            Err(error) => {
+                service.counters.refuse();
+                tracing::debug!(%peer, %error, "router.connection_lost");
+            }
         }
         drop((counted, held));
     });

@@ -15,6 +15,8 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
+use super::moved::{Direction, Moved};
+
 /// Read at once; one buffer serves all connections of a thread.
 const BUFFER_BYTES: usize = 64 * 1024;
 /// What has moved this much in one direction is worth a pipe, which costs system calls of its own.
@@ -80,15 +82,6 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// Bytes that were passed on so far.
-#[derive(Debug, Default)]
-pub struct Moved {
-    pub from_client: Cell<u64>,
-    pub to_client: Cell<u64>,
-    /// By the pipe.
-    pub spliced: Cell<u64>,
-}
-
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -112,6 +105,13 @@ struct Relay<'a> {
     last: Cell<Instant>,
 }
 
+/// One way of the two.
+struct Half<'a> {
+    from: &'a TcpStream,
+    to: &'a TcpStream,
+    direction: Direction,
+}
+
 /// Resolves when both halves have ended, one side broke, or nothing moved for `idle`. Then both
 /// connections are to be dropped.
 pub async fn relay(
@@ -122,15 +122,17 @@ pub async fn relay(
     moved: &Moved,
 ) -> Ended {
     let relay = Relay { means, moved, idle, last: Cell::new(Instant::now()) };
+    let up = Half { from: client, to: back_end, direction: Direction::FromClient };
     let up = async {
-        relay.one_way(client, back_end, &moved.from_client).await.map_err(|broken| match broken {
+        relay.one_way(up).await.map_err(|broken| match broken {
             Broken::Reading => Ended::ClientReset,
             Broken::Writing => Ended::BackEndReset,
             Broken::Idle => Ended::Idle,
         })
     };
+    let down = Half { from: back_end, to: client, direction: Direction::ToClient };
     let down = async {
-        relay.one_way(back_end, client, &moved.to_client).await.map_err(|broken| match broken {
+        relay.one_way(down).await.map_err(|broken| match broken {
             Broken::Reading => Ended::BackEndReset,
             Broken::Writing => Ended::ClientReset,
             Broken::Idle => Ended::Idle,
@@ -157,37 +159,31 @@ pub fn uncut(stream: &impl AsFd) {
 }
 
 impl Relay<'_> {
-    async fn one_way(
-        &self,
-        from: &TcpStream,
-        to: &TcpStream,
-        count: &Cell<u64>,
-    ) -> std::result::Result<(), Broken> {
+    async fn one_way(&self, half: Half<'_>) -> std::result::Result<(), Broken> {
         let mut lent = Lent { means: self.means, pipe: None, held: 0 };
         let mut pieces = 0;
         loop {
-            self.wait(from, Interest::READABLE, Broken::Reading).await?;
-            if lent.pipe.is_none() && count.get() >= SPLICE_FROM {
+            self.wait(half.from, Interest::READABLE, Broken::Reading).await?;
+            if lent.pipe.is_none() && self.moved.get(half.direction) >= SPLICE_FROM {
                 lent.pipe = self.means.pipe();
             }
             let moved = match lent.pipe.is_some() {
-                true => self.splice_some(from, to, &mut lent).await?,
-                false => self.copy_some(from, to).await?,
+                true => self.splice_some(&half, &mut lent).await?,
+                false => self.copy_some(&half).await?,
             };
             match moved {
                 // It was readable no more.
                 None => continue,
                 Some(0) => break,
-                Some(moved) => count.set(count.get() + moved as u64),
+                Some(_) => self.last.set(Instant::now()),
             }
-            self.last.set(Instant::now());
             pieces += 1;
             if pieces % PIECES_AT_ONCE == 0 {
                 tokio::task::yield_now().await;
             }
         }
         // A side that is gone already needs no end.
-        SockRef::from(to).shutdown(Shutdown::Write).ok();
+        SockRef::from(half.to).shutdown(Shutdown::Write).ok();
         Ok(())
     }
 
@@ -209,11 +205,8 @@ impl Relay<'_> {
         }
     }
 
-    async fn copy_some(
-        &self,
-        from: &TcpStream,
-        to: &TcpStream,
-    ) -> std::result::Result<Option<usize>, Broken> {
+    async fn copy_some(&self, half: &Half<'_>) -> std::result::Result<Option<usize>, Broken> {
+        let Half { from, to, direction } = *half;
         // The shared buffer is given up before any wait; what could not be written is kept apart.
         let (count, rest) = {
             let mut buffer = self.means.buffer.borrow_mut();
@@ -223,7 +216,10 @@ impl Relay<'_> {
             let mut written = 0;
             while written < count {
                 match now(to.try_write(&buffer[written..count])).map_err(|_| Broken::Writing)? {
-                    Some(more) => written += more,
+                    Some(more) => {
+                        written += more;
+                        self.moved.add(direction, more);
+                    }
                     None => break,
                 }
             }
@@ -234,6 +230,7 @@ impl Relay<'_> {
             self.wait(to, Interest::WRITABLE, Broken::Writing).await?;
             if let Some(more) = now(to.try_write(rest)).map_err(|_| Broken::Writing)? {
                 rest = &rest[more..];
+                self.moved.add(direction, more);
                 self.last.set(Instant::now());
             }
         }
@@ -242,10 +239,10 @@ impl Relay<'_> {
 
     async fn splice_some(
         &self,
-        from: &TcpStream,
-        to: &TcpStream,
+        half: &Half<'_>,
         lent: &mut Lent<'_>,
     ) -> std::result::Result<Option<usize>, Broken> {
+        let Half { from, to, direction } = *half;
         let Some(pipe) = &lent.pipe else { return Ok(None) };
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         // The pipe is empty here, so that only the socket can have nothing.
@@ -263,6 +260,7 @@ impl Relay<'_> {
                 Some(0) => return Err(Broken::Writing),
                 Some(more) => {
                     lent.held -= more;
+                    self.moved.add(direction, more);
                     self.last.set(Instant::now());
                 }
                 None => self.wait(to, Interest::WRITABLE, Broken::Writing).await?,
@@ -319,7 +317,10 @@ pub async fn write_first(stream: &TcpStream, mut bytes: &[u8], until: Instant) -
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::metrics::ports::{PortCounters, Traffic};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -336,9 +337,17 @@ mod tests {
         idle: Duration,
         talk: impl AsyncFnOnce(TcpStream, TcpStream) -> T,
     ) -> (Ended, Moved, Means, T) {
+        joined_through(Moved::default(), idle, talk).await
+    }
+
+    async fn joined_through<T>(
+        moved: Moved,
+        idle: Duration,
+        talk: impl AsyncFnOnce(TcpStream, TcpStream) -> T,
+    ) -> (Ended, Moved, Means, T) {
         let (client, client_side) = pair().await;
         let (back_end_side, back_end) = pair().await;
-        let (means, moved) = (Means::default(), Moved::default());
+        let means = Means::default();
         let relaying = async {
             let status = relay(&means, &client_side, &back_end_side, idle, &moved).await;
             drop((client_side, back_end_side));
@@ -368,7 +377,8 @@ mod tests {
         };
         let (status, moved, _, said) = joined(LIMIT, talk).await;
         assert_eq!((status, said), (Ended::Closed, ("question".into(), "answer".into())));
-        assert_eq!((moved.from_client.get(), moved.to_client.get()), (8, 6));
+        let counted = [Direction::FromClient, Direction::ToClient].map(|way| moved.get(way));
+        assert_eq!(counted, [8, 6]);
         assert_eq!(moved.spliced.get(), 0);
     }
 
@@ -402,6 +412,27 @@ mod tests {
         assert_eq!(status, Ended::Closed);
         assert!(moved.spliced.get() > LENGTH as u64, "both ways: {moved:?}");
         assert_eq!((means.piped.get(), means.pipes.borrow().len()), (2, 2), "and were kept");
+    }
+
+    #[tokio::test]
+    async fn a_port_counts_what_is_copied_and_what_goes_through_a_pipe_while_it_moves() {
+        const LENGTH: usize = 2 * 1024 * 1024;
+        let port = Arc::<PortCounters>::default();
+        let talk = async |mut client: TcpStream, mut back_end: TcpStream| {
+            let mut bytes = vec![0; LENGTH];
+            // The last bytes are there in the same moment as they are counted.
+            let (sent, read) =
+                tokio::join!(client.write_all(&[1; LENGTH]), back_end.read_exact(&mut bytes));
+            sent.and(read.map(drop)).unwrap();
+            back_end.write_all(b"answer").await.unwrap();
+            client.read_exact(&mut bytes[..6]).await.unwrap();
+            port.traffic()
+        };
+        let moved = Moved::through(port.take());
+        let (_, moved, _, seen) = joined_through(moved, LIMIT, talk).await;
+        let expected = Traffic { connections: 1, open: 1, bytes_out: 6, ..Traffic::default() };
+        assert_eq!(seen, Traffic { bytes_in: LENGTH as u64, ..expected });
+        assert!(moved.spliced.get() > 0 && moved.spliced.get() < LENGTH as u64, "{moved:?}");
     }
 
     #[tokio::test]

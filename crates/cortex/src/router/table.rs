@@ -17,6 +17,7 @@ use router::routes;
 use super::endpoint::Endpoint;
 use super::limits::Limits;
 use super::queue::Queue;
+use crate::metrics::ports::PortCounters;
 use router::http::request::RequestHead;
 
 /// So that with ten thousand applications a change copies forty of them.
@@ -58,6 +59,8 @@ pub struct Service {
     pub recipe: PortRecipe,
     /// Its endpoints, and those who wait for them; nothing else of it counts.
     pub application: Arc<Application>,
+    /// The same for all releases that have this port.
+    pub counters: Arc<PortCounters>,
 }
 
 impl Application {
@@ -280,7 +283,8 @@ mod tests {
                     proxy_protocol: None,
                     idle_ms: None,
                 };
-                (*id, Arc::new(Service { recipe, application: Arc::new(bare(Vec::new())) }))
+                let application = Arc::new(bare(Vec::new()));
+                (*id, Arc::new(Service { recipe, application, counters: Arc::default() }))
             };
             let services = services.iter().map(service).collect();
             let new = Arc::new(Application { hosts, port, services, ..bare(Vec::new()) });

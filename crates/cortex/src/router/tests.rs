@@ -13,6 +13,7 @@ mod hedging;
 mod hostile;
 mod leaving;
 mod limits;
+mod refused;
 mod returning;
 mod serving;
 pub(in crate::router) mod tls;

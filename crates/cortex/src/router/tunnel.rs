@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::connection::WRITE_TIME_MAX;
 use super::endpoint::Permit;
+use super::moved::{Direction, Moved};
 use super::pool::Pool;
 use super::stream::{fill, write_all};
 use super::streams::Ended;
@@ -20,8 +21,19 @@ const IDLE_TIME_MAX: Duration = Duration::from_secs(3600);
 /// How soon a drain is noticed.
 const DRAIN_CHECK: Duration = Duration::from_millis(500);
 
+/// When it is given up.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// Nothing moved for so long, either way.
+    pub idle: Duration,
+    /// One side took nothing for so long, whatever the other did.
+    pub write: Duration,
+}
+
 pub async fn run(pool: &Pool, client: &Wire, upstream: &Wire, permit: Permit) {
-    let both = relay(pool, client, upstream, IDLE_TIME_MAX, WRITE_TIME_MAX);
+    let limits = Limits { idle: IDLE_TIME_MAX, write: WRITE_TIME_MAX };
+    let moved = Moved::default();
+    let both = relay(pool, client, upstream, limits, &moved);
     tokio::pin!(both);
     let endpoint = permit.endpoint.clone();
     let mut permit = Some(permit);
@@ -38,26 +50,28 @@ pub async fn run(pool: &Pool, client: &Wire, upstream: &Wire, permit: Permit) {
     }
 }
 
-/// Until both have ended, one broke, nothing moved either way for `idle`, or one took nothing for
-/// `write`, whatever the other did.
+/// Until both have ended, one broke, or a limit was reached.
 pub async fn relay(
     pool: &Pool,
     client: &Wire,
     upstream: &Wire,
-    idle: Duration,
-    write: Duration,
+    limits: Limits,
+    moved: &Moved,
 ) -> Ended {
     let last = Cell::new(Instant::now());
-    let way = |from, to| one_way(pool, from, to, &last, (idle, write));
+    let way = |from, to, direction| {
+        let passed = move |count| moved.add(direction, count);
+        one_way(pool, from, to, &last, limits, passed)
+    };
     let up = async {
-        way(client, upstream).await.map_err(|broken| match broken {
+        way(client, upstream, Direction::FromClient).await.map_err(|broken| match broken {
             Broken::Reading => Ended::ClientReset,
             Broken::Writing => Ended::BackEndReset,
             Broken::Idle => Ended::Idle,
         })
     };
     let down = async {
-        way(upstream, client).await.map_err(|broken| match broken {
+        way(upstream, client, Direction::ToClient).await.map_err(|broken| match broken {
             Broken::Reading => Ended::BackEndReset,
             Broken::Writing => Ended::ClientReset,
             Broken::Idle => Ended::Idle,
@@ -80,8 +94,10 @@ async fn one_way(
     from: &Wire,
     to: &Wire,
     last: &Cell<Instant>,
-    (idle, write): (Duration, Duration),
+    limits: Limits,
+    passed: impl Fn(usize),
 ) -> Result<(), Broken> {
+    let Limits { idle, .. } = limits;
     loop {
         // The other way counts, too.
         let deadline = last.get() + idle;
@@ -95,13 +111,14 @@ async fn one_way(
         let mut buffer = pool.buffer();
         let result = tokio::select! {
             biased;
-            result = pass(from, to, &mut buffer, (idle, write)) => result,
+            result = pass(from, to, &mut buffer, limits) => result,
             () = silence(last, idle) => Err(Broken::Idle),
         };
         pool.give_back(buffer);
         last.set(Instant::now());
-        if result? == 0 {
-            return Ok(());
+        match result? {
+            0 => return Ok(()),
+            count => passed(count),
         }
     }
 }
@@ -120,7 +137,7 @@ async fn pass(
     from: &Wire,
     to: &Wire,
     buffer: &mut super::pool::Buffer,
-    (idle, write): (Duration, Duration),
+    Limits { idle, write }: Limits,
 ) -> Result<usize, Broken> {
     let count = match fill(from, buffer, idle).await {
         Ok(count) => count,
@@ -159,7 +176,8 @@ mod tests {
     async fn who_takes_nothing_is_not_silent_while_the_other_way_moves() {
         let ((to_client, mut client), (to_server, mut server)) = (pair().await, pair().await);
         let pool = Pool::default();
-        let relayed = relay(&pool, &to_client, &to_server, IDLE, 1000 * IDLE);
+        let (limits, moved) = (Limits { idle: IDLE, write: 1000 * IDLE }, Moved::default());
+        let relayed = relay(&pool, &to_client, &to_server, limits, &moved);
         let talk = async {
             // More than anybody takes who does not read.
             let (mut reading, mut writing) = client.split();
@@ -181,5 +199,6 @@ mod tests {
         let both = tokio::time::timeout(100 * IDLE, both).await;
         let (ended, last) = both.expect("it goes on while one way moves");
         assert_eq!((ended, Instant::now().duration_since(last).as_secs()), (Ended::Idle, 5));
+        assert_eq!(moved.get(Direction::ToClient), 4);
     }
 }

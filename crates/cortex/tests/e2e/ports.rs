@@ -3,6 +3,7 @@
 
 mod across;
 mod announced;
+mod counted;
 mod idle;
 mod releases;
 mod resets;

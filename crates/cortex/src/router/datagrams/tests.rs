@@ -8,6 +8,7 @@ use tokio::task::LocalSet;
 
 use super::*;
 use crate::driver::Clock;
+use crate::metrics::ports::Traffic;
 use crate::router::endpoint::Endpoint;
 use crate::router::queue::{Queue, QueueLimits};
 
@@ -20,6 +21,7 @@ struct Alone {
     endpoint: Arc<Endpoint>,
     queue: Arc<Queue>,
     now_ms: Rc<Cell<u64>>,
+    port: Arc<PortCounters>,
 }
 
 impl Site for Alone {
@@ -31,8 +33,9 @@ impl Site for Alone {
         IDLE_MS
     }
 
-    fn enter(&self, _: SocketAddr) -> Option<Permit> {
-        Permit::enter(&self.endpoint, &self.queue)
+    fn enter(&self, _: SocketAddr) -> Option<Admitted> {
+        let permit = Permit::enter(&self.endpoint, &self.queue)?;
+        Some(Admitted { permit, port: Some(self.port.clone()) })
     }
 
     fn failed(&self, _: &Permit) {
@@ -62,7 +65,8 @@ impl Alone {
         let application = "shop".parse().unwrap();
         let instance = InstanceId { application, process: ProcessType::web(), slot: 1 };
         let endpoint = Endpoint::at(1, instance, at, None);
-        Alone { endpoint: Arc::new(endpoint), queue: Arc::new(queue), now_ms: Rc::default() }
+        let (endpoint, queue) = (Arc::new(endpoint), Arc::new(queue));
+        Alone { endpoint, queue, now_ms: Rc::default(), port: Arc::default() }
     }
 
     fn gate(&self, rooms: &Rooms) -> Rc<Gate> {
@@ -118,6 +122,12 @@ async fn flows_beyond_the_limit_are_refused_and_those_that_are_there_go_on() {
         ask(&third, b"third").await;
         ask(&first, b"on").await;
         assert_eq!(site.flows(), 2);
+        // Three flows have come, and two of them are there; each of four datagrams was refused.
+        let words = ["first", "second", "a", "b", "a", "b", "again", "third", "on"];
+        let bytes = words.iter().map(|word| word.len() as u64).sum();
+        let counted =
+            Traffic { connections: 3, open: 2, bytes_in: bytes, bytes_out: bytes, refused: 4 };
+        assert_eq!(site.port.traffic(), counted);
     };
     LocalSet::new().run_until(test).await;
 }

@@ -19,13 +19,14 @@ use crate::router::endpoint::{FarSite, Permit};
 use crate::router::entry::{self, Attempt, Entered};
 use crate::router::far::host::{room, send_back};
 use crate::router::far::{ask, dial};
+use crate::router::moved::{Direction, Moved};
 use crate::router::plain::Plain;
 use crate::router::pool::Buffer;
 use crate::router::serve::Thread;
 use crate::router::stream::{fill, write_all};
 use crate::router::streams::{self, Ended};
 use crate::router::table::Service;
-use crate::router::tunnel;
+use crate::router::tunnel::{self, Limits};
 use crate::router::wire::Wire;
 
 /// For the other router's answer, beyond what it may wait: it connects to an instance first.
@@ -99,13 +100,23 @@ async fn asked(
 }
 
 /// A client's connection, once an instance of another node has it.
-pub async fn relay(thread: &Thread, client: TcpStream, tunnel: Tunnel, idle: Duration) {
+pub async fn relay(
+    thread: &Thread,
+    client: TcpStream,
+    tunnel: Tunnel,
+    idle: Duration,
+    moved: &Moved,
+) {
     let Tunnel { wire, first } = tunnel;
     let Ok(client) = plain(client) else { return wire.cut() };
     let early = write_all(&client, first.filled(), idle).await;
+    if early.is_ok() {
+        moved.add(Direction::ToClient, first.filled().len());
+    }
     thread.pool.give_back(first);
+    let limits = Limits { idle, write: tcp::IDLE_NEVER };
     let ended = match early {
-        Ok(()) => tunnel::relay(&thread.pool, &client, &wire, idle, tcp::IDLE_NEVER).await,
+        Ok(()) => tunnel::relay(&thread.pool, &client, &wire, limits, moved).await,
         Err(_) => Ended::ClientReset,
     };
     if ended != Ended::Closed {
@@ -174,11 +185,13 @@ async fn host_connection(
     send_back(connection, Outcome::Taken, room, false).await.ok()?;
     streams::cut(&instance);
     let instance = plain(instance).ok()?;
-    let idle = tcp::idle(service);
+    let limits = Limits { idle: tcp::idle(service), write: tcp::IDLE_NEVER };
     let header = announcement(service, through.addresses);
     let ended = match write_all(&instance, &header, REPLY_TIME_MAX).await {
         Ok(()) => {
-            tunnel::relay(&thread.pool, &connection.stream, &instance, idle, tcp::IDLE_NEVER).await
+            // The router that the client came to counts it.
+            let moved = Moved::default();
+            tunnel::relay(&thread.pool, &connection.stream, &instance, limits, &moved).await
         }
         Err(_) => Ended::BackEndReset,
     };

@@ -17,8 +17,9 @@ use super::far::{self, Tunnel};
 use crate::router::choice::{Reaches, Wants};
 use crate::router::endpoint::{Permit, Reach};
 use crate::router::entry::{self, Attempt, ENTRY_TIME_MAX, Entered};
+use crate::router::moved::Moved;
 use crate::router::serve::Thread;
-use crate::router::streams::{self, Ended, Moved};
+use crate::router::streams::{self, Ended};
 use crate::router::table::Service;
 
 /// Where the release sets no limit: longer than anything lives.
@@ -60,11 +61,15 @@ pub async fn serve(thread: &Rc<Thread>, service: &Service, stream: TcpStream, cl
     let current = || queue.current.load_full();
     let entered = entry::enter(queue, current, wants, client.ip(), ENTRY_TIME_MAX, attempt).await;
     let Some(Entered { permit, connection, .. }) = entered else {
+        service.counters.refuse();
         return tracing::debug!(%client, port = %service.recipe.id, "router.no_instance");
     };
+    let moved = Moved::through(service.counters.take());
     match connection {
-        Reached::Near(instance) => relay(thread, service, &stream, &instance, addresses).await,
-        Reached::Far(tunnel) => far::relay(thread, stream, tunnel, idle(service)).await,
+        Reached::Near(instance) => {
+            relay(thread, service, &stream, &instance, addresses, &moved).await;
+        }
+        Reached::Far(tunnel) => far::relay(thread, stream, tunnel, idle(service), &moved).await,
     }
     drop(permit);
 }
@@ -75,6 +80,7 @@ async fn relay(
     client: &TcpStream,
     instance: &TcpStream,
     addresses: Addresses,
+    moved: &Moved,
 ) {
     streams::cut(instance);
     let header = announcement(service, addresses);
@@ -82,8 +88,8 @@ async fn relay(
     if streams::write_first(instance, &header, until).await.is_err() {
         return;
     }
-    let (idle, moved) = (idle(service), Moved::default());
-    if streams::relay(&thread.means, client, instance, idle, &moved).await == Ended::Closed {
+    let idle = idle(service);
+    if streams::relay(&thread.means, client, instance, idle, moved).await == Ended::Closed {
         streams::uncut(client);
         streams::uncut(instance);
     }

@@ -16,9 +16,12 @@ use socket2::SockRef;
 use super::far::{self, Tunnel};
 use crate::router::choice::{Reaches, Wants};
 use crate::router::connection::{Connection, WRITE_TIME_MAX};
-use crate::router::datagrams::{self, Carrying, DATAGRAM_BYTES_MAX, Datagrams, Flow, Gate, Site};
+use crate::router::datagrams::{
+    self, Admitted, Carrying, DATAGRAM_BYTES_MAX, Datagrams, Flow, Gate, Site,
+};
 use crate::router::endpoint::Permit;
 use crate::router::entry::Attempt;
+use crate::router::moved::Direction;
 use crate::router::serve::Thread;
 use crate::router::stream::{fill, write_all};
 use crate::router::streams::Ended;
@@ -69,11 +72,16 @@ impl Site for Behind {
         self.service().and_then(|service| service.recipe.idle_ms).unwrap_or(IDLE_MS_DEFAULT)
     }
 
-    fn enter(&self, client: SocketAddr) -> Option<Permit> {
+    fn enter(&self, client: SocketAddr) -> Option<Admitted> {
         let service = self.service()?;
         let application = &service.application;
         let wants = Wants { reaches: Reaches::Anywhere, ..Wants::near(client.ip()) };
-        application.queue.try_enter(application, wants, None)
+        let port = service.counters.clone();
+        let Some(permit) = application.queue.try_enter(application, wants, None) else {
+            port.refuse();
+            return None;
+        };
+        Some(Admitted { permit, port: Some(port) })
     }
 
     fn failed(&self, permit: &Permit) {
@@ -111,12 +119,14 @@ async fn carry(
     let addresses = Addresses { client: flow.client, destination };
     let through = Through { id: service.recipe.id, addresses };
     let called = far::call(thread, service, site, &flow.permit, through).await;
-    let Attempt::Stands(Tunnel { wire, first }) = called else { return };
+    let Attempt::Stands(Tunnel { wire, first }) = called else { return service.counters.refuse() };
+    flow.moved.goes_through(service.counters.take());
     let mut come = first.filled().to_vec();
     thread.pool.give_back(first);
     let up = async {
         while let Some(datagram) = datagrams.recv().await {
             send(&wire, &datagram).await?;
+            flow.moved.add(Direction::FromClient, datagram.len());
         }
         io::Result::Ok(())
     };

@@ -159,7 +159,7 @@ async fn who_has_too_many_connections_is_turned_away_and_counted() {
     let refused = || {
         let text = world.metrics.prometheus();
         let (_, rest) = text.split_once("\ncortex_connections_refused_total ").unwrap();
-        rest.trim().parse::<u32>().unwrap()
+        rest.lines().next().unwrap().parse::<u32>().unwrap()
     };
     let mut held = Vec::new();
     for _ in 0..CONNECTIONS_MAX / 2 {

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use model::application::Settings;
 use model::key::Board;
+use model::port::PortRecipe;
 use model::release::{ProcessRecipe, StaticMount};
 use model::request::RequestLimits;
 use model::value::ContentHash;
@@ -261,7 +262,13 @@ impl World {
 
     /// An application that serves its first release.
     pub fn application(&self, spec: impl FnOnce(&mut ApplicationSpec), statics: Vec<StaticMount>) {
-        self.application_set(spec, statics, Settings::default());
+        self.application_set(spec, Recipe { statics, ..Recipe::default() }, Settings::default());
+    }
+
+    /// One with ports of its own.
+    pub fn ported(&self, ports: Vec<PortRecipe>) {
+        let recipe = Recipe { ports, ..Recipe::default() };
+        self.application_set(|_| (), recipe, Settings::default());
     }
 
     /// One whose requests are limited.
@@ -273,20 +280,19 @@ impl World {
     pub fn set(&self, change: impl FnOnce(&mut Settings)) {
         let mut settings = Settings::default();
         change(&mut settings);
-        self.application_set(|_| (), Vec::new(), settings);
+        self.application_set(|_| (), Recipe::default(), settings);
     }
 
     fn application_set(
         &self,
         spec: impl FnOnce(&mut ApplicationSpec),
-        statics: Vec<StaticMount>,
+        mut recipe: Recipe,
         settings: Settings,
     ) {
         let mut record = ApplicationSpec::new(Timestamp(0));
         let process = ProcessSpec { count: 1, ..ProcessSpec::default() };
         record.processes.insert(ProcessType::web(), process);
         spec(&mut record);
-        let mut recipe = Recipe { statics, ..Recipe::default() };
         recipe.processes.insert(ProcessType::web(), ProcessRecipe::default());
         let release = Release {
             v: 1,

@@ -1,0 +1,78 @@
+//! Bytes of one connection or flow that were passed on so far. Whoever passes them on counts them
+//! here; on an application's own port they count for the port at the same time.
+
+use std::cell::{Cell, OnceCell};
+
+use crate::metrics::ports::Taken;
+
+#[derive(Clone, Copy, Debug)]
+pub enum Direction {
+    FromClient,
+    ToClient,
+}
+
+#[derive(Debug, Default)]
+pub struct Moved {
+    from_client: Cell<u64>,
+    to_client: Cell<u64>,
+    /// By a pipe in the kernel.
+    pub spliced: Cell<u64>,
+    port: OnceCell<Taken>,
+}
+
+impl Moved {
+    /// It is open on that port until this is dropped.
+    pub fn through(port: Taken) -> Moved {
+        Moved { port: port.into(), ..Moved::default() }
+    }
+
+    /// From now on; once.
+    pub fn goes_through(&self, port: Taken) {
+        self.port.set(port).ok();
+    }
+
+    pub fn add(&self, direction: Direction, count: usize) {
+        let count = count as u64;
+        let sum = self.sum(direction);
+        sum.set(sum.get() + count);
+        match (self.port.get(), direction) {
+            (Some(port), Direction::FromClient) => port.bytes_in(count),
+            (Some(port), Direction::ToClient) => port.bytes_out(count),
+            (None, _) => {}
+        }
+    }
+
+    pub fn get(&self, direction: Direction) -> u64 {
+        self.sum(direction).get()
+    }
+
+    fn sum(&self, direction: Direction) -> &Cell<u64> {
+        match direction {
+            Direction::FromClient => &self.from_client,
+            Direction::ToClient => &self.to_client,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::metrics::ports::{PortCounters, Traffic};
+
+    #[test]
+    fn each_direction_counts_for_itself_and_from_a_ports_beginning_for_the_port() {
+        let (port, moved) = (Arc::<PortCounters>::default(), Moved::default());
+        moved.add(Direction::FromClient, 1);
+        moved.goes_through(port.take());
+        moved.add(Direction::FromClient, 2);
+        moved.add(Direction::ToClient, 5);
+        let sums = [Direction::FromClient, Direction::ToClient].map(|way| moved.get(way));
+        assert_eq!(sums, [3, 5]);
+        let open = Traffic { connections: 1, open: 1, bytes_in: 2, bytes_out: 5, refused: 0 };
+        assert_eq!(port.traffic(), open);
+        drop(moved);
+        assert_eq!(port.traffic(), Traffic { open: 0, ..open });
+    }
+}
