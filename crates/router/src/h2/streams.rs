@@ -76,7 +76,11 @@ pub enum Ended {
 pub struct Waiting(Option<Waker>);
 
 impl Waiting {
+    /// Whoever only looks, with a waker that does nothing, takes nobody's place.
     pub fn wait(&mut self, cx: &Context<'_>) {
+        if looks_only(cx) {
+            return;
+        }
         if !self.0.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             self.0 = Some(cx.waker().clone());
         }
@@ -87,6 +91,11 @@ impl Waiting {
             waker.wake();
         }
     }
+}
+
+/// It does not wait.
+pub fn looks_only(cx: &Context<'_>) -> bool {
+    cx.waker().will_wake(Waker::noop())
 }
 
 impl Stream {

@@ -6,7 +6,7 @@ use super::{Connection, OUT_BYTES};
 use crate::h2::answer::{self, Framing};
 use crate::h2::chunks::Chunks;
 use crate::h2::frame::{self, Kind, PAYLOAD_BYTES_MAX, Reason};
-use crate::h2::streams::{Key, Stream};
+use crate::h2::streams::{Key, Stream, looks_only};
 
 /// The stream is over: the client cut it, or went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Connection {
             // It sends nothing, so nobody else would be woken.
             self.leave_queue(key);
             self.wake_next();
-        } else if !self.queue.contains(&key) {
+        } else if !looks_only(cx) && !self.queue.contains(&key) {
             self.queue.push_back(key);
         }
         Poll::Pending

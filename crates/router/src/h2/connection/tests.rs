@@ -14,8 +14,9 @@ use crate::h2::chunks::Chunks;
 use crate::h2::frame::{ACK, END_HEADERS, END_STREAM, PADDED, PAYLOAD_BYTES_MAX};
 use crate::h2::streams::HELD_MAX;
 
+/// Waits for it where there is none.
 fn room(peer: &mut Peer, key: Key) -> Poll<Result<usize, Gone>> {
-    peer.h2.poll_room(key, &Context::from_waker(Waker::noop()))
+    peer.h2.poll_room(key, &Context::from_waker(&traffic::flag().1))
 }
 
 /// Sends the head of an answer with a body of so many bytes.
@@ -139,6 +140,32 @@ fn streams_wait_for_common_room_in_turn() {
     assert_eq!(room(&mut peer, keys[0]), Poll::Pending);
     assert!(woken.0.load(SeqCst) && peer.h2.queue == [last]);
     assert_eq!(room(&mut peer, last), ready(10));
+}
+
+#[test]
+fn who_only_looks_takes_nobodys_place() {
+    let mut peer = Peer::with(&[(setting::INITIAL_WINDOW, 0)]);
+    let key = peer.post(1);
+    begin_answer(&mut peer, key, 5);
+    peer.seen();
+    let looking = Context::from_waker(Waker::noop());
+    for (frame, number) in [(Kind::DATA, 0_u32), (Kind::WINDOW_UPDATE, 1)] {
+        let (woken, waker) = traffic::flag();
+        woken.0.store(false, SeqCst);
+        for cx in [Context::from_waker(&waker), Context::from_waker(Waker::noop())] {
+            if frame == Kind::DATA {
+                assert!(peer.h2.poll_more(key, &cx).is_pending());
+            } else {
+                assert!(peer.h2.poll_room(key, &cx).is_pending());
+            }
+        }
+        peer.frame(frame, 0, 1, &number.to_be_bytes());
+        assert!(woken.0.load(SeqCst), "{frame:?}");
+    }
+    // Nobody waits behind one who does not wait.
+    peer.h2.window_out = 0;
+    assert!(peer.h2.poll_room(key, &looking).is_pending() && peer.h2.queue.is_empty());
+    assert!(room(&mut peer, key).is_pending() && peer.h2.queue == [key]);
 }
 
 #[test]

@@ -302,6 +302,7 @@ impl World {
         let Serving { key, read, length, sent, gives_up_at, .. } = self.serving[at];
         let waker = self.serving[at].waker.clone();
         let cx = Context::from_waker(&waker);
+        let looks_first = self.random.one_in(2);
         let h2 = &mut self.peer.h2;
         if gives_up_at.is_some_and(|limit| sent >= limit) || sent == length + 1 {
             h2.end(key);
@@ -309,6 +310,11 @@ impl World {
             return true;
         }
         let serving = &mut self.serving[at];
+        if looks_first {
+            // As whoever writes at once what there is room for.
+            let looking = Context::from_waker(Waker::noop());
+            let _ = (h2.poll_more(key, &looking), h2.poll_room(key, &looking));
+        }
         if !serving.has_head {
             match h2.poll_more(key, &cx) {
                 Poll::Pending => return true,
