@@ -8,7 +8,7 @@ use crate::http::HEADERS_MAX;
 use crate::http::syntax::content_length;
 
 /// Those that the router itself adds to a head.
-const OWN_HEADERS: usize = 8;
+pub const OWN_HEADERS: usize = 8;
 
 /// How a body of HTTP/1.1 ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,20 @@ pub enum Framing {
     Length(u64),
     Chunked,
     UntilClose,
+}
+
+impl Framing {
+    /// Where a message has no body at all, or one that is empty and whole, its head is its end.
+    /// Says how much of the text that is, of which the head is `used`.
+    pub fn end(self, text: &[u8], used: usize) -> (usize, bool) {
+        /// A body of no chunks.
+        const NOTHING: &[u8] = b"0\r\n\r\n";
+        match self {
+            Framing::Empty | Framing::Length(0) => (used, true),
+            Framing::Chunked if &text[used..] == NOTHING => (text.len(), true),
+            Framing::Length(_) | Framing::Chunked | Framing::UntilClose => (used, false),
+        }
+    }
 }
 
 /// A head that was read and written.

@@ -89,13 +89,15 @@ enum Leaving {
     /// The client was told, and may not know yet.
     Told,
     /// It knows: what it began after this is not served.
-    Known(u32),
+    Known,
 }
 
 #[derive(Debug)]
 struct Block {
     stream: u32,
     ended: bool,
+    /// Whether what it depends on is sound: said once the block is read.
+    priority: Result<(), Fault>,
     bytes: Vec<u8>,
 }
 
@@ -271,7 +273,7 @@ impl Connection {
 
     fn has_left(&mut self) {
         if self.leaving == Leaving::Told {
-            self.leaving = Leaving::Known(self.last);
+            self.leaving = Leaving::Known;
             self.go_away(self.last, Reason::NO_ERROR);
         }
     }
@@ -284,7 +286,7 @@ impl Connection {
 
     /// Once all is sent, it can be closed.
     pub fn is_finished(&self) -> bool {
-        self.is_over || (matches!(self.leaving, Leaving::Known(_)) && self.streams.open() == 0)
+        self.is_over || (self.leaving == Leaving::Known && self.streams.open() == 0)
     }
 
     fn fail(&mut self, reason: Reason) {

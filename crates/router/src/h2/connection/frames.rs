@@ -141,8 +141,8 @@ impl Connection {
         }
         let ended = head.has(frame::END_STREAM);
         if !head.has(frame::END_HEADERS) {
-            self.block = Some(Block { stream: id, ended, bytes: block.to_vec() });
-            return priority;
+            self.block = Some(Block { stream: id, ended, priority, bytes: block.to_vec() });
+            return Ok(());
         }
         // All blocks are read, whatever becomes of them: they share a table.
         self.whole_head(id, ended, block, priority, scratch, server)
@@ -163,8 +163,10 @@ impl Connection {
         if !head.has(frame::END_HEADERS) {
             return Ok(());
         }
-        let Some(Block { stream, ended, bytes }) = self.block.take() else { return Ok(()) };
-        self.whole_head(stream, ended, &bytes, Ok(()), scratch, server)
+        let Some(Block { stream, ended, priority, bytes }) = self.block.take() else {
+            return Ok(());
+        };
+        self.whole_head(stream, ended, &bytes, priority, scratch, server)
     }
 
     fn whole_head(
@@ -204,7 +206,7 @@ impl Connection {
         scratch: &mut Scratch,
         server: &mut impl Server,
     ) -> Result<(), Fault> {
-        if matches!(self.leaving, Leaving::Known(_)) {
+        if self.leaving == Leaving::Known {
             self.streams.remember(id, Ended::Cut(Cut::ByUs));
             return Ok(());
         }

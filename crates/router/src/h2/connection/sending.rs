@@ -35,14 +35,8 @@ pub struct Sent {
 
 impl Sent {
     fn of(head: &answer::Head, text: &[u8]) -> Sent {
-        /// A body of no chunks.
-        const NOTHING: &[u8] = b"0\r\n\r\n";
         let answer::Head { framing, length, is_interim } = *head;
-        let (used, is_whole) = match framing {
-            Framing::Empty | Framing::Length(0) => (length, true),
-            Framing::Chunked if &text[length..] == NOTHING => (text.len(), true),
-            Framing::Length(_) | Framing::Chunked | Framing::UntilClose => (length, false),
-        };
+        let (used, is_whole) = framing.end(text, length);
         Sent { framing, used, is_interim, is_whole: is_whole && !is_interim }
     }
 }

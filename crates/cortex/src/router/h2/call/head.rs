@@ -9,7 +9,7 @@ use hyper::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TE};
 use hyper::http::response;
 use hyper::{HeaderMap, Request, Uri};
 
-use router::h2::answer::Framing;
+use router::h2::answer::{Framing, OWN_HEADERS};
 use router::h2::chunks::Chunks;
 use router::h2::{content_length, is_of_connection};
 use router::http::HEADERS_MAX;
@@ -23,9 +23,6 @@ pub struct Read {
     /// What came of a body of known length, in one piece with the head's values.
     pub content: Bytes,
 }
-
-/// Those that the router itself adds to a head.
-const OWN_HEADERS: usize = 8;
 
 fn framing(headers: &[httparse::Header<'_>]) -> Framing {
     let find = |name: &str| headers.iter().find(|one| one.name.eq_ignore_ascii_case(name));

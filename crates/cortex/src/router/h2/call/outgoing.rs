@@ -9,12 +9,11 @@ use h2::{Reason, SendStream};
 
 use super::head;
 use super::stream::broken;
+use crate::router::h2::stream::HEAD_ROOM;
 use router::h2::answer::Framing;
 use router::h2::chunks::{Chunks, Malformed, Step};
 use router::http::HEAD_BYTES_MAX;
 
-/// What the router adds to a head that was as long as it may be.
-const HEAD_ROOM: usize = 4 * 1024;
 /// Copied at once; frames are smaller.
 const PIECE_BYTES_MAX: usize = 32 * 1024;
 
@@ -97,7 +96,7 @@ impl Outgoing {
     fn whole_head(&mut self, bytes: &[u8]) -> Result<Option<usize>> {
         let Sender::Call(sender) = &mut self.sender else { return Ok(None) };
         let Some(read) = head::call(bytes)? else { return Ok(None) };
-        let (used, ended) = end_of(read.framing, bytes, read.length);
+        let (used, ended) = read.framing.end(bytes, read.length);
         let is_head = read.request.method() == hyper::Method::HEAD;
         match sender.send_request(read.request, ended) {
             Ok((answer, body)) => {
@@ -223,16 +222,6 @@ impl Outgoing {
             Sender::Call(_) | Sender::Finished | Sender::Broken => {}
         }
         self.sender = Sender::Broken;
-    }
-}
-
-/// Where a message has no body at all, or one that is empty and whole, its head is its end.
-fn end_of(framing: Framing, bytes: &[u8], used: usize) -> (usize, bool) {
-    const NOTHING: &[u8] = b"0\r\n\r\n";
-    match framing {
-        Framing::Empty | Framing::Length(0) => (used, true),
-        Framing::Chunked if &bytes[used..] == NOTHING => (bytes.len(), true),
-        Framing::Length(_) | Framing::Chunked | Framing::UntilClose => (used, false),
     }
 }
 

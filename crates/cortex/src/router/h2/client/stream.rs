@@ -14,10 +14,7 @@ use router::h2::request::Asked;
 use router::http::HEAD_BYTES_MAX;
 
 use super::Client;
-use crate::router::h2::stream::{Counted, Ways};
-
-/// What the router adds to a head that was as long as it may be.
-const HEAD_ROOM: usize = 4 * 1024;
+use crate::router::h2::stream::{Counted, HEAD_ROOM, Ways};
 
 pub struct ClientStream {
     client: Rc<Client>,

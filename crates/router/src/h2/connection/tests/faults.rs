@@ -219,6 +219,12 @@ fn requests_that_are_none() {
         Reason::PROTOCOL_ERROR,
     );
     itself.extend_from_slice(&get);
+    // Nothing comes of it either where its head is in pieces.
+    let mut peer = Peer::new();
+    peer.frame(Kind::HEADERS, END_STREAM | PRIORITY, 1, &itself[..8]);
+    peer.frame(Kind::CONTINUATION, END_HEADERS, 1, &itself[8..]);
+    assert_eq!(peer.resets(), [(1, Reason::PROTOCOL_ERROR)]);
+    assert!(peer.requests.begun.is_empty());
     ends_stream(&[(Kind::HEADERS, WHOLE | PRIORITY, 1, &itself)], Reason::PROTOCOL_ERROR);
 }
 
