@@ -1,7 +1,7 @@
 //! A connection without TLS. The runtime watches its socket from the first wait on: one that brings
 //! its request along, and closes after the answer, is never waited for.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::future::poll_fn;
 use std::io::{Error, ErrorKind, IoSlice, Read, Result, Write};
 use std::mem::MaybeUninit;
@@ -22,17 +22,26 @@ use super::pace::Patience;
 use super::pool::Buffer;
 use crate::loopback;
 
+/// The head of an answer, as most are.
+const BRIEF_BYTES: usize = 2 * 1024;
+
 pub struct Plain {
     // Before the stream, which it must not outlive.
     watch: OnceCell<AsyncFd<RawFd>>,
     stream: TcpStream,
     alarm: Alarm,
+    expects_long: Cell<bool>,
 }
 
 impl From<TcpStream> for Plain {
     /// It must not block.
     fn from(stream: TcpStream) -> Plain {
-        Plain { watch: OnceCell::new(), stream, alarm: Alarm::default() }
+        Plain {
+            watch: OnceCell::new(),
+            stream,
+            alarm: Alarm::default(),
+            expects_long: Cell::new(false),
+        }
     }
 }
 
@@ -136,9 +145,22 @@ impl Plain {
     }
 
     pub fn read_now(&self, buffer: &mut Buffer) -> Result<usize> {
-        let count = self.read_into(buffer.room())?;
+        let room = buffer.room();
+        let most = if self.expects_long.get() { BRIEF_BYTES } else { room.len() };
+        let most = most.min(room.len());
+        let count = self.read_into(&mut room[..most])?;
         buffer.added(count);
         Ok(count)
+    }
+
+    /// Reads little at a time from now on: what is not read can be spliced.
+    pub fn expect_long(&self) {
+        self.expects_long.set(true);
+    }
+
+    /// Whether it did.
+    pub fn expect_any(&self) -> bool {
+        self.expects_long.take()
     }
 
     fn read_into(&self, room: &mut [u8]) -> Result<usize> {

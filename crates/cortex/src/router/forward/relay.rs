@@ -82,6 +82,7 @@ impl Exchange<'_> {
             matches!(head.body, Body::Chunked(_)) && !self.head.modern && !self.is_transparent();
         let mut body = head.body;
         let mut first = true;
+        self.read_rest(upstream, answer, body).map_err(|_| Failed::Truncated)?;
         loop {
             let was_full = answer.is_full();
             if decode {
@@ -215,7 +216,29 @@ impl Exchange<'_> {
                 turn = 0;
             }
         }
+        if let Wire::Plain(from) = upstream {
+            from.expect_long();
+        }
         Ok(0)
+    }
+
+    /// After a long answer little is read of the next at first. Where that is no long one as well,
+    /// what has come of its body goes out together with its head.
+    fn read_rest(&self, upstream: &Wire, answer: &mut Buffer, mut body: Body) -> io::Result<()> {
+        let (Wire::Plain(from), thread) = (upstream, &self.connection.thread) else {
+            return Ok(());
+        };
+        if !from.expect_any() {
+            return Ok(());
+        }
+        let valid = body.accept(answer.filled()).is_ok();
+        if !valid || body.is_done() || long_rest(body).is_some() {
+            return Ok(());
+        }
+        match thread.read_now(upstream, answer) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// In large pieces. While nothing comes it holds no buffer.

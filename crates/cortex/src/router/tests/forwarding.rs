@@ -1,8 +1,10 @@
 //! What goes through to one instance and comes back.
 
 use model::InstanceState::Ready;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
 
 use super::world::{Backend, Client, DEADLINE, World, ok, wait};
 
@@ -127,6 +129,69 @@ async fn long_answers_pass_whole_in_every_framing() {
     };
     wait(known).await;
     assert!(world.get("/").await.text() == content);
+}
+
+#[tokio::test]
+async fn answers_of_any_length_follow_a_long_one() {
+    let bytes =
+        |count: u32| -> String { (0..count).map(|n| char::from(b'a' + n as u8 % 26)).collect() };
+    let backend = Backend::answering(move |request| {
+        let path = request.split(' ').nth(1).unwrap();
+        let count = path[1..].parse().unwrap();
+        match request.starts_with("HEAD") {
+            true => format!("HTTP/1.1 200 OK\r\nContent-Length: {count}\r\n\r\n"),
+            false => ok(&bytes(count)),
+        }
+    })
+    .await;
+    let world = world(&backend).await;
+    let mut client = world.connect().await;
+    // Around what is read of the next head, and around what is spliced.
+    for count in (0..20).chain(1_900..2_060).chain([6_000, 16_300, 18_300, 18_500, 90_000]) {
+        for count in [70_000, count] {
+            client.send(&GET.replacen('/', &format!("/{count}"), 1)).await;
+            assert!(client.reply().await.text() == bytes(count), "{count}");
+        }
+        client.send(&GET.replacen("GET /", "HEAD /5000", 1)).await;
+        assert_eq!(client.try_reply(true).await.unwrap().status, 200);
+    }
+    assert_eq!(backend.connections.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn an_answer_after_a_long_one_may_come_slowly_and_is_cut_where_it_ends() {
+    let begun = Arc::new(Notify::new());
+    let seen = begun.clone();
+    let backend = Backend::start(move |mut client: Client| {
+        let seen = seen.clone();
+        async move {
+            let head = "HTTP/1.1 200 OK\r\nContent-Length: 6000\r\n\r\n";
+            let slow = format!("{head}{}", "x".repeat(6_000));
+            for rest in [6_000, 5_999] {
+                client.request().await;
+                client.0.write_all(ok(&"x".repeat(70_000)).as_bytes()).await.unwrap();
+                client.request().await;
+                // As much as is read of it at first.
+                client.0.write_all(&slow.as_bytes()[..2_048]).await.unwrap();
+                seen.notified().await;
+                client.0.write_all(&slow.as_bytes()[2_048..head.len() + rest]).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let world = world(&backend).await;
+    let mut client = world.connect().await;
+    for whole in [true, false] {
+        client.send(GET).await;
+        assert_eq!(client.reply().await.text().len(), 70_000);
+        client.send(GET).await;
+        // What has come is passed on before the rest is there.
+        assert_eq!(client.0.peek(&mut [0]).await.unwrap(), 1);
+        begun.notify_one();
+        let reply = client.try_reply(false);
+        let result = tokio::time::timeout(DEADLINE, reply).await.unwrap();
+        assert_eq!(result.is_ok_and(|reply| reply.text().len() == 6_000), whole);
+    }
 }
 
 #[tokio::test]
