@@ -101,6 +101,7 @@ pub async fn forward(mut exchange: Exchange<'_>) -> Option<After> {
         Ok(early) => early,
         Err(BadChunks) => return exchange.bad_body(BAD_BODY, &mut counts).await,
     };
+    counts.bytes_in += early as u64;
     // Without memory until there is an answer.
     let mut sent = Vec::new();
     let result = exchange.attempts(&mut body, early, head_length, &mut sent, &mut counts).await;

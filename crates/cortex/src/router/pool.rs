@@ -87,11 +87,16 @@ impl Buffer {
         self.end += count;
     }
 
+    /// Room for so many more.
+    pub fn reserve(&mut self, bytes: usize) {
+        if self.room().len() < bytes {
+            self.grow(self.end + bytes);
+        }
+    }
+
     /// As if they had been read.
     pub fn put(&mut self, bytes: &[u8]) {
-        if self.room().len() < bytes.len() {
-            self.grow(self.end + bytes.len());
-        }
+        self.reserve(bytes.len());
         self.bytes[self.end..self.end + bytes.len()].copy_from_slice(bytes);
         self.added(bytes.len());
     }

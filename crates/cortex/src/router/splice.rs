@@ -5,12 +5,14 @@ use std::cell::Cell;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::io::read;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
 
 use super::connection::WRITE_TIME_MAX;
 use super::pace::Pace;
 use super::plain::Plain;
+use super::pool::Buffer;
 
 /// What a socket holds at most when its peer is quick. An ordinary user's pipes may be smaller.
 const PIPE_BYTES: usize = 512 * 1024;
@@ -43,23 +45,42 @@ impl Pipe {
         Ok(count)
     }
 
-    /// All that was taken.
-    pub async fn give(&self, to: &Plain, pace: &Pace) -> Result<()> {
+    /// As much of it as is taken now. Not all is `WouldBlock`.
+    pub fn give_now(&self, to: &Plain, mut took: impl FnMut(usize)) -> Result<()> {
         while !self.is_empty() {
             let given = to.try_io(Interest::WRITABLE, || {
                 pass(self.reader.as_fd(), to.as_fd(), self.filled.get())
             });
-            match given {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => {
+            match given? {
+                0 => return Err(ErrorKind::WriteZero.into()),
+                count => {
                     self.filled.set(self.filled.get() - count);
-                    pace.took(count);
+                    took(count);
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// All that was taken.
+    pub async fn give(&self, to: &Plain, pace: &Pace) -> Result<()> {
+        loop {
+            match self.give_now(to, |count| pace.took(count)) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     Box::pin(pace.wait(WRITE_TIME_MAX, to.writable())).await?;
                 }
-                Err(error) => return Err(error),
+                result => return result,
             }
+        }
+    }
+
+    /// What was taken and nobody wants to have now.
+    pub fn read_back(&self, buffer: &mut Buffer) -> Result<()> {
+        buffer.reserve(self.filled.get());
+        while !self.is_empty() {
+            let count = read(&self.reader, buffer.room())?;
+            buffer.added(count);
+            self.filled.set(self.filled.get() - count);
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ mod hedging;
 mod hostile;
 mod leaving;
 mod limits;
+mod long;
 mod refused;
 mod returning;
 mod serving;

@@ -17,7 +17,7 @@ use router::http::response::ResponseHead;
 use router::http::trailers::Trailers;
 
 /// A quick server and a quick client would keep the thread to themselves.
-const TURN_BYTES: usize = 1 << 20;
+pub(super) const TURN_BYTES: usize = 1 << 20;
 
 impl Exchange<'_> {
     /// True when the instance's connection can be used again.
@@ -310,8 +310,8 @@ impl Exchange<'_> {
     }
 }
 
-/// Of a body of which more is to come than one read takes.
-fn long_rest(body: Body) -> Option<u64> {
+/// Of a body, where more is to come than one read takes.
+pub(super) fn long_rest(body: Body) -> Option<u64> {
     match body {
         Body::Length(left) if left > BUFFER_BYTES as u64 => Some(left),
         _ => None,

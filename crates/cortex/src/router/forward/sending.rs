@@ -4,6 +4,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use super::relay::{TURN_BYTES, long_rest};
 use super::{BAD_BODY, ClientEnd, Counts, Exchange, Failed};
 use crate::router::pages;
 use crate::router::plain::Plain;
@@ -24,9 +25,22 @@ impl Exchange<'_> {
         body: &mut Body,
         counts: &mut Counts,
     ) -> Result<bool, Failed> {
-        let limits = self.application.limits;
+        let (limits, mut turn) = (self.application.limits, 0);
         while !body.is_done() {
             if self.buffer.filled().is_empty() {
+                let Some(spliced) = self.splice_body(upstream, body).await? else {
+                    return Ok(false);
+                };
+                counts.bytes_in += spliced as u64;
+                turn += spliced;
+                // There may be more at once: others have their turn first.
+                if turn >= TURN_BYTES {
+                    tokio::task::yield_now().await;
+                    turn = 0;
+                }
+                if spliced > 0 || !self.buffer.filled().is_empty() {
+                    continue;
+                }
                 let client = &self.connection.stream;
                 // A conversation may be quiet for as long as each of its pieces.
                 let patience = match upstream.is_duplex() {
@@ -78,6 +92,46 @@ impl Exchange<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// What has come of a long body, past this process. Where an answer begins before all of that
+    /// is sent, the rest is in the buffer. None where the instance takes no more.
+    async fn splice_body(
+        &mut self,
+        upstream: &Wire,
+        body: &mut Body,
+    ) -> Result<Option<usize>, Failed> {
+        let connection = self.connection;
+        let (Wire::Plain(from), Wire::Plain(to)) = (&connection.stream, upstream) else {
+            return Ok(Some(0));
+        };
+        let Some(left) = long_rest(*body) else { return Ok(Some(0)) };
+        let Some(pipe) = connection.thread.pool.pipe() else { return Ok(Some(0)) };
+        match pipe.take(from, usize::try_from(left).unwrap_or(usize::MAX)) {
+            Ok(0) => return Err(Failed::ClientGone),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Some(0)),
+            Err(_) => return Err(Failed::ClientGone),
+        }
+        let mut sent = 0;
+        loop {
+            match pipe.give_now(to, |count| sent += count) {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return Ok(None),
+            }
+            match takes_more(to, self.application.limits.body).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    let read = pipe.read_back(self.buffer);
+                    read.map_err(|_| Failed::ClientGone)?;
+                    break;
+                }
+                Err(_) => return Ok(None),
+            }
+        }
+        *body = Body::Length(left - sent as u64);
+        Ok(Some(sent))
     }
 
     /// What there is of chunks, in plain ones.
@@ -154,16 +208,23 @@ async fn send_until_answered(upstream: &Plain, bytes: &[u8], limit: Duration) ->
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => sent += count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                tokio::select! {
-                    biased;
-                    writable = within(limit, upstream.writable()) => writable?,
-                    () = plain_answer_begins(upstream) => return Ok(sent),
+                if !takes_more(upstream, limit).await? {
+                    return Ok(sent);
                 }
             }
             Err(error) => return Err(error),
         }
     }
     Ok(sent)
+}
+
+/// Waits until it does; false where an answer began before.
+async fn takes_more(upstream: &Plain, limit: Duration) -> io::Result<bool> {
+    tokio::select! {
+        biased;
+        writable = within(limit, upstream.writable()) => writable.map(|()| true),
+        () = plain_answer_begins(upstream) => Ok(false),
+    }
 }
 
 /// Resolves when an answer, or its absence, can be read.

@@ -1,14 +1,12 @@
 //! What goes through to one instance and comes back.
 
 use model::InstanceState::Ready;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::Notify;
 
-use super::world::{Backend, Client, DEADLINE, World, ok, wait};
+use super::world::{Backend, Client, DEADLINE, World, ok};
 
-async fn world(backend: &Backend) -> World {
+pub async fn world(backend: &Backend) -> World {
     let world = World::new();
     world.application(|_| (), Vec::new());
     world.claim(1, None, &[(1, Ready, backend.port)]);
@@ -16,7 +14,7 @@ async fn world(backend: &Backend) -> World {
     world
 }
 
-const GET: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
+pub const GET: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 
 #[tokio::test]
 async fn connections_are_kept_on_both_sides() {
@@ -87,111 +85,6 @@ async fn bodies_pass_in_both_framings() {
     let reply = old.reply().await;
     assert_eq!(reply.text(), "hi");
     assert!(!reply.head.contains("chunked"));
-}
-
-#[tokio::test]
-async fn long_answers_pass_whole_in_every_framing() {
-    let content: String = (0..200_000u32).map(|n| char::from(b'a' + (n % 26) as u8)).collect();
-    let whole = content.clone();
-    let backend = Backend::answering(move |request| match &request[5..6] {
-        "l" => ok(&whole),
-        "c" => format!(
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{whole}\r\n0\r\n\r\n",
-            whole.len()
-        ),
-        _ => format!("{}trailing", ok(&whole)),
-    })
-    .await;
-    let world = world(&backend).await;
-    let mut client = world.connect().await;
-    for path in ["/length", "/chunked", "/length", "/trailing", "/length"] {
-        client.send(&GET.replacen('/', path, 1)).await;
-        assert!(client.reply().await.text() == content, "{path}");
-    }
-    // The connection with bytes that nobody asked for was not used again.
-    assert_eq!(backend.connections.load(Ordering::SeqCst), 2);
-    let until_close = Backend::start({
-        let content = content.clone();
-        move |mut client: Client| {
-            let content = content.clone();
-            async move {
-                client.request().await;
-                let answer = format!("HTTP/1.1 200 OK\r\n\r\n{content}");
-                client.0.write_all(answer.as_bytes()).await.unwrap();
-            }
-        }
-    })
-    .await;
-    world.claim(1, None, &[(2, Ready, until_close.port)]);
-    let known = || {
-        let live = world.router.shared.live.lock().unwrap();
-        live.endpoints.values().flat_map(|all| all.keys()).any(|((_, n), _)| *n == 2)
-    };
-    wait(known).await;
-    assert!(world.get("/").await.text() == content);
-}
-
-#[tokio::test]
-async fn answers_of_any_length_follow_a_long_one() {
-    let bytes =
-        |count: u32| -> String { (0..count).map(|n| char::from(b'a' + n as u8 % 26)).collect() };
-    let backend = Backend::answering(move |request| {
-        let path = request.split(' ').nth(1).unwrap();
-        let count = path[1..].parse().unwrap();
-        match request.starts_with("HEAD") {
-            true => format!("HTTP/1.1 200 OK\r\nContent-Length: {count}\r\n\r\n"),
-            false => ok(&bytes(count)),
-        }
-    })
-    .await;
-    let world = world(&backend).await;
-    let mut client = world.connect().await;
-    // Around what is read of the next head, and around what is spliced.
-    for count in (0..20).chain(1_900..2_060).chain([6_000, 16_300, 18_300, 18_500, 90_000]) {
-        for count in [70_000, count] {
-            client.send(&GET.replacen('/', &format!("/{count}"), 1)).await;
-            assert!(client.reply().await.text() == bytes(count), "{count}");
-        }
-        client.send(&GET.replacen("GET /", "HEAD /5000", 1)).await;
-        assert_eq!(client.try_reply(true).await.unwrap().status, 200);
-    }
-    assert_eq!(backend.connections.load(Ordering::SeqCst), 1);
-}
-
-#[tokio::test]
-async fn an_answer_after_a_long_one_may_come_slowly_and_is_cut_where_it_ends() {
-    let begun = Arc::new(Notify::new());
-    let seen = begun.clone();
-    let backend = Backend::start(move |mut client: Client| {
-        let seen = seen.clone();
-        async move {
-            let head = "HTTP/1.1 200 OK\r\nContent-Length: 6000\r\n\r\n";
-            let slow = format!("{head}{}", "x".repeat(6_000));
-            for rest in [6_000, 5_999] {
-                client.request().await;
-                client.0.write_all(ok(&"x".repeat(70_000)).as_bytes()).await.unwrap();
-                client.request().await;
-                // As much as is read of it at first.
-                client.0.write_all(&slow.as_bytes()[..2_048]).await.unwrap();
-                seen.notified().await;
-                client.0.write_all(&slow.as_bytes()[2_048..head.len() + rest]).await.unwrap();
-            }
-        }
-    })
-    .await;
-    let world = world(&backend).await;
-    let mut client = world.connect().await;
-    for whole in [true, false] {
-        client.send(GET).await;
-        assert_eq!(client.reply().await.text().len(), 70_000);
-        client.send(GET).await;
-        // What has come is passed on before the rest is there.
-        assert_eq!(client.0.peek(&mut [0]).await.unwrap(), 1);
-        begun.notify_one();
-        let reply = client.try_reply(false);
-        let result = tokio::time::timeout(DEADLINE, reply).await.unwrap();
-        assert_eq!(result.is_ok_and(|reply| reply.text().len() == 6_000), whole);
-    }
 }
 
 #[tokio::test]
