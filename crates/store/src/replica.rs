@@ -69,6 +69,8 @@ pub enum Admitted {
     Known,
     /// The horizons say that nobody needs it.
     Dropped,
+    /// The same, and an older one that was held is not any more.
+    Ended,
     /// Another commit has the same position: two nodes share an id.
     Conflict,
 }
@@ -188,8 +190,10 @@ impl Replica {
             return Admitted::Dropped;
         }
         if wins && self.horizons.drops_winner(&commit) {
-            self.forget_key(&commit.key);
-            return Admitted::Dropped;
+            return match self.forget_key(&commit.key) {
+                true => Admitted::Ended,
+                false => Admitted::Dropped,
+            };
         }
         let (key, wins_as, expires) = (commit.key.clone(), Winner::of(&commit), commit.expires());
         self.count(&commit);
@@ -347,11 +351,11 @@ impl Replica {
 
     /// A delete that every member knows takes its key's older commits with it; they lie at or
     /// below the garbage horizon, so the newest alone can be left.
-    fn forget_key(&mut self, key: &str) {
-        if let Some(old) = self.winners.remove(key) {
-            self.dethrone(old);
-            self.drop_commit(old.at);
-        }
+    fn forget_key(&mut self, key: &str) -> bool {
+        let Some(old) = self.winners.remove(key) else { return false };
+        self.dethrone(old);
+        self.drop_commit(old.at);
+        true
     }
 
     fn dethrone(&mut self, old: Winner) {

@@ -8,7 +8,7 @@ use store::commit::{Action, Commit, Location, NodeTag, Position};
 use store::frame::{self, Damage, Ending, Next, SECRET_LENGTH, Secret};
 use store::history::{History, Inserted};
 use store::record::{Record, RecordError};
-use store::replica::Restoring;
+use store::replica::{Admitted, Restoring};
 use store::{CommitSum, Expiry, Horizons, Replica, Stamp};
 
 const KEYS: [&str; 7] = ["a", "a::b", "a::bc", "a::b::c", "a!", "b::c", "b::c::d"];
@@ -374,7 +374,24 @@ fn two_commits_at_one_position_are_a_conflict() {
     let mut replica = Replica::default();
     replica.admit(commit(1, 1));
     let other = Commit { key: "other".into(), ..commit(1, 1) };
-    assert_eq!(replica.admit(other), store::replica::Admitted::Conflict);
+    assert_eq!(replica.admit(other), Admitted::Conflict);
     replica.check_invariants();
     assert_eq!(replica.history().len(), 1);
+}
+
+#[test]
+fn a_delete_that_nobody_needs_ends_what_it_follows() {
+    let mut replica = Replica::default();
+    let set = Commit { key: "k".into(), ..commit(1, 0) };
+    let delete =
+        |node| Commit { action: Action::Delete, location: Location::Nowhere, ..commit(2, node) };
+    let delete = |node| Commit { key: "k".into(), ..delete(node) };
+    replica.admit(set);
+    let garbage = delete(1).at.stamp;
+    replica.raise(Horizons { squash: Stamp(garbage.0 + 1), garbage });
+    assert_eq!(replica.history().len(), 1);
+    assert_eq!(replica.admit(delete(0)), Admitted::Ended);
+    assert_eq!(replica.admit(delete(1)), Admitted::Dropped);
+    replica.check_invariants();
+    assert_eq!(replica.history().len(), 0);
 }

@@ -6,7 +6,7 @@ use model::{Key, Timestamp};
 
 use super::StoreMachine;
 use super::queue::{FULL_DISK_PAUSE, Waiting};
-use crate::commit::{Commit, Location, Position};
+use crate::commit::{Action, Commit, Location, Position};
 use crate::event::{Alarm, Change, Effect, Entry, Origin, Ticket, Unwritten, Write};
 use crate::replica::Admitted;
 use crate::sync::members::is_roster_key;
@@ -174,14 +174,21 @@ impl StoreMachine {
     ) -> Admitted {
         self.durable_stamp = self.durable_stamp.max(commit.at.stamp);
         let admitted = self.replica.admit_as(commit.clone(), cid);
-        if admitted == Admitted::Winner {
+        if matches!(admitted, Admitted::Winner | Admitted::Ended) {
             if is_roster_key(&commit.key) {
                 self.read_roster(effects);
             }
             let arrival = self.arrivals.note(commit.key.clone());
+            // Whatever ended the value, it is not there any more.
+            let commit = match admitted {
+                Admitted::Ended => {
+                    Commit { action: Action::Delete, location: Location::Nowhere, ..commit }
+                }
+                _ => commit,
+            };
             effects.push(Effect::Notify { arrival, ticket, commit });
         }
-        if matches!(admitted, Admitted::Winner | Admitted::Superseded) {
+        if matches!(admitted, Admitted::Winner | Admitted::Superseded | Admitted::Ended) {
             self.changed(now);
         }
         admitted

@@ -11,3 +11,10 @@ proptest! {
         script::run(&bytes);
     }
 }
+
+/// A peer let a horizon rise that nobody could have let rise, and then told of a delete that all
+/// should have known: who watched the value was not told of its end.
+#[test]
+fn a_value_that_is_ended_by_what_nobody_needs() {
+    script::run(include_bytes!("../../../../fuzz/seeds/machine/ended-by-what-all-know"));
+}
