@@ -10,6 +10,7 @@ mod guard;
 pub mod hpack;
 pub mod request;
 mod streams;
+pub mod text;
 
 pub use crate::http::syntax::content_length;
 

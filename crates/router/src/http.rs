@@ -52,7 +52,8 @@ fn is_named(headers: &[httparse::Header<'_>], name: &str) -> bool {
             .any(|one| one.name.eq_ignore_ascii_case("connection") && lists(one.value, name))
 }
 
-fn put_header(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+/// One line of a head.
+pub fn put_header(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);

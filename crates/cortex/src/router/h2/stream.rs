@@ -11,9 +11,6 @@ use std::time::Duration;
 use crate::router::pace::Pace;
 use crate::router::stream::within;
 
-/// What the router adds to a head that was as long as it may be.
-pub const HEAD_ROOM: usize = 4 * 1024;
-
 /// Of a client, or to an instance.
 pub trait Ways {
     /// What is ready, as far as there is room.

@@ -143,18 +143,18 @@ impl Connection {
                 encoder.put(out, name.as_bytes(), value);
             };
             match chunks.trailers(put) {
-                Err(_) => Err(Unsent::Unreadable),
-                // Sent without a block.
-                Ok(()) if !has_any => Err(Unsent::Partial),
+                Err(_) => Err(Some(Unsent::Unreadable)),
+                // Without trailers there is no block.
+                Ok(()) if !has_any => Err(None),
                 Ok(()) => Ok(((), true)),
             }
         });
         match written {
             Ok(()) => stream.is_sent = true,
-            Err(Unsent::Partial) => {
+            Err(None) => {
                 return self.send_body(key, &[], true).map_err(|Gone| Unsent::Gone);
             }
-            Err(error) => return Err(error),
+            Err(Some(error)) => return Err(error),
         }
         self.streams.settle(key);
         self.driver.wake();

@@ -12,7 +12,7 @@ use hyper::{HeaderMap, Request, Uri};
 use router::h2::answer::{Framing, OWN_HEADERS};
 use router::h2::chunks::Chunks;
 use router::h2::{content_length, is_of_connection};
-use router::http::HEADERS_MAX;
+use router::http::{HEADERS_MAX, put_header};
 
 /// A head of HTTP/1.1 that was read.
 #[derive(Debug)]
@@ -146,12 +146,6 @@ pub fn trailers(chunks: &Chunks) -> Result<HeaderMap> {
     let unreadable = |_| Error::new(ErrorKind::InvalidData, "the trailers cannot be read");
     chunks.trailers(put).map_err(unreadable)?;
     Ok(fields)
-}
-
-fn put_header(out: &mut Vec<u8>, name: &str, value: &[u8]) {
-    for part in [name.as_bytes(), b": ", value, b"\r\n"] {
-        out.extend_from_slice(part);
-    }
 }
 
 fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> Error {

@@ -9,20 +9,16 @@ use h2::{Reason, SendStream};
 
 use super::head;
 use super::stream::broken;
-use crate::router::h2::stream::HEAD_ROOM;
 use router::h2::answer::Framing;
-use router::h2::chunks::{Chunks, Malformed, Step};
-use router::http::HEAD_BYTES_MAX;
+use router::h2::text::{BodyText, HeadText, Piece, Took};
 
 /// Copied at once; frames are smaller.
 const PIECE_BYTES_MAX: usize = 32 * 1024;
 
 pub struct Outgoing {
     sender: Sender,
-    /// Of a head that is not complete.
-    partial: Vec<u8>,
-    framing: Framing,
-    chunks: Chunks,
+    head: HeadText,
+    body: BodyText,
     /// The answer to a request that was sent just now, for whoever reads it.
     asked: Option<(ResponseFuture, bool)>,
 }
@@ -39,9 +35,8 @@ impl Outgoing {
     pub fn new(calls: SendRequest<Bytes>) -> Outgoing {
         Outgoing {
             sender: Sender::Call(calls),
-            partial: Vec::new(),
-            framing: Framing::Empty,
-            chunks: Chunks::default(),
+            head: HeadText::default(),
+            body: BodyText::new(Framing::Empty),
             asked: None,
         }
     }
@@ -71,25 +66,10 @@ impl Outgoing {
     }
 
     fn head(&mut self, bytes: &[u8]) -> Result<usize> {
-        if self.partial.is_empty() {
-            if let Some(used) = self.whole_head(bytes)? {
-                return Ok(used);
-            }
-            self.partial.extend_from_slice(bytes);
-            return Ok(bytes.len());
-        }
-        // A head in several pieces is rare.
-        let before = self.partial.len();
-        let mut all = std::mem::take(&mut self.partial);
-        all.extend_from_slice(bytes);
-        if let Some(used) = self.whole_head(&all)? {
-            return Ok(used - before);
-        }
-        if all.len() > HEAD_BYTES_MAX + HEAD_ROOM {
-            return Err(Error::new(ErrorKind::InvalidData, "the head is too long"));
-        }
-        self.partial = all;
-        Ok(bytes.len())
+        let mut head = std::mem::take(&mut self.head);
+        let used = head.put(bytes, |text| self.whole_head(text))?;
+        self.head = head;
+        Ok(used)
     }
 
     /// Sends it, and what came of its body. Says how long they were.
@@ -109,7 +89,7 @@ impl Outgoing {
     }
 
     fn begin(&mut self, body: SendStream<Bytes>, framing: Framing, ended: bool) {
-        self.framing = framing;
+        self.body = BodyText::new(framing);
         self.sender = if ended { Sender::Finished } else { Sender::Body(body) };
     }
 
@@ -121,21 +101,9 @@ impl Outgoing {
         let now = &mut Context::from_waker(Waker::noop());
         let Poll::Ready(room) = self.poll_room(now, content.len()) else { return Ok(0) };
         let count = room?.min(content.len());
-        let ended = self.took(count, &[]);
+        let Took { used, ended } = self.body.took(&content, count);
         self.send_content(content.slice(..count), ended)?;
-        Ok(count)
-    }
-
-    /// So much content is used. True at the end of the body, also where that is `behind` it.
-    fn took(&mut self, count: usize, behind: &[u8]) -> bool {
-        match &mut self.framing {
-            Framing::Length(left) => {
-                *left -= count as u64;
-                *left == 0
-            }
-            Framing::Chunked => self.chunks.took(count, behind),
-            Framing::Empty | Framing::UntilClose => false,
-        }
+        Ok(used)
     }
 
     fn send_content(&mut self, piece: Bytes, ended: bool) -> Result<()> {
@@ -152,36 +120,25 @@ impl Outgoing {
     }
 
     fn poll_body(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
-        let wanted = match self.framing {
-            Framing::Empty => return Poll::Ready(Ok(bytes.len())),
-            Framing::Length(left) => usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len()),
-            Framing::UntilClose => bytes.len(),
-            Framing::Chunked => match self.chunks.step(bytes).map_err(malformed)? {
-                // Nothing to send yet.
-                Step::Skip(0) => return self.poll_body(cx, bytes),
-                Step::Skip(count) => return Poll::Ready(Ok(count)),
-                Step::End(count) => {
-                    let trailers = head::trailers(&self.chunks)?;
-                    let result = self.send(|body| match trailers.is_empty() {
-                        true => body.send_data(Bytes::new(), true),
-                        false => body.send_trailers(trailers),
-                    });
-                    self.sender = Sender::Finished;
-                    return Poll::Ready(result.map(|()| count));
-                }
-                Step::Content(count) => count,
-            },
+        let wanted = match self.body.next(bytes)? {
+            Piece::Framing(count) => return Poll::Ready(Ok(count)),
+            Piece::Content(count) => count,
+            Piece::End(count) => {
+                let trailers = head::trailers(self.body.chunks())?;
+                let result = self.send(|body| match trailers.is_empty() {
+                    true => body.send_data(Bytes::new(), true),
+                    false => body.send_trailers(trailers),
+                });
+                self.sender = Sender::Finished;
+                return Poll::Ready(result.map(|()| count));
+            }
         };
         let room = match ready!(self.poll_room(cx, wanted.min(PIECE_BYTES_MAX))) {
             Ok(room) => room,
             Err(error) => return Poll::Ready(Err(error)),
         };
         let count = wanted.min(room).min(PIECE_BYTES_MAX);
-        let ended = self.took(count, &bytes[count..]);
-        let used = match self.framing {
-            Framing::Chunked if ended => bytes.len(),
-            _ => count,
-        };
+        let Took { used, ended } = self.body.took(bytes, count);
         let piece = Bytes::copy_from_slice(&bytes[..count]);
         Poll::Ready(self.send_content(piece, ended).map(|()| used))
     }
@@ -223,8 +180,4 @@ impl Outgoing {
         }
         self.sender = Sender::Broken;
     }
-}
-
-fn malformed(_: Malformed) -> Error {
-    Error::new(ErrorKind::InvalidData, "the body has no chunks")
 }

@@ -7,14 +7,13 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use router::h2::answer::Framing;
-use router::h2::chunks::{Chunks, Step};
 use router::h2::connection::{Connection as H2, Gone, Key, Unsent};
 use router::h2::frame::Reason;
 use router::h2::request::Asked;
-use router::http::HEAD_BYTES_MAX;
+use router::h2::text::{BodyText, HeadText, Piece, Took};
 
 use super::Client;
-use crate::router::h2::stream::{Counted, HEAD_ROOM, Ways};
+use crate::router::h2::stream::{Counted, Ways};
 
 pub struct ClientStream {
     client: Rc<Client>,
@@ -26,10 +25,8 @@ pub struct ClientStream {
 
 struct Answer {
     state: State,
-    /// Of a head that is not complete.
-    partial: Vec<u8>,
-    framing: Framing,
-    chunks: Chunks,
+    head: HeadText,
+    body: BodyText,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +43,8 @@ impl ClientStream {
         let counted = Counted::begin(&client.thread.streams);
         let answer = RefCell::new(Answer {
             state: State::Head,
-            partial: Vec::new(),
-            framing: Framing::Empty,
-            chunks: Chunks::default(),
+            head: HeadText::default(),
+            body: BodyText::new(Framing::Empty),
         });
         ClientStream { client, key, asked, answer, _counted: counted }
     }
@@ -102,7 +98,7 @@ impl Ways for ClientStream {
 
     fn finish(&self) {
         let mut answer = self.answer.borrow_mut();
-        if answer.state == State::Body && answer.framing == Framing::UntilClose {
+        if answer.state == State::Body && answer.body.is_until_close() {
             // A client that is gone needs no end.
             self.client.h2.borrow_mut().send_body(self.key, &[], true).ok();
             answer.state = State::Finished;
@@ -125,27 +121,10 @@ impl Ways for ClientStream {
 
 impl Answer {
     fn head(&mut self, stream: &ClientStream, h2: &mut H2, bytes: &[u8]) -> Result<usize> {
-        if self.partial.is_empty() {
-            return match self.whole_head(stream, h2, bytes)? {
-                Some(used) => Ok(used),
-                None => {
-                    self.partial.extend_from_slice(bytes);
-                    Ok(bytes.len())
-                }
-            };
-        }
-        // A head in several pieces is rare.
-        let before = self.partial.len();
-        let mut all = std::mem::take(&mut self.partial);
-        all.extend_from_slice(bytes);
-        if let Some(used) = self.whole_head(stream, h2, &all)? {
-            return Ok(used - before);
-        }
-        if all.len() > HEAD_BYTES_MAX + HEAD_ROOM {
-            return Err(Error::new(ErrorKind::InvalidData, "the head is too long"));
-        }
-        self.partial = all;
-        Ok(bytes.len())
+        let mut head = std::mem::take(&mut self.head);
+        let used = head.put(bytes, |text| self.whole_head(stream, h2, text))?;
+        self.head = head;
+        Ok(used)
     }
 
     /// Sends it, and what came of its body. Says how long they were.
@@ -164,7 +143,7 @@ impl Answer {
         if sent.is_interim {
             return Ok(Some(sent.used));
         }
-        self.framing = sent.framing;
+        self.body = BodyText::new(sent.framing);
         self.state = if sent.is_whole { State::Finished } else { State::Body };
         let mut used = sent.used;
         if self.state == State::Body && used < bytes.len() {
@@ -183,43 +162,24 @@ impl Answer {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
-        let wanted = match self.framing {
-            Framing::Empty => return Poll::Ready(Ok(bytes.len())),
-            Framing::Length(left) => usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len()),
-            Framing::UntilClose => bytes.len(),
-            Framing::Chunked => {
-                let malformed = |_| Error::new(ErrorKind::InvalidData, "the body has no chunks");
-                match self.chunks.step(bytes).map_err(malformed)? {
-                    // Nothing to send yet.
-                    Step::Skip(0) => return self.poll_body(key, h2, cx, bytes),
-                    Step::Skip(count) => return Poll::Ready(Ok(count)),
-                    Step::End(count) => {
-                        self.state = State::Finished;
-                        let sent = h2.send_end(key, &self.chunks);
-                        return Poll::Ready(sent.map(|()| count).map_err(broken));
-                    }
-                    Step::Content(count) => count,
-                }
+        let wanted = match self.body.next(bytes)? {
+            Piece::Framing(count) => return Poll::Ready(Ok(count)),
+            Piece::Content(count) => count,
+            Piece::End(count) => {
+                self.state = State::Finished;
+                let sent = h2.send_end(key, self.body.chunks());
+                return Poll::Ready(sent.map(|()| count).map_err(broken));
             }
         };
         let gone = |Gone| Error::from(ErrorKind::BrokenPipe);
         let room = ready!(h2.poll_room(key, cx)).map_err(gone)?;
         let count = wanted.min(room);
-        let behind = &bytes[count..];
-        let ended = match &mut self.framing {
-            Framing::Length(left) => {
-                *left -= count as u64;
-                *left == 0
-            }
-            Framing::Chunked => self.chunks.took(count, behind),
-            Framing::Empty | Framing::UntilClose => false,
-        };
+        let Took { used, ended } = self.body.took(bytes, count);
         h2.send_body(key, &bytes[..count], ended).map_err(gone)?;
         if ended {
             self.state = State::Finished;
         }
-        let is_all = ended && self.framing == Framing::Chunked;
-        Poll::Ready(Ok(if is_all { bytes.len() } else { count }))
+        Poll::Ready(Ok(used))
     }
 }
 
