@@ -236,8 +236,8 @@ impl Connection {
             Ok(head) => head,
             // Another router writes no such thing.
             Err(_) if ask.is_some() => return None,
-            Err(Refusal(status, text)) => {
-                return self.page(pages::bad_request(status, text), out, false, false).await;
+            Err(page) => {
+                return self.page(page, out, false, false).await;
             }
         };
         if let Some(ask) = ask {
@@ -284,7 +284,7 @@ impl Connection {
         buffer: &mut Buffer,
         out: &mut Vec<u8>,
         limit: Duration,
-    ) -> Option<Result<RequestHead, Refusal>> {
+    ) -> Option<Result<RequestHead, Page>> {
         let mut started = None;
         let added = if self.caller.is_some() { HEAD_BYTES_ADDED_MAX } else { 0 };
         let bytes_max = HEAD_BYTES_MAX + added;
@@ -303,7 +303,9 @@ impl Connection {
                 match request::parse(buffer.filled(), &origin, out) {
                     Ok(Some(head)) => return Some(Ok(head)),
                     Ok(None) => {}
-                    Err(refusal) => return Some(Err(refusal)),
+                    Err(Refusal(status, text)) => {
+                        return Some(Err(pages::bad_request(status, text)));
+                    }
                 }
             }
             seen = buffer.filled().len();
@@ -311,8 +313,10 @@ impl Connection {
                 if seen >= bytes_max {
                     let in_line = !buffer.filled().contains(&b'\n');
                     return Some(Err(match in_line {
-                        true => Refusal(414, "The address that was asked for is too long."),
-                        false => Refusal(431, "The head of the request is too large."),
+                        true => {
+                            pages::bad_request(414, "The address that was asked for is too long.")
+                        }
+                        false => pages::bad_request(431, "The head of the request is too large."),
                     }));
                 }
                 buffer.grow(bytes_max);
@@ -324,7 +328,7 @@ impl Connection {
                 Ok(0) => return None,
                 Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-                    return Some(Err(Refusal(408, pages::REQUEST_TIMEOUT.text)));
+                    return Some(Err(pages::REQUEST_TIMEOUT));
                 }
                 Err(_) => return None,
             }

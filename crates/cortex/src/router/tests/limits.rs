@@ -59,6 +59,7 @@ async fn the_time_for_a_head_and_without_a_request() {
     client.send("GET / HTTP/1.1\r\nHo").await;
     let late = client.reply().await;
     assert_eq!(late.status, 408);
+    assert!(late.head.contains("X-Cortex-Error: request-timeout\r\n"), "{}", late.head);
     assert!(late.head.contains("Connection: close\r\n"));
     assert_ended(&mut client).await;
     let mut idle = world.connect().await;
