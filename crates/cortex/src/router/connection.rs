@@ -177,9 +177,7 @@ impl Connection {
 
     /// A client, on a connection that carries nothing else yet.
     fn may_speak_h2(&self) -> bool {
-        self.caller.is_none()
-            && !self.thread.shared.is_transparent()
-            && !matches!(self.stream, Wire::Stream(_))
+        self.caller.is_none() && !matches!(self.stream, Wire::Stream(_))
     }
 
     /// No request came.

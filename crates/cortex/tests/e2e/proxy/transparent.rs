@@ -83,6 +83,27 @@ fn curl_and_a_server_see_the_same_bytes_with_the_proxy_between() {
     }
 }
 
+/// Their requests cannot be passed on as they came; what is answered is the same.
+#[test]
+fn clients_that_speak_http_2_are_understood_too() {
+    let server = Recording::start(script);
+    let proxy = Proxy::start(&["--to", &server.port.to_string()]);
+    let ask = |port: u16, path: &str, version: &str| {
+        let what = "%{stderr}%{http_version} %{http_code}";
+        let mut command = Command::new("curl");
+        command.args(["-s", version, "--noproxy", "*", "--max-time", "60", "-w", what]);
+        command.arg(format!("http://127.0.0.1:{port}{path}"));
+        let outcome = run(command, &format!("curl {version} {path}")).succeeded();
+        (outcome.stdout, outcome.stderr)
+    };
+    for path in ["/length", "/chunks", "/nothing", "/early", "/old", "/close", "/plain"] {
+        let (direct, status) = ask(server.port, path, "--http1.1");
+        let (through, said) = ask(proxy.port, path, "--http2-prior-knowledge");
+        assert_eq!(through, direct, "{path}");
+        assert_eq!(said, format!("2 {}", status.split(' ').nth(1).unwrap()), "{path}");
+    }
+}
+
 #[test]
 fn inside_tls_the_bytes_are_the_same_too() {
     let server = Recording::start(script);
