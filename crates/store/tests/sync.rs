@@ -403,3 +403,55 @@ fn what_a_node_wrote_alone_is_kept_where_its_name_was_known_before() {
     assert_eq!(cluster.heads().len(), 1);
     assert_eq!(cluster.alarms, []);
 }
+
+/// An older copy of a disk was put back, from before the other one joined, which joins again.
+#[test]
+fn what_a_disk_lost_is_kept_by_whoever_alone_holds_it_and_joins_again() {
+    // Before and after garbage was collected beyond it.
+    for collected in [false, true] {
+        lost_with_a_disk(collected);
+    }
+}
+
+fn lost_with_a_disk(collected: bool) {
+    let mut cluster = Cluster::new(&["n1", "n2"]);
+    let [one, two] = ["n1", "n2"].map(tag);
+    cluster.write("n1", "cluster::nodes::n1", Some(1));
+    cluster.write("n1", "k", Some(1));
+    let there = &cluster.nodes[&one];
+    let past = Past {
+        replica: there.replica().clone(),
+        clock: there.durable_stamp(),
+        standing: there.sync().standing(),
+        ..Past::default()
+    };
+    cluster.write("n1", "cluster::nodes::n2", Some(1));
+    cluster.event(two, Event::Join { cluster: CLUSTER, listed: Stamp(0) });
+    cluster.only(one, two);
+    cluster.run(10_000);
+    cluster.write("n1", "k", Some(2));
+    cluster.write("n1", "new", Some(2));
+    cluster.run(10_000);
+    let before = cluster.now;
+    cluster.event(two, Event::Squash { before });
+    cluster.nodes.insert(one, StoreMachine::new(&"n1".parse().unwrap(), before, past, CLUSTER));
+    cluster.run(1000);
+    if collected {
+        cluster.event(one, Event::Squash { before });
+    }
+    cluster.write("n1", "cluster::nodes::n2", Some(2));
+    let listed = cluster.nodes[&one].replica().newest("cluster::nodes::n2").unwrap().at.stamp;
+    cluster.event(two, Event::Join { cluster: CLUSTER, listed });
+    cluster.only(one, two);
+    cluster.run(20_000);
+    for machine in cluster.nodes.values() {
+        let k = machine.replica().get("k", cluster.now).expect("it is there");
+        let newest = matches!(k.action, store::Action::Set { hash, .. } if hash == [2; 32]);
+        assert!(newest, "what was written last is read");
+    }
+    // What has no older value beside it may have been deleted as well.
+    assert_eq!(cluster.has("n1", "new"), !collected);
+    assert_eq!(cluster.heads().len(), 1);
+    let expected = |alarm: &Alarm| matches!(alarm, Alarm::LostPast { .. });
+    assert!(cluster.alarms.iter().all(expected), "{:?}", cluster.alarms);
+}

@@ -33,6 +33,9 @@ pub(crate) struct Copying {
     asked: Timestamp,
     /// What this node held up to the peer's horizon and the peer has not named yet.
     doubtful: Option<BTreeSet<Position>>,
+    /// Of these, what is newer than something that the peer named for its key, which is not what
+    /// would be left where that was collected.
+    surpassing: BTreeSet<Position>,
     /// The newest entry on the roster that the peer has for this node.
     listed: Stamp,
     /// Positions at which the peer has another commit.
@@ -78,6 +81,7 @@ impl StoreMachine {
             deadline: now.after(STALLED_AFTER),
             asked: now,
             doubtful: None,
+            surpassing: BTreeSet::new(),
             listed: Stamp::default(),
             clashing: BTreeSet::new(),
             undurable: BTreeMap::new(),
@@ -245,6 +249,13 @@ impl StoreMachine {
             {
                 copying.listed = copying.listed.max(at.stamp);
             }
+            let newest = self.replica.newest(&carried.commit.key).map(|newest| newest.at);
+            if let Some(newest) = newest.filter(|newest| *newest > at)
+                && let Some(copying) = &mut self.sync.copying
+                && copying.doubtful.as_ref().is_some_and(|doubtful| doubtful.contains(&newest))
+            {
+                copying.surpassing.insert(newest);
+            }
             let known = self.replica.history().get(at);
             let same = known.is_some_and(|known| known.cid() == carried.commit.cid());
             if same
@@ -305,7 +316,12 @@ impl StoreMachine {
     /// Sorts what is left in doubt: issue anew what the peer never saw, drop the rest.
     fn copy_settle(&mut self, effects: &mut Vec<Effect>) {
         let Some(Copying {
-            doubtful: Some(doubtful), clashing, ended: Some(ended), session, ..
+            doubtful: Some(doubtful),
+            surpassing,
+            clashing,
+            ended: Some(ended),
+            session,
+            ..
         }) = &self.sync.copying
         else {
             return;
@@ -323,10 +339,13 @@ impl StoreMachine {
             // Of a former member, too, all members had what any of them had once garbage was
             // collected beyond it; vectors may say nothing of it any more.
             let here = !foreign && (renewed || at.node != self.node);
-            let seen = told || here && at.stamp <= ended.horizons.garbage;
+            let collected = at.stamp <= ended.horizons.garbage;
+            let newest = self.replica.newest(&commit.key);
+            let wins = newest.is_some_and(|newest| newest.at == *at);
+            // The peer would name it or something newer, unless its disk was set back since.
+            let lacked = wins && (!collected || surpassing.contains(at));
+            let seen = (told || here && collected) && !lacked;
             if !seen || clashing.contains(at) {
-                let newest = self.replica.newest(&commit.key);
-                let wins = newest.is_some_and(|newest| newest.at == *at);
                 anew.extend(new_key(self.node, commit, wins).map(|key| (*at, key)));
             }
             commits.push(commit.clone());
