@@ -241,10 +241,14 @@ impl World {
         };
         let members: Vec<usize> = (0..self.hosts.len()).filter(in_cluster).collect();
         for holder in &members {
-            if self.standing(*holder).fresh_until == Stamp(u64::MAX) {
+            let this = &self.hosts[*holder];
+            // By the entry that is known it has still to join, and all it holds is in doubt.
+            let since = machine.sync().members().since(this.tag);
+            let awaited = this.joining && this.invited.is_some() && since >= this.invited;
+            if awaited || self.standing(*holder).fresh_until == Stamp(u64::MAX) {
                 continue;
             }
-            let history = self.hosts[*holder].replica().history();
+            let history = this.replica().history();
             for commit in history.iter().take_while(|commit| commit.at.stamp <= garbage) {
                 for other in &members {
                     let there = &self.hosts[*other];
