@@ -295,16 +295,17 @@ impl Node {
         self.machine.replica().horizons().drops_winner(commit)
     }
 
-    fn check(&self) {
+    fn check(&mut self) {
         self.machine.check_invariants();
         let replica = self.machine.replica();
         replica.check_invariants();
+        // What was collected stays so: another cluster's horizons say nothing of it.
+        let horizons = replica.horizons();
+        self.shown
+            .retain(|key, shown| replica.newest(key).is_some() || !horizons.drops_winner(shown));
         // Who was a member of another cluster is nobody here, and no user's value.
         for (key, shown) in self.shown.iter().filter(|(key, _)| !is_roster_key(key)) {
-            let kept = match replica.newest(key) {
-                Some(newest) => newest.at >= shown.at,
-                None => self.was_collected(shown),
-            };
+            let kept = replica.newest(key).is_some_and(|newest| newest.at >= shown.at);
             assert!(kept || self.aside.contains(&shown.at), "{shown:?} is lost");
         }
     }
