@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde::Deserialize;
@@ -21,6 +21,8 @@ use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 /// Installing packages over a slow network is part of some pushes.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(600);
+/// A shim says that it goes, and goes: on a busy machine the node has ended before.
+const LAST_MOMENTS_MAX: Duration = Duration::from_secs(5);
 
 pub fn binary() -> PathBuf {
     let path = std::env::var_os("CORTEX_BIN").map(PathBuf::from);
@@ -341,7 +343,12 @@ impl Drop for Node {
             }
             child.wait().ok();
         }
-        let left = processes_below(&self.data());
+        let deadline = Instant::now() + LAST_MOMENTS_MAX;
+        let mut left = processes_below(&self.data());
+        while orderly && !left.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+            left = processes_below(&self.data());
+        }
         for (pid, _) in &left {
             if let Some(pid) = rustix::process::Pid::from_raw(*pid as i32) {
                 rustix::process::kill_process(pid, Signal::KILL).ok();
