@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::machine::{Identity, free_port, identity, kill, processes_below};
 use crate::netns::lab::Host;
 use crate::outside::Site;
-use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
+use crate::wait::{STATE_DEADLINE, holds_within, wait_for, wait_until};
 
 /// Installing packages over a slow network is part of some pushes.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(600);
@@ -343,12 +343,10 @@ impl Drop for Node {
             }
             child.wait().ok();
         }
-        let deadline = Instant::now() + LAST_MOMENTS_MAX;
-        let mut left = processes_below(&self.data());
-        while orderly && !left.is_empty() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(10));
-            left = processes_below(&self.data());
+        if orderly {
+            holds_within(LAST_MOMENTS_MAX, || processes_below(&self.data()).is_empty());
         }
+        let left = processes_below(&self.data());
         for (pid, _) in &left {
             if let Some(pid) = rustix::process::Pid::from_raw(*pid as i32) {
                 rustix::process::kill_process(pid, Signal::KILL).ok();

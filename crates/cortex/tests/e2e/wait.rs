@@ -24,6 +24,18 @@ pub fn wait_for<T>(
     }
 }
 
+/// Whether it comes to hold in time, for who has something to do where it does not.
+pub fn holds_within(deadline: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    while !holds() {
+        if started.elapsed() > deadline {
+            return false;
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    true
+}
+
 /// As `wait_for`, for a condition.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     wait_for(what, STATE_DEADLINE, || if holds() { Ok(()) } else { Err("not so".into()) });

@@ -225,17 +225,15 @@ impl Exchange<'_> {
     /// After a long answer little is read of the next at first. Where that is no long one as well,
     /// what has come of its body goes out together with its head.
     fn read_rest(&self, upstream: &Wire, answer: &mut Buffer, mut body: Body) -> io::Result<()> {
-        let (Wire::Plain(from), thread) = (upstream, &self.connection.thread) else {
-            return Ok(());
-        };
-        if !from.expect_any() {
-            return Ok(());
+        match upstream {
+            Wire::Plain(from) if from.expect_any() => {}
+            _ => return Ok(()),
         }
         let valid = body.accept(answer.filled()).is_ok();
         if !valid || body.is_done() || long_rest(body).is_some() {
             return Ok(());
         }
-        match thread.read_now(upstream, answer) {
+        match self.connection.thread.read_now(upstream, answer) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             _ => Ok(()),
         }
@@ -293,6 +291,9 @@ impl Exchange<'_> {
         out: &mut Vec<u8>,
         counts: &mut Counts,
     ) -> Result<After, Failed> {
+        if let Wire::Plain(from) = &upstream {
+            from.expect_any();
+        }
         out.extend_from_slice(answer.filled());
         answer.consume(answer.filled().len());
         let client = &self.connection.stream;
