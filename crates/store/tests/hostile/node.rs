@@ -54,6 +54,9 @@ pub struct Node {
     /// The newest commit of each key that anybody saw.
     shown: BTreeMap<String, Commit>,
     aside: BTreeSet<Position>,
+    /// Those of the batch that was written last: in the same one it may join a cluster whose
+    /// horizons are lower.
+    passed: Vec<Horizons>,
 }
 
 impl Node {
@@ -73,6 +76,7 @@ impl Node {
             refused_writes: 0,
             shown: BTreeMap::new(),
             aside: BTreeSet::new(),
+            passed: Vec::new(),
         }
     }
 
@@ -211,6 +215,11 @@ impl Node {
         let Some((batch, entries)) = self.pending.take() else { return };
         let here = Location::Log { segment: 1, offset: batch as u32 * 8 };
         let locations: Vec<Location> = entries.iter().map(|entry| entry.location(here)).collect();
+        let passed = entries.iter().filter_map(|entry| match entry {
+            Entry::Horizons(horizons) => Some(*horizons),
+            _ => None,
+        });
+        self.passed = passed.collect();
         self.log.extend(entries.into_iter().zip(locations.iter().copied()));
         self.event(Event::Persisted { batch, locations });
     }
@@ -300,9 +309,10 @@ impl Node {
         let replica = self.machine.replica();
         replica.check_invariants();
         // What was collected stays so: another cluster's horizons say nothing of it.
-        let horizons = replica.horizons();
-        self.shown
-            .retain(|key, shown| replica.newest(key).is_some() || !horizons.drops_winner(shown));
+        let mut horizons = vec![replica.horizons()];
+        horizons.append(&mut self.passed);
+        let collected = |shown: &Commit| horizons.iter().any(|one| one.drops_winner(shown));
+        self.shown.retain(|key, shown| replica.newest(key).is_some() || !collected(shown));
         // Who was a member of another cluster is nobody here, and no user's value.
         for (key, shown) in self.shown.iter().filter(|(key, _)| !is_roster_key(key)) {
             let kept = replica.newest(key).is_some_and(|newest| newest.at >= shown.at);

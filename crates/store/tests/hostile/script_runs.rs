@@ -24,3 +24,9 @@ fn a_value_that_is_ended_by_what_nobody_needs() {
 fn a_delete_that_was_collected_before_the_node_joined_elsewhere() {
     script::run(include_bytes!("../../../../fuzz/seeds/machine/collected-in-another-cluster"));
 }
+
+/// The same, where both are in one batch of the log.
+#[test]
+fn a_delete_that_was_collected_as_the_node_joined_elsewhere() {
+    script::run(include_bytes!("../../../../fuzz/seeds/machine/collected-while-joining"));
+}
