@@ -506,7 +506,9 @@ async fn tasks_yield_to_instances() {
     let task = launcher.launch(spec).await.unwrap();
     let (instance, task) = (instance.process().pid, task.process().pid);
     let shim = parent(task);
-    assert_eq!((nice_of(shim), nice_of(instance), nice_of(task)), (0, 0, 10));
+    // Whoever starts the tests may have lowered their own already.
+    let own = nice_of(std::process::id());
+    assert_eq!((nice_of(shim), nice_of(instance), nice_of(task)), (own, own, own.max(10)));
     assert!(score_of(shim) < score_of(instance) && score_of(instance) < score_of(task));
     let class = Command::new("ionice").args(["-p", &task.to_string()]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&class.stdout).trim(), "idle");
