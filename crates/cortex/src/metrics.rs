@@ -5,6 +5,7 @@
 
 pub mod ports;
 mod rollup;
+mod text;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -9,6 +9,8 @@ use std::sync::{Arc, Weak};
 
 use model::{ApplicationName, PortId};
 
+use super::text::heading;
+
 /// Counters that nobody holds are looked for when there are twice as many as after the last time:
 /// at each new port it would take long where there are thousands. So few are nothing.
 const SWEEP_FROM: usize = 64;
@@ -78,14 +80,24 @@ impl Drop for Taken {
 }
 
 /// A series, its kind and where its value is.
-type Series = (&'static str, &'static str, fn(&Traffic) -> u64);
+type Series = (&'static str, &'static str, &'static str, fn(&Traffic) -> u64);
 
 const SERIES: [Series; 5] = [
-    ("cortex_port_connections_total", "counter", |traffic| traffic.connections),
-    ("cortex_port_connections_open", "gauge", |traffic| traffic.open),
-    ("cortex_port_bytes_in_total", "counter", |traffic| traffic.bytes_in),
-    ("cortex_port_bytes_out_total", "counter", |traffic| traffic.bytes_out),
-    ("cortex_port_refused_total", "counter", |traffic| traffic.refused),
+    (
+        "cortex_port_connections_total",
+        "counter",
+        "Connections, or flows of datagrams, that an instance has taken",
+        |traffic| traffic.connections,
+    ),
+    ("cortex_port_connections_open", "gauge", "Those that are there", |traffic| traffic.open),
+    ("cortex_port_bytes_in_total", "counter", "Bytes from clients", |traffic| traffic.bytes_in),
+    ("cortex_port_bytes_out_total", "counter", "Bytes to clients", |traffic| traffic.bytes_out),
+    (
+        "cortex_port_refused_total",
+        "counter",
+        "Connections that no instance took, and datagrams without a flow",
+        |traffic| traffic.refused,
+    ),
 ];
 
 /// All counters that somebody holds.
@@ -126,8 +138,8 @@ impl Ports {
             Some((key, traffic))
         });
         let held: Vec<_> = held.collect();
-        for (name, kind, value) in SERIES {
-            writeln!(out, "# TYPE {name} {kind}")?;
+        for (name, kind, help, value) in SERIES {
+            heading(out, name, kind, help)?;
             for ((app, PortId { port, transport }), traffic) in &held {
                 let value = value(traffic);
                 writeln!(
@@ -163,19 +175,21 @@ mod tests {
         drop(one);
         assert_eq!(counters.traffic(), Traffic { open: 1, ..there });
         let labels = "{application=\"shop\",port=\"1883\",protocol=\"tcp\"}";
-        let expected = format!(
-            "# TYPE cortex_port_connections_total counter\n\
+        let text = ports.prometheus();
+        let start = format!(
+            "# HELP cortex_port_connections_total Connections, or flows of datagrams, that an \
+             instance has taken\n\
+             # TYPE cortex_port_connections_total counter\n\
              cortex_port_connections_total{labels} 2\n\
+             # HELP cortex_port_connections_open Those that are there\n\
              # TYPE cortex_port_connections_open gauge\n\
-             cortex_port_connections_open{labels} 1\n\
-             # TYPE cortex_port_bytes_in_total counter\n\
-             cortex_port_bytes_in_total{labels} 7\n\
-             # TYPE cortex_port_bytes_out_total counter\n\
-             cortex_port_bytes_out_total{labels} 5\n\
-             # TYPE cortex_port_refused_total counter\n\
-             cortex_port_refused_total{labels} 1\n"
+             cortex_port_connections_open{labels} 1\n"
         );
-        assert_eq!(ports.prometheus(), expected);
+        assert!(text.starts_with(&start), "{text}");
+        for (name, value) in [("bytes_in", 7), ("bytes_out", 5), ("refused", 1)] {
+            let line = format!("\ncortex_port_{name}_total{labels} {value}\n");
+            assert!(text.contains(&line), "{line}: {text}");
+        }
     }
 
     #[test]
@@ -208,6 +222,6 @@ mod tests {
             ports.counters(&shop(), PortId::tcp(port));
         }
         assert!(ports.counters.len() <= 2 * held.len(), "{}", ports.counters.len());
-        assert_eq!(ports.prometheus().lines().count(), SERIES.len() * (1 + held.len()));
+        assert_eq!(ports.prometheus().lines().count(), SERIES.len() * (2 + held.len()));
     }
 }

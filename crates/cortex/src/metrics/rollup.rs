@@ -7,6 +7,7 @@ use std::fmt::Write;
 use model::{ApplicationName, InstanceId};
 
 use super::Record;
+use super::text::heading;
 
 /// More than one machine runs; beyond it, requests count for the application alone.
 const INSTANCES_MAX: usize = 10_000;
@@ -17,8 +18,8 @@ const BUCKETS_US: [u32; 12] = [
     10_000_000,
 ];
 
-/// A counter's name and where its value is.
-type Total<S> = (&'static str, fn(&S) -> f64);
+/// A counter's name, what it counts, and where its value is.
+type Total<S> = (&'static str, &'static str, fn(&S) -> f64);
 
 #[derive(Default)]
 pub struct Rollup {
@@ -74,7 +75,8 @@ impl Rollup {
 
     fn write(&self, out: &mut String, dropped: u64, refused: u64) -> std::fmt::Result {
         let apps = &self.applications;
-        writeln!(out, "# TYPE cortex_requests_total counter")?;
+        let help = "Requests that were answered, by method and class of status";
+        heading(out, "cortex_requests_total", "counter", help)?;
         for (app, sums) in apps {
             for ((method, class), count) in &sums.requests {
                 writeln!(
@@ -84,38 +86,60 @@ impl Rollup {
                 )?;
             }
         }
-        writeln!(out, "# TYPE cortex_request_duration_seconds histogram")?;
+        let help = "From a request's head to the end of its answer, the queue included";
+        heading(out, "cortex_request_duration_seconds", "histogram", help)?;
         for (app, sums) in apps {
             sums.write_histogram(out, app)?;
         }
         let totals: [Total<Sums>; 4] = [
-            ("cortex_received_bytes_total", |sums| sums.bytes_in as f64),
-            ("cortex_sent_bytes_total", |sums| sums.bytes_out as f64),
-            ("cortex_queue_seconds_total", |sums| sums.queue_us as f64 / 1e6),
-            ("cortex_service_seconds_total", |sums| sums.service_us as f64 / 1e6),
+            ("cortex_received_bytes_total", "Bytes of requests, heads included", |sums| {
+                sums.bytes_in as f64
+            }),
+            ("cortex_sent_bytes_total", "Bytes of answers, heads included", |sums| {
+                sums.bytes_out as f64
+            }),
+            ("cortex_queue_seconds_total", "What requests waited for an instance", |sums| {
+                sums.queue_us as f64 / 1e6
+            }),
+            ("cortex_service_seconds_total", "What requests took without the queue", |sums| {
+                sums.service_us as f64 / 1e6
+            }),
         ];
-        for (name, value) in totals {
-            writeln!(out, "# TYPE {name} counter")?;
+        for (name, help, value) in totals {
+            heading(out, name, "counter", help)?;
             for (app, sums) in apps {
                 writeln!(out, "{name}{{application=\"{app}\"}} {}", value(sums))?;
             }
         }
         let totals: [Total<InstanceSums>; 3] = [
-            ("cortex_instance_requests_total", |sums| sums.requests as f64),
-            ("cortex_instance_errors_total", |sums| sums.errors as f64),
-            ("cortex_instance_service_seconds_total", |sums| sums.service_us as f64 / 1e6),
+            ("cortex_instance_requests_total", "Requests that this instance answered", |sums| {
+                sums.requests as f64
+            }),
+            (
+                "cortex_instance_errors_total",
+                "Those of them that failed, with a status of 500 or more",
+                |sums| sums.errors as f64,
+            ),
+            (
+                "cortex_instance_service_seconds_total",
+                "What requests took that this instance answered",
+                |sums| sums.service_us as f64 / 1e6,
+            ),
         ];
-        for (name, value) in totals {
-            writeln!(out, "# TYPE {name} counter")?;
+        for (name, help, value) in totals {
+            heading(out, name, "counter", help)?;
             for (id, sums) in &self.instances {
                 let (app, label) = (&id.application, id.label());
                 let value = value(sums);
                 writeln!(out, "{name}{{application=\"{app}\",instance=\"{label}\"}} {value}")?;
             }
         }
-        writeln!(out, "# TYPE cortex_records_dropped_total counter")?;
+        let help = "Requests that were not counted, as too many ended at once";
+        heading(out, "cortex_records_dropped_total", "counter", help)?;
         writeln!(out, "cortex_records_dropped_total {dropped}")?;
-        writeln!(out, "# TYPE cortex_connections_refused_total counter")?;
+        let help =
+            "Clients' connections that were closed unserved: too many, or a bad PROXY header";
+        heading(out, "cortex_connections_refused_total", "counter", help)?;
         writeln!(out, "cortex_connections_refused_total {refused}")
     }
 }
