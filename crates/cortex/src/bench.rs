@@ -4,6 +4,7 @@
 pub mod fairness;
 mod interrupted;
 pub mod platform;
+mod poisson;
 mod process;
 pub mod proxy;
 pub mod reliability;

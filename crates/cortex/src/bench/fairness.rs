@@ -14,7 +14,7 @@ use self::quiet::{Flood, ask_quietly};
 use self::report::Report;
 use super::interrupted::Interrupted;
 use super::serial::front::{Fronts, HaproxyQueues};
-use super::serial::instances::{Instances, sleeping};
+use super::serial::instances::{Instances, sleeping_about};
 use super::{in_directory, print};
 
 #[derive(Debug, Args)]
@@ -31,6 +31,9 @@ pub struct FairnessArgs {
     /// What a request takes, in milliseconds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     service_ms: u64,
+    /// How much longer or shorter it takes at most; with 0, those that began together end together
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=100))]
+    spread_percent: u64,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -54,7 +57,7 @@ fn measure(
         haproxy_queues: HaproxyQueues::InOneLine,
         interrupted,
     };
-    let path = sleeping(Duration::from_millis(args.service_ms));
+    let path = sleeping_about(Duration::from_millis(args.service_ms), args.spread_percent);
     let time = Duration::from_secs(args.seconds);
     let mut report = Report::new(args);
     for front in fronts.start()? {

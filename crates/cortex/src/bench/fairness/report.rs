@@ -13,6 +13,7 @@ pub struct Report {
     connections: u64,
     instances: u64,
     service_ms: u64,
+    spread_percent: u64,
     seconds: u64,
     rows: Vec<Row>,
 }
@@ -52,6 +53,7 @@ impl Report {
             connections: args.connections,
             instances: args.instances,
             service_ms: args.service_ms,
+            spread_percent: args.spread_percent,
             seconds: args.seconds,
             rows: Vec::new(),
         }
@@ -106,8 +108,8 @@ impl Report {
         }
         writeln!(
             out,
-            "{} connections flood, {} serial instances of {} ms, {} s each; ratio: of the p99s",
-            self.connections, self.instances, self.service_ms, self.seconds
+            "{} connections flood, {} serial instances of {} ms +-{} %, {} s each; ratio: of the p99s",
+            self.connections, self.instances, self.service_ms, self.spread_percent, self.seconds
         )
     }
 }

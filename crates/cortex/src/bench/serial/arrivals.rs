@@ -6,13 +6,13 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use model::hash;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::client::Client;
 use super::instances::sleeping;
 use crate::bench::interrupted::Interrupted;
+use crate::bench::poisson::{Poisson, chance};
 use crate::bench::statistics::Latencies;
 
 /// Then whoever still waits counts as failed.
@@ -50,20 +50,12 @@ impl Mix {
         self.load * self.instances as f64 / mean
     }
 
-    /// As independent users make them: exponential times between.
-    fn arrivals(&self) -> Vec<Arrival> {
-        // From 0 to below 1, in the 53 bits of a fraction.
-        let chance = |number| (hash::pair(self.seed, number) >> 11) as f64 / (1_u64 << 53) as f64;
-        let (rate, mut at, mut all) = (self.rate(), 0.0, Vec::new());
-        for number in 0.. {
-            at += -(1.0 - chance(2 * number)).ln() / rate;
-            if at >= self.time.as_secs_f64() {
-                break;
-            }
-            let is_slow = chance(2 * number + 1) < self.slow_fraction;
-            all.push((Duration::from_secs_f64(at), is_slow));
-        }
-        all
+    fn arrivals(&self) -> impl Iterator<Item = Arrival> + use<> {
+        let Mix { time, slow_fraction, seed, .. } = *self;
+        let within = Poisson::new(seed, self.rate()).take_while(move |at| *at < time);
+        // Another seed: who is slow has nothing to do with when it comes.
+        let is_slow = move |number| chance(!seed, number) < slow_fraction;
+        within.zip(0..).map(move |(at, number)| (at, is_slow(number)))
     }
 }
 
@@ -120,13 +112,13 @@ mod tests {
         };
         // 7 instances' worth of 54.75 ms each.
         assert_eq!(mix.rate().round(), 128.0);
-        let arrivals = mix.arrivals();
-        assert_eq!(arrivals, mix.arrivals());
+        let arrivals: Vec<_> = mix.arrivals().collect();
+        assert!(mix.arrivals().eq(arrivals.iter().copied()));
         assert!((12_000..13_600).contains(&arrivals.len()), "{}", arrivals.len());
         let slow = arrivals.iter().filter(|(_, is_slow)| *is_slow).count();
         assert!((500..780).contains(&slow), "{slow}");
         assert!(arrivals.is_sorted_by_key(|(at, _)| *at));
         let other = Mix { seed: 8, ..mix };
-        assert_ne!(arrivals, other.arrivals());
+        assert!(!other.arrivals().eq(arrivals));
     }
 }

@@ -11,10 +11,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+use crate::bench::poisson::chance;
+
 /// A request that does not come in full must not hold an instance for ever.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
 /// Of what a request may ask for.
 const TASK_TIME_MAX: Duration = Duration::from_secs(60);
+const PERCENT_MAX: u64 = 100;
 /// Long enough that the clock's own cost does not count.
 const CALIBRATION: Duration = Duration::from_millis(50);
 
@@ -27,6 +30,12 @@ pub struct Instances {
 /// `/sleep/MICROSECONDS`: it waits for a database, say.
 pub fn sleeping(time: Duration) -> String {
     format!("/sleep/{}", time.as_micros())
+}
+
+/// `/sleep/MICROSECONDS/PERCENT`: so much longer or shorter at most, as no server takes exactly as
+/// long each time: those that begin together soon end apart.
+pub fn sleeping_about(time: Duration, percent: u64) -> String {
+    format!("{}/{percent}", sleeping(time))
 }
 
 /// `/compute/STEPS`: it computes.
@@ -55,7 +64,7 @@ impl Instances {
             started.ports.push(listener.local_addr()?.port());
             let stopped = stopped.clone();
             let builder = std::thread::Builder::new().name(format!("instance-{index}"));
-            started.threads.push(builder.spawn(move || serve(&listener, &stopped))?);
+            started.threads.push(builder.spawn(move || serve(index, &listener, &stopped))?);
         }
         Ok(started)
     }
@@ -74,16 +83,20 @@ impl Drop for Instances {
     }
 }
 
-fn serve(listener: &TcpListener, stopped: &AtomicBool) {
-    while !stopped.load(Ordering::Relaxed) {
+fn serve(index: usize, listener: &TcpListener, stopped: &AtomicBool) {
+    for number in 0.. {
+        if stopped.load(Ordering::Relaxed) {
+            return;
+        }
         if let Ok((stream, _)) = listener.accept() {
             // A client that leaves is no concern of a measurement's server.
-            answer(stream, stopped).ok();
+            answer(stream, chance(index as u64, number), stopped).ok();
         }
     }
 }
 
-fn answer(stream: TcpStream, stopped: &AtomicBool) -> std::io::Result<()> {
+/// `chance` is from 0 to 1, for what is not to take exactly as long each time.
+fn answer(stream: TcpStream, chance: f64, stopped: &AtomicBool) -> std::io::Result<()> {
     stream.set_read_timeout(Some(REQUEST_TIME_MAX))?;
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream);
@@ -96,10 +109,13 @@ fn answer(stream: TcpStream, stopped: &AtomicBool) -> std::io::Result<()> {
         return Ok(());
     }
     let mut path = first.split(' ').nth(1).unwrap_or_default().split('/').skip(1);
-    let (task, amount) = (path.next(), path.next().and_then(|text| text.parse::<u64>().ok()));
-    match (task, amount) {
+    let task = path.next();
+    let mut number = || path.next().and_then(|text| text.parse::<u64>().ok());
+    match (task, number()) {
         (Some("sleep"), Some(micros)) => {
-            std::thread::sleep(Duration::from_micros(micros).min(TASK_TIME_MAX));
+            let spread = number().unwrap_or(0).min(PERCENT_MAX) as f64 / PERCENT_MAX as f64;
+            let time = Duration::from_micros(micros).min(TASK_TIME_MAX);
+            std::thread::sleep(time.mul_f64(1.0 + spread * (2.0 * chance - 1.0)));
         }
         (Some("compute"), Some(steps)) => work(steps),
         _ => {}
@@ -120,7 +136,8 @@ mod tests {
     fn an_instance_answers_what_it_is_asked_and_ends_with_its_owner() {
         let instances = Instances::start(2).unwrap();
         for port in &instances.ports {
-            for path in [sleeping(Duration::from_micros(10)), working(10), "/".into()] {
+            let short = Duration::from_micros(10);
+            for path in [sleeping(short), sleeping_about(short, 999), working(10), "/".into()] {
                 let mut stream = TcpStream::connect(("127.0.0.1", *port)).unwrap();
                 let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
                 stream.write_all(request.as_bytes()).unwrap();
