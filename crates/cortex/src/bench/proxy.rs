@@ -6,15 +6,17 @@ mod idle;
 mod load;
 mod report;
 mod standalone;
+mod workload;
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde::Serialize;
 
 use self::contender::{Contender, Kind, Programs, Site};
 use self::idle::Idle;
+use self::load::Load;
 use self::report::{Report, Round};
+use self::workload::{WORKLOADS, Workload};
 use super::interrupted::Interrupted;
 use super::{in_directory, print, process};
 use crate::shared_port::allow_descriptors;
@@ -56,99 +58,6 @@ pub struct ProxyArgs {
     #[arg(long)]
     json: bool,
 }
-
-/// What clients speak. The backend is always asked in clear, over HTTP/1.1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Over {
-    Plain,
-    /// TLS 1.3, no session resumed.
-    Tls,
-    /// Chosen by ALPN, inside the same.
-    Http2,
-}
-
-/// One row: what the clients ask for, and what is owed: requests per second of processor time,
-/// compared with the best peer's.
-#[derive(Debug)]
-pub struct Workload {
-    pub name: &'static str,
-    pub host: &'static str,
-    pub path: &'static str,
-    pub over: Over,
-    pub keep_alive: bool,
-    /// The contender itself has the file; no backend is asked.
-    pub is_file: bool,
-    /// All of them busy.
-    pub connections: u32,
-    /// Requests at a time on each, which takes HTTP/2.
-    pub streams: u32,
-    /// Beside them: they asked once.
-    pub idle: usize,
-    pub floor: f64,
-    pub aim: f64,
-}
-
-const SMALL: Workload = Workload {
-    name: "1 KiB, kept connections",
-    host: "proxy.localhost",
-    path: "/small",
-    over: Over::Plain,
-    keep_alive: true,
-    is_file: false,
-    connections: 64,
-    streams: 1,
-    idle: 0,
-    floor: 1.1,
-    aim: 1.2,
-};
-
-const WORKLOADS: [Workload; 8] = [
-    SMALL,
-    Workload {
-        name: "1 KiB, new connection each",
-        keep_alive: false,
-        floor: 1.0,
-        aim: 1.1,
-        ..SMALL
-    },
-    Workload { name: "100 KB, kept connections", path: "/large", floor: 1.3, aim: 1.6, ..SMALL },
-    Workload {
-        name: "1 KiB, 512 busy, 1,000 idle",
-        connections: 512,
-        idle: 1_000,
-        floor: 1.25,
-        aim: 1.5,
-        ..SMALL
-    },
-    Workload {
-        name: "6 KB file, kept connections",
-        host: "files.localhost",
-        path: "/file/page.txt",
-        is_file: true,
-        floor: 1.4,
-        aim: 1.7,
-        ..SMALL
-    },
-    Workload { name: "1 KiB, TLS 1.3, kept", over: Over::Tls, floor: 1.0, aim: 1.1, ..SMALL },
-    Workload {
-        name: "1 KiB, new TLS handshakes",
-        over: Over::Tls,
-        keep_alive: false,
-        floor: 1.0,
-        aim: 1.1,
-        ..SMALL
-    },
-    Workload {
-        name: "1 KiB, HTTP/2, 8 x 8 streams",
-        over: Over::Http2,
-        connections: 8,
-        streams: 8,
-        floor: 1.0,
-        aim: 1.1,
-        ..SMALL
-    },
-];
 
 impl ProxyArgs {
     fn workloads(&self) -> anyhow::Result<Vec<&'static Workload>> {
@@ -202,7 +111,8 @@ fn measure(
     let programs = Programs::choose(args.cortex.clone(), args.nginx.clone(), args.haproxy.clone())?;
     let site = Site::prepare(directory, &programs, cores.contender, interrupted)?;
     let _backend = site.backend(cores.others)?;
-    let load = load::Load { wrk, h2load, directory, core: cores.others, interrupted };
+    let certificate = site.certificate();
+    let load = Load { wrk, h2load, directory, certificate, core: cores.others, interrupted };
     let kinds = programs.kinds();
     let contenders: Vec<Contender> =
         kinds.iter().map(|kind| site.start(*kind)).collect::<anyhow::Result<_>>()?;
@@ -212,19 +122,22 @@ fn measure(
             0 => eprintln!("warming up"),
             _ => eprintln!("round {round} of {}", args.rounds),
         }
-        for workload in &workloads {
+        for (workload, index) in turns(round, &workloads, &kinds) {
             let seconds = if round == 0 { WARM_UP_SECONDS } else { args.seconds };
-            for offset in 0..contenders.len() {
-                // Another one begins in each round.
-                let index = (offset + round as usize) % contenders.len();
-                if !kinds[index].can(workload) {
-                    continue;
-                }
-                let measured = one(&contenders[index], &load, workload, seconds)?;
-                if round > 0 {
-                    report.add(workload, index, measured);
-                }
+            let measured = one(&contenders[index], &load, workload, seconds)?;
+            if round > 0 {
+                report.add(workload, index, measured);
             }
+        }
+    }
+    report.choose_rates();
+    for round in 1..=args.rounds {
+        eprintln!("the same rate for all, round {round} of {}", args.rounds);
+        for (workload, index) in turns(round, &workloads, &kinds) {
+            let Some(rate) = report.rate(workload) else { continue };
+            let port = contenders[index].port(workload);
+            let _idle = Idle::open(workload, port)?;
+            report.add_paced(workload, index, load.paced(workload, port, rate, args.seconds)?);
         }
     }
     drop(contenders);
@@ -238,13 +151,26 @@ fn measure(
     Ok(report)
 }
 
+/// Row by row, each contender that can do it. Another one begins in each round.
+fn turns<'a>(
+    round: u32,
+    workloads: &'a [&'static Workload],
+    kinds: &'a [Kind],
+) -> impl Iterator<Item = (&'static Workload, usize)> + use<'a> {
+    let of = move |workload: &'static Workload| {
+        let indices = (0..kinds.len()).map(move |offset| (offset + round as usize) % kinds.len());
+        indices.filter(|index| kinds[*index].can(workload)).map(move |index| (workload, index))
+    };
+    workloads.iter().flat_map(move |workload| of(workload))
+}
+
 /// What the same load gets from a peer under the same configuration when nobody else is there: so
 /// it shows if the rounds took something from it.
 fn alone(
     peer: &Contender,
     workload: &Workload,
     args: &ProxyArgs,
-    load: &load::Load<'_>,
+    load: &Load<'_>,
 ) -> anyhow::Result<Vec<f64>> {
     let port = peer.port(workload);
     let _idle = Idle::open(workload, port)?;
@@ -256,7 +182,7 @@ fn alone(
 
 fn one(
     contender: &Contender,
-    load: &load::Load<'_>,
+    load: &Load<'_>,
     workload: &Workload,
     seconds: u32,
 ) -> anyhow::Result<Round> {

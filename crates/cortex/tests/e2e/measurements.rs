@@ -176,9 +176,11 @@ fn proxies_are_measured_inside_tls_and_over_http_2() {
     let report: Value = serde_json::from_str(&outcome.stdout).expect("it prints JSON");
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.iter().map(|row| &row["over"]).collect::<Vec<_>>(), ["tls", "http2"]);
+    assert!(rows.iter().all(|row| row["rate"].as_f64().is_some_and(|rate| rate > 0.0)));
     for cell in rows.iter().flat_map(|row| row["cells"].as_array().unwrap()) {
         assert_eq!(cell["valid"], true, "{cell:#}");
         assert!(cell["median"]["p99_ms"].as_f64().unwrap() > 0.0, "{cell:#}");
+        assert!(cell["paced_median"]["p99_ms"].as_f64().unwrap() > 0.0, "{cell:#}");
         let alone = cell["requests_per_second_alone"].as_f64();
         assert_eq!(alone.is_some(), cell["contender"] != "cortex", "{cell:#}");
     }

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 
-use super::{FILE_BYTES, FILE_PATH, LARGE_BYTES, Over, SMALL_BYTES, Workload};
+use super::workload::{Over, Workload};
+use super::{FILE_BYTES, FILE_PATH, LARGE_BYTES, SMALL_BYTES};
 use crate::bench::interrupted::Interrupted;
 use crate::bench::process::{Process, find, free_port, on_loopback};
 
@@ -132,6 +133,10 @@ impl<'a> Site<'a> {
         Ok(Site { core, interrupted, programs, directory: directory.into(), files, backend })
     }
 
+    pub fn certificate(&self) -> PathBuf {
+        self.directory.join(CERTIFICATE)
+    }
+
     pub fn backend(&self, core: Option<usize>) -> anyhow::Result<Process> {
         let nginx = find("nginx").unwrap_or_else(|| self.programs.nginx.clone());
         let ports = Ports { plain: self.backend, secure: 0 };
@@ -205,7 +210,7 @@ impl<'a> Site<'a> {
         command
             .args(["bench", "proxy-router", "--listen", &on_loopback(ports.plain).to_string()])
             .args(["--secure", &on_loopback(ports.secure).to_string(), "--certificate"])
-            .arg(self.directory.join(CERTIFICATE))
+            .arg(self.certificate())
             .arg("--key")
             .arg(self.directory.join(KEY))
             .args(["--to", &self.backend.to_string(), "--files"])

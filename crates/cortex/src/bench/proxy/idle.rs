@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
-use super::{SMALL_BYTES, Workload};
+use super::SMALL_BYTES;
+use super::workload::Workload;
 use crate::bench::process::on_loopback;
 
 /// An answer of a loaded machine; reached only when something is wrong.

@@ -1,6 +1,8 @@
-//! One run of `wrk` or `h2load`, and what it says.
+//! One run of `wrk` or `h2load`, as fast as it is answered, or at a rate.
 
 mod h2load;
+mod paced;
+mod sliced;
 mod wrk;
 
 use std::fs;
@@ -10,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use super::{Over, Workload};
+use super::workload::{Over, Workload};
 use crate::bench::interrupted::Interrupted;
 use crate::bench::process::on_core;
 
@@ -33,6 +35,8 @@ pub struct Load<'a> {
     pub wrk: PathBuf,
     pub h2load: PathBuf,
     pub directory: &'a Path,
+    /// Of all contenders.
+    pub certificate: PathBuf,
     pub core: Option<usize>,
     pub interrupted: &'a Interrupted,
 }
@@ -44,13 +48,37 @@ impl Load<'_> {
             return wrk::parse(&text)
                 .with_context(|| format!("wrk's report was not understood: {text}"));
         }
+        let command = h2load::command(&self.h2load, workload, port, seconds);
+        let (seen, _) = self.http_2(command, seconds)?;
+        Ok(seen)
+    }
+
+    /// So many requests a second, whoever is asked.
+    pub fn paced(
+        &self,
+        workload: &Workload,
+        port: u16,
+        per_second: f64,
+        seconds: u32,
+    ) -> anyhow::Result<Seen> {
+        if workload.over != Over::Http2 {
+            return paced::run(self, workload, port, per_second, seconds);
+        }
+        let mut command = h2load::command(&self.h2load, workload, port, seconds);
+        command.arg(format!("--rps={}", per_second / f64::from(workload.connections)));
+        let (seen, log) = self.http_2(command, seconds)?;
+        h2load::sliced(seen, &log)
+    }
+
+    /// With the log of all requests.
+    fn http_2(&self, mut command: Command, seconds: u32) -> anyhow::Result<(Seen, String)> {
         let log = self.directory.join("h2load.log");
-        let command = h2load::command(&self.h2load, workload, port, seconds, &log);
+        command.arg(format!("--log-file={}", log.display()));
         let text = self.output(command, seconds)?;
         let lines = fs::read_to_string(&log).context("h2load's log")?;
         // It goes on at the end of one that is there.
         fs::remove_file(&log)?;
-        h2load::parse(&text, &lines, seconds)
+        Ok((h2load::parse(&text, &lines, seconds)?, lines))
     }
 
     /// What it prints.

@@ -1,12 +1,12 @@
-//! The figures of all rounds, their medians, and how they are printed.
+//! The figures of all rounds, their medians, and what they say.
 
-use std::fmt::Write;
+mod table;
 
 use serde::Serialize;
 
 use super::contender::{Contender, Kind};
 use super::load::Seen;
-use super::{Over, Workload};
+use super::workload::{Over, Workload};
 use crate::bench::median;
 
 #[derive(Debug, Serialize)]
@@ -31,9 +31,23 @@ struct Row {
     idle: usize,
     floor: f64,
     aim: f64,
+    /// Requests a second at which latencies are compared.
+    rate: Option<f64>,
     cells: Vec<Cell>,
 }
 
+/// Ours, and that of the peer that makes its clients wait least.
+struct P99 {
+    own: f64,
+    best: f64,
+    /// Of its rounds: what it wanders by.
+    worst_round: f64,
+    peer: &'static str,
+}
+
+/// Of what the slowest of a row answers, what all are asked. Those who ask share a core with the
+/// backend, and must not be what is waited for.
+const PACED_PART: f64 = 0.25;
 /// Of a peer's rate alone, what the rounds may take.
 const ALONE_PART_MAX: f64 = 0.1;
 
@@ -47,6 +61,23 @@ struct Cell {
     /// Of a peer: what the same load gets from it when nobody else is there.
     requests_per_second_alone: Option<f64>,
     rounds: Vec<Round>,
+    paced_median: Option<Paced>,
+    paced: Vec<Paced>,
+}
+
+/// What clients saw that asked all at the same rate.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Paced {
+    p50_ms: f64,
+    p99_ms: f64,
+    errors: u64,
+}
+
+impl From<Seen> for Paced {
+    fn from(seen: Seen) -> Paced {
+        let Seen { p50_ms, p99_ms, errors, .. } = seen;
+        Paced { p50_ms, p99_ms, errors }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -95,6 +126,7 @@ impl Report {
             idle: workload.idle,
             floor: workload.floor,
             aim: workload.aim,
+            rate: None,
             cells: contenders
                 .iter()
                 .map(|one| Cell { contender: one.name, ..Cell::default() })
@@ -115,113 +147,42 @@ impl Report {
         }
     }
 
-    pub fn table(&self) -> String {
-        let mut out = String::new();
-        // Writing to memory cannot fail.
-        let _ = self.write(&mut out);
-        out
-    }
-
-    fn write(&self, out: &mut String) -> std::fmt::Result {
-        for row in &self.rows {
-            writeln!(
-                out,
-                "{:<28} {:>13} {:>10} {:>10} {:>8} {:>8} {:>7} {:>8}",
-                row.name,
-                "CPU-s per 100k",
-                "req/CPU-s",
-                "req/s",
-                "p50 ms",
-                "p99 ms",
-                "errors",
-                "MB"
-            )?;
-            for (cell, named) in row.cells.iter().zip(&self.contenders) {
-                let Some(round) = cell.median else { continue };
-                let name = format!("  {} {}", named.name, named.version);
-                let invalid = if cell.valid { "" } else { "  INVALID: requests failed" };
-                writeln!(
-                    out,
-                    "{name:<28} {:>14.3} {:>10.0} {:>10.0} {:>8.2} {:>8.2} {:>7} {:>8.1}{invalid}",
-                    round.cpu_seconds_per_100k,
-                    round.requests_per_cpu_second,
-                    round.requests_per_second,
-                    round.p50_ms,
-                    round.p99_ms,
-                    round.errors,
-                    round.resident_kb as f64 / 1024.0,
-                )?;
-            }
-            row.write_owed(out)?;
-            row.write_alone(out)?;
-            writeln!(out)?;
+    /// Once it is known how fast each answers.
+    pub fn choose_rates(&mut self) {
+        for row in &mut self.rows {
+            row.rate = row.slowest().map(|rate| (rate * PACED_PART).round());
         }
-        writeln!(
-            out,
-            "medians of {} interleaved rounds of {} s, 64 connections where none are named, one \
-             core each; TLS 1.3 without resumption",
-            self.rounds, self.seconds
-        )
     }
-}
 
-fn reached(times: f64, floor: f64, aim: f64) -> &'static str {
-    match times {
-        times if times >= aim => "aim reached",
-        times if times >= floor => "floor reached",
-        _ => "BELOW THE FLOOR",
+    /// Requests a second that all are asked; none where a row has no valid figures.
+    pub fn rate(&self, workload: &Workload) -> Option<f64> {
+        self.rows.iter().find(|row| row.name == workload.name)?.rate
+    }
+
+    pub fn add_paced(&mut self, workload: &Workload, contender: usize, seen: Seen) {
+        for row in self.rows.iter_mut().filter(|row| row.name == workload.name) {
+            row.cells[contender].add_paced(seen.into());
+        }
     }
 }
 
 impl Row {
-    fn write_owed(&self, out: &mut String) -> std::fmt::Result {
-        let Some((times, peer)) = self.times() else {
-            return writeln!(out, "  no ratio: nothing valid to compare");
-        };
-        let Row { floor, aim, .. } = self;
-        let word = reached(times, *floor, *aim);
-        writeln!(
-            out,
-            "  cortex / best peer ({peer}), req/CPU-s: {times:.2} (floor {floor}, aim {aim}): {word}"
-        )?;
-        if let Some((own, best, peer)) = self.p99() {
-            let word = if own <= best { "no worse" } else { "WORSE" };
-            writeln!(out, "  p99 ms: {own:.2}, the better peer's ({peer}) {best:.2}: {word}")?;
-        }
-        if let Some((own, nginx)) = self.memory().filter(|_| self.idle > 0) {
-            let word = if own <= nginx { "no higher" } else { "HIGHER" };
-            writeln!(out, "  memory MB: {own:.1}, nginx's {nginx:.1}: {word}")?;
-        }
-        Ok(())
+    fn slowest(&self) -> Option<f64> {
+        let rates = self.cells.iter().filter_map(Cell::valid_median);
+        rates.map(|round| round.requests_per_second).min_by(f64::total_cmp)
     }
 
-    fn write_alone(&self, out: &mut String) -> std::fmt::Result {
-        let program = if self.over == Over::Http2 { "h2load" } else { "wrk" };
-        for cell in &self.cells {
-            let (Some(alone), Some(seen)) = (cell.requests_per_second_alone, cell.valid_median())
-            else {
-                continue;
-            };
-            let part = seen.requests_per_second / alone;
-            let word = match (part - 1.0).abs() <= ALONE_PART_MAX {
-                true => "within 10 %",
-                false => "NOT WITHIN 10 %",
-            };
-            writeln!(
-                out,
-                "  {program} with {} alone: {alone:.0} req/s, in the rounds {part:.2} of it: {word}",
-                cell.contender
-            )?;
-        }
-        Ok(())
-    }
-
-    /// Ours, and that of the peer that makes its clients wait least.
-    fn p99(&self) -> Option<(f64, f64, &'static str)> {
+    /// `of` are those of all rounds.
+    fn p99(&self, of: impl Fn(&Cell) -> Vec<f64>) -> Option<P99> {
+        let of = |cell: &Cell| Some((of(cell), cell.contender)).filter(|_| cell.valid);
+        let of = |cell: &Cell| of(cell).filter(|(rounds, _)| !rounds.is_empty());
         let (own, peers) = self.cells.split_first()?;
-        let of = |cell: &Cell| Some((cell.valid_median()?.p99_ms, cell.contender));
-        let (best, peer) = peers.iter().filter_map(of).min_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some((of(own)?.0, best, peer))
+        let peers = peers.iter().filter_map(of).map(|(rounds, peer)| {
+            let worst_round = rounds.iter().copied().fold(0.0, f64::max);
+            (median(rounds), worst_round, peer)
+        });
+        let (best, worst_round, peer) = peers.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(P99 { own: median(of(own)?.0), best, worst_round, peer })
     }
 
     /// Ours and nginx's, in MB.
@@ -264,11 +225,19 @@ impl Cell {
             resident_kb: self.rounds.iter().map(|round| round.resident_kb).max().unwrap_or(0),
         });
     }
+    fn add_paced(&mut self, paced: Paced) {
+        self.paced.push(paced);
+        let of = |value: fn(&Paced) -> f64| median(self.paced.iter().map(value).collect());
+        let errors = self.paced.iter().map(|paced| paced.errors).sum();
+        self.valid &= errors == 0;
+        let (p50_ms, p99_ms) = (of(|paced| paced.p50_ms), of(|paced| paced.p99_ms));
+        self.paced_median = Some(Paced { p50_ms, p99_ms, errors });
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::WORKLOADS;
+    use super::super::workload::WORKLOADS;
     use super::*;
 
     fn report(costs: &[(&'static str, &[f64])], errors: u64) -> Report {
@@ -311,7 +280,9 @@ mod tests {
             [("cortex", &[1.0]), ("nginx", &[1.0]), ("haproxy", &[1.0])];
         let mut report = report(&costs, 0);
         let text = report.table();
-        assert!(text.contains("p99 ms: 2.00, the better peer's (nginx) 2.00: no worse"), "{text}");
+        let own =
+            "p99 ms, each asked as fast as it answers: 2.00, the better peer's (nginx) 2.00: no";
+        assert!(text.contains(own), "{text}");
         assert!(!text.contains("memory MB") && !text.contains("alone"), "{text}");
         report.rows[0].idle = 1_000;
         report.add_alone(&WORKLOADS[0], 1, vec![9.0, 1.05, 0.1]);
@@ -321,8 +292,46 @@ mod tests {
         assert!(text.contains("nginx alone: 1 req/s, in the rounds 0.95 of it: within"), "{text}");
         assert!(text.contains("haproxy alone: 1 req/s, in the rounds 0.83 of it: NOT"), "{text}");
         let own = report.rows[0].cells[0].median.as_mut().unwrap();
-        (own.p99_ms, own.resident_kb) = (2.1, 2048);
+        own.resident_kb = 2048;
+        report.rows[0].cells[0].rounds[0].p99_ms = 2.1;
         let text = report.table();
         assert!(text.contains("(nginx) 2.00: WORSE") && text.contains(": HIGHER"), "{text}");
+    }
+    #[test]
+    fn all_are_asked_as_often_as_the_slowest_can_answer() {
+        let costs: [(&str, &[f64]); 3] =
+            [("cortex", &[1.0]), ("nginx", &[1.0]), ("haproxy", &[1.0])];
+        let mut report = report(&costs, 0);
+        let row = &mut report.rows[0];
+        for (cell, rate) in row.cells.iter_mut().zip([300.0, 200.0, 100.0]) {
+            cell.median.as_mut().unwrap().requests_per_second = rate;
+        }
+        row.cells[2].valid = false;
+        report.choose_rates();
+        assert_eq!(report.rate(&WORKLOADS[0]), Some(50.0));
+        assert_eq!(report.rate(&WORKLOADS[1]), None);
+        let seen = |p99_ms, errors| Seen {
+            requests: 100,
+            requests_per_second: 50.0,
+            p50_ms: 0.1,
+            p99_ms,
+            errors,
+        };
+        for p99_ms in [0.3, 9.0, 0.2] {
+            report.add_paced(&WORKLOADS[0], 0, seen(p99_ms, 0));
+        }
+        report.add_paced(&WORKLOADS[0], 1, seen(0.4, 0));
+        let line = "all asked 50 times a second: 0.30, the better peer's (nginx) 0.40: no worse";
+        assert!(report.table().contains(line), "{}", report.table());
+        for p99_ms in [0.5, 0.2, 0.1] {
+            report.add_paced(&WORKLOADS[0], 1, seen(p99_ms, 0));
+        }
+        let line = "0.30, the better peer's (nginx) 0.30: no worse";
+        assert!(report.table().contains(line), "{}", report.table());
+        report.add_paced(&WORKLOADS[0], 1, seen(0.15, 0));
+        let line = "0.30, the better peer's (nginx) 0.20: no worse than in its worst round";
+        assert!(report.table().contains(line), "{}", report.table());
+        report.add_paced(&WORKLOADS[0], 1, seen(0.4, 1));
+        assert!(report.table().contains("INVALID"), "{}", report.table());
     }
 }

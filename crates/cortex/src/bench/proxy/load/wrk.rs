@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::Seen;
-use crate::bench::proxy::{Over, Workload};
+use crate::bench::proxy::workload::{Over, Workload};
 
 pub fn command(wrk: &Path, workload: &Workload, port: u16, seconds: u32) -> Command {
     let scheme = if workload.over == Over::Plain { "http" } else { "https" };
