@@ -216,6 +216,8 @@ impl Connection {
         match self.frame(head, payload, scratch, server) {
             Ok(()) => Ok(()),
             Err(Fault::Connection(reason)) => Err(reason),
+            // A stream that was never begun cannot be reset (RFC 9113, section 5.1).
+            Err(Fault::Stream(id, reason)) if id > self.last => Err(reason),
             Err(Fault::Stream(id, reason)) => {
                 if !self.guard.admits_error() {
                     return Err(Reason::ENHANCE_YOUR_CALM);

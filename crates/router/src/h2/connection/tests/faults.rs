@@ -69,6 +69,8 @@ fn frames_of_another_size_or_stream() {
         ends_connection(&[(kind, 0, 0, &[0; 5])], protocol);
     }
     ends_connection(&[(Kind::HEADERS, WHOLE, 2, &get)], protocol);
+    ends_connection(&[(Kind::PRIORITY, 0, 1, &[0; 4])], size);
+    ends_connection(&[(Kind::PRIORITY, 0, 1, &[0, 0, 0, 1, 0])], protocol);
     ends_connection(&[(Kind::PUSH_PROMISE, END_HEADERS, 1, &[0; 8])], protocol);
     ends_connection(&[(Kind::HEADERS, WHOLE | PADDED, 1, &[9, 0, 0])], protocol);
     ends_stream(
