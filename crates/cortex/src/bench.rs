@@ -1,6 +1,7 @@
 //! Measurements that anybody can run again. Each starts what it measures, on this machine's own
 //! addresses, bounded in time, and prints a table for people or JSON for machines.
 
+mod answer;
 pub mod fairness;
 mod interrupted;
 pub mod platform;

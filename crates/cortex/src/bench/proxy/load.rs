@@ -1,4 +1,4 @@
-//! One run of `wrk` or `h2load`, as fast as it is answered, or at a rate.
+//! One run of a load: as fast as it is answered, by `wrk` or `h2load`, or at a rate.
 
 mod h2load;
 mod paced;
@@ -19,6 +19,9 @@ use crate::bench::process::on_core;
 /// They wait for the last answers.
 const OVERTIME_MAX: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
+
+/// Those that are told.
+const PERCENTILES: [f64; 2] = [0.5, 0.99];
 
 /// What the client saw.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,8 +52,7 @@ impl Load<'_> {
                 .with_context(|| format!("wrk's report was not understood: {text}"));
         }
         let command = h2load::command(&self.h2load, workload, port, seconds);
-        let (seen, _) = self.http_2(command, seconds)?;
-        Ok(seen)
+        self.http_2(command, seconds)?.whole(seconds)
     }
 
     /// So many requests a second, whoever is asked.
@@ -66,19 +68,17 @@ impl Load<'_> {
         }
         let mut command = h2load::command(&self.h2load, workload, port, seconds);
         command.arg(format!("--rps={}", per_second / f64::from(workload.connections)));
-        let (seen, log) = self.http_2(command, seconds)?;
-        h2load::sliced(seen, &log)
+        self.http_2(command, seconds)?.sliced(seconds)
     }
 
-    /// With the log of all requests.
-    fn http_2(&self, mut command: Command, seconds: u32) -> anyhow::Result<(Seen, String)> {
+    fn http_2(&self, mut command: Command, seconds: u32) -> anyhow::Result<h2load::Report> {
         let log = self.directory.join("h2load.log");
         command.arg(format!("--log-file={}", log.display()));
         let text = self.output(command, seconds)?;
         let lines = fs::read_to_string(&log).context("h2load's log")?;
         // It goes on at the end of one that is there.
         fs::remove_file(&log)?;
-        Ok((h2load::parse(&text, &lines, seconds)?, lines))
+        h2load::Report::parse(&text, &lines)
     }
 
     /// What it prints.

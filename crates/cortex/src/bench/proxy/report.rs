@@ -225,6 +225,7 @@ impl Cell {
             resident_kb: self.rounds.iter().map(|round| round.resident_kb).max().unwrap_or(0),
         });
     }
+
     fn add_paced(&mut self, paced: Paced) {
         self.paced.push(paced);
         let of = |value: fn(&Paced) -> f64| median(self.paced.iter().map(value).collect());

@@ -3,10 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::bench::answer::Head;
 use crate::bench::process::on_loopback;
 
 /// Longer than anybody may wait in any queue that is measured.
@@ -44,9 +45,10 @@ impl Client {
         loop {
             ensure!(stream.read_buf(&mut bytes).await? > 0, "cut off");
             ensure!(bytes.len() <= ANSWER_BYTES_MAX, "the answer is too large");
-            if let Some(answer) = Answer::parse(&bytes)? {
-                self.kept = (!answer.closes).then_some(stream);
-                return Ok(answer.status);
+            let whole = Head::parse(&bytes)?.filter(|head| bytes.len() >= head.whole_bytes);
+            if let Some(head) = whole {
+                self.kept = (!head.closes).then_some(stream);
+                return Ok(head.status);
             }
         }
     }
@@ -60,46 +62,26 @@ impl Client {
     }
 }
 
-#[derive(Debug, PartialEq)]
-struct Answer {
-    status: u16,
-    closes: bool,
-}
-
-impl Answer {
-    /// None while it is not whole.
-    fn parse(bytes: &[u8]) -> anyhow::Result<Option<Answer>> {
-        let mut headers = [httparse::EMPTY_HEADER; 32];
-        let mut response = httparse::Response::new(&mut headers);
-        let httparse::Status::Complete(head) = response.parse(bytes)? else { return Ok(None) };
-        let field = |name: &str| {
-            let found = response.headers.iter().find(|one| one.name.eq_ignore_ascii_case(name));
-            found.and_then(|one| std::str::from_utf8(one.value).ok())
-        };
-        let Some(length) = field("content-length").and_then(|text| text.parse::<usize>().ok())
-        else {
-            bail!("an answer without a length");
-        };
-        if bytes.len() < head + length {
-            return Ok(None);
-        }
-        let closes = field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
-        Ok(Some(Answer { status: response.code.unwrap_or(0), closes }))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+
     use super::*;
 
-    #[test]
-    fn an_answer_is_read_once_it_is_whole() {
+    #[tokio::test]
+    async fn an_answer_is_read_once_it_is_whole() {
         let text = b"HTTP/1.1 503 Busy\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno";
-        for end in 0..text.len() {
-            assert_eq!(Answer::parse(&text[..end]).unwrap(), None);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = Client::new(listener.local_addr().unwrap().port(), Ipv4Addr::LOCALHOST);
+        for end in 0..=text.len() {
+            let answering = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                stream.read_buf(&mut Vec::with_capacity(1024)).await.unwrap();
+                stream.write_all(&text[..end]).await.unwrap();
+            };
+            let (answer, ()) = tokio::join!(client.ask("/"), answering);
+            assert_eq!(answer.ok(), (end == text.len()).then_some(503), "{end}");
+            assert!(client.kept.is_none());
         }
-        let whole = Answer { status: 503, closes: true };
-        assert_eq!(Answer::parse(text).unwrap(), Some(whole));
-        assert!(Answer::parse(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
     }
 }

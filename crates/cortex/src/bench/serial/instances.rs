@@ -17,6 +17,7 @@ use crate::bench::poisson::chance;
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
 /// Of what a request may ask for.
 const TASK_TIME_MAX: Duration = Duration::from_secs(60);
+/// None takes less time than no time.
 const PERCENT_MAX: u64 = 100;
 /// Long enough that the clock's own cost does not count.
 const CALIBRATION: Duration = Duration::from_millis(50);

@@ -203,7 +203,7 @@ async fn answers_that_nobody_asked_for_reach_nobody() {
     for number in 0..20 {
         client.send("GET /unasked HTTP/1.1\r\nHost: shop.localhost\r\n\r\n").await;
         assert_eq!(client.reply().await.text(), format!("answer {number}"));
-        // It has come by then.
+        // Each on a connection of its own, as the handler answers one.
         assert_eq!(asked.load(Ordering::SeqCst), number + 1);
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
-use super::Seen;
 use super::sliced::Sliced;
+use super::{PERCENTILES, Seen};
 use crate::bench::proxy::workload::Workload;
 use crate::bench::statistics::Latencies;
 
@@ -23,38 +23,50 @@ pub fn command(h2load: &Path, workload: &Workload, port: u16, seconds: u32) -> C
     command
 }
 
-/// Its report has counts, its log a line for each request.
-pub fn parse(text: &str, log: &str, seconds: u32) -> anyhow::Result<Seen> {
-    for expected in ["Application protocol: h2", "TLS Protocol: TLSv1.3"] {
-        ensure!(text.contains(expected), "h2load did not say '{expected}': {text}");
-    }
-    let mut times = Latencies::default();
-    let mut errors = failures(text).context("h2load's counts of failed requests")?;
-    for line in log.lines() {
-        let Line { status, latency, .. } = Line::parse(line)?;
-        times.add(latency);
-        errors += u64::from(status != 200);
-    }
-    let requests = times.len() as u64;
-    let percentiles = times.percentiles_ms([0.5, 0.99]);
-    let [p50_ms, p99_ms] = percentiles.with_context(|| format!("no answer for h2load: {text}"))?;
-    let requests_per_second = requests as f64 / f64::from(seconds);
-    Ok(Seen { requests, requests_per_second, p50_ms, p99_ms, errors })
+/// What it saw: its report has counts, its log a line for each request.
+#[derive(Debug)]
+pub struct Report {
+    lines: Vec<Line>,
+    errors: u64,
 }
 
-/// The same of one whose report was read already, with the percentiles of its parts.
-pub fn sliced(seen: Seen, log: &str) -> anyhow::Result<Seen> {
-    let lines = log.lines().map(Line::parse).collect::<anyhow::Result<Vec<Line>>>()?;
-    let first = lines.iter().map(|line| line.began).min().context("h2load's log is empty")?;
-    let mut times = Sliced::default();
-    for Line { began, latency, .. } in lines {
-        times.add(began - first, latency);
+impl Report {
+    pub fn parse(text: &str, log: &str) -> anyhow::Result<Report> {
+        for expected in ["Application protocol: h2", "TLS Protocol: TLSv1.3"] {
+            ensure!(text.contains(expected), "h2load did not say '{expected}': {text}");
+        }
+        let lines = log.lines().map(Line::parse).collect::<anyhow::Result<Vec<Line>>>()?;
+        ensure!(!lines.is_empty(), "h2load had no answer: {text}");
+        let failed = failures(text).context("h2load's counts of failed requests")?;
+        let errors = failed + lines.iter().filter(|line| line.status != 200).count() as u64;
+        Ok(Report { lines, errors })
     }
-    let [p50_ms, p99_ms] = times.percentiles_ms([0.5, 0.99]).context("h2load's log is empty")?;
-    Ok(Seen { p50_ms, p99_ms, ..seen })
+
+    /// With the percentiles of the whole run.
+    pub fn whole(&self, seconds: u32) -> anyhow::Result<Seen> {
+        let mut times = Latencies::with_capacity(self.lines.len());
+        self.lines.iter().for_each(|line| times.add(line.latency));
+        self.seen(seconds, times.percentiles_ms(PERCENTILES))
+    }
+
+    /// With those of its parts.
+    pub fn sliced(&self, seconds: u32) -> anyhow::Result<Seen> {
+        let first = self.lines.iter().map(|line| line.began).min().unwrap_or_default();
+        let mut times = Sliced::default();
+        self.lines.iter().for_each(|line| times.add(line.began - first, line.latency));
+        self.seen(seconds, times.percentiles_ms(PERCENTILES))
+    }
+
+    fn seen(&self, seconds: u32, percentiles: Option<[f64; 2]>) -> anyhow::Result<Seen> {
+        let [p50_ms, p99_ms] = percentiles.context("h2load had no answer")?;
+        let requests = self.lines.len() as u64;
+        let requests_per_second = requests as f64 / f64::from(seconds);
+        Ok(Seen { requests, requests_per_second, p50_ms, p99_ms, errors: self.errors })
+    }
 }
 
 /// Start, status, microseconds.
+#[derive(Debug)]
 struct Line {
     /// Since 1970.
     began: Duration,
@@ -99,15 +111,16 @@ requests: 100 total, 164 started, 100 done, 99 succeeded, 1 failed, 2 errored, 3
         let line =
             |number: u64| format!("{}\t200\t{}\n", 1_795_354_217_771_649 + number, number * 10);
         let mut log: String = (1..=100).map(line).collect();
-        let seen = parse(REPORT, &log, 2).unwrap();
+        let report = Report::parse(REPORT, &log).unwrap();
+        let seen = report.whole(2).unwrap();
         assert_eq!((seen.requests, seen.requests_per_second, seen.errors), (100, 50.0, 6));
         assert_eq!((seen.p50_ms, seen.p99_ms), (0.5, 0.99));
-        assert_eq!(sliced(seen, &log).unwrap(), seen);
+        assert_eq!(report.sliced(2).unwrap(), seen);
         log.push_str("1795354217771650\t503\t5\n");
-        assert_eq!(parse(REPORT, &log, 2).unwrap().errors, 7);
+        assert_eq!(Report::parse(REPORT, &log).unwrap().errors, 7);
         let other = REPORT.replace("Application protocol: h2", "Application protocol: http/1.1");
-        assert!(parse(&other, &log, 2).is_err());
-        assert!(parse(REPORT, "", 2).is_err());
-        assert!(parse(REPORT, "1\t2", 2).is_err());
+        assert!(Report::parse(&other, &log).is_err());
+        assert!(Report::parse(REPORT, "").is_err());
+        assert!(Report::parse(REPORT, "1\t2").is_err());
     }
 }

@@ -17,7 +17,7 @@ use tokio::task::{JoinSet, LocalSet};
 use self::connection::{Client, Target};
 use self::timer::Timer;
 use super::sliced::Sliced;
-use super::{Load, Seen};
+use super::{Load, PERCENTILES, Seen};
 use crate::bench::interrupted::Interrupted;
 use crate::bench::poisson::Poisson;
 use crate::bench::process::on_core;
@@ -55,7 +55,7 @@ pub fn run(
         eprintln!("{}: {} requests failed, the first: {failure}", workload.name, tally.errors);
     }
     let requests = tally.latencies.len() as u64;
-    let percentiles = tally.latencies.percentiles_ms([0.5, 0.99]);
+    let percentiles = tally.latencies.percentiles_ms(PERCENTILES);
     let [p50_ms, p99_ms] = percentiles.context("no request was answered")?;
     let requests_per_second = requests as f64 / f64::from(seconds);
     Ok(Seen { requests, requests_per_second, p50_ms, p99_ms, errors: tally.errors })

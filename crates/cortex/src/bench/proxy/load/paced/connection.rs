@@ -16,12 +16,12 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::version::TLS13;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use crate::bench::answer::Head;
 use crate::bench::process::on_loopback;
 use crate::bench::proxy::workload::{Over, Workload};
 
 /// What is read at a time; heads are shorter.
 const BUFFER_BYTES: usize = 32 * 1024;
-const HEADERS_MAX: usize = 32;
 
 /// What all clients of a row ask for, and where.
 pub struct Target {
@@ -93,60 +93,33 @@ impl Client {
             None => self.target.connect().await.context("connecting")?,
         };
         stream.write_all(&self.target.request).await.context("sending")?;
-        self.answer(&mut *stream).await?;
-        if self.target.keep_alive {
+        let head = self.answer(&mut *stream).await?;
+        ensure!(head.status == 200, "status {}", head.status);
+        if self.target.keep_alive && !head.closes {
             self.kept = Some(stream);
         }
         Ok(())
     }
 
-    async fn answer(&mut self, stream: &mut dyn Stream) -> anyhow::Result<()> {
+    async fn answer(&mut self, stream: &mut dyn Stream) -> anyhow::Result<Head> {
         let mut count = 0;
-        let mut left = loop {
+        let head = loop {
             ensure!(count < self.buffer.len(), "the head is too long");
             let more = stream.read(&mut self.buffer[count..]).await.context("reading")?;
             ensure!(more > 0, "cut off in its head");
             count += more;
-            if let Some(whole) = whole_bytes(&self.buffer[..count])? {
-                break whole.checked_sub(count).context("more than was asked for")?;
+            if let Some(head) = Head::parse(&self.buffer[..count])? {
+                break head;
             }
         };
+        let left = head.whole_bytes.checked_sub(count);
+        let mut left = left.context("more than was asked for")?;
         while left > 0 {
             let room = left.min(self.buffer.len());
             let more = stream.read(&mut self.buffer[..room]).await.context("reading")?;
             ensure!(more > 0, "cut off in its body");
             left -= more;
         }
-        Ok(())
-    }
-}
-
-/// Of an answer, once its head is there.
-fn whole_bytes(bytes: &[u8]) -> anyhow::Result<Option<usize>> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut response = httparse::Response::new(&mut headers);
-    let httparse::Status::Complete(head) = response.parse(bytes)? else { return Ok(None) };
-    let status = response.code.context("an answer without a status")?;
-    ensure!(status == 200, "status {status}");
-    let length =
-        response.headers.iter().find(|one| one.name.eq_ignore_ascii_case("content-length"));
-    let length = length.context("an answer without a length")?;
-    Ok(Some(head + std::str::from_utf8(length.value)?.parse::<usize>()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_is_as_long_as_its_head_says() {
-        let text = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nok";
-        let head = text.len() - 2;
-        for end in 0..head {
-            assert_eq!(whole_bytes(&text[..end]).unwrap(), None);
-        }
-        assert_eq!(whole_bytes(text).unwrap(), Some(head + 12));
-        assert!(whole_bytes(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
-        assert!(whole_bytes(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n").is_err());
+        Ok(head)
     }
 }
