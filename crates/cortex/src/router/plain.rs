@@ -22,15 +22,16 @@ use super::pace::Patience;
 use super::pool::Buffer;
 use crate::loopback;
 
-/// The head of an answer, as most are.
-const BRIEF_BYTES: usize = 2 * 1024;
+/// By so much the head of an answer may be longer than that of the one before.
+const HEAD_SLACK: usize = 256;
 
 pub struct Plain {
     // Before the stream, which it must not outlive.
     watch: OnceCell<AsyncFd<RawFd>>,
     stream: TcpStream,
     alarm: Alarm,
-    expects_long: Cell<bool>,
+    /// A read takes so much at most, where a long answer is expected.
+    brief: Cell<Option<usize>>,
 }
 
 impl From<TcpStream> for Plain {
@@ -40,7 +41,7 @@ impl From<TcpStream> for Plain {
             watch: OnceCell::new(),
             stream,
             alarm: Alarm::default(),
-            expects_long: Cell::new(false),
+            brief: Cell::new(None),
         }
     }
 }
@@ -146,21 +147,20 @@ impl Plain {
 
     pub fn read_now(&self, buffer: &mut Buffer) -> Result<usize> {
         let room = buffer.room();
-        let most = if self.expects_long.get() { BRIEF_BYTES } else { room.len() };
-        let most = most.min(room.len());
+        let most = self.brief.get().unwrap_or(usize::MAX).min(room.len());
         let count = self.read_into(&mut room[..most])?;
         buffer.added(count);
         Ok(count)
     }
 
-    /// Reads little at a time from now on: what is not read can be spliced.
-    pub fn expect_long(&self) {
-        self.expects_long.set(true);
+    /// Reads little more than such a head at a time from now on: what is not read can be spliced.
+    pub fn expect_long(&self, head: usize) {
+        self.brief.set(Some(head + HEAD_SLACK));
     }
 
     /// Whether it did.
     pub fn expect_any(&self) -> bool {
-        self.expects_long.take()
+        self.brief.take().is_some()
     }
 
     fn read_into(&self, room: &mut [u8]) -> Result<usize> {

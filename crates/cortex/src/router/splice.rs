@@ -45,6 +45,23 @@ impl Pipe {
         Ok(count)
     }
 
+    /// The same of what must end after `rest` bytes: more is what should not have been sent. Whoever
+    /// asks for no more than the rest is not told whether anything follows it.
+    pub fn take_rest(&self, from: &Plain, rest: u64) -> Result<usize> {
+        let rest = usize::try_from(rest).unwrap_or(usize::MAX);
+        let most = rest.saturating_add(1).min(PIPE_BYTES);
+        let mut ended = false;
+        let result = from.try_io(Interest::READABLE, || {
+            let count = pass(from.as_fd(), self.writer.as_fd(), most)?;
+            ended = count == rest && rest < most;
+            // Makes the runtime forget that the socket was readable, as reads do that find less.
+            if ended { Err(ErrorKind::WouldBlock.into()) } else { Ok(count) }
+        });
+        let count = if ended { rest } else { result? };
+        self.filled.set(self.filled.get() + count);
+        Ok(count)
+    }
+
     /// As much of it as is taken now. Not all is `WouldBlock`.
     pub fn give_now(&self, to: &Plain, mut took: impl FnMut(usize)) -> Result<()> {
         while !self.is_empty() {

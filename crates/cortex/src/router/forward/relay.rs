@@ -19,6 +19,12 @@ use router::http::trailers::Trailers;
 /// A quick server and a quick client would keep the thread to themselves.
 pub(super) const TURN_BYTES: usize = 1 << 20;
 
+enum Spliced {
+    /// Clean where nothing follows it that nobody asked for.
+    Whole { clean: bool },
+    Left(u64),
+}
+
 impl Exchange<'_> {
     /// True when the instance's connection can be used again.
     pub(super) async fn relay(
@@ -80,7 +86,7 @@ impl Exchange<'_> {
         let client = &self.connection.stream;
         let decode =
             matches!(head.body, Body::Chunked(_)) && !self.head.modern && !self.is_transparent();
-        let mut body = head.body;
+        let (head_length, mut body) = (head.length, head.body);
         let mut first = true;
         self.read_rest(upstream, answer, body).map_err(|_| Failed::Truncated)?;
         loop {
@@ -92,7 +98,11 @@ impl Exchange<'_> {
                 let taken = body.accept(answer.filled()).map_err(|_| Failed::Truncated)?;
                 if first && let (Wire::Plain(to), Some(left)) = (client, long_rest(body)) {
                     let begun = [out.as_slice(), &answer.filled()[..taken]];
-                    return self.relay_plain(upstream, to, begun, left, counts).await;
+                    let clean = self.relay_plain(upstream, to, begun, left, counts).await?;
+                    if let (Wire::Plain(from), true) = (upstream, clean) {
+                        from.expect_long(head_length);
+                    }
+                    return Ok(clean);
                 }
                 if first {
                     out.extend_from_slice(&answer.filled()[..taken]);
@@ -163,13 +173,13 @@ impl Exchange<'_> {
     ) -> Result<bool, Failed> {
         counts.bytes_out += begun.iter().map(|piece| piece.len() as u64).sum::<u64>();
         match self.relay_spliced(upstream, to, begun, left, counts).await? {
-            0 => Ok(true),
-            left => self.relay_copied(upstream, Body::Length(left), counts).await,
+            Spliced::Whole { clean } => Ok(clean),
+            Spliced::Left(left) => self.relay_copied(upstream, Body::Length(left), counts).await,
         }
     }
 
-    /// How much is left when there are no more pipes. One is held while bytes are in it, and by
-    /// nobody who waits for the instance.
+    /// Until there are no more pipes. One is held while bytes are in it, and by nobody who waits for
+    /// the instance.
     async fn relay_spliced(
         &self,
         upstream: &Wire,
@@ -177,25 +187,31 @@ impl Exchange<'_> {
         begun: [&[u8]; 2],
         mut left: u64,
         counts: &mut Counts,
-    ) -> Result<u64, Failed> {
+    ) -> Result<Spliced, Failed> {
         let (mut begun, mut turn) = (Some(begun), 0);
         while left > 0 {
             let pipe = match upstream {
                 Wire::Plain(from) => self.connection.thread.pool.pipe().map(|pipe| (pipe, from)),
                 _ => None,
             };
-            let taken = pipe
-                .as_ref()
-                .map(|(pipe, from)| pipe.take(from, usize::try_from(left).unwrap_or(usize::MAX)));
+            let taken = pipe.as_ref().map(|(pipe, from)| pipe.take_rest(from, left));
             if let Some(begun) = begun.take() {
                 // In fewer segments, where more of it is here already.
                 let more = matches!(taken, Some(Ok(1..)));
                 let written = to.write_pieces(begun, more, Patience::Paced(&counts.pace)).await;
                 written.map_err(|_| Failed::ClientGone)?;
             }
-            let (Some((pipe, _)), Some(taken)) = (pipe, taken) else { return Ok(left) };
+            let (Some((pipe, _)), Some(taken)) = (pipe, taken) else {
+                return Ok(Spliced::Left(left));
+            };
             match taken {
                 Ok(0) => return Err(Failed::Truncated),
+                Ok(count) if count as u64 > left => {
+                    let mut piece = Buffer::default();
+                    pipe.read_back(&mut piece).map_err(|_| Failed::Truncated)?;
+                    let clean = self.pass(piece.filled(), &mut Body::Length(left), counts).await?;
+                    return Ok(Spliced::Whole { clean });
+                }
                 Ok(count) => {
                     let given = pipe.give(to, &counts.pace).await;
                     given.map_err(|_| Failed::ClientGone)?;
@@ -216,10 +232,7 @@ impl Exchange<'_> {
                 turn = 0;
             }
         }
-        if let Wire::Plain(from) = upstream {
-            from.expect_long();
-        }
-        Ok(0)
+        Ok(Spliced::Whole { clean: true })
     }
 
     /// After a long answer little is read of the next at first. Where that is no long one as well,
