@@ -16,7 +16,6 @@ use super::limits::Limits;
 use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::serve::Thread;
-use super::services;
 use super::stream::{close_gently, fill, write_all};
 use super::table::Application;
 use super::wire::Wire;
@@ -50,6 +49,23 @@ impl After {
     }
 }
 
+/// Why there are no more requests of a connection.
+enum Ended {
+    /// None came, or no other one.
+    NoRequest,
+    /// It speaks HTTP/2, and began so.
+    Http2(Buffer),
+    /// Its last one was answered, or could not be.
+    Request(Option<After>, Buffer),
+}
+
+/// What becomes of a request.
+enum Begun {
+    Ended(Option<After>),
+    /// An instance is asked.
+    Forward(Arc<Application>, RequestHead, Instant),
+}
+
 pub struct Connection {
     pub thread: Rc<Thread>,
     pub stream: Wire,
@@ -76,7 +92,21 @@ impl Drop for Busy<'_> {
 }
 
 impl Connection {
-    pub async fn run(self) {
+    /// What is awaited here has its room in every connection, idle or not, and a place in memory is
+    /// found for it with each: what is long or rare is awaited apart.
+    #[expect(clippy::manual_async_fn, reason = "an async fn has what it takes in its future twice")]
+    pub fn run(self) -> impl Future<Output = ()> {
+        async move {
+            match self.requests().await {
+                Ended::NoRequest => self.leave().await,
+                Ended::Http2(first) => h2::serve::serve(self, Some(first)).await,
+                Ended::Request(after, buffer) => self.end(after, buffer).await,
+            }
+        }
+    }
+
+    /// One after the other, until there is to be no other.
+    async fn requests(&self) -> Ended {
         let mut limits = match self.scope {
             Scope::Port(_) => self.thread.application(&self.scope, b"").map(|own| own.limits),
             Scope::Host | Scope::Secure | Scope::Datagrams(_) => None,
@@ -91,37 +121,28 @@ impl Connection {
             Some(None) => self.first_bytes(limits.idle).await,
             come => come.flatten(),
         };
-        let Some(mut first) = first else {
-            return self.leave().await;
-        };
-        if self.may_speak_h2() && h2::serve::is_spoken(&self.stream, &mut first).await {
-            return h2::serve::serve(self, Some(first)).await;
+        let Some(mut buffer) = first else { return Ended::NoRequest };
+        if self.may_speak_h2()
+            && h2::serve::may_be_spoken(&buffer)
+            && Box::pin(h2::serve::is_spoken(&self.stream, &mut buffer)).await
+        {
+            return Ended::Http2(buffer);
         }
-        let mut pending = Some(first);
         loop {
-            let mut buffer = match pending.take() {
-                Some(buffer) => buffer,
-                None => match self.first_bytes(limits.idle).await {
-                    Some(buffer) => buffer,
-                    None => return self.leave().await,
-                },
-            };
-            let thread = self.thread.clone();
-            let busy = Busy::begin(&thread);
-            let mut out = thread.pool.scratch();
-            // Apart, so that a connection is small while it is idle.
-            let after = Box::pin(self.one(&mut buffer, &mut out, &mut limits)).await;
-            thread.pool.give_back_scratch(out);
-            match after {
-                Some(After::KeepAlive) if self.may_ask_again() => {
-                    drop(busy);
-                    if buffer.filled().is_empty() {
-                        thread.pool.give_back(buffer);
-                    } else {
-                        pending = Some(buffer);
-                    }
+            let busy = Busy::begin(&self.thread);
+            let mut out = self.thread.pool.scratch();
+            let after = self.one(&mut buffer, &mut out, &mut limits).await;
+            self.thread.pool.give_back_scratch(out);
+            drop(busy);
+            if after != Some(After::KeepAlive) || !self.may_ask_again() {
+                return Ended::Request(after, buffer);
+            }
+            if buffer.filled().is_empty() {
+                self.thread.pool.give_back(std::mem::take(&mut buffer));
+                match self.first_bytes(limits.idle).await {
+                    Some(next) => buffer = next,
+                    None => return Ended::NoRequest,
                 }
-                after => return self.end(after, buffer).await,
             }
         }
     }
@@ -138,12 +159,13 @@ impl Connection {
             Some(After::KeepAlive) if self.stream.peek().is_none() => {
                 thread.pool.give_back(buffer);
             }
-            after => Box::pin(self.end(after, buffer)).await,
+            after => self.end(after, buffer).await,
         }
     }
 
     async fn end(self, after: Option<After>, buffer: Buffer) {
         let thread = self.thread.clone();
+        let _busy = Busy::begin(&thread);
         let buffer = match after {
             Some(After::End) if self.caller.is_none() => {
                 self.stream.sign_end();
@@ -151,7 +173,7 @@ impl Connection {
             }
             // Another router wants the end signed, too.
             Some(After::KeepAlive | After::Close | After::End) => {
-                close_gently(self.stream, buffer).await
+                Box::pin(close_gently(self.stream, buffer)).await
             }
             Some(After::Cut) => {
                 self.stream.cut();
@@ -221,34 +243,33 @@ impl Connection {
         out: &mut Vec<u8>,
         limits: &mut Limits,
     ) -> Option<After> {
-        let ask = match &self.caller {
-            Some(_) => Some(Box::pin(host::read_ask(self, buffer)).await?),
-            None => None,
-        };
-        if let Some((ask, through)) =
-            ask.as_ref().and_then(|ask| Some((ask, ask.through.as_ref()?)))
-        {
-            return Box::pin(services::far::host(self, ask, through, buffer)).await;
+        if self.caller.is_some() {
+            return Box::pin(host::one(self, buffer, out, limits.head)).await;
         }
-        let head = match self.head(buffer, out, limits.head).await? {
-            Ok(head) => head,
-            // Another router writes no such thing.
-            Err(_) if ask.is_some() => return None,
-            Err(page) => {
-                return self.page(page, out, false, false).await;
+        match self.begin(buffer, out, limits).await {
+            Begun::Ended(after) => after,
+            Begun::Forward(application, head, started) => {
+                let exchange = Exchange::new(self, application, head, buffer, out, started);
+                Box::pin(forward::forward(exchange)).await
             }
-        };
-        if let Some(ask) = ask {
-            // Apart, so that a client's connection needs no room for it.
-            return Box::pin(host::serve(self, &ask, head, buffer, out)).await;
         }
+    }
+
+    async fn begin(&self, buffer: &mut Buffer, out: &mut Vec<u8>, limits: &mut Limits) -> Begun {
+        let head = match self.head(buffer, out, limits.head).await {
+            Some(Ok(head)) => head,
+            Some(Err(page)) => {
+                return Begun::Ended(Box::pin(self.page(page, out, false, false)).await);
+            }
+            None => return Begun::Ended(None),
+        };
         if head.is_for_router {
-            return self.refuse(pages::FOR_ROUTER, &head, buffer, out).await;
+            return self.refused(pages::FOR_ROUTER, &head, buffer, out).await;
         }
         let started = Instant::now();
         let application = self.thread.application(&self.scope, &buffer.filled()[head.host.clone()]);
         let Some(application) = application else {
-            return self.refuse(pages::NO_APPLICATION, &head, buffer, out).await;
+            return self.refused(pages::NO_APPLICATION, &head, buffer, out).await;
         };
         *limits = application.limits;
         if let Wire::Stream(stream) = &self.stream {
@@ -256,12 +277,12 @@ impl Connection {
         }
         if matches!(head.body, Body::Length(length) if length > limits.body_bytes_max) {
             self.record_own(&application, &head, pages::BODY_TOO_LARGE.status, 0, started);
-            return self.refuse(pages::BODY_TOO_LARGE, &head, buffer, out).await;
+            return self.refused(pages::BODY_TOO_LARGE, &head, buffer, out).await;
         }
         if application.may_have(&head)
             && let Some(after) = self.file(&application, &head, buffer, out, started).await
         {
-            return after;
+            return Begun::Ended(after);
         }
         let missing = match application.processes {
             Processes::Expected => None,
@@ -272,41 +293,53 @@ impl Connection {
         };
         if let Some(page) = missing {
             self.record_own(&application, &head, page.status, 0, started);
-            return self.refuse(page, &head, buffer, out).await;
+            return self.refused(page, &head, buffer, out).await;
         }
-        forward::forward(Exchange::new(self, application, head, buffer, out, started)).await
+        Begun::Forward(application, head, started)
     }
 
-    async fn head(
+    /// Most come in one piece.
+    pub async fn head(
         &self,
         buffer: &mut Buffer,
         out: &mut Vec<u8>,
         limit: Duration,
     ) -> Option<Result<RequestHead, Page>> {
-        let mut started = None;
+        match self.parse(buffer, out) {
+            Some(parsed) => Some(parsed),
+            None => Box::pin(self.rest_of_head(buffer, out, limit)).await,
+        }
+    }
+
+    /// None where there is more to come.
+    fn parse(&self, buffer: &Buffer, out: &mut Vec<u8>) -> Option<Result<RequestHead, Page>> {
+        if buffer.filled().is_empty() {
+            return None;
+        }
+        let origin = Origin {
+            peer: self.peer.ip(),
+            request_id: self.thread.next_request_id(),
+            is_router: self.caller.is_some(),
+            is_secure: self.stream.is_secure(),
+            telling: self.thread.shared.telling,
+        };
+        match request::parse(buffer.filled(), &origin, out) {
+            Ok(head) => head.map(Ok),
+            Err(Refusal(status, text)) => Some(Err(pages::bad_request(status, text))),
+        }
+    }
+
+    async fn rest_of_head(
+        &self,
+        buffer: &mut Buffer,
+        out: &mut Vec<u8>,
+        limit: Duration,
+    ) -> Option<Result<RequestHead, Page>> {
+        let started = Instant::now();
         let added = if self.caller.is_some() { HEAD_BYTES_ADDED_MAX } else { 0 };
         let bytes_max = HEAD_BYTES_MAX + added;
-        let mut seen = 0;
         loop {
-            // Reading again what has no further line would let slow senders cost much.
-            let filled = buffer.filled();
-            if !filled.is_empty() && (seen == 0 || filled[seen..].contains(&b'\n')) {
-                let origin = Origin {
-                    peer: self.peer.ip(),
-                    request_id: self.thread.next_request_id(),
-                    is_router: self.caller.is_some(),
-                    is_secure: self.stream.is_secure(),
-                    telling: self.thread.shared.telling,
-                };
-                match request::parse(buffer.filled(), &origin, out) {
-                    Ok(Some(head)) => return Some(Ok(head)),
-                    Ok(None) => {}
-                    Err(Refusal(status, text)) => {
-                        return Some(Err(pages::bad_request(status, text)));
-                    }
-                }
-            }
-            seen = buffer.filled().len();
+            let seen = buffer.filled().len();
             if buffer.is_full() {
                 if seen >= bytes_max {
                     let in_line = !buffer.filled().contains(&b'\n');
@@ -319,16 +352,18 @@ impl Connection {
                 }
                 buffer.grow(bytes_max);
             }
-            // Most heads come in one piece.
-            let started: Instant = *started.get_or_insert_with(Instant::now);
-            let left = limit.saturating_sub(started.elapsed());
-            match fill(&self.stream, buffer, left).await {
+            match fill(&self.stream, buffer, limit.saturating_sub(started.elapsed())).await {
                 Ok(0) => return None,
                 Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                     return Some(Err(pages::REQUEST_TIMEOUT));
                 }
                 Err(_) => return None,
+            }
+            // Reading again what has no further line would let slow senders cost much.
+            let further = seen == 0 || buffer.filled()[seen..].contains(&b'\n');
+            if further && let Some(parsed) = self.parse(buffer, out) {
+                return Some(parsed);
             }
         }
     }
@@ -405,15 +440,15 @@ impl Connection {
     }
 
     /// An answer of our own instead of the application's.
-    pub async fn refuse(
+    async fn refused(
         &self,
         page: Page,
         head: &RequestHead,
         buffer: &mut Buffer,
         out: &mut Vec<u8>,
-    ) -> Option<After> {
+    ) -> Begun {
         let (keep_alive, _) = self.own_answer(head, buffer);
-        self.page(page, out, head.is_head(), keep_alive).await
+        Begun::Ended(Box::pin(self.page(page, out, head.is_head(), keep_alive)).await)
     }
 
     /// Takes the request off the buffer; keeps the connection only if all of it was there.

@@ -107,7 +107,7 @@ pub async fn find(
     files: &Arc<Files>,
     roots: &Roots,
     candidates: &[(&StaticMount, String)],
-    conditions: Conditions,
+    conditions: Box<Conditions>,
 ) -> Option<Answer> {
     for (mount, path) in candidates {
         let directory = roots.release.join(&mount.directory);
@@ -134,7 +134,7 @@ pub async fn find(
         // It may be gone since.
         let is_file = matches!(found.content, Content::Small(_) | Content::Large(_));
         let (found, coding) = if is_file { (found, coding) } else { (plain.clone(), None) };
-        return Some(Answer { found, plain, coding, conditions, redirect });
+        return Some(Answer { found, plain, coding, conditions: Some(conditions), redirect });
     }
     None
 }

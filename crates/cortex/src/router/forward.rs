@@ -87,26 +87,29 @@ struct Counts {
     pace: Pace,
 }
 
-pub async fn forward(mut exchange: Exchange<'_>) -> Option<After> {
-    let thread = exchange.connection.thread.clone();
-    thread.budget.borrow_mut().deposit();
-    let mut counts = Counts { bytes_in: exchange.head.length as u64, ..Counts::default() };
-    let mut body = exchange.head.body;
-    exchange.buffer.consume(exchange.head.length);
-    let head_length = exchange.out.len();
-    let early = match body.accept(exchange.buffer.filled()) {
-        Ok(_) if body.content() > exchange.application.limits.body_bytes_max => {
-            return exchange.bad_body(pages::BODY_TOO_LARGE, &mut counts).await;
-        }
-        Ok(early) => early,
-        Err(BadChunks) => return exchange.bad_body(BAD_BODY, &mut counts).await,
-    };
-    counts.bytes_in += early as u64;
-    // Without memory until there is an answer.
-    let mut sent = Vec::new();
-    let result = exchange.attempts(&mut body, early, head_length, &mut sent, &mut counts).await;
-    thread.pool.give_back_scratch(sent);
-    result
+/// Its future is made anew for each request, and moved to where it stays: what is rare is awaited
+/// apart. Of an `async fn`'s the exchange would be a part twice.
+pub fn forward(mut exchange: Exchange<'_>) -> impl Future<Output = Option<After>> {
+    exchange.connection.thread.budget.borrow_mut().deposit();
+    async move {
+        let mut counts = Counts { bytes_in: exchange.head.length as u64, ..Counts::default() };
+        let mut body = exchange.head.body;
+        exchange.buffer.consume(exchange.head.length);
+        let head_length = exchange.out.len();
+        let early = match body.accept(exchange.buffer.filled()) {
+            Ok(_) if body.content() > exchange.application.limits.body_bytes_max => {
+                return exchange.bad_body(pages::BODY_TOO_LARGE, &mut counts).await;
+            }
+            Ok(early) => early,
+            Err(BadChunks) => return exchange.bad_body(BAD_BODY, &mut counts).await,
+        };
+        counts.bytes_in += early as u64;
+        // Without memory until there is an answer.
+        let mut sent = Vec::new();
+        let result = exchange.attempts(&mut body, early, head_length, &mut sent, &mut counts).await;
+        exchange.connection.thread.pool.give_back_scratch(sent);
+        result
+    }
 }
 
 impl<'a> Exchange<'a> {

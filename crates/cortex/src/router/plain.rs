@@ -37,12 +37,7 @@ pub struct Plain {
 impl From<TcpStream> for Plain {
     /// It must not block.
     fn from(stream: TcpStream) -> Plain {
-        Plain {
-            watch: OnceCell::new(),
-            stream,
-            alarm: Alarm::default(),
-            brief: Cell::new(None),
-        }
+        Plain { watch: OnceCell::new(), stream, alarm: Alarm::default(), brief: Cell::new(None) }
     }
 }
 

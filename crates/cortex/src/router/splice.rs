@@ -45,8 +45,8 @@ impl Pipe {
         Ok(count)
     }
 
-    /// The same of what must end after `rest` bytes: more is what should not have been sent. Whoever
-    /// asks for no more than the rest is not told whether anything follows it.
+    /// The same of what must end after `rest` bytes: more is what should not have been sent.
+    /// Whoever asks for no more than the rest is not told whether anything follows it.
     pub fn take_rest(&self, from: &Plain, rest: u64) -> Result<usize> {
         let rest = usize::try_from(rest).unwrap_or(usize::MAX);
         let most = rest.saturating_add(1).min(PIPE_BYTES);

@@ -18,6 +18,7 @@ use crate::router::forward::{self, Exchange};
 use crate::router::plain::Plain;
 use crate::router::pool::Buffer;
 use crate::router::serve::{Scope, Thread};
+use crate::router::services;
 use crate::router::stream::{close_gently, fill, write_all};
 use crate::router::table::Application;
 use crate::router::wire::Wire;
@@ -93,8 +94,24 @@ pub async fn revoked(thread: &Thread, caller: &NodeId) {
     members.wait_for(|members| !members.contains(caller)).await.ok();
 }
 
+/// A request of a router's. None when that is gone.
+pub async fn one(
+    connection: &Connection,
+    buffer: &mut Buffer,
+    out: &mut Vec<u8>,
+    limit: Duration,
+) -> Option<After> {
+    let ask = read_ask(connection, buffer).await?;
+    if let Some(through) = &ask.through {
+        return Box::pin(services::far::host(connection, &ask, through, buffer)).await;
+    }
+    // Another router writes no malformed one.
+    let head = connection.head(buffer, out, limit).await?.ok()?;
+    serve(connection, &ask, head, buffer, out).await
+}
+
 /// What stands before each request. None when the caller is gone, or speaks otherwise.
-pub async fn read_ask(connection: &Connection, buffer: &mut Buffer) -> Option<Ask> {
+async fn read_ask(connection: &Connection, buffer: &mut Buffer) -> Option<Ask> {
     loop {
         match Ask::parse(buffer.filled()) {
             Ok(Some((ask, length))) => {
@@ -115,7 +132,7 @@ pub async fn read_ask(connection: &Connection, buffer: &mut Buffer) -> Option<As
 }
 
 /// None when the caller is gone, or no member any more.
-pub async fn serve(
+async fn serve(
     connection: &Connection,
     ask: &Ask,
     head: RequestHead,
@@ -142,7 +159,8 @@ pub async fn serve(
     if application.endpoints.is_empty() || thread.is_stopping() {
         return absent(connection, &head, buffer).await;
     }
-    forward::forward(Exchange::new(connection, application, head, buffer, out, started)).await
+    let exchange = Exchange::new(connection, application, head, buffer, out, started);
+    Box::pin(forward::forward(exchange)).await
 }
 
 async fn absent(connection: &Connection, head: &RequestHead, buffer: &mut Buffer) -> Option<After> {

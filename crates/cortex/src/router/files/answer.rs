@@ -26,7 +26,8 @@ pub struct Answer {
     /// The file as it is: says what kind it is.
     pub(super) plain: Arc<Found>,
     pub(super) coding: Option<Coding>,
-    pub(super) conditions: Conditions,
+    /// Most clients make none.
+    pub(super) conditions: Option<Box<Conditions>>,
     pub(super) redirect: bool,
 }
 
@@ -62,24 +63,37 @@ pub(super) fn prepare(mut found: Found) -> Found {
 impl Answer {
     pub(super) fn whole(found: Arc<Found>) -> Answer {
         let plain = found.clone();
-        let conditions = Conditions::default();
-        Answer { found, plain, coding: None, conditions, redirect: false }
+        Answer { found, plain, coding: None, conditions: None, redirect: false }
     }
 
     /// The status, and how many bytes were sent if all were.
     pub async fn send(
-        self,
+        &self,
         files: &Arc<Files>,
         client: &Wire,
         head_only: bool,
         keep_alive: bool,
         out: &mut Vec<u8>,
     ) -> (u16, Option<u64>) {
-        let (head, pace) = (self.head(), Pace::default());
+        let head = self.head();
         if keep_alive && !head_only && self.is_prepared(&head) {
-            let sent = write_paced(client, &self.found.answer, &pace).await;
+            let sent = write_paced(client, &self.found.answer, &Pace::default()).await;
             return (head.status, sent.is_ok().then_some(head.length));
         }
+        // Apart, so that what is asked for the most needs little room.
+        Box::pin(self.send_written(head, files, client, head_only, keep_alive, out)).await
+    }
+
+    async fn send_written(
+        &self,
+        head: Head,
+        files: &Arc<Files>,
+        client: &Wire,
+        head_only: bool,
+        keep_alive: bool,
+        out: &mut Vec<u8>,
+    ) -> (u16, Option<u64>) {
+        let pace = Pace::default();
         let target = self.redirect.then(|| request_path(out));
         let (found, plain) = (&*self.found, &*self.plain);
         let form = Form { found, plain, coding: self.coding, target: target.as_deref() };
@@ -109,12 +123,15 @@ impl Answer {
     }
 
     fn head(&self) -> Head {
-        let (status, start, length) = match self.conditions.wanted(&self.found) {
+        let conditions = self.conditions.as_deref();
+        let whole = Wanted::Content { ranged: false };
+        let wanted = conditions.map_or(whole, |conditions| conditions.wanted(&self.found));
+        let (status, start, length) = match wanted {
             _ if self.redirect => (308, 0, 0),
             Wanted::NotModified => (304, 0, 0),
             Wanted::PreconditionFailed => (412, 0, 0),
             Wanted::Content { ranged } => {
-                let asked = self.conditions.range().filter(|_| ranged);
+                let asked = conditions.and_then(Conditions::range).filter(|_| ranged);
                 match range(asked, self.found.size) {
                     Range::Whole => (200, 0, self.found.size),
                     Range::Part { start, length } => (206, start, length),

@@ -37,11 +37,11 @@ pub enum Wanted {
 }
 
 impl Conditions {
-    pub fn read(head: &[u8]) -> Conditions {
+    pub fn read(head: &[u8]) -> Box<Conditions> {
         const COUNT_MAX: usize = HEADERS_MAX + HEADERS_ADDED_MAX;
         let mut headers = [const { MaybeUninit::uninit() }; COUNT_MAX];
         let mut request = httparse::Request::new(&mut []);
-        let mut conditions = Conditions::default();
+        let mut conditions = Box::<Conditions>::default();
         if request.parse_with_uninit_headers(head, &mut headers).is_err() {
             return conditions;
         }

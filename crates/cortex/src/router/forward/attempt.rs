@@ -45,7 +45,7 @@ impl Exchange<'_> {
             Some(upstream) => upstream,
             None => {
                 self.hold_little();
-                let connected = connect(&thread, endpoint).await;
+                let connected = Box::pin(connect(&thread, endpoint)).await;
                 asked_at = Instant::now();
                 connected.map_err(|error| match is_short(&error) {
                     true => Failed::Short,
@@ -113,7 +113,7 @@ impl Exchange<'_> {
         let mut wait = Wait { since, interims: 0 };
         let head = loop {
             if !body.is_done() && !write_failed && answer.filled().is_empty() {
-                write_failed = !self.send_body(&upstream, body, counts).await?;
+                write_failed = !Box::pin(self.send_body(&upstream, body, counts)).await?;
                 wait.since = Instant::now();
             }
             match self.answer_head(&upstream, &mut answer, body, progress, &mut wait, out).await {
@@ -141,7 +141,7 @@ impl Exchange<'_> {
         }
         counts.status = head.status;
         if head.status == 101 {
-            return self.upgrade(permit, upstream, answer, out, counts).await;
+            return Box::pin(self.upgrade(permit, upstream, answer, out, counts)).await;
         }
         let clean = if body.is_done() || write_failed || !upstream.is_duplex() {
             self.relay(&upstream, answer, head, out, counts).await?

@@ -22,6 +22,7 @@ pub(super) const TURN_BYTES: usize = 1 << 20;
 enum Spliced {
     /// Clean where nothing follows it that nobody asked for.
     Whole { clean: bool },
+    /// So much is to come.
     Left(u64),
 }
 
@@ -98,11 +99,18 @@ impl Exchange<'_> {
                 let taken = body.accept(answer.filled()).map_err(|_| Failed::Truncated)?;
                 if first && let (Wire::Plain(to), Some(left)) = (client, long_rest(body)) {
                     let begun = [out.as_slice(), &answer.filled()[..taken]];
-                    let clean = self.relay_plain(upstream, to, begun, left, counts).await?;
-                    if let (Wire::Plain(from), true) = (upstream, clean) {
-                        from.expect_long(head_length);
-                    }
-                    return Ok(clean);
+                    let passed = self.relay_spliced(upstream, to, begun, left, counts).await?;
+                    return match (passed, upstream) {
+                        (Spliced::Whole { clean: true }, Wire::Plain(from)) => {
+                            from.expect_long(head_length);
+                            Ok(true)
+                        }
+                        (Spliced::Whole { clean }, _) => Ok(clean),
+                        (Spliced::Left(left), _) => {
+                            let body = Body::Length(left);
+                            Box::pin(self.relay_copied(upstream, body, counts)).await
+                        }
+                    };
                 }
                 if first {
                     out.extend_from_slice(&answer.filled()[..taken]);
@@ -125,7 +133,7 @@ impl Exchange<'_> {
                 return Ok(answer.filled().is_empty());
             }
             if (was_full || long_rest(body).is_some()) && !decode {
-                return self.relay_copied(upstream, body, counts).await;
+                return Box::pin(self.relay_copied(upstream, body, counts)).await;
             }
             match self.more(upstream, answer).await? {
                 Ok(0) if body == Body::UntilClose => return Ok(true),
@@ -145,7 +153,7 @@ impl Exchange<'_> {
         loop {
             match thread.read_now(upstream, answer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if let Err(error) = self.until_more(upstream).await? {
+                    if let Err(error) = Box::pin(self.until_more(upstream)).await? {
                         return Ok(Err(error));
                     }
                 }
@@ -162,24 +170,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// What has come of the answer, and the rest of its long body past this process.
-    async fn relay_plain(
-        &self,
-        upstream: &Wire,
-        to: &Plain,
-        begun: [&[u8]; 2],
-        left: u64,
-        counts: &mut Counts,
-    ) -> Result<bool, Failed> {
-        counts.bytes_out += begun.iter().map(|piece| piece.len() as u64).sum::<u64>();
-        match self.relay_spliced(upstream, to, begun, left, counts).await? {
-            Spliced::Whole { clean } => Ok(clean),
-            Spliced::Left(left) => self.relay_copied(upstream, Body::Length(left), counts).await,
-        }
-    }
-
-    /// Until there are no more pipes. One is held while bytes are in it, and by nobody who waits for
-    /// the instance.
+    /// Until there are no more pipes. One is held while bytes are in it, and by nobody who waits
+    /// for the instance.
     async fn relay_spliced(
         &self,
         upstream: &Wire,
@@ -188,6 +180,7 @@ impl Exchange<'_> {
         mut left: u64,
         counts: &mut Counts,
     ) -> Result<Spliced, Failed> {
+        counts.bytes_out += begun.iter().map(|piece| piece.len() as u64).sum::<u64>();
         let (mut begun, mut turn) = (Some(begun), 0);
         while left > 0 {
             let pipe = match upstream {
@@ -209,7 +202,8 @@ impl Exchange<'_> {
                 Ok(count) if count as u64 > left => {
                     let mut piece = Buffer::default();
                     pipe.read_back(&mut piece).map_err(|_| Failed::Truncated)?;
-                    let clean = self.pass(piece.filled(), &mut Body::Length(left), counts).await?;
+                    let mut body = Body::Length(left);
+                    let clean = Box::pin(self.pass(piece.filled(), &mut body, counts)).await?;
                     return Ok(Spliced::Whole { clean });
                 }
                 Ok(count) => {
@@ -221,7 +215,7 @@ impl Exchange<'_> {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     drop(pipe);
-                    self.until_more(upstream).await?.map_err(|_| Failed::Truncated)?;
+                    Box::pin(self.until_more(upstream)).await?.map_err(|_| Failed::Truncated)?;
                     turn = 0;
                 }
                 Err(_) => return Err(Failed::Truncated),

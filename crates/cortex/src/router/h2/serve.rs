@@ -23,16 +23,20 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 1
 /// A client that was told to leave and asks nothing any more.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
 
+/// Nothing of what has come says otherwise.
+pub fn may_be_spoken(begun: &Buffer) -> bool {
+    let told = begun.filled().len().min(PREFACE.len());
+    begun.filled()[..told] == PREFACE[..told]
+}
+
 /// Whether the client begins as HTTP/2 does.
 pub async fn is_spoken(stream: &Wire, buffer: &mut Buffer) -> bool {
     let deadline = Instant::now() + HANDSHAKE_TIME_MAX;
     loop {
-        let begun = buffer.filled();
-        let told = begun.len().min(PREFACE.len());
-        if begun[..told] != PREFACE[..told] {
+        if !may_be_spoken(buffer) {
             return false;
         }
-        if told == PREFACE.len() {
+        if buffer.filled().len() >= PREFACE.len() {
             return true;
         }
         let left = deadline.saturating_duration_since(Instant::now());

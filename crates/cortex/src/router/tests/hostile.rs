@@ -179,33 +179,37 @@ async fn a_connection_behind_a_body_that_meant_nothing_is_not_used_again() {
 
 #[tokio::test]
 async fn answers_that_nobody_asked_for_reach_nobody() {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = asked.clone();
-    let backend = Backend::start(move |mut client: Client| {
-        let asked = counted.clone();
-        async move {
-            // The port may have been another test's, whose router still asks there.
-            let request = client.request().await;
-            if !request.is_some_and(|text| text.starts_with("GET /unasked ")) {
-                return;
+    // Short ones, and those that are spliced.
+    for padding in [0, 100_000] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = asked.clone();
+        let answer = move |number| format!("answer {number}{}", " ".repeat(padding));
+        let backend = Backend::start(move |mut client: Client| {
+            let asked = counted.clone();
+            async move {
+                // The port may have been another test's, whose router still asks there.
+                let request = client.request().await;
+                if !request.is_some_and(|text| text.starts_with("GET /unasked ")) {
+                    return;
+                }
+                let number = asked.fetch_add(1, Ordering::SeqCst);
+                client.0.write_all(ok(&answer(number)).as_bytes()).await.unwrap();
+                // Later, while the connection waits to be used again.
+                tokio::task::yield_now().await;
+                client.0.write_all(ok("evil").as_bytes()).await.ok();
+                client.0.read_u8().await.ok();
             }
-            let number = asked.fetch_add(1, Ordering::SeqCst);
-            client.0.write_all(ok(&format!("answer {number}")).as_bytes()).await.unwrap();
-            // Later, while the connection waits to be used again.
-            tokio::task::yield_now().await;
-            client.0.write_all(ok("evil").as_bytes()).await.ok();
-            client.0.read_u8().await.ok();
+        })
+        .await;
+        let world = world(&backend).await;
+        let mut client = world.connect().await;
+        for number in 0..20 {
+            client.send("GET /unasked HTTP/1.1\r\nHost: shop.localhost\r\n\r\n").await;
+            assert!(client.reply().await.text() == answer(number), "{padding} {number}");
+            // Each on a connection of its own, as the handler answers one.
+            assert_eq!(asked.load(Ordering::SeqCst), number + 1);
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
-    })
-    .await;
-    let world = world(&backend).await;
-    let mut client = world.connect().await;
-    for number in 0..20 {
-        client.send("GET /unasked HTTP/1.1\r\nHost: shop.localhost\r\n\r\n").await;
-        assert_eq!(client.reply().await.text(), format!("answer {number}"));
-        // Each on a connection of its own, as the handler answers one.
-        assert_eq!(asked.load(Ordering::SeqCst), number + 1);
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
 }
 
