@@ -47,6 +47,8 @@ pub enum What {
     Store(store::StoreArgs),
     #[command(hide = true)]
     ProxyRouter(proxy::StandaloneArgs),
+    #[command(hide = true)]
+    ProxyLeast(proxy::LeastArgs),
 }
 
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
@@ -59,6 +61,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         What::Serial(args) => serial::run(args),
         What::Store(args) => store::run(args),
         What::ProxyRouter(args) => proxy::run_standalone(args),
+        What::ProxyLeast(args) => proxy::run_least(args),
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod contender;
 mod idle;
+mod least;
 mod load;
 mod report;
 mod standalone;
@@ -22,6 +23,8 @@ use super::{in_directory, print, process};
 use crate::shared_port::allow_descriptors;
 
 pub use contender::version_of;
+pub use least::LeastArgs;
+pub use least::run as run_least;
 pub use standalone::StandaloneArgs;
 pub use standalone::run as run_standalone;
 pub use standalone::{World, web};
@@ -141,14 +144,14 @@ fn measure(
         }
     }
     drop(contenders);
-    for (index, kind) in kinds.iter().enumerate().filter(|(_, kind)| **kind != Kind::Cortex) {
+    for (index, kind) in kinds.iter().enumerate().filter(|(_, kind)| kind.is_peer()) {
         let peer = site.start(*kind)?;
         eprintln!("{} alone", kind.name());
         for workload in workloads.iter().filter(|workload| kind.can(workload)) {
             report.add_alone(workload, index, alone(&peer, workload, args, &load)?);
         }
     }
-    Ok(report)
+    Ok(report.finish())
 }
 
 /// Row by row, each contender that can do it. Another one begins in each round.

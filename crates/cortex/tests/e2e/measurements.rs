@@ -186,3 +186,17 @@ fn proxies_are_measured_inside_tls_and_over_http_2() {
     }
     assert_nothing_left(place.path());
 }
+
+#[test]
+fn a_file_is_measured_beside_what_it_costs_at_least() {
+    let place = tempfile::tempdir().unwrap();
+    let mut command = Command::new(binary());
+    command.args(["bench", "proxy", "--rounds", "1", "--seconds", "1", "--only", "file"]);
+    command.env("TMPDIR", place.path());
+    let text = run(command, "cortex bench proxy").succeeded().stdout;
+    for part in ["cortex / best peer (nginx)", "least / best peer (nginx)"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(!text.contains("INVALID") && !text.contains("haproxy"), "{text}");
+    assert_nothing_left(place.path());
+}

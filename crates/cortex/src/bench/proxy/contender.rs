@@ -51,9 +51,9 @@ impl Programs {
     pub fn kinds(&self) -> Vec<Kind> {
         if self.haproxy.is_none() {
             eprintln!("HAProxy is not installed, it is left out; apt-get install haproxy");
-            return vec![Kind::Cortex, Kind::Nginx];
+            return vec![Kind::Cortex, Kind::Nginx, Kind::Least];
         }
-        vec![Kind::Cortex, Kind::Nginx, Kind::Haproxy]
+        vec![Kind::Cortex, Kind::Nginx, Kind::Haproxy, Kind::Least]
     }
 }
 
@@ -62,6 +62,8 @@ pub enum Kind {
     Cortex,
     Nginx,
     Haproxy,
+    /// No peer, but what a file costs anybody.
+    Least,
 }
 
 impl Kind {
@@ -70,11 +72,20 @@ impl Kind {
             Kind::Cortex => "cortex",
             Kind::Nginx => "nginx",
             Kind::Haproxy => "haproxy",
+            Kind::Least => "least",
         }
     }
 
     pub fn can(self, workload: &Workload) -> bool {
-        self != Kind::Haproxy || !workload.is_file
+        match self {
+            Kind::Cortex | Kind::Nginx => true,
+            Kind::Haproxy => !workload.is_file,
+            Kind::Least => workload.is_file,
+        }
+    }
+
+    pub fn is_peer(self) -> bool {
+        matches!(self, Kind::Nginx | Kind::Haproxy)
     }
 }
 
@@ -169,10 +180,13 @@ impl<'a> Site<'a> {
                 command.env("OPENSSL_CONF", openssl);
                 (command, version_of(haproxy)?)
             }
+            Kind::Least => (self.least(ports), version_said(&programs.cortex, "--version")?),
         };
         let mut process = Process::start(kind.name(), &mut command, self.core)?;
         process.wait_for(on_loopback(ports.plain), self.interrupted)?;
-        process.wait_for(on_loopback(ports.secure), self.interrupted)?;
+        if kind != Kind::Least {
+            process.wait_for(on_loopback(ports.secure), self.interrupted)?;
+        }
         Ok(Contender { kind, version, process, ports })
     }
 
@@ -202,6 +216,16 @@ impl<'a> Site<'a> {
         // Before the configuration is read, errors go there too.
         command.arg("-p").arg(&self.directory).arg("-e").arg(self.directory.join("nginx.log"));
         command.arg("-c").arg(configuration).stdout(Stdio::null());
+        command
+    }
+
+    fn least(&self, ports: Ports) -> Command {
+        let mut command = Command::new(&self.programs.cortex);
+        command
+            .args(["bench", "proxy-least", "--listen", &on_loopback(ports.plain).to_string()])
+            .arg("--content")
+            .arg(self.files.join(FILE_PATH))
+            .stdout(Stdio::null());
         command
     }
 

@@ -159,6 +159,14 @@ impl Report {
         self.rows.iter().find(|row| row.name == workload.name)?.rate
     }
 
+    /// Without those who were not asked for it.
+    pub fn finish(mut self) -> Report {
+        for row in &mut self.rows {
+            row.cells.retain(|cell| cell.median.is_some());
+        }
+        self
+    }
+
     pub fn add_paced(&mut self, workload: &Workload, contender: usize, seen: Seen) {
         for row in self.rows.iter_mut().filter(|row| row.name == workload.name) {
             row.cells[contender].add_paced(seen.into());
@@ -176,32 +184,39 @@ impl Row {
     fn p99(&self, of: impl Fn(&Cell) -> Vec<f64>) -> Option<P99> {
         let of = |cell: &Cell| Some((of(cell), cell.contender)).filter(|_| cell.valid);
         let of = |cell: &Cell| of(cell).filter(|(rounds, _)| !rounds.is_empty());
-        let (own, peers) = self.cells.split_first()?;
-        let peers = peers.iter().filter_map(of).map(|(rounds, peer)| {
+        let peers = self.peers().filter_map(of).map(|(rounds, peer)| {
             let worst_round = rounds.iter().copied().fold(0.0, f64::max);
             (median(rounds), worst_round, peer)
         });
         let (best, worst_round, peer) = peers.min_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some(P99 { own: median(of(own)?.0), best, worst_round, peer })
+        let own = median(of(self.cell(Kind::Cortex)?)?.0);
+        Some(P99 { own, best, worst_round, peer })
     }
 
     /// Ours and nginx's, in MB.
     fn memory(&self) -> Option<(f64, f64)> {
-        let (own, peers) = self.cells.split_first()?;
-        let nginx = peers.iter().find(|cell| cell.contender == Kind::Nginx.name())?;
+        let nginx = self.cell(Kind::Nginx)?;
         let of = |cell: &Cell| Some(cell.valid_median()?.resident_kb as f64 / 1024.0);
-        Some((of(own)?, of(nginx)?))
+        Some((of(self.cell(Kind::Cortex)?)?, of(nginx)?))
     }
 
-    /// Ours is the first. Above 1 it answers more than the best of the others in the same time.
-    fn times(&self) -> Option<(f64, &'static str)> {
-        let (own, peers) = self.cells.split_first()?;
+    /// Above 1 it answers more than the best of the peers in the same time.
+    fn times(&self, kind: Kind) -> Option<(f64, &'static str)> {
         let cost = |cell: &Cell| {
             Some(cell.valid_median()?.cpu_seconds_per_100k).filter(|cost| cost.is_finite())
         };
-        let best = peers.iter().filter_map(|peer| Some((cost(peer)?, peer.contender)));
+        let best = self.peers().filter_map(|peer| Some((cost(peer)?, peer.contender)));
         let (best, peer) = best.min_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some((best / cost(own)?, peer))
+        Some((best / cost(self.cell(kind)?)?, peer))
+    }
+
+    fn cell(&self, kind: Kind) -> Option<&Cell> {
+        self.cells.iter().find(|cell| cell.contender == kind.name())
+    }
+
+    fn peers(&self) -> impl Iterator<Item = &Cell> {
+        let peers = [Kind::Nginx, Kind::Haproxy].map(Kind::name);
+        self.cells.iter().filter(move |cell| peers.contains(&cell.contender))
     }
 }
 
@@ -264,15 +279,26 @@ mod tests {
     fn the_ratio_is_of_medians_and_to_the_best_valid_peer() {
         let costs: [(&str, &[f64]); 3] =
             [("cortex", &[1.0, 9.0, 1.2]), ("nginx", &[1.0, 1.0, 1.0]), ("haproxy", &[2.4])];
-        let (times, peer) = report(&costs, 0).rows[0].times().unwrap();
+        let (times, peer) = report(&costs, 0).rows[0].times(Kind::Cortex).unwrap();
         assert_eq!((peer, (times * 100.0).round()), ("nginx", 83.0));
         let failed = report(&costs, 1);
-        let (times, peer) = failed.rows[0].times().unwrap();
+        let (times, peer) = failed.rows[0].times(Kind::Cortex).unwrap();
         assert_eq!((peer, (times * 100.0).round()), ("haproxy", 200.0));
         assert!(report(&costs, 0).table().contains("BELOW THE FLOOR"));
         assert!(failed.table().contains("aim reached"));
         assert!(failed.table().contains("INVALID"));
-        assert_eq!(failed.rows[1].times(), None);
+        assert_eq!(failed.rows[1].times(Kind::Cortex), None);
+    }
+
+    #[test]
+    fn what_is_least_is_no_peer() {
+        let costs: [(&str, &[f64]); 3] =
+            [("cortex", &[1.25]), ("nginx", &[1.5]), ("least", &[1.0])];
+        let report = report(&costs, 0);
+        assert_eq!(report.rows[0].times(Kind::Cortex), Some((1.2, "nginx")));
+        let text = report.table();
+        assert!(text.contains("least / best peer (nginx), req/CPU-s: 1.50: "), "{text}");
+        assert!(text.contains("the better peer's (nginx) 2.00"), "{text}");
     }
 
     #[test]
@@ -298,6 +324,7 @@ mod tests {
         let text = report.table();
         assert!(text.contains("(nginx) 2.00: WORSE") && text.contains(": HIGHER"), "{text}");
     }
+
     #[test]
     fn all_are_asked_as_often_as_the_slowest_can_answer() {
         let costs: [(&str, &[f64]); 3] =

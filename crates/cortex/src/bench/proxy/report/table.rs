@@ -3,6 +3,7 @@
 use std::fmt::{Result, Write};
 
 use super::{ALONE_PART_MAX, Cell, P99, Report, Row};
+use crate::bench::proxy::contender::Kind;
 use crate::bench::proxy::workload::Over;
 
 impl Report {
@@ -27,9 +28,11 @@ impl Report {
                 "errors",
                 "MB"
             )?;
-            for (cell, named) in row.cells.iter().zip(&self.contenders) {
+            for cell in &row.cells {
                 let Some(round) = cell.median else { continue };
-                let name = format!("  {} {}", named.name, named.version);
+                let named = self.contenders.iter().find(|named| named.name == cell.contender);
+                let version = named.map_or("", |named| &named.version);
+                let name = format!("  {} {version}", cell.contender);
                 let invalid = if cell.valid { "" } else { "  INVALID: requests failed" };
                 writeln!(
                     out,
@@ -66,7 +69,7 @@ fn reached(times: f64, floor: f64, aim: f64) -> &'static str {
 
 impl Row {
     fn write_owed(&self, out: &mut String) -> Result {
-        let Some((times, peer)) = self.times() else {
+        let Some((times, peer)) = self.times(Kind::Cortex) else {
             return writeln!(out, "  no ratio: nothing valid to compare");
         };
         let Row { floor, aim, .. } = self;
@@ -75,6 +78,13 @@ impl Row {
             out,
             "  cortex / best peer ({peer}), req/CPU-s: {times:.2} (floor {floor}, aim {aim}): {word}"
         )?;
+        if let Some((most, peer)) = self.times(Kind::Least) {
+            writeln!(
+                out,
+                "  least / best peer ({peer}), req/CPU-s: {most:.2}: one constant answer, nothing but \
+                 a receive and a send for each"
+            )?;
+        }
         let mut line = |what: &str, p99: Option<P99>| {
             let Some(P99 { own, best, worst_round, peer }) = p99 else { return Ok(()) };
             let word = match own {
