@@ -276,11 +276,11 @@ impl Plain {
         self.stream.peer_addr()
     }
 
-    /// Nothing came, not even an end: it can be used again.
-    pub fn is_untouched(&self) -> bool {
-        let read = self.try_io(Interest::READABLE, || {
-            Ok(recv(&self.stream, &mut [0; 1], RecvFlags::empty())?.0)
-        });
+    /// Nothing came, not even an end: it can be used again. What came just now the runtime may not
+    /// have heard of: for certain, the kernel is asked.
+    pub fn is_untouched(&self, for_certain: bool) -> bool {
+        let read = || Ok(recv(&self.stream, &mut [0; 1], RecvFlags::empty())?.0);
+        let read = if for_certain { read() } else { self.try_io(Interest::READABLE, read) };
         read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 }

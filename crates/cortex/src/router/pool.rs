@@ -218,7 +218,8 @@ impl Pool {
         }
     }
 
-    /// An idle connection that is still open.
+    /// An idle connection that is still open: one that ends at this moment may be found, too, and
+    /// what is sent there is lost, unless it is `only_fresh`.
     pub fn take(&self, endpoint: &Endpoint, only_fresh: bool, now: Instant) -> Option<Wire> {
         let mut pool = self.idle.borrow_mut();
         let idle = pool.get_mut(&endpoint.pool_key())?;
@@ -232,7 +233,7 @@ impl Pool {
                 return None;
             }
             // Bytes or an end that nobody asked for make it useless.
-            if candidate.stream.is_untouched() {
+            if candidate.stream.is_untouched(only_fresh) {
                 return Some(candidate.stream);
             }
         }
@@ -313,6 +314,8 @@ impl Drop for LentPipe<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
     use crate::router::plain::Plain;
     use model::{InstanceId, ProcessType};
@@ -328,16 +331,32 @@ mod tests {
         assert_eq!(pool.read.borrow().len(), 3);
     }
 
+    fn endpoint(serial: u64, address: SocketAddr) -> Arc<Endpoint> {
+        let (application, process) = ("shop".parse().unwrap(), ProcessType::web());
+        let instance = InstanceId { application, process, slot: 1 };
+        Arc::new(Endpoint::at(serial, instance, address, None))
+    }
+
+    #[tokio::test]
+    async fn what_must_not_be_lost_is_sent_nowhere_that_just_closed() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (pool, endpoint, now) = (Pool::default(), endpoint(1, address), Instant::now());
+        for (only_fresh, found) in [(false, true), (true, false)] {
+            let stream = Plain::connect(address).await.unwrap();
+            let (other, _) = listener.accept().await.unwrap();
+            pool.keep(&endpoint, stream.into(), now);
+            // The runtime hears of it at the next wait.
+            drop(other);
+            assert_eq!(pool.take(&endpoint, only_fresh, now).is_some(), found);
+        }
+    }
+
     #[tokio::test]
     async fn those_that_were_used_longest_ago_make_room() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let endpoint = |serial| {
-            let (application, process) = ("shop".parse().unwrap(), ProcessType::web());
-            let instance = InstanceId { application, process, slot: 1 };
-            Arc::new(Endpoint::at(serial, instance, address, None))
-        };
-        let (pool, first, second) = (Pool::default(), endpoint(1), endpoint(2));
+        let (pool, first, second) = (Pool::default(), endpoint(1, address), endpoint(2, address));
         let (count, mut others) = (LET_GO + 3, Vec::new());
         for number in 0..count {
             let stream = Plain::connect(address).await.unwrap();

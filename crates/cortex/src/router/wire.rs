@@ -107,9 +107,9 @@ impl Wire {
     }
 
     /// Nothing came, not even an end: it can be used again.
-    pub fn is_untouched(&self) -> bool {
+    pub fn is_untouched(&self, for_certain: bool) -> bool {
         match self {
-            Wire::Plain(plain) => plain.is_untouched(),
+            Wire::Plain(plain) => plain.is_untouched(for_certain),
             Wire::Sealed(sealed) => sealed.peek() == Some(0),
             // Of the connection below it others take care.
             Wire::Stream(_) => false,
