@@ -3,9 +3,12 @@
 //! their start time; a pid alone is never signalled.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -13,18 +16,25 @@ use crate::observe::process::{Stat, pids, stat};
 
 /// Whoever is killed may have started another one a moment before.
 const SWEEPS_MAX: u32 = 20;
+/// To end, a killed process needs a processor, which others may keep busy.
+const DEATH_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The node's process, its shims and its instances; how many were killed.
 pub fn kill_all(node: u32, data: &Path) -> anyhow::Result<usize> {
     let mut killed = BTreeSet::new();
+    let deadline = Instant::now() + DEATH_TIME_MAX;
     for _ in 0..SWEEPS_MAX {
         let living = of_node(node, data)?;
         if living.is_empty() {
             return Ok(killed.len());
         }
+        let mut dying = Vec::new();
         for process in living {
-            kill(&process)?;
+            dying.extend(kill(&process)?);
             killed.insert((process.pid, process.start_ticks));
+        }
+        for process in dying {
+            wait_for_end(&process, deadline.saturating_duration_since(Instant::now()))?;
         }
     }
     let left = of_node(node, data)?.len();
@@ -60,18 +70,30 @@ fn leads_below(pid: u32, link: &str, data: &Path) -> bool {
     std::fs::read_link(format!("/proc/{pid}/{link}")).is_ok_and(|path| path.starts_with(data))
 }
 
-/// Exactly this process: a descriptor of it cannot come to mean another one.
-pub fn kill(process: &Stat) -> anyhow::Result<()> {
+/// Or until the time is over.
+fn wait_for_end(process: &OwnedFd, limit: Duration) -> anyhow::Result<()> {
+    let limit = Timespec::try_from(limit).context("a time limit")?;
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
+    match poll(&mut ended, Some(&limit)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error).context("poll"),
+    }
+}
+
+/// Exactly this process: a descriptor of it cannot come to mean another one. None where it has
+/// ended.
+pub fn kill(process: &Stat) -> anyhow::Result<Option<OwnedFd>> {
     let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw).context("no pid")?;
     let descriptor = match pidfd_open(pid, PidfdFlags::empty()) {
-        Err(Errno::SRCH) => return Ok(()),
+        Err(Errno::SRCH) => return Ok(None),
         opened => opened.context("pidfd_open")?,
     };
     if stat(process.pid).is_none_or(|now| now.start_ticks != process.start_ticks) {
-        return Ok(());
+        return Ok(None);
     }
-    match pidfd_send_signal(descriptor, Signal::KILL) {
-        Ok(()) | Err(Errno::SRCH) => Ok(()),
+    match pidfd_send_signal(&descriptor, Signal::KILL) {
+        Ok(()) => Ok(Some(descriptor)),
+        Err(Errno::SRCH) => Ok(None),
         Err(error) => Err(error).with_context(|| format!("process {} cannot be killed", pid)),
     }
 }
