@@ -29,7 +29,7 @@ pub struct RequestHead {
     pub keep_alive: bool,
     pub upgrade: bool,
     pub expects_continue: bool,
-    /// It names forms, parts or versions of what it wants.
+    /// It names parts or versions of what it wants.
     pub has_conditions: bool,
     /// It asks whoever reads it, and was not to go any further.
     pub is_for_router: bool,
@@ -188,7 +188,6 @@ struct Facts<'a> {
 fn is_condition(name: &str) -> bool {
     name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("if-"))
         || name.eq_ignore_ascii_case("range")
-        || name.eq_ignore_ascii_case("accept-encoding")
 }
 
 impl<'a> Facts<'a> {

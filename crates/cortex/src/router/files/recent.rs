@@ -47,7 +47,7 @@ impl Recent {
         is_it.then(|| asked.found.clone().map(Answer::whole))
     }
 
-    /// Where everybody without conditions gets the same.
+    /// Where everybody without conditions gets the same: of one form, whichever they take.
     pub fn learn(
         &self,
         application: &Arc<Application>,

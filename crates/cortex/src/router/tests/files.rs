@@ -73,6 +73,8 @@ async fn the_form_that_was_compressed_before_is_sent_to_whoever_takes_it() {
         assert_eq!(field(&reply, "Vary"), Some("Accept-Encoding"), "{}", reply.head);
         tags.push((coding, field(&reply, "ETag").unwrap().to_owned()));
     }
+    // Whoever takes another form gets it after one who does not.
+    assert_eq!(site.get("/app.js", "Accept-Encoding: br\r\n").await.text(), "brotli");
     tags.sort();
     tags.dedup();
     assert_eq!(tags.len(), 3, "each form has its own tag: {tags:?}");
@@ -194,6 +196,8 @@ async fn what_was_asked_for_just_now_is_asked_for_otherwise_and_seen_to_change()
     let site = Site::new(&[("page.txt", b"old"), ("gone.txt", b"gone")]).await;
     for _ in 0..3 {
         assert_eq!(site.get("/page.txt", "").await.text(), "old");
+        let any = site.get("/page.txt", "Accept-Encoding: gzip, br\r\n").await;
+        assert_eq!((&*any.text(), field(&any, "Content-Encoding")), ("old", None));
         assert_eq!(site.get("/gone.txt", "").await.text(), "gone");
         assert_eq!(site.get("/none.txt", "").await.text(), "application");
         let whole = site.ask("HEAD", "/page.txt", "").await;
