@@ -67,6 +67,8 @@ pub enum Kind {
 }
 
 impl Kind {
+    pub const PEERS: [Kind; 2] = [Kind::Nginx, Kind::Haproxy];
+
     pub fn name(self) -> &'static str {
         match self {
             Kind::Cortex => "cortex",
@@ -85,7 +87,7 @@ impl Kind {
     }
 
     pub fn is_peer(self) -> bool {
-        matches!(self, Kind::Nginx | Kind::Haproxy)
+        Kind::PEERS.contains(&self)
     }
 }
 

@@ -215,7 +215,7 @@ impl Row {
     }
 
     fn peers(&self) -> impl Iterator<Item = &Cell> {
-        let peers = [Kind::Nginx, Kind::Haproxy].map(Kind::name);
+        let peers = Kind::PEERS.map(Kind::name);
         self.cells.iter().filter(move |cell| peers.contains(&cell.contender))
     }
 }

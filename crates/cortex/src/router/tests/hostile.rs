@@ -182,10 +182,11 @@ async fn answers_that_nobody_asked_for_reach_nobody() {
     // Short ones, and those that are spliced.
     for padding in [0, 100_000] {
         let asked = Arc::new(AtomicUsize::new(0));
-        let counted = asked.clone();
+        let said = Arc::new(AtomicUsize::new(0));
+        let (counted, told) = (asked.clone(), said.clone());
         let answer = move |number| format!("answer {number}{}", " ".repeat(padding));
         let backend = Backend::start(move |mut client: Client| {
-            let asked = counted.clone();
+            let (asked, said) = (counted.clone(), told.clone());
             async move {
                 // The port may have been another test's, whose router still asks there.
                 let request = client.request().await;
@@ -197,6 +198,7 @@ async fn answers_that_nobody_asked_for_reach_nobody() {
                 // Later, while the connection waits to be used again.
                 tokio::task::yield_now().await;
                 client.0.write_all(ok("evil").as_bytes()).await.ok();
+                said.fetch_add(1, Ordering::SeqCst);
                 client.0.read_u8().await.ok();
             }
         })
@@ -208,7 +210,7 @@ async fn answers_that_nobody_asked_for_reach_nobody() {
             assert!(client.reply().await.text() == answer(number), "{padding} {number}");
             // Each on a connection of its own, as the handler answers one.
             assert_eq!(asked.load(Ordering::SeqCst), number + 1);
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            wait(|| said.load(Ordering::SeqCst) == number + 1).await;
         }
     }
 }
