@@ -13,10 +13,11 @@ use super::far::host::{self, Caller};
 use super::forward::{self, Exchange};
 use super::h2;
 use super::limits::Limits;
+use super::pace::Pace;
 use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::serve::Thread;
-use super::stream::{close_gently, fill, write_all};
+use super::stream::{close_gently, fill, write_all, write_paced};
 use super::table::Application;
 use super::wire::Wire;
 use super::{files, serve::Scope};
@@ -394,9 +395,18 @@ impl Connection {
             return Some(None);
         }
         let (keep_alive, after) = self.own_answer(head, buffer);
-        let (status, sent) = answer
-            .send(&self.thread.shared.files, &self.stream, head.is_head(), keep_alive, out)
-            .await;
+        let head_only = head.is_head();
+        let (status, sent) = match answer.prepared().filter(|_| keep_alive && !head_only) {
+            Some(bytes) => {
+                let sent = write_paced(&self.stream, bytes, &Pace::default()).await;
+                (200, sent.is_ok().then_some(answer.content_bytes()))
+            }
+            // Apart, so that what is asked for the most needs little room.
+            None => {
+                let files = &self.thread.shared.files;
+                Box::pin(answer.send(files, &self.stream, head_only, keep_alive, out)).await
+            }
+        };
         self.record_own(application, head, status, sent.unwrap_or(0), started);
         Some(match sent {
             Some(_) => Some(after),

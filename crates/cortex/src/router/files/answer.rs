@@ -66,6 +66,16 @@ impl Answer {
         Answer { found, plain, coding: None, conditions: None, redirect: false }
     }
 
+    /// What whoever goes on asking gets of it: head and content as they are kept.
+    pub fn prepared(&self) -> Option<&[u8]> {
+        let plain = self.conditions.is_none() && self.coding.is_none() && !self.redirect;
+        Some(&*self.found.answer).filter(|answer| plain && !answer.is_empty())
+    }
+
+    pub fn content_bytes(&self) -> u64 {
+        self.found.size
+    }
+
     /// The status, and how many bytes were sent if all were.
     pub async fn send(
         &self,
@@ -75,25 +85,7 @@ impl Answer {
         keep_alive: bool,
         out: &mut Vec<u8>,
     ) -> (u16, Option<u64>) {
-        let head = self.head();
-        if keep_alive && !head_only && self.is_prepared(&head) {
-            let sent = write_paced(client, &self.found.answer, &Pace::default()).await;
-            return (head.status, sent.is_ok().then_some(head.length));
-        }
-        // Apart, so that what is asked for the most needs little room.
-        Box::pin(self.send_written(head, files, client, head_only, keep_alive, out)).await
-    }
-
-    async fn send_written(
-        &self,
-        head: Head,
-        files: &Arc<Files>,
-        client: &Wire,
-        head_only: bool,
-        keep_alive: bool,
-        out: &mut Vec<u8>,
-    ) -> (u16, Option<u64>) {
-        let pace = Pace::default();
+        let (head, pace) = (self.head(), Pace::default());
         let target = self.redirect.then(|| request_path(out));
         let (found, plain) = (&*self.found, &*self.plain);
         let form = Form { found, plain, coding: self.coding, target: target.as_deref() };
@@ -116,10 +108,6 @@ impl Answer {
             Content::Missing | Content::Directory => false,
         };
         (status, sent.then_some(body))
-    }
-
-    fn is_prepared(&self, head: &Head) -> bool {
-        head.status == 200 && self.coding.is_none() && !self.found.answer.is_empty()
     }
 
     fn head(&self) -> Head {
