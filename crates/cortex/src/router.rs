@@ -17,6 +17,7 @@ pub mod far;
 mod files;
 mod forward;
 mod h2;
+mod lane;
 pub mod limits;
 pub mod moved;
 mod pace;

@@ -6,12 +6,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use model::release::StaticMount;
 use router::book::Processes;
 
 use super::far::host::{self, Caller};
 use super::forward::{self, Exchange};
 use super::h2;
+use super::lane;
 use super::limits::Limits;
 use super::pace::Pace;
 use super::pages::{self, Page};
@@ -29,10 +31,15 @@ use router::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
 /// A client that takes nothing for so long is gone.
 pub const WRITE_TIME_MAX: Duration = Duration::from_secs(60);
 
+/// Then the client waits in the lane: one file alone may be a page's, asked for between two pages.
+const FILES_IN_A_ROW: u32 = 2;
+
 /// What becomes of the connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     KeepAlive,
+    /// The same, behind a file that the lane could have sent as well.
+    File,
     /// The client may still be sending.
     Close,
     /// The client asked for the end, and nothing more is expected of it.
@@ -58,6 +65,29 @@ enum Ended {
     Http2(Buffer),
     /// Its last one was answered, or could not be.
     Request(Option<After>, Buffer),
+    /// It goes on in the lane.
+    Files(Limits),
+}
+
+/// Where a connection's task begins.
+pub enum Start {
+    New,
+    /// After the lane, as all that follow. The limits are those of the application that was asked
+    /// last.
+    Waiting(Limits),
+    /// With what came there.
+    Asked(Buffer, Limits),
+    /// With what found no room.
+    Owing(Box<Owed>, Limits),
+}
+
+/// The rest of an answer.
+pub struct Owed {
+    pub application: Arc<Application>,
+    pub head: RequestHead,
+    pub rest: Bytes,
+    pub content_bytes: u64,
+    pub started: Instant,
 }
 
 /// What becomes of a request.
@@ -95,57 +125,95 @@ impl Drop for Busy<'_> {
 impl Connection {
     /// What is awaited here has its room in every connection, idle or not, and a place in memory is
     /// found for it with each: what is long or rare is awaited apart.
+    /// Returned is one that goes on in the lane.
     #[expect(clippy::manual_async_fn, reason = "an async fn has what it takes in its future twice")]
-    pub fn run(self) -> impl Future<Output = ()> {
+    pub fn run(self, start: Start) -> impl Future<Output = Option<(Connection, Limits)>> {
         async move {
-            match self.requests().await {
+            match self.requests(start).await {
                 Ended::NoRequest => self.leave().await,
                 Ended::Http2(first) => h2::serve::serve(self, Some(first)).await,
                 Ended::Request(after, buffer) => self.end(after, buffer).await,
+                Ended::Files(limits) => return Some((self, limits)),
             }
+            None
         }
     }
 
     /// One after the other, until there is to be no other.
-    async fn requests(&self) -> Ended {
-        let mut limits = match self.scope {
-            Scope::Port(_) => self.thread.application(&self.scope, b"").map(|own| own.limits),
-            Scope::Host | Scope::Secure | Scope::Datagrams(_) => None,
-        }
-        .unwrap_or_default();
-        // Most bring a request along.
-        let come = match &self.caller {
-            None => self.bytes_now(),
-            Some(_) => Some(None),
-        };
-        let first = match come {
-            Some(None) => self.first_bytes(limits.idle).await,
-            come => come.flatten(),
+    async fn requests(&self, start: Start) -> Ended {
+        let (first, mut limits, is_new) = match start {
+            Start::New => {
+                let limits = self.first_limits();
+                // Most bring a request along.
+                let come = match &self.caller {
+                    None => self.bytes_now(),
+                    Some(_) => Some(None),
+                };
+                let first = match come {
+                    Some(None) => self.first_bytes(limits.idle).await,
+                    come => come.flatten(),
+                };
+                (first, limits, true)
+            }
+            Start::Asked(buffer, limits) => (Some(buffer), limits, false),
+            Start::Waiting(limits) => (self.first_bytes(limits.idle).await, limits, false),
+            Start::Owing(owed, limits) => {
+                if !Box::pin(self.pay(*owed)).await {
+                    return Ended::Request(Some(After::Cut), Buffer::default());
+                }
+                (self.first_bytes(limits.idle).await, limits, false)
+            }
         };
         let Some(mut buffer) = first else { return Ended::NoRequest };
-        if self.may_speak_h2()
+        if is_new
+            && self.may_speak_h2()
             && h2::serve::may_be_spoken(&buffer)
             && Box::pin(h2::serve::is_spoken(&self.stream, &mut buffer)).await
         {
             return Ended::Http2(buffer);
         }
+        let mut files = 0;
         loop {
             let busy = Busy::begin(&self.thread);
             let mut out = self.thread.pool.scratch();
             let after = self.one(&mut buffer, &mut out, &mut limits).await;
             self.thread.pool.give_back_scratch(out);
             drop(busy);
-            if after != Some(After::KeepAlive) || !self.may_ask_again() {
+            let keeps = matches!(after, Some(After::KeepAlive | After::File));
+            if !keeps || !self.may_ask_again() {
                 return Ended::Request(after, buffer);
             }
+            files = if after == Some(After::File) { files + 1 } else { 0 };
             if buffer.filled().is_empty() {
                 self.thread.pool.give_back(std::mem::take(&mut buffer));
+                if files >= FILES_IN_A_ROW {
+                    return Ended::Files(limits);
+                }
                 match self.first_bytes(limits.idle).await {
                     Some(next) => buffer = next,
                     None => return Ended::NoRequest,
                 }
             }
         }
+    }
+
+    /// Until it is known which application is meant.
+    fn first_limits(&self) -> Limits {
+        let own = match self.scope {
+            Scope::Port(_) => self.thread.application(&self.scope, b""),
+            Scope::Host | Scope::Secure | Scope::Datagrams(_) => None,
+        };
+        own.map(|own| own.limits).unwrap_or_default()
+    }
+
+    /// What the lane could not send at once. False where the client does not take it.
+    async fn pay(&self, owed: Owed) -> bool {
+        let _busy = Busy::begin(&self.thread);
+        let sent = write_paced(&self.stream, &owed.rest, &Pace::default()).await.is_ok();
+        let bytes_out = if sent { owed.content_bytes } else { 0 };
+        let Owed { application, head, started, .. } = owed;
+        self.record_own(&application, &head, 200, bytes_out, started, Instant::now());
+        sent
     }
 
     /// A stream of HTTP/2: the head of its only request is in `buffer`.
@@ -173,7 +241,7 @@ impl Connection {
                 buffer
             }
             // Another router wants the end signed, too.
-            Some(After::KeepAlive | After::Close | After::End) => {
+            Some(After::KeepAlive | After::File | After::Close | After::End) => {
                 Box::pin(close_gently(self.stream, buffer)).await
             }
             Some(After::Cut) => {
@@ -277,7 +345,14 @@ impl Connection {
             stream.may_idle(limits.idle);
         }
         if matches!(head.body, Body::Length(length) if length > limits.body_bytes_max) {
-            self.record_own(&application, &head, pages::BODY_TOO_LARGE.status, 0, started);
+            self.record_own(
+                &application,
+                &head,
+                pages::BODY_TOO_LARGE.status,
+                0,
+                started,
+                Instant::now(),
+            );
             return self.refused(pages::BODY_TOO_LARGE, &head, buffer, out).await;
         }
         if application.may_have(&head)
@@ -293,7 +368,7 @@ impl Connection {
             Processes::FilesOnly => Some(pages::NO_FILE),
         };
         if let Some(page) = missing {
-            self.record_own(&application, &head, page.status, 0, started);
+            self.record_own(&application, &head, page.status, 0, started, Instant::now());
             return self.refused(page, &head, buffer, out).await;
         }
         Begun::Forward(application, head, started)
@@ -394,10 +469,13 @@ impl Connection {
         if self.admit(application).is_err() {
             return Some(None);
         }
-        let (keep_alive, after) = self.own_answer(head, buffer);
+        let (keep_alive, mut after) = self.own_answer(head, buffer);
         let head_only = head.is_head();
         let (status, sent) = match answer.prepared().filter(|_| keep_alive && !head_only) {
             Some(bytes) => {
+                if lane::takes(self, bytes) {
+                    after = After::File;
+                }
                 let sent = write_paced(&self.stream, bytes, &Pace::default()).await;
                 (200, sent.is_ok().then_some(answer.content_bytes()))
             }
@@ -407,7 +485,8 @@ impl Connection {
                 Box::pin(answer.send(files, &self.stream, head_only, keep_alive, out)).await
             }
         };
-        self.record_own(application, head, status, sent.unwrap_or(0), started);
+        let now = Instant::now();
+        self.record_own(application, head, status, sent.unwrap_or(0), started, now);
         Some(match sent {
             Some(_) => Some(after),
             None => Some(After::Cut),
@@ -427,13 +506,14 @@ impl Connection {
         files::find(&self.thread.shared.files, roots, &found, conditions).await
     }
 
-    fn record_own(
+    pub fn record_own(
         &self,
         application: &Arc<Application>,
         head: &RequestHead,
         status: u16,
         bytes_out: u64,
         started: Instant,
+        ended: Instant,
     ) {
         self.thread.recorder.record(Record {
             application: ApplicationRef::Router(application.clone()),
@@ -445,7 +525,7 @@ impl Connection {
             bytes_out,
             queue_us: 0,
             service_us: 0,
-            total_us: micros(started.elapsed()),
+            total_us: micros(ended.saturating_duration_since(started)),
         });
     }
 

@@ -89,6 +89,12 @@ impl Plain {
         }
     }
 
+    /// Watched by somebody else from now on, who knows how long to wait.
+    pub fn unwatch(&mut self) {
+        self.watch.take();
+        self.alarm = Alarm::default();
+    }
+
     fn watch(&self) -> Result<&AsyncFd<RawFd>> {
         if let Some(watch) = self.watch.get() {
             return Ok(watch);

@@ -27,7 +27,7 @@ use tokio_rustls::rustls::ServerConfig;
 use super::Shared;
 use super::announced::{self, Unannounced};
 use super::clients::{Clients, Held};
-use super::connection::Connection;
+use super::connection::{Connection, Start};
 use super::datagrams::{FLOWS_MAX, Rooms};
 use super::deferred;
 use super::endpoint::Endpoint;
@@ -35,6 +35,7 @@ use super::far::host;
 use super::files;
 use super::h2;
 use super::h2::workers::Workers;
+use super::lane::{Entrance, Guest, Lane};
 use super::pages;
 use super::plain::Plain;
 use super::pool::{Buffer, Pool};
@@ -119,6 +120,8 @@ pub struct Thread {
     pub scratch_h2: RefCell<Scratch>,
     /// Wakes those that wait for other routers' requests.
     pub leaving: Notify,
+    /// For clients that ask for files.
+    lane: Entrance,
     request_id: Cell<u64>,
     /// For connections that are passed on whole.
     pub means: Means,
@@ -259,6 +262,7 @@ pub fn run(
     mut commands: mpsc::Receiver<Command>,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (lane, entrance) = runtime.block_on(async { Lane::new() })?;
     let clients = Rc::new(Clients::new(shared.connections_max));
     let rooms = Rooms::new(FLOWS_MAX / shared.threads.len().max(1));
     let thread = Rc::new(Thread {
@@ -277,11 +281,13 @@ pub fn run(
         workers: Workers::default(),
         scratch_h2: RefCell::default(),
         leaving: Notify::new(),
+        lane: entrance,
         request_id: Cell::new(seed),
         means: Means::default(),
         rooms,
     });
     let local = LocalSet::new();
+    local.spawn_local(lane.run());
     local.block_on(&runtime, async {
         let mut listeners: HashMap<Scope, AbortHandle> = HashMap::new();
         let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
@@ -365,23 +371,34 @@ pub fn begin(work: impl Future<Output = ()> + 'static) {
     tokio::task::spawn_local(work);
 }
 
+/// Counts a connection, and its client, for as long as it lives.
+pub struct Presence {
+    _counted: Counted,
+    _held: Held,
+}
+
 fn serve(connection: Connection) {
     let thread = &connection.thread;
-    let held = match &connection.caller {
-        Some(_) => None,
-        None => match thread.hold(connection.peer.ip()) {
-            Some(held) => Some(held),
-            None => return turn_away(connection),
-        },
-    };
-    let counted = Counted::begin(thread);
-    let caller = connection.caller.as_ref().map(|caller| caller.node().clone());
+    if let Some(caller) = &connection.caller {
+        let (counted, caller) = (Counted::begin(thread), caller.node().clone());
+        return begin(async move {
+            serve_member(connection, caller).await;
+            drop(counted);
+        });
+    }
+    let Some(held) = thread.hold(connection.peer.ip()) else { return turn_away(connection) };
+    let presence = Presence { _counted: Counted::begin(thread), _held: held };
+    go_on(connection, presence, Start::New);
+}
+
+/// Of a client: from here, or from what the lane does not do.
+pub fn go_on(connection: Connection, presence: Presence, start: Start) {
     begin(async move {
-        match caller {
-            None => connection.run().await,
-            Some(caller) => Box::pin(serve_member(connection, caller)).await,
+        if let Some((connection, limits)) = connection.run(start).await {
+            let thread = connection.thread.clone();
+            // The lane ends no sooner than the thread.
+            thread.lane.send(Guest { connection, presence, limits }).ok();
         }
-        drop((counted, held));
     });
 }
 
@@ -491,7 +508,8 @@ fn serve_secure(thread: Rc<Thread>, stream: TcpStream, peer: SocketAddr, tls: Ar
                 let connection = Connection { thread, stream, peer, scope, caller: None };
                 match is_h2 {
                     true => h2::serve::serve(connection, None).await,
-                    false => connection.run().await,
+                    // None of these goes on in the lane.
+                    false => drop(connection.run(Start::New).await),
                 }
             }
             Ok(None) => {}
@@ -505,7 +523,7 @@ fn serve_secure(thread: Rc<Thread>, stream: TcpStream, peer: SocketAddr, tls: Ar
 async fn serve_member(connection: Connection, caller: NodeId) {
     let thread = connection.thread.clone();
     tokio::select! {
-        () = connection.run() => {}
+        _ = connection.run(Start::New) => {}
         () = host::revoked(&thread, &caller) => {
             tracing::warn!(node = %caller, "router.caller_was_removed");
         }

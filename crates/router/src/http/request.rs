@@ -6,7 +6,7 @@ mod write;
 pub(super) use self::write::{is_for_proxies, is_pretence};
 
 use std::mem::MaybeUninit;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
 use super::body::Body;
@@ -84,67 +84,109 @@ pub fn parse(
     origin: &Origin,
     out: &mut Vec<u8>,
 ) -> Result<Option<RequestHead>, Refusal> {
-    let mut headers = [const { MaybeUninit::<httparse::Header>::uninit() }; HEADERS_READ_MAX];
-    let mut request = httparse::Request::new(&mut []);
-    let length = match request.parse_with_uninit_headers(buffer, &mut headers) {
-        Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) if ends_are_whole(buffer) => return Ok(None),
-        Ok(httparse::Status::Partial) => return Err(BARE_LF),
-        Err(error) => return Err(refusal(error, buffer)),
-    };
-    if !ends_are_whole(&buffer[..length]) {
-        return Err(BARE_LF);
-    }
-    if !origin.is_router && request.headers.len() > HEADERS_MAX {
-        return Err(TOO_MANY);
-    }
-    let (method, modern) = (request.method.unwrap_or(""), request.version == Some(1));
-    match method {
-        "CONNECT" => return Err(Refusal(405, "This is no forward proxy.")),
-        // The answer would hold what the client does not know: cookies, and what is added here.
-        "TRACE" => return Err(Refusal(405, "Requests are not traced here.")),
-        _ => {}
-    }
-    let facts = Facts::collect(request.headers, modern)?;
-    let (target, authority) = split_target(method, request.path.unwrap_or(""), origin)?;
-    if modern && facts.host.is_none() {
-        return Err(Refusal(400, "The request has no Host."));
-    }
-    // Of a client of HTTP/1.0, a router may know none.
-    let is_sound = |host: &[u8]| is_host(host) || (origin.is_router && host.is_empty());
-    if facts.host.is_some_and(|host| !is_sound(host)) {
-        return Err(Refusal(400, "The Host of the request is no name."));
-    }
-    let host = authority.or(facts.host.map(|host| std::str::from_utf8(host).unwrap_or("")));
+    let mut headers = [const { MaybeUninit::uninit() }; HEADERS_READ_MAX];
+    let Some(read) = Read::of(buffer, origin, &mut headers)? else { return Ok(None) };
     let spent = if origin.telling == Telling::Nothing {
         out.clear();
-        out.extend_from_slice(&buffer[..length - b"\r\n".len()]);
+        out.extend_from_slice(&buffer[..read.length - b"\r\n".len()]);
         false
     } else {
+        read.line.write(read.headers, &read.facts, origin, out)
+    };
+    Ok(Some(read.head(buffer, spent)))
+}
+
+/// The same of a client's that goes to no instance, and is therefore not written. None as well
+/// where it is refused: to be parsed by whoever says why.
+pub fn look(buffer: &[u8]) -> Option<RequestHead> {
+    const NOBODY: Origin = Origin {
+        peer: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        request_id: 0,
+        is_router: false,
+        is_secure: false,
+        telling: Telling::Nothing,
+    };
+    let mut headers = [const { MaybeUninit::uninit() }; HEADERS_READ_MAX];
+    let read = Read::of(buffer, &NOBODY, &mut headers).ok()??;
+    Some(read.head(buffer, false))
+}
+
+/// A whole head that can be read in one way only.
+struct Read<'h, 'b> {
+    length: usize,
+    modern: bool,
+    headers: &'h [httparse::Header<'b>],
+    facts: Facts<'b>,
+    line: write::Line<'b>,
+    host: Option<&'b str>,
+}
+
+impl<'h, 'b> Read<'h, 'b> {
+    fn of(
+        buffer: &'b [u8],
+        origin: &Origin,
+        headers: &'h mut [MaybeUninit<httparse::Header<'b>>],
+    ) -> Result<Option<Read<'h, 'b>>, Refusal> {
+        let mut request = httparse::Request::new(&mut []);
+        let length = match request.parse_with_uninit_headers(buffer, headers) {
+            Ok(httparse::Status::Complete(length)) => length,
+            Ok(httparse::Status::Partial) if ends_are_whole(buffer) => return Ok(None),
+            Ok(httparse::Status::Partial) => return Err(BARE_LF),
+            Err(error) => return Err(refusal(error, buffer)),
+        };
+        if !ends_are_whole(&buffer[..length]) {
+            return Err(BARE_LF);
+        }
+        if !origin.is_router && request.headers.len() > HEADERS_MAX {
+            return Err(TOO_MANY);
+        }
+        let (method, modern) = (request.method.unwrap_or(""), request.version == Some(1));
+        match method {
+            "CONNECT" => return Err(Refusal(405, "This is no forward proxy.")),
+            // The answer would hold what the client does not know: cookies, and what is added here.
+            "TRACE" => return Err(Refusal(405, "Requests are not traced here.")),
+            _ => {}
+        }
+        let (path, headers) = (request.path.unwrap_or(""), &*request.headers);
+        let facts = Facts::collect(headers, modern)?;
+        let (target, authority) = split_target(method, path, origin)?;
+        if modern && facts.host.is_none() {
+            return Err(Refusal(400, "The request has no Host."));
+        }
+        // Of a client of HTTP/1.0, a router may know none.
+        let is_sound = |host: &[u8]| is_host(host) || (origin.is_router && host.is_empty());
+        if facts.host.is_some_and(|host| !is_sound(host)) {
+            return Err(Refusal(400, "The Host of the request is no name."));
+        }
+        let host = authority.or(facts.host.map(|host| std::str::from_utf8(host).unwrap_or("")));
         let line = write::Line { method, target, host: host.unwrap_or("") };
-        line.write(request.headers, &facts, origin, out)
-    };
-    let within = |part: &str| {
-        // What was not there, such as `*`, is no part of it.
-        let start = (part.as_ptr() as usize).checked_sub(buffer.as_ptr() as usize);
-        let end = start.map(|start| start + part.len()).filter(|end| *end <= length);
-        start.zip(end).map_or(0..0, |(start, end)| start..end)
-    };
-    let known = METHODS.iter().find(|known| **known == method);
-    Ok(Some(RequestHead {
-        length,
-        method: known.copied().unwrap_or("OTHER"),
-        idempotent: crate::retry::is_idempotent(method.as_bytes()),
-        target: within(target),
-        host: host.map_or(0..0, within),
-        modern,
-        body: facts.body,
-        keep_alive: facts.keep_alive,
-        upgrade: facts.upgrade.is_some(),
-        expects_continue: facts.expects_continue,
-        has_conditions: facts.has_conditions,
-        is_for_router: spent,
-    }))
+        Ok(Some(Read { length, modern, headers, facts, line, host }))
+    }
+
+    fn head(&self, buffer: &[u8], spent: bool) -> RequestHead {
+        let Read { length, modern, ref facts, ref line, host, .. } = *self;
+        let within = |part: &str| {
+            // What was not there, such as `*`, is no part of it.
+            let start = (part.as_ptr() as usize).checked_sub(buffer.as_ptr() as usize);
+            let end = start.map(|start| start + part.len()).filter(|end| *end <= length);
+            start.zip(end).map_or(0..0, |(start, end)| start..end)
+        };
+        let known = METHODS.iter().find(|known| **known == line.method);
+        RequestHead {
+            length,
+            method: known.copied().unwrap_or("OTHER"),
+            idempotent: crate::retry::is_idempotent(line.method.as_bytes()),
+            target: within(line.target),
+            host: host.map_or(0..0, within),
+            modern,
+            body: facts.body,
+            keep_alive: facts.keep_alive,
+            upgrade: facts.upgrade.is_some(),
+            expects_continue: facts.expects_continue,
+            has_conditions: facts.has_conditions,
+            is_for_router: spent,
+        }
+    }
 }
 
 const TOO_MANY: Refusal = Refusal(431, "The request has too many headers.");

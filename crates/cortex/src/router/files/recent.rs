@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use model::hash;
 
 use super::{Answer, Content, Found};
@@ -39,12 +40,36 @@ impl Recent {
         target: &[u8],
         now: Instant,
     ) -> Option<Option<Answer>> {
+        self.with(application, target, now, |found| found.cloned().map(Answer::whole))
+    }
+
+    /// What whoever goes on asking is sent of such a file, and how much of it is content. None
+    /// where that is not known, or no file from memory.
+    pub fn prepared<R>(
+        &self,
+        application: &Arc<Application>,
+        target: &[u8],
+        now: Instant,
+        send: impl FnOnce(&Bytes, u64) -> R,
+    ) -> Option<R> {
+        let prepared = |found: &&Arc<Found>| !found.answer.is_empty();
+        let send = |found: &Arc<Found>| send(&found.answer, found.size);
+        self.with(application, target, now, |found| found.filter(prepared).map(send))?
+    }
+
+    fn with<R>(
+        &self,
+        application: &Arc<Application>,
+        target: &[u8],
+        now: Instant,
+        answer: impl FnOnce(Option<&Arc<Found>>) -> R,
+    ) -> Option<R> {
         let places = self.places.borrow();
         let asked = places.get(place(target))?.as_ref()?;
         let is_it = std::ptr::eq(asked.application.as_ptr(), Arc::as_ptr(application))
             && *asked.target == *target
             && now < asked.until;
-        is_it.then(|| asked.found.clone().map(Answer::whole))
+        is_it.then(|| answer(asked.found.as_ref()))
     }
 
     /// Where everybody without conditions gets the same: of one form, whichever they take.

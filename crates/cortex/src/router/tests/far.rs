@@ -318,11 +318,13 @@ async fn a_router_that_stops_fails_nobody() {
 
 #[test]
 fn a_connection_that_waits_is_small() {
-    fn size<F>(_: impl Fn(crate::router::connection::Connection) -> F) -> usize {
+    use crate::router::connection::{Connection, Start};
+
+    fn size<F>(_: impl Fn(Connection, Start) -> F) -> usize {
         size_of::<F>()
     }
     // There may be 20,000 of them on each thread.
-    let bytes = size(crate::router::connection::Connection::run);
+    let bytes = size(Connection::run);
     assert!(bytes <= 4096, "{bytes}");
 }
 

@@ -1,10 +1,14 @@
 //! Static files over real sockets: which form, which part, how long, and none from elsewhere.
 
+mod lane;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use model::InstanceState::Ready;
-use model::release::StaticMount;
+use model::application::Settings;
+use model::release::{Recipe, StaticMount};
+use model::request::RequestLimits;
 
 use super::world::{Backend, Reply, World, app, release_id};
 
@@ -16,6 +20,10 @@ struct Site {
 
 impl Site {
     async fn new(files: &[(&str, &[u8])]) -> Site {
+        Site::limited(files, RequestLimits::default()).await
+    }
+
+    async fn limited(files: &[(&str, &[u8])], requests: RequestLimits) -> Site {
         let application = Backend::named("application").await;
         let world = World::new();
         let public = world.layout.release(&app(), &release_id()).join("public");
@@ -25,7 +33,8 @@ impl Site {
             std::fs::write(path, content).unwrap();
         }
         let mount = StaticMount { prefix: "/".into(), directory: "public".into(), fallback: None };
-        world.application(|_| (), vec![mount]);
+        let recipe = Recipe { statics: vec![mount], ..Recipe::default() };
+        world.application_set(|_| (), recipe, Settings { requests, ..Settings::default() });
         world.claim(1, None, &[(1, Ready, application.port)]);
         world.routed().await;
         Site { world, public, _application: application }

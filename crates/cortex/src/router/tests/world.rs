@@ -283,7 +283,7 @@ impl World {
         self.application_set(|_| (), Recipe::default(), settings);
     }
 
-    fn application_set(
+    pub fn application_set(
         &self,
         spec: impl FnOnce(&mut ApplicationSpec),
         mut recipe: Recipe,
