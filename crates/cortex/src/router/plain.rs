@@ -24,6 +24,12 @@ use crate::loopback;
 
 /// By so much the head of an answer may be longer than that of the one before.
 const HEAD_SLACK: usize = 256;
+/// Long answers whose heads go ahead of them. Linux lets a receiver's window grow to what its
+/// buffer has free behind what has just come (`tcp_grow_window`), and sends no segment longer than
+/// half of the window (`tcp_bound_to_half_wnd`). Where segments have 64 KB, as on loopback, one of
+/// them takes half of the buffer, and the window stays too small for two; behind a head it grows.
+/// Two answers open it; as many more are for what comes in other pieces at first.
+const HEADS_AHEAD: u8 = 4;
 
 pub struct Plain {
     // Before the stream, which it must not outlive.
@@ -32,12 +38,20 @@ pub struct Plain {
     alarm: Alarm,
     /// A read takes so much at most, where a long answer is expected.
     brief: Cell<Option<usize>>,
+    /// `HEADS_AHEAD` at most.
+    heads_ahead: Cell<u8>,
 }
 
 impl From<TcpStream> for Plain {
     /// It must not block.
     fn from(stream: TcpStream) -> Plain {
-        Plain { watch: OnceCell::new(), stream, alarm: Alarm::default(), brief: Cell::new(None) }
+        Plain {
+            watch: OnceCell::new(),
+            stream,
+            alarm: Alarm::default(),
+            brief: Cell::new(None),
+            heads_ahead: Cell::new(0),
+        }
     }
 }
 
@@ -162,6 +176,13 @@ impl Plain {
     /// Whether it did.
     pub fn expect_any(&self) -> bool {
         self.brief.take().is_some()
+    }
+
+    /// Whether the head of this long answer should be a segment of its own, asked once for each.
+    pub fn sends_head_ahead(&self) -> bool {
+        let so_far = self.heads_ahead.get();
+        self.heads_ahead.set(HEADS_AHEAD.min(so_far + 1));
+        so_far < HEADS_AHEAD
     }
 
     fn read_into(&self, room: &mut [u8]) -> Result<usize> {

@@ -1,9 +1,11 @@
 //! Bodies so long that they pass this process by.
 
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use model::InstanceState::Ready;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
@@ -54,6 +56,28 @@ async fn long_answers_pass_whole_in_every_framing() {
     };
     wait(known).await;
     assert!(world.get("/").await.text() == content);
+}
+
+/// What a client's buffer has room for is sent without waiting for the client to read.
+#[tokio::test]
+async fn a_window_opens_for_long_answers() {
+    const BUFFER: u32 = 64 * 1024;
+    const LENGTH: usize = 120_000;
+    let content = letters(LENGTH);
+    let answer = ok(&content);
+    let length = answer.len();
+    let backend = Backend::answering(move |_| answer.clone()).await;
+    let world = world(&backend).await;
+    let mut client = world.connect_with(BUFFER).await;
+    for _ in 0..8 {
+        client.send(GET).await;
+        assert!(client.reply().await.text() == content);
+    }
+    client.send(GET).await;
+    let mut room = vec![MaybeUninit::uninit(); 2 * LENGTH];
+    let here = || SockRef::from(&client.0).peek(&mut room).is_ok_and(|count| count >= length);
+    wait(here).await;
+    assert!(client.reply().await.text() == content);
 }
 
 #[tokio::test]

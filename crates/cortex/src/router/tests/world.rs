@@ -371,6 +371,14 @@ impl World {
         Client(socket.connect(self.router.public().unwrap()).await.unwrap())
     }
 
+    /// As a client whose socket takes so much; the kernel counts twice that, what it needs itself
+    /// included.
+    pub async fn connect_with(&self, receive_buffer: u32) -> Client {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(receive_buffer).unwrap();
+        Client(socket.connect(self.router.public().unwrap()).await.unwrap())
+    }
+
     pub async fn get(&self, path: &str) -> Reply {
         let mut client = self.connect().await;
         client.send(&format!("GET {path} HTTP/1.1\r\nHost: shop.localhost\r\n\r\n")).await;
