@@ -20,12 +20,11 @@ struct Site {
 
 impl Site {
     async fn new(files: &[(&str, &[u8])]) -> Site {
-        Site::limited(files, RequestLimits::default()).await
+        Site::on(World::new(), files, RequestLimits::default()).await
     }
 
-    async fn limited(files: &[(&str, &[u8])], requests: RequestLimits) -> Site {
+    async fn on(world: World, files: &[(&str, &[u8])], requests: RequestLimits) -> Site {
         let application = Backend::named("application").await;
-        let world = World::new();
         let public = world.layout.release(&app(), &release_id()).join("public");
         for (name, content) in files {
             let path = public.join(name);

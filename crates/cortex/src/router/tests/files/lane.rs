@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use model::request::RequestLimits;
-use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::Site;
-use crate::router::tests::world::{Client, wait};
+use crate::router::tests::world::{Client, DEADLINE, World, wait};
 
 const PAGE: &str = "GET /page.txt HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
-/// Whoever has room for an answer reads its request sooner.
-const READ_TIME: Duration = Duration::from_millis(20);
+/// Whoever has room for an answer is answered sooner.
+const ANSWER_TIME: Duration = Duration::from_millis(500);
 /// More than it takes to be in the lane.
 const FILES: usize = 5;
 
@@ -102,7 +101,7 @@ fn unread(client: &TcpStream) -> usize {
 #[tokio::test]
 async fn whoever_asks_for_nothing_any_more_is_let_go() {
     let limits = RequestLimits { idle_ms: Some(300), ..RequestLimits::default() };
-    let site = Site::limited(&[("page.txt", b"page")], limits).await;
+    let site = Site::on(World::new(), &[("page.txt", b"page")], limits).await;
     let (mut first, mut second) = (site.guest().await, site.guest().await);
     let ended = |client: &mut Client| client.0.try_read(&mut [0; 8]).is_ok_and(|count| count == 0);
     // One that goes on asking stays.
@@ -115,41 +114,59 @@ async fn whoever_asks_for_nothing_any_more_is_let_go() {
 
 #[tokio::test]
 async fn whoever_ends_its_half_behind_a_request_is_answered_and_let_go() {
-    let site = Site::new(&[("page.txt", b"page")]).await;
+    // So many that the ends of some are there before their requests are read.
+    const CLIENTS: usize = 100;
+    let world = World::with_threads(1);
+    let site = Site::on(world, &[("page.txt", b"page")], RequestLimits::default()).await;
     for request in [PAGE, "", &PAGE.repeat(2)] {
-        let mut client = site.guest().await;
-        client.send(request).await;
-        client.0.shutdown().await.unwrap();
-        let mut rest = String::new();
-        client.0.read_to_string(&mut rest).await.unwrap();
-        assert_eq!(rest.matches("\r\n\r\npage").count(), request.matches("GET").count());
+        let mut clients = join_all((0..CLIENTS).map(|_| site.guest())).await;
+        for client in &mut clients {
+            client.send(request).await;
+            client.0.shutdown().await.unwrap();
+        }
+        for mut client in clients {
+            let mut rest = String::new();
+            // Long before a client that asks for nothing is let go.
+            let end = tokio::time::timeout(DEADLINE, client.0.read_to_string(&mut rest)).await;
+            end.expect("its end in time").unwrap();
+            assert_eq!(rest.matches("\r\n\r\npage").count(), request.matches("GET").count());
+        }
     }
 }
 
 #[tokio::test]
 async fn whoever_reads_late_gets_all_of_it() {
-    const ASKED: usize = 200;
+    // Most of what sockets hold, more than they hold, and behind that.
+    const AHEAD: usize = 50;
+    const ASKED_MAX: usize = 1_000;
+    const REST: usize = 20;
     let content: Vec<u8> = (0..30_000_u32).map(|n| b'a' + (n % 23) as u8).collect();
     let site = Site::new(&[("page.txt", &content)]).await;
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     // What is sent finds little room.
-    socket.set_recv_buffer_size(64 * 1024).unwrap();
-    socket.connect(&site.world.router.public().unwrap().into()).unwrap();
-    socket.set_nonblocking(true).unwrap();
-    let mut client = Client(TcpStream::from_std(socket.into()).unwrap());
+    let mut client = site.world.connect_with(64 * 1024).await;
     for _ in 0..FILES {
         client.send(PAGE).await;
         assert_eq!(client.reply().await.body, content);
     }
-    for _ in 0..ASKED {
+    // At once, so that what the thread knows of the file is new when there is no more room.
+    client.send(&PAGE.repeat(AHEAD)).await;
+    let mut asked = FILES + AHEAD;
+    site.counted(asked).await;
+    // One at a time, until there is none.
+    loop {
         client.send(PAGE).await;
-        // One at a time, as long as somebody reads them.
-        tokio::time::timeout(READ_TIME, wait(|| unread(&client.0) == 0)).await.ok();
+        asked += 1;
+        if tokio::time::timeout(ANSWER_TIME, site.counted(asked)).await.is_err() {
+            break;
+        }
+        assert!(asked < ASKED_MAX, "nobody reads, and all is sent");
     }
-    for number in 0..ASKED {
+    client.send(&PAGE.repeat(REST)).await;
+    asked += REST;
+    for number in FILES..asked {
         assert!(client.reply().await.body == content, "the answer {number} is another one");
     }
-    site.counted(FILES + ASKED).await;
+    site.counted(asked).await;
     client.send(PAGE).await;
     assert!(client.reply().await.body == content);
 }
@@ -164,16 +181,24 @@ async fn many_at_once_are_all_answered() {
 
 #[tokio::test]
 async fn whoever_is_there_when_the_router_leaves_may_ask_once_more() {
-    let site = Site::new(&[("page.txt", b"page")]).await;
-    let mut client = site.guest().await;
+    const OTHER: &str = "GET /none HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
+    let world = World::with_threads(1);
+    let site = Site::on(world, &[("page.txt", b"page")], RequestLimits::default()).await;
+    let (mut guest, mut other) = (site.guest().await, site.world.connect().await);
+    other.send(OTHER).await;
+    assert_eq!(other.reply().await.text(), "application");
     site.world.router.leave(Duration::from_secs(60));
+    // By then the thread knows.
     loop {
-        client.send(PAGE).await;
-        let reply = client.reply().await;
-        assert_eq!(reply.text(), "page");
-        if reply.head.contains("Connection: close") {
+        other.send(OTHER).await;
+        if other.reply().await.head.contains("Connection: close") {
             break;
         }
     }
+    guest.send(PAGE).await;
+    let reply = guest.reply().await;
+    assert_eq!(reply.text(), "page");
+    assert!(reply.head.contains("Connection: close"), "{}", reply.head);
+    drop((guest, other));
     wait(|| site.world.router.has_left()).await;
 }
