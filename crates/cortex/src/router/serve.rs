@@ -19,8 +19,9 @@ use router::routes;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, mpsc};
-use tokio::task::{AbortHandle, LocalSet};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_rustls::rustls::ServerConfig;
 
@@ -261,7 +262,7 @@ pub fn run(
     seed: u64,
     mut commands: mpsc::Receiver<Command>,
 ) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     let (lane, entrance) = runtime.block_on(async { Lane::new() })?;
     let clients = Rc::new(Clients::new(shared.connections_max));
     let rooms = Rooms::new(FLOWS_MAX / shared.threads.len().max(1));
@@ -286,9 +287,8 @@ pub fn run(
         means: Means::default(),
         rooms,
     });
-    let local = LocalSet::new();
-    local.spawn_local(lane.run());
-    local.block_on(&runtime, async {
+    runtime.spawn_local(lane.run());
+    runtime.block_on(async {
         let mut listeners: HashMap<Scope, AbortHandle> = HashMap::new();
         let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
         let stop = loop {
