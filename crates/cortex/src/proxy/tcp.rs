@@ -11,8 +11,8 @@ use std::time::Duration;
 use router::detect::{self, Sort};
 use router::proxy_protocol::{self, Addresses, Senders, Version};
 use tokio::net::TcpStream;
+use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
-use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use super::back_ends::{BackEnds, Service};
@@ -61,7 +61,7 @@ pub fn run(
     listener: TcpListener,
     phase: watch::Receiver<Phase>,
 ) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     let sorts = back_ends.services.iter().filter_map(|service| service.sort.clone()).collect();
     let thread = Rc::new(Thread {
         back_ends,
@@ -71,7 +71,7 @@ pub fn run(
         recorder,
         connections: Cell::new(0),
     });
-    LocalSet::new().block_on(&runtime, accept(thread, listener, phase))
+    runtime.block_on(accept(thread, listener, phase))
 }
 
 async fn accept(

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
-use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use super::back_ends::BackEnds;
@@ -49,9 +49,8 @@ pub fn run(
     socket: StdSocket,
     phase: watch::Receiver<Phase>,
 ) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let local = LocalSet::new();
-    local.block_on(&runtime, async {
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+    runtime.block_on(async {
         let rooms = Rooms::new(settings.flows_max);
         let gate = Gate::new(socket, Box::new(Behind { back_ends, settings, recorder }), rooms)?;
         serve(&gate, phase).await;

@@ -24,11 +24,11 @@ use crate::loopback;
 
 /// By so much the head of an answer may be longer than that of the one before.
 const HEAD_SLACK: usize = 256;
-/// Long answers whose heads go ahead of them. Linux lets a receiver's window grow to what its
-/// buffer has free behind what has just come (`tcp_grow_window`), and sends no segment longer than
-/// half of the window (`tcp_bound_to_half_wnd`). Where segments have 64 KB, as on loopback, one of
-/// them takes half of the buffer, and the window stays too small for two; behind a head it grows.
-/// Two answers open it; as many more are for what comes in other pieces at first.
+/// Long answers to a client on this machine whose heads go ahead of them. Linux lets a receiver's
+/// window grow to what its buffer has free behind what has just come (`tcp_grow_window`), and sends
+/// no segment longer than half of the window (`tcp_bound_to_half_wnd`). On loopback segments have
+/// 64 KB: one of them takes half of the buffer, and the window stays too small for two; behind a
+/// head it grows. Two answers open it; as many more are for what comes in other pieces at first.
 const HEADS_AHEAD: u8 = 4;
 
 pub struct Plain {
@@ -178,7 +178,7 @@ impl Plain {
         self.brief.take().is_some()
     }
 
-    /// Whether the head of this long answer should be a segment of its own, asked once for each.
+    /// Whether the head of this long answer should be a segment of its own; asked once for each.
     pub fn sends_head_ahead(&self) -> bool {
         let so_far = self.heads_ahead.get();
         self.heads_ahead.set(HEADS_AHEAD.min(so_far + 1));

@@ -190,7 +190,9 @@ impl Exchange<'_> {
             let taken = pipe.as_ref().map(|(pipe, from)| pipe.take_rest(from, left));
             if let Some(begun) = begun.take() {
                 // In fewer segments, where more of it is here already.
-                let more = matches!(taken, Some(Ok(1..))) && !to.sends_head_ahead();
+                let is_here = matches!(taken, Some(Ok(1..)));
+                let is_near = self.connection.peer.ip().is_loopback();
+                let more = is_here && !(is_near && to.sends_head_ahead());
                 let written = to.write_pieces(begun, more, Patience::Paced(&counts.pace)).await;
                 written.map_err(|_| Failed::ClientGone)?;
             }
