@@ -30,6 +30,9 @@ const RECORDS_MAX: usize = 8 * 1024;
 const ROUSE_RECORDS: usize = 1024;
 const COLLECT_INTERVAL: Duration = Duration::from_millis(100);
 
+/// No status of HTTP: nobody was there to be told one. As nginx has it.
+pub const CLIENT_GONE: u16 = 499;
+
 /// One completed request.
 #[derive(Debug)]
 pub struct Record {
@@ -43,6 +46,28 @@ pub struct Record {
     pub queue_us: u32,
     pub service_us: u32,
     pub total_us: u32,
+}
+
+impl Record {
+    /// All of the answer was sent by then.
+    pub fn ended(&mut self, at: Instant) {
+        self.total_us = micros(at.saturating_duration_since(self.started));
+        if let ApplicationRef::Instance(_) = self.application {
+            self.service_us = self.total_us.saturating_sub(self.queue_us);
+        }
+    }
+
+    /// The client went away before the end of its answer.
+    pub fn abandoned(&mut self) {
+        self.bytes_out = 0;
+        if let ApplicationRef::Instance(_) = self.application {
+            self.status = CLIENT_GONE;
+        }
+    }
+}
+
+pub fn micros(duration: Duration) -> u32 {
+    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
 
 /// Names without a copy of them.

@@ -11,7 +11,7 @@ use model::release::StaticMount;
 use router::book::Processes;
 
 use super::far::host::{self, Caller};
-use super::forward::{self, Exchange};
+use super::forward::{self, Exchange, Underway};
 use super::h2;
 use super::lane;
 use super::limits::Limits;
@@ -31,15 +31,15 @@ use router::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
 /// A client that takes nothing for so long is gone.
 pub const WRITE_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Then the client waits in the lane: one file alone may be a page's, asked for between two pages.
-const FILES_IN_A_ROW: u32 = 2;
+/// Then the client goes on in the lane: to go there and back costs about what it spares of four.
+const QUICK_IN_A_ROW: u32 = 4;
 
 /// What becomes of the connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     KeepAlive,
-    /// The same, behind a file that the lane could have sent as well.
-    File,
+    /// The same, behind an answer that the lane could have given as well.
+    Quick,
     /// The client may still be sending.
     Close,
     /// The client asked for the end, and nothing more is expected of it.
@@ -66,7 +66,7 @@ enum Ended {
     /// Its last one was answered, or could not be.
     Request(Option<After>, Buffer),
     /// It goes on in the lane.
-    Files(Limits),
+    Quick(Limits),
 }
 
 /// Where a connection's task begins.
@@ -79,15 +79,15 @@ pub enum Start {
     Asked(Buffer, Limits),
     /// With what found no room.
     Owing(Box<Owed>, Limits),
+    /// With a request that has its place at an instance.
+    Underway(Box<Underway>, Limits),
 }
 
 /// The rest of an answer.
 pub struct Owed {
-    pub application: Arc<Application>,
-    pub head: RequestHead,
     pub rest: Bytes,
-    pub content_bytes: u64,
-    pub started: Instant,
+    /// As it is when all of it is sent, but for the time that takes.
+    pub record: Record,
 }
 
 /// What becomes of a request.
@@ -107,16 +107,16 @@ pub struct Connection {
 }
 
 /// Counts a request as under way for as long as it lives.
-pub struct Busy<'a>(&'a Thread);
+pub struct Busy(Rc<Thread>);
 
-impl Busy<'_> {
-    pub fn begin(thread: &Thread) -> Busy<'_> {
+impl Busy {
+    pub fn begin(thread: &Rc<Thread>) -> Busy {
         thread.busy.set(thread.busy.get() + 1);
-        Busy(thread)
+        Busy(thread.clone())
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for Busy {
     fn drop(&mut self) {
         self.0.busy.set(self.0.busy.get() - 1);
     }
@@ -133,7 +133,7 @@ impl Connection {
                 Ended::NoRequest => self.leave().await,
                 Ended::Http2(first) => h2::serve::serve(self, Some(first)).await,
                 Ended::Request(after, buffer) => self.end(after, buffer).await,
-                Ended::Files(limits) => return Some((self, limits)),
+                Ended::Quick(limits) => return Some((self, limits)),
             }
             None
         }
@@ -141,7 +141,8 @@ impl Connection {
 
     /// One after the other, until there is to be no other.
     async fn requests(&self, start: Start) -> Ended {
-        let (first, mut limits, is_new) = match start {
+        let (mut is_new, mut underway) = (false, None);
+        let (first, mut limits) = match start {
             Start::New => {
                 let limits = self.first_limits();
                 // Most bring a request along.
@@ -153,15 +154,20 @@ impl Connection {
                     Some(None) => self.first_bytes(limits.idle).await,
                     come => come.flatten(),
                 };
-                (first, limits, true)
+                is_new = true;
+                (first, limits)
             }
-            Start::Asked(buffer, limits) => (Some(buffer), limits, false),
-            Start::Waiting(limits) => (self.first_bytes(limits.idle).await, limits, false),
+            Start::Asked(buffer, limits) => (Some(buffer), limits),
+            Start::Waiting(limits) => (self.first_bytes(limits.idle).await, limits),
+            Start::Underway(begun, limits) => {
+                underway = Some(begun);
+                (Some(Buffer::default()), limits)
+            }
             Start::Owing(owed, limits) => {
                 if !Box::pin(self.pay(*owed)).await {
                     return Ended::Request(Some(After::Cut), Buffer::default());
                 }
-                (self.first_bytes(limits.idle).await, limits, false)
+                (self.first_bytes(limits.idle).await, limits)
             }
         };
         let Some(mut buffer) = first else { return Ended::NoRequest };
@@ -172,22 +178,28 @@ impl Connection {
         {
             return Ended::Http2(buffer);
         }
-        let mut files = 0;
+        let mut quick = 0;
         loop {
-            let busy = Busy::begin(&self.thread);
-            let mut out = self.thread.pool.scratch();
-            let after = self.one(&mut buffer, &mut out, &mut limits).await;
-            self.thread.pool.give_back_scratch(out);
-            drop(busy);
-            let keeps = matches!(after, Some(After::KeepAlive | After::File));
+            let after = match underway.take() {
+                Some(begun) => Box::pin(forward::go_on(self, *begun, &mut buffer)).await,
+                None => {
+                    let busy = Busy::begin(&self.thread);
+                    let mut out = self.thread.pool.scratch();
+                    let after = self.one(&mut buffer, &mut out, &mut limits).await;
+                    self.thread.pool.give_back_scratch(out);
+                    drop(busy);
+                    after
+                }
+            };
+            let keeps = matches!(after, Some(After::KeepAlive | After::Quick));
             if !keeps || !self.may_ask_again() {
                 return Ended::Request(after, buffer);
             }
-            files = if after == Some(After::File) { files + 1 } else { 0 };
+            quick = if after == Some(After::Quick) { quick + 1 } else { 0 };
             if buffer.filled().is_empty() {
                 self.thread.pool.give_back(std::mem::take(&mut buffer));
-                if files >= FILES_IN_A_ROW {
-                    return Ended::Files(limits);
+                if quick >= QUICK_IN_A_ROW {
+                    return Ended::Quick(limits);
                 }
                 match self.first_bytes(limits.idle).await {
                     Some(next) => buffer = next,
@@ -210,9 +222,12 @@ impl Connection {
     async fn pay(&self, owed: Owed) -> bool {
         let _busy = Busy::begin(&self.thread);
         let sent = write_paced(&self.stream, &owed.rest, &Pace::default()).await.is_ok();
-        let bytes_out = if sent { owed.content_bytes } else { 0 };
-        let Owed { application, head, started, .. } = owed;
-        self.record_own(&application, &head, 200, bytes_out, started, Instant::now());
+        let mut record = owed.record;
+        record.ended(Instant::now());
+        if !sent {
+            record.abandoned();
+        }
+        self.thread.recorder.record(record);
         sent
     }
 
@@ -241,7 +256,7 @@ impl Connection {
                 buffer
             }
             // Another router wants the end signed, too.
-            Some(After::KeepAlive | After::File | After::Close | After::End) => {
+            Some(After::KeepAlive | After::Quick | After::Close | After::End) => {
                 Box::pin(close_gently(self.stream, buffer)).await
             }
             Some(After::Cut) => {
@@ -388,7 +403,7 @@ impl Connection {
     }
 
     /// None where there is more to come.
-    fn parse(&self, buffer: &Buffer, out: &mut Vec<u8>) -> Option<Result<RequestHead, Page>> {
+    pub fn parse(&self, buffer: &Buffer, out: &mut Vec<u8>) -> Option<Result<RequestHead, Page>> {
         if buffer.filled().is_empty() {
             return None;
         }
@@ -474,7 +489,7 @@ impl Connection {
         let (status, sent) = match answer.prepared().filter(|_| keep_alive && !head_only) {
             Some(bytes) => {
                 if lane::takes(self, bytes) {
-                    after = After::File;
+                    after = After::Quick;
                 }
                 let sent = write_paced(&self.stream, bytes, &Pace::default()).await;
                 (200, sent.is_ok().then_some(answer.content_bytes()))
@@ -515,8 +530,23 @@ impl Connection {
         started: Instant,
         ended: Instant,
     ) {
-        self.thread.recorder.record(Record {
-            application: ApplicationRef::Router(application.clone()),
+        let by = ApplicationRef::Router(application.clone());
+        let mut record = self.record_of(by, head, status, bytes_out, started);
+        record.ended(ended);
+        self.thread.recorder.record(record);
+    }
+
+    /// Before it has ended.
+    pub fn record_of(
+        &self,
+        by: ApplicationRef,
+        head: &RequestHead,
+        status: u16,
+        bytes_out: u64,
+        started: Instant,
+    ) -> Record {
+        Record {
+            application: by,
             client: self.peer,
             started,
             method: head.method,
@@ -525,8 +555,8 @@ impl Connection {
             bytes_out,
             queue_us: 0,
             service_us: 0,
-            total_us: micros(ended.saturating_duration_since(started)),
-        });
+            total_us: 0,
+        }
     }
 
     /// An answer of our own instead of the application's.
@@ -566,8 +596,4 @@ impl Connection {
         write_all(&self.stream, out, WRITE_TIME_MAX).await.ok()?;
         Some(if keep_alive { After::KeepAlive } else { After::Close })
     }
-}
-
-pub fn micros(duration: Duration) -> u32 {
-    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }

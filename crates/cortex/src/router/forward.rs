@@ -9,6 +9,7 @@ mod relay;
 mod reply;
 mod sending;
 mod turn;
+mod underway;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -17,14 +18,16 @@ use std::time::{Duration, Instant};
 use router::breaker::{Failure, pause_ms};
 use router::retry::{Progress, may_retry};
 
-use super::connection::{After, Connection, micros};
+use self::underway::Begun;
+pub use self::underway::{Step, Underway, go_on, may_be_underway};
+use super::connection::{After, Connection};
 use super::endpoint::{Endpoint, Reach};
 use super::far::host;
 use super::pace::Pace;
 use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::table::Application;
-use crate::metrics::{ApplicationRef, Record};
+use crate::metrics::{ApplicationRef, CLIENT_GONE, micros};
 use router::http::body::{BadChunks, Body};
 use router::http::request::RequestHead;
 use router::http::trailers::Trailers;
@@ -106,7 +109,9 @@ pub fn forward(mut exchange: Exchange<'_>) -> impl Future<Output = Option<After>
         counts.bytes_in += early as u64;
         // Without memory until there is an answer.
         let mut sent = Vec::new();
-        let result = exchange.attempts(&mut body, early, head_length, &mut sent, &mut counts).await;
+        let begun = None;
+        let result =
+            exchange.attempts(begun, &mut body, early, head_length, &mut sent, &mut counts).await;
         exchange.connection.thread.pool.give_back_scratch(sent);
         result
     }
@@ -138,6 +143,7 @@ impl<'a> Exchange<'a> {
 impl Exchange<'_> {
     async fn attempts(
         &mut self,
+        mut begun: Option<Begun>,
         body: &mut Body,
         early: usize,
         head_length: usize,
@@ -147,16 +153,21 @@ impl Exchange<'_> {
         let thread = self.connection.thread.clone();
         let (mut retries, mut first) = (0, true);
         loop {
-            let permit = match self.permit(counts, std::mem::take(&mut first)).await? {
-                Ok(permit) => permit,
-                Err(_) if self.connection.caller.is_some() => {
-                    let whole = body.is_done();
-                    self.buffer.consume(early);
-                    return Box::pin(host::busy(self.connection, &self.application, whole)).await;
-                }
-                Err(page) => return self.fail(page, None, counts).await,
+            let is_first = std::mem::take(&mut first);
+            let begun = match begun.take() {
+                Some(begun) => begun,
+                None => match self.permit(counts, is_first).await? {
+                    Ok(permit) => Begun { permit, call: None },
+                    Err(_) if self.connection.caller.is_some() => {
+                        let whole = body.is_done();
+                        self.buffer.consume(early);
+                        let busy = host::busy(self.connection, &self.application, whole);
+                        return Box::pin(busy).await;
+                    }
+                    Err(page) => return self.fail(page, None, counts).await,
+                },
             };
-            let mut endpoint = permit.endpoint.clone();
+            let mut endpoint = begun.permit.endpoint.clone();
             // The head and the body so far, in one write. The body's bytes stay in the buffer for
             // another attempt until more of it has to be read.
             self.out.truncate(head_length);
@@ -168,25 +179,25 @@ impl Exchange<'_> {
                 self.out.extend_from_slice(b"Connection: Upgrade\r\n");
             }
             self.out.extend_from_slice(b"\r\n");
-            let begun = &self.buffer.filled()[..early];
+            let came = &self.buffer.filled()[..early];
             if self.is_transparent() {
-                self.out.extend_from_slice(begun);
+                self.out.extend_from_slice(came);
             } else {
                 let mut anew = self.head.body;
                 self.trailers.clear();
-                if anew.reframe(begun, self.out, &mut self.trailers).is_err() {
+                if anew.reframe(came, self.out, &mut self.trailers).is_err() {
                     return self.bad_body(BAD_BODY, counts).await;
                 }
             }
             let mut left = *body;
             let failed =
-                match self.attempt(permit, &mut endpoint, &mut left, early, sent, counts).await {
+                match self.attempt(begun, &mut endpoint, &mut left, early, sent, counts).await {
                     Ok(after) => return Some(after),
                     Err(failed) => failed,
                 };
             match failed {
                 Failed::ClientGone => {
-                    counts.status = 499;
+                    counts.status = CLIENT_GONE;
                     self.record(Some(&endpoint), counts);
                     return None;
                 }
@@ -272,21 +283,18 @@ impl Exchange<'_> {
             // The node that runs the instance has counted it.
             return;
         }
-        let total = ended.saturating_duration_since(self.started);
-        self.connection.thread.recorder.record(Record {
-            application: match endpoint {
-                Some(endpoint) => ApplicationRef::Instance(endpoint.clone()),
-                None => ApplicationRef::Router(self.application.clone()),
-            },
-            client: self.connection.peer,
-            started: self.started,
-            method: self.head.method,
-            status: counts.status,
-            bytes_in: counts.bytes_in,
-            bytes_out: counts.bytes_out,
-            queue_us: micros(counts.queue),
-            service_us: micros(total.saturating_sub(counts.queue)),
-            total_us: micros(total),
-        });
+        let by = match endpoint {
+            Some(endpoint) => ApplicationRef::Instance(endpoint.clone()),
+            None => ApplicationRef::Router(self.application.clone()),
+        };
+        let (status, bytes_out) = (counts.status, counts.bytes_out);
+        let mut record = self.connection.record_of(by, &self.head, status, bytes_out, self.started);
+        record.bytes_in = counts.bytes_in;
+        record.queue_us = micros(counts.queue);
+        record.ended(ended);
+        if endpoint.is_none() {
+            record.service_us = record.total_us.saturating_sub(record.queue_us);
+        }
+        self.connection.thread.recorder.record(record);
     }
 }

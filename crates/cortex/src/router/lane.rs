@@ -1,18 +1,20 @@
-//! Clients that ask for one file from memory after the other. They have no task, no waker and no
-//! timer of their own: those that can be read are read and answered one behind the other, which
-//! meets warm caches at every step. Who asks for anything else has a task again. Driven by
-//! `serve.rs`, one lane for each thread.
+//! Clients that ask for what needs no wait of its own: files from memory, and short answers of
+//! instances. They have no task, no waker and no timer: those that can be read, and the instances
+//! that were asked for them, are read and answered one behind the other, which meets warm caches at
+//! every step. Who asks for anything else has a task again. Driven by `serve.rs`, one lane for each
+//! thread.
+
+mod place;
+mod seats;
 
 use std::future::poll_fn;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use router::http::body::Body;
-use router::http::request::{self, RequestHead};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
@@ -20,10 +22,13 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use self::place::{Desk, Place, Turn};
+pub use self::seats::Seats;
+use self::seats::Source;
 use super::alarm::Alarm;
-use super::connection::{Connection, Owed, Start};
+use super::connection::{Connection, Start};
+use super::forward::Step;
 use super::limits::Limits;
-use super::plain::Plain;
 use super::pool::Buffer;
 use super::serve::{self, Presence};
 use super::wire::Wire;
@@ -35,6 +40,7 @@ const EVENTS_MAX: usize = 128;
 const ANSWER_BYTES_MAX: usize = 32 * 1024;
 /// How late a client may be told that it has asked for nothing for too long.
 const SWEEP_PAUSE: Duration = Duration::from_millis(100);
+const FLAGS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
 /// Its client ended its half, or all of it.
 const ENDED: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
@@ -48,55 +54,45 @@ pub struct Guest {
 /// Bounded by the number of connections.
 pub type Entrance = UnboundedSender<Guest>;
 
-/// Whether this answer could come from the lane, to whoever asks on this connection.
-pub fn takes(connection: &Connection, answer: &[u8]) -> bool {
-    let is_clients = connection.caller.is_none() && matches!(connection.stream, Wire::Plain(_));
-    is_clients && answer.len() <= ANSWER_BYTES_MAX
+/// Whether there may be a place for whoever asks on this connection.
+pub fn may_hold(connection: &Connection) -> bool {
+    connection.caller.is_none() && matches!(connection.stream, Wire::Plain(_))
 }
 
+/// Whether this answer could come from the lane, to whoever asks on this connection.
+pub fn takes(connection: &Connection, answer: &[u8]) -> bool {
+    may_hold(connection) && answer.len() <= ANSWER_BYTES_MAX
+}
+
+type Events = Vec<(Source, EventFlags)>;
+
 pub struct Lane {
-    epoll: AsyncFd<OwnedFd>,
+    epoll: AsyncFd<Rc<OwnedFd>>,
     entrance: UnboundedReceiver<Guest>,
     places: Slab<Place>,
-    events: Vec<(usize, EventFlags)>,
-    buffer: Buffer,
+    events: Events,
+    desk: Desk,
     alarm: Alarm,
     /// Nobody has waited for too long before that.
     sweep_at: Instant,
 }
 
-struct Place {
-    guest: Guest,
-    /// When it last asked, or came in.
-    since: Instant,
-}
-
-/// What becomes of a client that can be read.
-enum Turn {
-    Answered,
-    /// There is nothing to be read.
-    Vain,
-    Gone,
-    /// It wants something else.
-    Leaves,
-    /// The answer found no room.
-    Owes(Box<Owed>),
-}
-
 impl Lane {
     pub fn new() -> io::Result<(Lane, Entrance)> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let seats = Seats::new(epoll.clone());
         #[expect(deprecated, reason = "what replaces it is unsafe, and this descriptor is owned")]
         let epoll = AsyncFd::with_interest(epoll, Interest::READABLE)?;
         let (enter, entrance) = unbounded_channel();
+        let now = Instant::now();
         let lane = Lane {
             epoll,
             entrance,
             places: Slab::new(),
             events: Vec::with_capacity(EVENTS_MAX),
-            buffer: Buffer::default(),
+            desk: Desk { seats, buffer: Buffer::default(), out: Vec::new(), now },
             alarm: Alarm::default(),
-            sweep_at: Instant::now(),
+            sweep_at: now,
         };
         Ok((lane, enter))
     }
@@ -147,13 +143,12 @@ impl Lane {
     fn enter(&mut self, mut guest: Guest) {
         let is_first = self.places.is_empty();
         let place = self.places.vacant_entry();
-        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         if let Wire::Plain(plain) = &mut guest.connection.stream {
             plain.unwatch();
             // What has come since then is an event at once.
             let data = EventData::new_u64(place.key() as u64);
-            if epoll::add(self.epoll.get_ref(), &*plain, data, flags).is_ok() {
-                let place = place.insert(Place { guest, since: Instant::now() });
+            if epoll::add(self.epoll.get_ref(), &*plain, data, FLAGS).is_ok() {
+                let place = place.insert(Place::new(guest));
                 self.sweep_at = match is_first {
                     true => place.until(),
                     false => self.sweep_at.min(place.until()),
@@ -168,141 +163,118 @@ impl Lane {
 
     fn serve(&mut self) {
         let mut events = std::mem::take(&mut self.events);
-        let mut now = Instant::now();
-        for (key, flags) in events.drain(..) {
-            // Behind its last request comes its end.
-            while self.serve_one(key, &mut now) && flags.intersects(ENDED) {}
+        self.desk.now = Instant::now();
+        for (source, flags) in events.drain(..) {
+            match source {
+                Source::Client(key) => self.heard(key, flags),
+                Source::Instance(descriptor) => self.answered(descriptor),
+            }
         }
         self.events = events;
     }
 
-    /// Whether it was answered, and stays.
-    fn serve_one(&mut self, key: usize, now: &mut Instant) -> bool {
-        let Some(place) = self.places.get_mut(key) else { return false };
-        let turn = place.turn(&mut self.buffer, now);
-        let start = match turn {
-            Turn::Answered => {
-                self.sweep_at = self.sweep_at.min(place.until());
-                return true;
+    /// From a client.
+    fn heard(&mut self, key: usize, flags: EventFlags) {
+        let Some(place) = self.places.get_mut(key) else { return };
+        let has_ended = flags.intersects(ENDED);
+        if place.underway.is_some() {
+            match has_ended {
+                true => self.leave(key),
+                false => place.has_more = true,
             }
-            Turn::Vain => return false,
-            Turn::Gone => {
-                self.places.remove(key);
-                return false;
-            }
-            Turn::Leaves => Start::Asked(std::mem::take(&mut self.buffer), place.guest.limits),
-            Turn::Owes(owed) => Start::Owing(owed, place.guest.limits),
-        };
-        let Guest { connection, presence, .. } = self.places.remove(key).guest;
-        if let Wire::Plain(plain) = &connection.stream {
-            epoll::delete(self.epoll.get_ref(), plain).ok();
+            return;
         }
-        serve::go_on(connection, presence, start);
+        // Behind its last request comes its end.
+        while self.serve_one(key) && has_ended {}
+        if has_ended && self.places.get(key).is_some_and(|place| place.underway.is_some()) {
+            self.leave(key);
+        }
+    }
+
+    /// From an instance.
+    fn answered(&mut self, descriptor: usize) {
+        let Some(key) = self.desk.seats.place(descriptor) else { return };
+        let Some(place) = self.places.get_mut(key) else { return };
+        match place.step(&mut self.desk) {
+            None | Some(Step::Waits) => {}
+            Some(Step::Passed) => {
+                self.sweep_at = self.sweep_at.min(place.until());
+                if std::mem::take(&mut place.has_more) {
+                    self.serve_one(key);
+                }
+            }
+            Some(Step::Gone) => drop(self.places.remove(key)),
+            Some(Step::Owes(owed)) => self.go(key, |limits| Start::Owing(owed, limits)),
+            Some(Step::Further) => self.leave(key),
+        }
+    }
+
+    /// A client that can be read. Whether it was answered, and stays.
+    fn serve_one(&mut self, key: usize) -> bool {
+        let Some(place) = self.places.get_mut(key) else { return false };
+        match place.turn(&mut self.desk, key) {
+            turn @ (Turn::Answered | Turn::Asked) => {
+                self.sweep_at = self.sweep_at.min(place.until());
+                return matches!(turn, Turn::Answered);
+            }
+            Turn::Vain => {}
+            Turn::Gone => drop(self.places.remove(key)),
+            Turn::Leaves => {
+                let buffer = std::mem::take(&mut self.desk.buffer);
+                self.go(key, |limits| Start::Asked(buffer, limits));
+            }
+            Turn::LeavesWith(begun) => self.go(key, |limits| Start::Underway(begun, limits)),
+            Turn::Owes(owed) => self.go(key, |limits| Start::Owing(owed, limits)),
+        }
         false
     }
 
-    /// Ends those that have asked for nothing for too long.
+    /// With what an instance was asked for it.
+    fn leave(&mut self, key: usize) {
+        let Some(underway) = self.places.get_mut(key).and_then(|place| place.underway.take())
+        else {
+            return;
+        };
+        self.go(key, |limits| Start::Underway(underway, limits));
+    }
+
+    /// It has a task from now on.
+    fn go(&mut self, key: usize, start: impl FnOnce(Limits) -> Start) {
+        let Guest { connection, presence, limits } = self.places.remove(key).guest;
+        if let Wire::Plain(plain) = &connection.stream {
+            epoll::delete(self.epoll.get_ref(), plain).ok();
+        }
+        serve::go_on(connection, presence, start(limits));
+    }
+
+    /// Ends those that have asked for nothing for too long. Whose answer does not come has a task
+    /// that says so.
     fn sweep(&mut self, now: Instant) {
-        let mut next = None;
-        self.places.retain(|_, place| {
+        let (mut next, mut late) = (None, Vec::new());
+        for (key, place) in &self.places {
             let until = place.until();
-            if until > now {
-                next = Some(next.map_or(until, |next: Instant| next.min(until)));
+            match until > now {
+                true => next = Some(next.map_or(until, |next: Instant| next.min(until))),
+                false => late.push(key),
             }
-            until > now
-        });
+        }
+        for key in late {
+            match self.places[key].underway.is_some() {
+                true => self.leave(key),
+                false => drop(self.places.remove(key)),
+            }
+        }
         self.sweep_at = next.unwrap_or(now).max(now + SWEEP_PAUSE);
     }
 }
 
 /// What can be read or has ended by now.
-fn look(epoll: &OwnedFd, into: &mut Vec<(usize, EventFlags)>) {
+fn look(epoll: &OwnedFd, into: &mut Events) {
     let mut room = [MaybeUninit::uninit(); EVENTS_MAX];
     match epoll::wait(epoll, &mut room, Some(&Timespec::default())) {
         Ok((events, _)) => {
-            into.extend(events.iter().map(|event| (event.data.u64() as usize, event.flags)));
+            into.extend(events.iter().map(|event| (Source::of(event.data), event.flags)));
         }
         Err(error) => tracing::warn!(%error, "router.lane_cannot_look"),
-    }
-}
-
-impl Place {
-    fn until(&self) -> Instant {
-        self.since + self.guest.limits.idle
-    }
-
-    /// `now` is when the one before it was served.
-    fn turn(&mut self, buffer: &mut Buffer, now: &mut Instant) -> Turn {
-        let connection = &self.guest.connection;
-        connection.thread.pool.fill_out(buffer);
-        match connection.stream.read_now(buffer) {
-            Ok(1..) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Turn::Vain,
-            Ok(0) | Err(_) => return Turn::Gone,
-        }
-        self.since = *now;
-        let turn = self.answer(buffer.filled(), now).unwrap_or(Turn::Leaves);
-        if !matches!(turn, Turn::Leaves) {
-            buffer.consume(usize::MAX / 2);
-        }
-        turn
-    }
-
-    /// None where it has to be looked at more closely.
-    fn answer(&mut self, bytes: &[u8], now: &mut Instant) -> Option<Turn> {
-        let (connection, started) = (&self.guest.connection, *now);
-        let (thread, Wire::Plain(client)) = (&connection.thread, &connection.stream) else {
-            return None;
-        };
-        let head = request::look(bytes).filter(|head| is_ordinary(head, bytes))?;
-        let application = thread.application(&connection.scope, &bytes[head.host.clone()])?;
-        if thread.is_stopping() || !application.may_have(&head) {
-            return None;
-        }
-        let target = &bytes[head.target.clone()];
-        let sent =
-            thread.recent.prepared(&application, target, started, |answer, content_bytes| {
-                takes(connection, answer).then(|| Sent::now(client, answer, content_bytes))
-            })??;
-        *now = Instant::now();
-        self.guest.limits = application.limits;
-        let (bytes_out, turn) = match sent {
-            Sent::Whole { content_bytes } => (content_bytes, Turn::Answered),
-            Sent::Nothing => (0, Turn::Gone),
-            Sent::Part { rest, content_bytes } => {
-                let owed = Owed { application, head, rest, content_bytes, started };
-                return Some(Turn::Owes(Box::new(owed)));
-            }
-        };
-        connection.record_own(&application, &head, 200, bytes_out, started, *now);
-        Some(turn)
-    }
-}
-
-/// It came whole, nothing follows it, and everybody who asks so gets the same.
-fn is_ordinary(head: &RequestHead, bytes: &[u8]) -> bool {
-    let wants_more = head.has_conditions || head.upgrade || head.expects_continue;
-    let is_whole = head.length == bytes.len() && head.body == Body::Empty;
-    head.method == "GET" && head.keep_alive && is_whole && !wants_more
-}
-
-/// Of an answer.
-enum Sent {
-    Whole { content_bytes: u64 },
-    Part { rest: Bytes, content_bytes: u64 },
-    Nothing,
-}
-
-impl Sent {
-    fn now(client: &Plain, answer: &Bytes, content_bytes: u64) -> Sent {
-        let count = match client.try_write(answer) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
-            Err(_) => return Sent::Nothing,
-            Ok(count) => count,
-        };
-        match count == answer.len() {
-            true => Sent::Whole { content_bytes },
-            false => Sent::Part { rest: answer.slice(count..), content_bytes },
-        }
     }
 }

@@ -7,6 +7,7 @@ use std::io::{Error, ErrorKind, IoSlice, Read, Result, Write};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -40,6 +41,19 @@ pub struct Plain {
     brief: Cell<Option<usize>>,
     /// `HEADS_AHEAD` at most.
     heads_ahead: Cell<u8>,
+    /// In the lane of its thread, where it leads to an instance.
+    seat: Option<Rc<Cell<Seat>>>,
+}
+
+/// What the lane does with what comes from an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seat {
+    /// Nothing has come that nobody asked for.
+    Quiet,
+    /// Something has, perhaps.
+    Stirred,
+    /// It is an answer for the client in that place.
+    For(usize),
 }
 
 impl From<TcpStream> for Plain {
@@ -51,6 +65,7 @@ impl From<TcpStream> for Plain {
             alarm: Alarm::default(),
             brief: Cell::new(None),
             heads_ahead: Cell::new(0),
+            seat: None,
         }
     }
 }
@@ -76,6 +91,12 @@ impl Write for &Plain {
 
     fn flush(&mut self) -> Result<()> {
         Ok(())
+    }
+}
+
+impl AsRawFd for Plain {
+    fn as_raw_fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
     }
 }
 
@@ -107,6 +128,21 @@ impl Plain {
     pub fn unwatch(&mut self) {
         self.watch.take();
         self.alarm = Alarm::default();
+    }
+
+    pub fn seat(&self) -> Option<&Rc<Cell<Seat>>> {
+        self.seat.as_ref()
+    }
+
+    /// Nobody waits for what comes.
+    pub fn calm(&self) {
+        if let Some(seat) = &self.seat {
+            seat.set(Seat::Quiet);
+        }
+    }
+
+    pub fn sit(&mut self, seat: Rc<Cell<Seat>>) {
+        self.seat = Some(seat);
     }
 
     fn watch(&self) -> Result<&AsyncFd<RawFd>> {
@@ -306,6 +342,10 @@ impl Plain {
     /// Nothing came, not even an end: it can be used again. What came just now the runtime may not
     /// have heard of: for certain, the kernel is asked.
     pub fn is_untouched(&self, for_certain: bool) -> bool {
+        let is_quiet = |seat: &Rc<Cell<Seat>>| seat.get() == Seat::Quiet;
+        if !for_certain && self.watch.get().is_none() && self.seat.as_ref().is_some_and(is_quiet) {
+            return true;
+        }
         let read = || Ok(recv(&self.stream, &mut [0; 1], RecvFlags::empty())?.0);
         let read = if for_certain { read() } else { self.try_io(Interest::READABLE, read) };
         read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)

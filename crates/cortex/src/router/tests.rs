@@ -14,6 +14,7 @@ mod hostile;
 mod leaving;
 mod limits;
 mod long;
+mod quick;
 mod refused;
 mod returning;
 mod serving;

@@ -43,6 +43,11 @@ impl Recent {
         self.with(application, target, now, |found| found.cloned().map(Answer::whole))
     }
 
+    /// It is known that there is none.
+    pub fn is_none(&self, application: &Arc<Application>, target: &[u8], now: Instant) -> bool {
+        self.with(application, target, now, |found| found.is_none()) == Some(true)
+    }
+
     /// What whoever goes on asking is sent of such a file, and how much of it is content. None
     /// where that is not known, or no file from memory.
     pub fn prepared<R>(

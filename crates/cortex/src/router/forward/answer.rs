@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use router::http::HEAD_BYTES_MAX;
 use router::http::body::Body;
+use router::http::request::RequestHead;
 use router::http::response::{self, Asked, ResponseHead};
 use router::retry::Progress;
 
 use super::{Exchange, Failed};
-use crate::router::connection::WRITE_TIME_MAX;
+use crate::router::connection::{Connection, WRITE_TIME_MAX};
 use crate::router::pool::Buffer;
 use crate::router::stream::{fill_late, write_all};
 use crate::router::wire::Wire;
@@ -42,7 +43,8 @@ impl Exchange<'_> {
     ) -> Result<Option<ResponseHead>, Failed> {
         let deadline = wait.since + self.application.limits.answer;
         let mut now = Some(wait.since);
-        let asked = Asked { of_router: upstream.far().is_some(), ..self.asked() };
+        let asked =
+            Asked { of_router: upstream.far().is_some(), ..asked(self.connection, &self.head) };
         let thread = self.connection.thread.clone();
         loop {
             if !answer.filled().is_empty() {
@@ -117,14 +119,15 @@ impl Exchange<'_> {
             }
         }
     }
+}
 
-    fn asked(&self) -> Asked {
-        Asked {
-            head: self.head.is_head(),
-            modern: self.head.modern,
-            keep_alive: self.head.keep_alive && self.connection.goes_on(),
-            transparent: self.is_transparent(),
-            of_router: false,
-        }
+/// What the answer to this request has to know.
+pub(super) fn asked(connection: &Connection, head: &RequestHead) -> Asked {
+    Asked {
+        head: head.is_head(),
+        modern: head.modern,
+        keep_alive: head.keep_alive && connection.goes_on(),
+        transparent: connection.thread.shared.is_transparent(),
+        of_router: false,
     }
 }

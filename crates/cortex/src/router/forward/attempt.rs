@@ -11,9 +11,10 @@ use router::http::body::Body;
 use router::retry::Progress;
 
 use super::answer::Wait;
+use super::underway::{Begun, Call};
 use super::{Counts, Exchange, Failed};
 use crate::router::connection::{After, WRITE_TIME_MAX};
-use crate::router::endpoint::{Endpoint, Permit, Reach};
+use crate::router::endpoint::{Endpoint, Reach};
 use crate::router::far::{ask, dial};
 use crate::router::plain::Plain;
 use crate::router::serve::Thread;
@@ -28,7 +29,7 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 impl Exchange<'_> {
     pub(super) async fn attempt(
         &mut self,
-        mut permit: Permit,
+        begun: Begun,
         endpoint: &mut Arc<Endpoint>,
         body: &mut Body,
         early: usize,
@@ -36,21 +37,13 @@ impl Exchange<'_> {
         counts: &mut Counts,
     ) -> Result<After, Failed> {
         let thread = self.connection.thread.clone();
-        let mut asked_at = Instant::now();
-        let pooled = match endpoint.closes() {
-            true => None,
-            false => thread.pool.take(endpoint, !self.head.idempotent, asked_at),
-        };
-        let mut upstream = match pooled {
-            Some(upstream) => upstream,
+        let Begun { mut permit, call } = begun;
+        let is_asked = call.is_some();
+        let (mut upstream, asked_at, mut came) = match call.map(|call| *call) {
+            Some(Call { upstream, at, answer }) => (upstream, at, Some(answer)),
             None => {
-                self.hold_little();
-                let connected = Box::pin(connect(&thread, endpoint)).await;
-                asked_at = Instant::now();
-                connected.map_err(|error| match is_short(&error) {
-                    true => Failed::Short,
-                    false => Failed::Instance(Progress::NotConnected, "connection refused"),
-                })?
+                let (upstream, at) = self.reach(&thread, endpoint).await?;
+                (upstream, at, None)
             }
         };
         if endpoint.site().is_some() {
@@ -59,10 +52,9 @@ impl Exchange<'_> {
         }
         let mut progress = Progress::NoAnswer { body_consumed: false };
         let mut asked = self.application.balance.learns().then_some(asked_at);
-        let write = write_all(&upstream, self.out, WRITE_TIME_MAX).await;
         // An instance may answer before it has read everything, so its answer is looked for first.
-        let mut write_failed = write.is_err();
-        let mut answer = None;
+        let mut write_failed =
+            !is_asked && write_all(&upstream, self.out, WRITE_TIME_MAX).await.is_err();
         if endpoint.site().is_some() {
             let (reply, rest) = Box::pin(self.reply(&upstream)).await?;
             endpoint.heard_from(reply, thread.shared.clock.now().0);
@@ -79,7 +71,7 @@ impl Exchange<'_> {
                     _ => Failed::Busy,
                 });
             }
-            answer = Some(rest);
+            came = Some(rest);
         }
         if !body.is_done() && !write_failed {
             progress = Progress::NoAnswer { body_consumed: true };
@@ -104,7 +96,7 @@ impl Exchange<'_> {
             (permit, upstream) = (second.permit, second.upstream);
             asked = asked.map(|_| second.asked);
         }
-        let mut answer = answer.unwrap_or_default();
+        let mut answer = came.unwrap_or_default();
         if body.is_done() {
             self.hold_little();
         }
@@ -161,7 +153,34 @@ impl Exchange<'_> {
         self.record_at(ended, Some(endpoint), counts);
         drop(permit);
         let keeps = head.client_keeps_alive && finished && !closed;
-        Ok(if keeps { After::KeepAlive } else { After::close(&self.head, self.buffer) })
+        Ok(match keeps {
+            true if self.was_quick(endpoint, counts) => After::Quick,
+            true => After::KeepAlive,
+            false => After::close(&self.head, self.buffer),
+        })
+    }
+
+    /// A connection that is kept, or a new one, and since when.
+    async fn reach(
+        &mut self,
+        thread: &Thread,
+        endpoint: &Arc<Endpoint>,
+    ) -> Result<(Wire, Instant), Failed> {
+        let now = Instant::now();
+        let pooled = match endpoint.closes() {
+            true => None,
+            false => thread.pool.take(endpoint, !self.head.idempotent, now),
+        };
+        if let Some(upstream) = pooled {
+            return Ok((upstream, now));
+        }
+        self.hold_little();
+        let connected =
+            Box::pin(connect(thread, endpoint)).await.map_err(|error| match is_short(&error) {
+                true => Failed::Short,
+                false => Failed::Instance(Progress::NotConnected, "connection refused"),
+            });
+        Ok((connected?, Instant::now()))
     }
 
     /// While the instance works, or all are busy: no buffer, and no more than the head that one

@@ -71,6 +71,12 @@ impl Exchange<'_> {
         }))
     }
 
+    /// A client's, where nobody has to wait for it.
+    pub(super) fn permit_now(&self) -> Option<Permit> {
+        let wants = Wants { key: self.key(), ..Wants::anything(Reaches::Anywhere) };
+        self.application.queue.try_enter(&self.application, wants, self.whose())
+    }
+
     /// All back ends of a proxy have refused connections just now, for as long as this one waits.
     fn is_refused(&self, queue: &Queue) -> bool {
         let shared = &self.connection.thread.shared;

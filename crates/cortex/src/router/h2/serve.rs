@@ -86,7 +86,7 @@ async fn followed(client: &Rc<Client>) -> bool {
     leaving.as_mut().enable();
     let mut look = tokio::time::interval(LOOK_INTERVAL);
     // Under way while it leaves: what it is sent last must get there.
-    let mut busy: Option<Busy<'_>> = None;
+    let mut busy: Option<Busy> = None;
     let mut left_at: Option<Instant> = None;
     loop {
         if client.thread.is_stopping() && busy.is_none() {

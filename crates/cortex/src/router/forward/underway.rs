@@ -1,0 +1,240 @@
+//! A request that an instance is asked for at once, and whose answer is passed on as soon as it can
+//! be read: what the lane does of forwarding. Where there is more to it, a task goes on from there.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use model::application::InstanceProtocol;
+use router::http::body::Body;
+use router::http::request::RequestHead;
+use router::http::response;
+
+use super::{Counts, Exchange, answer};
+use crate::metrics::ApplicationRef;
+use crate::router::connection::{After, Busy, Connection, Owed};
+use crate::router::endpoint::{Endpoint, Permit};
+use crate::router::lane::{self, Seats};
+use crate::router::pool::{BUFFER_BYTES, Buffer};
+use crate::router::table::Application;
+use crate::router::wire::Wire;
+
+/// Where an attempt begins.
+pub(super) struct Begun {
+    pub permit: Permit,
+    /// None where nobody was asked yet.
+    pub call: Option<Box<Call>>,
+}
+
+/// An instance that was asked.
+pub(super) struct Call {
+    pub upstream: Wire,
+    pub at: Instant,
+    /// What has come so far.
+    pub answer: Buffer,
+}
+
+impl Call {
+    /// Nothing that comes is for the lane any more.
+    fn end(self) -> Call {
+        if let Wire::Plain(upstream) = &self.upstream {
+            upstream.calm();
+        }
+        self
+    }
+}
+
+/// A request that has its place at an instance.
+pub struct Underway {
+    application: Arc<Application>,
+    head: RequestHead,
+    /// As the instance gets it.
+    out: Vec<u8>,
+    /// Without its last line.
+    head_length: usize,
+    started: Instant,
+    session: Option<u64>,
+    permit: Permit,
+    call: Option<Call>,
+    _busy: Busy,
+}
+
+/// How far it came.
+pub enum Step {
+    Waits,
+    Passed,
+    /// The client is gone.
+    Gone,
+    /// The answer found no room.
+    Owes(Box<Owed>),
+    /// There is more to it.
+    Further,
+}
+
+impl Underway {
+    /// None where there is no place at once. The client's is `seat` in the lane.
+    pub fn begin(exchange: Exchange<'_>, seats: &mut Seats, seat: usize) -> Option<Underway> {
+        let permit = exchange.permit_now()?;
+        let thread = &exchange.connection.thread;
+        thread.budget.borrow_mut().deposit();
+        let head_length = exchange.out.len();
+        exchange.out.extend_from_slice(b"\r\n");
+        let session = exchange.session.get();
+        let call = match session {
+            None => exchange.call_now(&permit.endpoint, seats, seat),
+            // Its answer has a cookie to carry.
+            Some(_) => None,
+        };
+        Some(Underway {
+            application: exchange.application,
+            head: exchange.head,
+            out: thread.pool.head(exchange.out),
+            head_length,
+            started: exchange.started,
+            session,
+            permit,
+            call,
+            _busy: Busy::begin(thread),
+        })
+    }
+
+    pub fn is_asked(&self) -> bool {
+        self.call.is_some()
+    }
+
+    /// By then there must be an answer.
+    pub fn until(&self) -> Instant {
+        let since = self.call.as_ref().map_or(self.started, |call| call.at);
+        since + self.application.limits.answer
+    }
+
+    /// The instance's connection can be read.
+    pub fn step(&mut self, client: &Connection, buffer: &mut Buffer, out: &mut Vec<u8>) -> Step {
+        let Some(call) = &mut self.call else { return Step::Further };
+        client.thread.pool.fill_out(buffer);
+        match call.upstream.read_now(buffer) {
+            Ok(1..) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Waits,
+            // Whoever reads again sees it again.
+            Ok(0) | Err(_) => return Step::Further,
+        }
+        if !buffer.is_full()
+            && let Some(status) = self.whole(client, buffer.filled(), out)
+        {
+            buffer.consume(usize::MAX / 2);
+            return self.pass(client, status, out);
+        }
+        if let Some(call) = &mut self.call {
+            call.answer = std::mem::take(buffer);
+        }
+        Step::Further
+    }
+
+    /// An answer as most are, and nothing behind it: it is in `out`, for the client.
+    fn whole(&self, client: &Connection, bytes: &[u8], out: &mut Vec<u8>) -> Option<u16> {
+        let head = response::parse(bytes, answer::asked(client, &self.head), out).ok()??;
+        let (content, mut body) = (&bytes[head.length..], head.body);
+        let is_whole = body.accept(content) == Ok(content.len()) && body.is_done();
+        if !is_whole || head.status < 200 || !head.keep_alive || !head.client_keeps_alive {
+            return None;
+        }
+        out.extend_from_slice(content);
+        Some(head.status)
+    }
+
+    fn pass(&mut self, client: &Connection, status: u16, answer: &[u8]) -> Step {
+        let (thread, endpoint) = (&client.thread, &self.permit.endpoint);
+        let Some(call) = self.call.take() else { return Step::Further };
+        endpoint.succeeded(|| thread.shared.clock.now().0);
+        if self.application.balance.learns() {
+            let now_ms = thread.shared.clock.now().0;
+            endpoint.learn(self.application.balance, call.at.elapsed(), now_ms);
+        }
+        let Wire::Plain(stream) = &client.stream else { return Step::Gone };
+        let sent = match stream.try_write(answer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Some(0),
+            sent => sent.ok(),
+        };
+        let ended = Instant::now();
+        thread.pool.keep(endpoint, call.end().upstream, ended);
+        thread.pool.give_back_scratch(std::mem::take(&mut self.out));
+        let by = ApplicationRef::Instance(endpoint.clone());
+        let bytes_out = answer.len() as u64;
+        let mut record = client.record_of(by, &self.head, status, bytes_out, self.started);
+        record.ended(ended);
+        let step = match sent {
+            Some(count) if count == answer.len() => Step::Passed,
+            Some(count) => {
+                let rest = Bytes::copy_from_slice(&answer[count..]);
+                return Step::Owes(Box::new(Owed { rest, record }));
+            }
+            None => {
+                record.abandoned();
+                Step::Gone
+            }
+        };
+        thread.recorder.record(record);
+        step
+    }
+}
+
+impl Exchange<'_> {
+    /// On a connection that is kept. None where there is none, or not all of the head was taken:
+    /// then nothing that was sent is a request.
+    fn call_now(&self, endpoint: &Endpoint, seats: &mut Seats, seat: usize) -> Option<Call> {
+        let at = self.started;
+        if !is_simple(endpoint) {
+            return None;
+        }
+        let kept = self.connection.thread.pool.take(endpoint, !self.head.idempotent, at)?;
+        let Wire::Plain(mut upstream) = kept else { return None };
+        if !seats.give(&mut upstream, seat) {
+            return None;
+        }
+        let is_sent = upstream.try_write(self.out).is_ok_and(|count| count == self.out.len());
+        is_sent.then(|| Call { upstream: upstream.into(), at, answer: Buffer::default() })
+    }
+
+    /// The lane could have done it.
+    pub(super) fn was_quick(&self, endpoint: &Endpoint, counts: &Counts) -> bool {
+        lane::may_hold(self.connection)
+            && may_be_underway(&self.application, &self.head)
+            && is_simple(endpoint)
+            && counts.bytes_out < BUFFER_BYTES as u64
+    }
+}
+
+/// Nothing but its head has to be sent, and one instance is asked.
+pub fn may_be_underway(application: &Application, head: &RequestHead) -> bool {
+    let wants_more = head.upgrade || head.expects_continue || application.hedge_after.is_some();
+    head.body == Body::Empty && head.keep_alive && head.modern && !wants_more
+}
+
+/// Its connections are kept, and carry one request at a time.
+fn is_simple(endpoint: &Endpoint) -> bool {
+    endpoint.site().is_none() && endpoint.protocol == InstanceProtocol::Http1 && !endpoint.closes()
+}
+
+/// In a task, from where it is.
+pub async fn go_on(
+    connection: &Connection,
+    underway: Underway,
+    buffer: &mut Buffer,
+) -> Option<After> {
+    let Underway { application, head, mut out, head_length, started, session, .. } = underway;
+    let (permit, call, _busy) = (underway.permit, underway.call, underway._busy);
+    let thread = &connection.thread;
+    let mut counts = Counts { bytes_in: head.length as u64, ..Counts::default() };
+    let mut sent = Vec::new();
+    let mut exchange = Exchange::new(connection, application, head, buffer, &mut out, started);
+    exchange.session.set(session);
+    let begun = Begun { permit, call: call.map(|call| Box::new(call.end())) };
+    let mut body = Body::Empty;
+    let attempts =
+        exchange.attempts(Some(begun), &mut body, 0, head_length, &mut sent, &mut counts);
+    let after = attempts.await;
+    thread.pool.give_back_scratch(sent);
+    thread.pool.give_back_scratch(out);
+    after
+}
