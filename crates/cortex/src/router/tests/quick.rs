@@ -23,16 +23,25 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: shop.localhost\r\n\r\n")
 }
 
-/// An instance that does as the path says, and a gate for what waits.
+/// An instance that does as the path says.
 struct Site {
     world: World,
-    gate: Arc<Semaphore>,
-    asked: Arc<AtomicUsize>,
+    means: Arc<Means>,
     _backend: Backend,
 }
 
+struct Means {
+    /// For what waits.
+    gate: Semaphore,
+    asked: AtomicUsize,
+    died: AtomicUsize,
+    /// Answers that nobody asked for.
+    unasked: AtomicUsize,
+}
+
 /// False where the connection ends.
-async fn answer(client: &mut Client, path: &str, gate: &Semaphore, nth: usize) -> bool {
+async fn answer(client: &mut Client, path: &str, nth: usize, means: &Means) -> bool {
+    let Means { gate, unasked, .. } = means;
     let pass = async || gate.acquire().await.unwrap().forget();
     match path {
         "/slowly" => {
@@ -75,6 +84,13 @@ async fn answer(client: &mut Client, path: &str, gate: &Semaphore, nth: usize) -
         "/dies" if nth == 1 => return false,
         // More than was asked for, which is nobody's.
         "/twice" => client.send(&format!("{}{}", ok("well"), ok("evil"))).await,
+        // Nobody asks for the second.
+        "/later" => {
+            client.send(&ok("well")).await;
+            pass().await;
+            client.send(&ok("evil")).await;
+            unasked.fetch_add(1, Ordering::SeqCst);
+        }
         _ => client.send(&ok("well")).await,
     }
     true
@@ -86,20 +102,26 @@ impl Site {
     }
 
     async fn on(world: World, limits: RequestLimits) -> Site {
-        let (gate, asked) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
-        let (pass, count) = (gate.clone(), asked.clone());
-        let died = Arc::new(AtomicUsize::new(0));
+        let means = Arc::new(Means {
+            gate: Semaphore::new(0),
+            asked: AtomicUsize::new(0),
+            died: AtomicUsize::new(0),
+            unasked: AtomicUsize::new(0),
+        });
+        let given = means.clone();
         let backend = Backend::start(move |mut client: Client| {
-            let (pass, count, died) = (pass.clone(), count.clone(), died.clone());
+            let means = given.clone();
             async move {
+                // What is said comes before the next request does.
+                client.0.set_nodelay(true).unwrap();
                 while let Some(request) = client.request().await {
-                    count.fetch_add(1, Ordering::SeqCst);
+                    means.asked.fetch_add(1, Ordering::SeqCst);
                     let path = request.split(' ').nth(1).unwrap().to_owned();
                     let nth = match path.as_str() {
-                        "/dies" => died.fetch_add(1, Ordering::SeqCst) + 1,
+                        "/dies" => means.died.fetch_add(1, Ordering::SeqCst) + 1,
                         _ => 0,
                     };
-                    if !answer(&mut client, &path, &pass, nth).await {
+                    if !answer(&mut client, &path, nth, &means).await {
                         break;
                     }
                 }
@@ -109,7 +131,7 @@ impl Site {
         world.limited(limits);
         world.claim(1, None, &[(1, Ready, backend.port)]);
         world.routed().await;
-        Site { world, gate, asked, _backend: backend }
+        Site { world, means, _backend: backend }
     }
 
     /// One that is in the lane.
@@ -120,7 +142,7 @@ impl Site {
     }
 
     fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+        self.means.asked.load(Ordering::SeqCst)
     }
 
     async fn counted(&self, requests: usize) {
@@ -190,14 +212,14 @@ async fn an_answer_in_pieces_passes_as_it_comes() {
     let mut client = site.guest().await;
     client.send(&get("/slowly")).await;
     wait(|| site.asked() == ASKED + 1).await;
-    site.gate.add_permits(1);
+    site.means.gate.add_permits(1);
     let mut text = String::new();
     while !text.ends_with("\r\n\r\nwe") {
         text.push(client.0.read_u8().await.unwrap().into());
     }
     // Asked before the answer is whole.
     client.send(&get("/")).await;
-    site.gate.add_permits(1);
+    site.means.gate.add_permits(1);
     let mut rest = [0; 2];
     client.0.read_exact(&mut rest).await.unwrap();
     assert_eq!(&rest, b"ll");
@@ -216,7 +238,7 @@ async fn what_is_asked_meanwhile_is_answered_afterwards() {
         client.send(&meanwhile).await;
         // Nothing of it is asked before its time.
         assert_eq!(site.asked(), before + 1);
-        site.gate.add_permits(1);
+        site.means.gate.add_permits(1);
         assert_eq!(client.reply().await.text(), "well");
         if meanwhile.ends_with("Ho") {
             client.send("st: shop.localhost\r\n\r\n").await;
@@ -270,7 +292,7 @@ async fn whoever_ends_its_half_behind_a_request_is_answered_and_let_go() {
             client.send(&request).await;
             client.0.shutdown().await.unwrap();
         }
-        site.gate.add_permits(if request.contains("late") { CLIENTS } else { 0 });
+        site.means.gate.add_permits(if request.contains("late") { CLIENTS } else { 0 });
         for mut client in clients {
             let mut rest = String::new();
             let end = tokio::time::timeout(DEADLINE, client.0.read_to_string(&mut rest)).await;
@@ -319,6 +341,19 @@ async fn a_connection_that_ended_while_nobody_used_it_costs_no_request() {
         assert_eq!((reply.status, reply.text().as_str()), (200, "well"), "request {number}");
     }
     assert_eq!(backend.connections.load(Ordering::SeqCst), 20);
+}
+
+#[tokio::test]
+async fn answers_that_nobody_asked_for_reach_nobody() {
+    let site = Site::on(World::with_threads(1), RequestLimits::default()).await;
+    let mut client = site.guest().await;
+    for number in 1..=10 {
+        client.send(&get("/later")).await;
+        assert_eq!(client.reply().await.text(), "well");
+        site.means.gate.add_permits(1);
+        wait(|| site.means.unasked.load(Ordering::SeqCst) == number).await;
+        settle(&mut client).await;
+    }
 }
 
 #[tokio::test]
@@ -395,7 +430,7 @@ async fn whoever_waits_when_the_router_leaves_is_answered_and_told() {
             break;
         }
     }
-    site.gate.add_permits(1);
+    site.means.gate.add_permits(1);
     let reply = guest.reply().await;
     assert_eq!(reply.text(), "well");
     assert!(reply.head.contains("Connection: close"), "{}", reply.head);
@@ -405,4 +440,26 @@ async fn whoever_waits_when_the_router_leaves_is_answered_and_told() {
     assert!(reply.head.contains("Connection: close"), "{}", reply.head);
     drop((guest, idle, other));
     wait(|| site.world.router.has_left()).await;
+}
+
+#[tokio::test]
+async fn a_router_that_stops_waits_for_what_is_under_way() {
+    let site = Site::on(World::with_threads(1), RequestLimits::default()).await;
+    let (mut guest, mut other) = (site.guest().await, site.guest().await);
+    let asked = site.asked();
+    guest.send(&get("/late")).await;
+    wait(|| site.asked() == asked + 1).await;
+    let Site { world: World { router, .. }, means, _backend } = site;
+    let stopping = tokio::task::spawn_blocking(move || router.stop(DEADLINE * 10));
+    // The thread knows once the other one is told, or is let go behind an answer.
+    loop {
+        other.send(&get("/")).await;
+        let reply = tokio::time::timeout(DEADLINE, other.try_reply(false)).await.unwrap();
+        if reply.is_err() || reply.is_ok_and(|reply| reply.head.contains("Connection: close")) {
+            break;
+        }
+    }
+    means.gate.add_permits(1);
+    assert_eq!(guest.reply().await.text(), "well");
+    tokio::time::timeout(DEADLINE, stopping).await.unwrap().unwrap();
 }
