@@ -12,9 +12,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
 use super::world::{Backend, Client, DEADLINE, World, ok, wait};
+use crate::router::connection::QUICK_IN_A_ROW;
 
 /// More than it takes to be in the lane.
-const ASKED: usize = 6;
+const ASKED: usize = QUICK_IN_A_ROW as usize + 2;
 /// Whoever has room for an answer is answered sooner.
 const ANSWER_TIME: Duration = Duration::from_millis(500);
 const LONG: usize = 100_000;

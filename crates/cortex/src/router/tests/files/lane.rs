@@ -9,13 +9,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::Site;
+use crate::router::connection::QUICK_IN_A_ROW;
 use crate::router::tests::world::{Client, DEADLINE, World, wait};
 
 const PAGE: &str = "GET /page.txt HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 /// Whoever has room for an answer is answered sooner.
 const ANSWER_TIME: Duration = Duration::from_millis(500);
 /// More than it takes to be in the lane.
-const FILES: usize = 5;
+const FILES: usize = QUICK_IN_A_ROW as usize + 2;
 
 impl Site {
     /// One that is in the lane.
