@@ -31,8 +31,8 @@ use router::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
 /// A client that takes nothing for so long is gone.
 pub const WRITE_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Then the client goes on in the lane. To go there and back costs about what seven requests spare
-/// there: with four, clients of which every sixth request has a body cost an eighth more.
+/// Then the client goes on in the lane. Who often wants something else pays for the way there and
+/// back: with four, a body in every sixth request made each an eighth dearer.
 pub(super) const QUICK_IN_A_ROW: u32 = 16;
 
 /// What becomes of the connection after a request.
