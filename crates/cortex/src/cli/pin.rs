@@ -53,29 +53,23 @@ impl Pin {
         path: &str,
         mut shown: PinShown,
     ) -> anyhow::Result<PinShown> {
+        let from = shown.moving.is_some().then(|| shown.holder.clone());
         let mut said = String::new();
-        let before = shown.holder.clone();
-        while let Some(moving) = &shown.moving {
-            let line = match moving.phase.as_str() {
-                "asked" => {
-                    format!("Moving its files to node {}; Ctrl-C leaves it going", moving.to)
+        let holder = loop {
+            match stage(from.as_ref(), &shown) {
+                Stage::Over(holder) => break holder,
+                Stage::Failed(why) => {
+                    bail!("its files could not be moved, and it runs where it was: {why}")
                 }
-                "copying" => format!("Copying its files to node {} while it runs", moving.to),
-                "stopped" => "Stopped; copying what changed meanwhile".into(),
-                _ if shown.holder != before => break,
-                _ => bail!(
-                    "its files could not be moved, and it runs where it was: {}",
-                    moving.message.as_deref().unwrap_or("no reason was given")
-                ),
-            };
-            if line != said {
-                output::say(&line);
-                said = line;
+                Stage::Moving(line) if line != said => {
+                    output::say(&line);
+                    said = line;
+                }
+                Stage::Moving(_) => {}
             }
             tokio::time::sleep(POLL).await;
             shown = session.client.get(path).await?;
-        }
-        let holder = shown.holder.clone().unwrap_or_default();
+        };
         output::say(&format!("Its files are on node {holder}; it starts there"));
         let deadline = Instant::now() + START_WAIT_MAX;
         loop {
@@ -95,6 +89,39 @@ impl Pin {
     }
 }
 
+/// How far a move is, as the node that was asked knows it.
+#[derive(Debug, PartialEq)]
+enum Stage {
+    /// What to tell who waits.
+    Moving(String),
+    Failed(String),
+    /// The node that has the files.
+    Over(String),
+}
+
+/// `from`: where the files were when the move began, unless they were where they are wanted. That
+/// it is over and where they are now is written by two nodes, and may be heard of in either order.
+fn stage(from: Option<&Option<String>>, shown: &PinShown) -> Stage {
+    let over = || Stage::Over(shown.holder.clone().unwrap_or_default());
+    let arrived = from.is_none_or(|from| shown.holder != *from);
+    match &shown.moving {
+        None if arrived => over(),
+        None => Stage::Moving("Waiting to hear that they are there".into()),
+        Some(moving) => match moving.phase.as_str() {
+            "asked" => Stage::Moving(format!(
+                "Moving its files to node {}; Ctrl-C leaves it going",
+                moving.to
+            )),
+            "copying" => {
+                Stage::Moving(format!("Copying its files to node {} while it runs", moving.to))
+            }
+            "stopped" => Stage::Moving("Stopped; copying what changed meanwhile".into()),
+            _ if arrived => over(),
+            _ => Stage::Failed(moving.message.clone().unwrap_or("no reason was given".into())),
+        },
+    }
+}
+
 fn show(shown: &PinShown) -> anyhow::Result<()> {
     let name = &shown.application;
     match &shown.holder {
@@ -106,4 +133,38 @@ fn show(shown: &PinShown) -> anyhow::Result<()> {
         output::say(&format!("Its move to node {}: {}{why}", moving.to, moving.phase));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::wire::MoveShown;
+
+    fn shown(holder: &str, phase: Option<&str>) -> PinShown {
+        let moving = phase.map(|phase| MoveShown {
+            to: "there".into(),
+            phase: phase.into(),
+            message: (phase == "failed").then(|| "a reason".into()),
+        });
+        PinShown { application: "notes".into(), holder: Some(holder.into()), moving }
+    }
+
+    #[test]
+    fn a_move_is_over_once_both_nodes_have_been_heard() {
+        let from = Some("here".to_owned());
+        let at = |holder, phase| stage(Some(&from), &shown(holder, phase));
+        for phase in ["asked", "copying", "stopped"] {
+            assert!(matches!(at("here", Some(phase)), Stage::Moving(_)), "{phase}");
+        }
+        assert!(matches!(at("there", Some("stopped")), Stage::Moving(_)));
+        assert!(matches!(at("here", None), Stage::Moving(_)));
+        assert_eq!(at("there", None), Stage::Over("there".into()));
+        assert_eq!(at("here", Some("failed")), Stage::Failed("a reason".into()));
+        assert_eq!(at("there", Some("failed")), Stage::Over("there".into()));
+    }
+
+    #[test]
+    fn what_is_where_it_is_wanted_needs_no_move() {
+        assert_eq!(stage(None, &shown("there", None)), Stage::Over("there".into()));
+    }
 }
