@@ -78,6 +78,20 @@ fn await_only_on(node: &Node, id: &str) {
     });
 }
 
+/// From then on it can start the application without the others.
+fn await_source(node: &Node) {
+    let values = node.data().join("values");
+    let files_in = |path| fs::read_dir(path).into_iter().flatten().flatten();
+    let is_shelf = |entry: &fs::DirEntry| entry.file_name().len() == 2;
+    wait_for("the source to have come", STATE_DEADLINE, || {
+        let count = files_in(values.clone())
+            .filter(is_shelf)
+            .flat_map(|shelf| files_in(shelf.path()))
+            .count();
+        if count > 0 { Ok(()) } else { Err("no large value yet".into()) }
+    });
+}
+
 fn info(node: &Node) -> Value {
     serde_json::from_str(&node.cortex(&["info", "-a", NAME, "--json"])).expect("JSON")
 }
@@ -125,6 +139,7 @@ fn an_application_waits_for_the_node_that_holds_its_data() {
     await_acquaintance(&[&one, &two]);
     let (here, there) = (id_of(&one), id_of(&two));
     push(&two, "persist = [\"kept\"]\n");
+    await_source(&one);
     note(&one, "kept ");
     two.kill_nine();
     await_state(&one, &there, "down");
