@@ -23,8 +23,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use self::place::{Desk, Place, Turn};
-pub use self::seats::Seats;
 use self::seats::Source;
+pub use self::seats::{Seat, Seats};
 use super::alarm::Alarm;
 use super::connection::{Connection, Start};
 use super::forward::Step;

@@ -1,13 +1,12 @@
 //! A connection without TLS. The runtime watches its socket from the first wait on: one that brings
 //! its request along, and closes after the answer, is never waited for.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::io::{Error, ErrorKind, IoSlice, Read, Result, Write};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use tokio::io::{Interest, ReadBuf};
 use tokio::time::Instant;
 
 use super::alarm::Alarm;
+use super::lane::Seat;
 use super::pace::Patience;
 use super::pool::Buffer;
 use crate::loopback;
@@ -41,19 +41,8 @@ pub struct Plain {
     brief: Cell<Option<usize>>,
     /// `HEADS_AHEAD` at most.
     heads_ahead: Cell<u8>,
-    /// In the lane of its thread, where it leads to an instance.
-    seat: Option<Rc<Cell<Seat>>>,
-}
-
-/// What the lane does with what comes from an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seat {
-    /// Nothing has come that nobody asked for.
-    Quiet,
-    /// Something has, perhaps.
-    Stirred,
-    /// It is an answer for the client in that place.
-    For(usize),
+    /// In the lane of its thread, where it leads to an instance and no task has waited since.
+    seat: RefCell<Option<Seat>>,
 }
 
 impl From<TcpStream> for Plain {
@@ -65,7 +54,7 @@ impl From<TcpStream> for Plain {
             alarm: Alarm::default(),
             brief: Cell::new(None),
             heads_ahead: Cell::new(0),
-            seat: None,
+            seat: RefCell::default(),
         }
     }
 }
@@ -130,19 +119,20 @@ impl Plain {
         self.alarm = Alarm::default();
     }
 
-    pub fn seat(&self) -> Option<&Rc<Cell<Seat>>> {
-        self.seat.as_ref()
+    /// Whether it has one in the lane already, which is asked for an answer to that place.
+    pub fn seat_for(&self, place: usize) -> bool {
+        self.seat.borrow().as_ref().inspect(|seat| seat.wait_for(place)).is_some()
     }
 
-    /// Nobody waits for what comes.
+    pub fn sit(&self, seat: Seat) {
+        self.seat.replace(Some(seat));
+    }
+
+    /// The lane waits for nothing from there.
     pub fn calm(&self) {
-        if let Some(seat) = &self.seat {
-            seat.set(Seat::Quiet);
+        if let Some(seat) = &*self.seat.borrow() {
+            seat.calm();
         }
-    }
-
-    pub fn sit(&mut self, seat: Rc<Cell<Seat>>) {
-        self.seat = Some(seat);
     }
 
     fn watch(&self) -> Result<&AsyncFd<RawFd>> {
@@ -151,6 +141,10 @@ impl Plain {
         }
         #[expect(deprecated, reason = "what replaces it is unsafe, and the socket outlives it")]
         let watch = AsyncFd::new(self.stream.as_raw_fd())?;
+        // What comes would wake the lane for nothing.
+        if let Some(seat) = self.seat.take() {
+            seat.leave(self);
+        }
         Ok(self.watch.get_or_init(|| watch))
     }
 
@@ -342,8 +336,7 @@ impl Plain {
     /// Nothing came, not even an end: it can be used again. What came just now the runtime may not
     /// have heard of: for certain, the kernel is asked.
     pub fn is_untouched(&self, for_certain: bool) -> bool {
-        let is_quiet = |seat: &Rc<Cell<Seat>>| seat.get() == Seat::Quiet;
-        if !for_certain && self.watch.get().is_none() && self.seat.as_ref().is_some_and(is_quiet) {
+        if !for_certain && self.seat.borrow().as_ref().is_some_and(Seat::is_quiet) {
             return true;
         }
         let read = || Ok(recv(&self.stream, &mut [0; 1], RecvFlags::empty())?.0);
