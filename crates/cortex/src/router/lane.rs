@@ -1,8 +1,8 @@
-//! Clients that ask for what needs no wait of its own: files from memory, and short answers of
-//! instances. They have no task, no waker and no timer: those that can be read, and the instances
-//! that were asked for them, are read and answered one behind the other, which meets warm caches at
-//! every step. Who asks for anything else has a task again. Driven by `serve.rs`, one lane for each
-//! thread.
+//! Clients that ask for what needs no wait of its own: files from memory, and answers of instances
+//! that are short, or that the client takes as they come. They have no task, no waker and no timer:
+//! those that can be read, and the instances that were asked for them, are read and answered one
+//! behind the other, which meets warm caches at every step. Who asks for anything else has a task
+//! again. Driven by `serve.rs`, one lane for each thread.
 
 mod place;
 mod seats;
@@ -196,7 +196,9 @@ impl Lane {
         let Some(key) = self.desk.seats.place(descriptor) else { return };
         let Some(place) = self.places.get_mut(key) else { return };
         match place.step(&mut self.desk) {
-            None | Some(Step::Waits) => {}
+            None => {}
+            // For a piece of an answer the limit may be another one than for its head.
+            Some(Step::Waits) => self.sweep_at = self.sweep_at.min(place.until()),
             Some(Step::Passed) => {
                 self.sweep_at = self.sweep_at.min(place.until());
                 if std::mem::take(&mut place.has_more) {

@@ -32,6 +32,11 @@ impl Pace {
         self.taken.set(self.taken.get() + count as u64);
     }
 
+    /// It did not take everything at once.
+    pub fn has_waited(&self) -> bool {
+        !self.waited.get().is_zero()
+    }
+
     /// Until `ready`, within `limit` and what is left for all.
     pub async fn wait<T>(
         &self,

@@ -252,6 +252,12 @@ impl Plain {
         self.try_io(Interest::WRITABLE, || Ok(send(&self.stream, bytes, SendFlags::NOSIGNAL)?))
     }
 
+    /// The same. Where more is written at once behind it, it waits for that.
+    pub fn try_write_before(&self, bytes: &[u8], more: bool) -> Result<usize> {
+        let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
+        self.try_io(Interest::WRITABLE, || Ok(send(&self.stream, bytes, flags)?))
+    }
+
     fn try_write_pieces(&self, pieces: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
         self.try_io(Interest::WRITABLE, || {
             let mut none = SendAncillaryBuffer::default();

@@ -114,8 +114,7 @@ pub struct Pool {
     read: RefCell<Vec<Vec<u8>>>,
     large: RefCell<Vec<Vec<u8>>>,
     large_used: Cell<usize>,
-    pipes: RefCell<Vec<Rc<Pipe>>>,
-    pipes_used: Cell<usize>,
+    pipes: Rc<Pipes>,
     write: RefCell<Vec<Vec<u8>>>,
     heads: RefCell<Vec<Vec<u8>>>,
     idle: RefCell<HashMap<u64, Vec<Idle>>>,
@@ -172,14 +171,15 @@ impl Pool {
     }
 
     /// For a long body. None where there are enough already, or the kernel gives none.
-    pub fn pipe(&self) -> Option<LentPipe<'_>> {
-        if self.pipes_used.get() >= PIPES_USED_MAX {
+    pub fn pipe(&self) -> Option<LentPipe> {
+        let pipes = &self.pipes;
+        if pipes.used.get() >= PIPES_USED_MAX {
             return None;
         }
-        let kept = self.pipes.borrow_mut().pop();
+        let kept = pipes.kept.borrow_mut().pop();
         let pipe = kept.or_else(|| Pipe::new().ok().map(Rc::new))?;
-        self.pipes_used.set(self.pipes_used.get() + 1);
-        Some(LentPipe { pool: self, pipe })
+        pipes.used.set(pipes.used.get() + 1);
+        Some(LentPipe { pipes: pipes.clone(), pipe })
     }
 
     /// Before bytes come.
@@ -287,13 +287,19 @@ impl Pool {
     }
 }
 
+#[derive(Default)]
+struct Pipes {
+    kept: RefCell<Vec<Rc<Pipe>>>,
+    used: Cell<usize>,
+}
+
 /// Goes back to its pool.
-pub struct LentPipe<'a> {
-    pool: &'a Pool,
+pub struct LentPipe {
+    pipes: Rc<Pipes>,
     pipe: Rc<Pipe>,
 }
 
-impl Deref for LentPipe<'_> {
+impl Deref for LentPipe {
     type Target = Pipe;
 
     fn deref(&self) -> &Pipe {
@@ -301,10 +307,10 @@ impl Deref for LentPipe<'_> {
     }
 }
 
-impl Drop for LentPipe<'_> {
+impl Drop for LentPipe {
     fn drop(&mut self) {
-        self.pool.pipes_used.set(self.pool.pipes_used.get() - 1);
-        let mut kept = self.pool.pipes.borrow_mut();
+        self.pipes.used.set(self.pipes.used.get() - 1);
+        let mut kept = self.pipes.kept.borrow_mut();
         // What is left in one belongs to a client that is gone.
         if self.pipe.is_empty() && kept.len() < PIPES_KEPT {
             kept.push(self.pipe.clone());

@@ -14,7 +14,7 @@ use super::answer::Wait;
 use super::underway::{Begun, Call};
 use super::{Counts, Exchange, Failed};
 use crate::router::connection::{After, WRITE_TIME_MAX};
-use crate::router::endpoint::{Endpoint, Reach};
+use crate::router::endpoint::{Endpoint, Permit, Reach};
 use crate::router::far::{ask, dial};
 use crate::router::plain::Plain;
 use crate::router::serve::Thread;
@@ -40,7 +40,10 @@ impl Exchange<'_> {
         let Begun { mut permit, call } = begun;
         let is_asked = call.is_some();
         let (mut upstream, asked_at, mut came) = match call.map(|call| *call) {
-            Some(Call { upstream, at, answer }) => (upstream, at, Some(answer)),
+            Some(Call { upstream, rest: Some(rest), .. }) => {
+                return Box::pin(self.finish(upstream, *rest, permit, endpoint, counts)).await;
+            }
+            Some(Call { upstream, at, answer, rest: None }) => (upstream, at, Some(answer)),
             None => {
                 let (upstream, at) = self.reach(&thread, endpoint).await?;
                 (upstream, at, None)
@@ -140,24 +143,33 @@ impl Exchange<'_> {
         } else {
             Box::pin(self.relay_both_ways(&upstream, answer, head, body, out, counts)).await?
         };
-        let ended = Instant::now();
         let finished = body.is_done() && !write_failed;
         // What a transparent router passed on of either side, the other one heard, too.
         let closed = self.is_transparent() && !(self.head.keep_alive && head.keep_alive);
         let reusable = head.keep_alive && clean && finished && !self.head.has_odd_body();
-        if reusable && !endpoint.closes() && !closed {
-            thread.pool.keep(endpoint, upstream, ended);
-        } else {
-            drop(upstream);
-        }
-        self.record_at(ended, Some(endpoint), counts);
-        drop(permit);
+        let reusable = (reusable && !endpoint.closes() && !closed).then_some(upstream);
+        self.conclude(reusable, permit, endpoint, counts);
         let keeps = head.client_keeps_alive && finished && !closed;
         Ok(match keeps {
-            true if self.was_quick(endpoint, counts) => After::Quick,
+            true if self.was_quick(endpoint, head.body, counts) => After::Quick,
             true => After::KeepAlive,
             false => After::close(&self.head, self.buffer),
         })
+    }
+
+    pub(super) fn conclude(
+        &self,
+        reusable: Option<Wire>,
+        permit: Permit,
+        endpoint: &Arc<Endpoint>,
+        counts: &Counts,
+    ) {
+        let ended = Instant::now();
+        if let Some(upstream) = reusable {
+            self.connection.thread.pool.keep(endpoint, upstream, ended);
+        }
+        self.record_at(ended, Some(endpoint), counts);
+        drop(permit);
     }
 
     /// A connection that is kept, or a new one, and since when.

@@ -99,18 +99,7 @@ impl Exchange<'_> {
                 let taken = body.accept(answer.filled()).map_err(|_| Failed::Truncated)?;
                 if first && let (Wire::Plain(to), Some(left)) = (client, long_rest(body)) {
                     let begun = [out.as_slice(), &answer.filled()[..taken]];
-                    let passed = self.relay_spliced(upstream, to, begun, left, counts).await?;
-                    return match (passed, upstream) {
-                        (Spliced::Whole { clean: true }, Wire::Plain(from)) => {
-                            from.expect_long(head_length);
-                            Ok(true)
-                        }
-                        (Spliced::Whole { clean }, _) => Ok(clean),
-                        (Spliced::Left(left), _) => {
-                            let body = Body::Length(left);
-                            Box::pin(self.relay_copied(upstream, body, counts)).await
-                        }
-                    };
+                    return self.relay_long(upstream, to, begun, left, head_length, counts).await;
                 }
                 if first {
                     out.extend_from_slice(&answer.filled()[..taken]);
@@ -167,6 +156,30 @@ impl Exchange<'_> {
             biased;
             waited = upstream.readable_within(self.application.limits.answer_idle) => Ok(waited),
             () = self.client_left() => Err(Failed::ClientGone),
+        }
+    }
+
+    /// All of the body that is left, behind what of the answer was read already.
+    pub(super) async fn relay_long(
+        &self,
+        upstream: &Wire,
+        to: &Plain,
+        begun: [&[u8]; 2],
+        left: u64,
+        head_length: usize,
+        counts: &mut Counts,
+    ) -> Result<bool, Failed> {
+        let passed = self.relay_spliced(upstream, to, begun, left, counts).await?;
+        match (passed, upstream) {
+            (Spliced::Whole { clean: true }, Wire::Plain(from)) => {
+                from.expect_long(head_length);
+                Ok(true)
+            }
+            (Spliced::Whole { clean }, _) => Ok(clean),
+            (Spliced::Left(left), _) => {
+                let body = Body::Length(left);
+                Box::pin(self.relay_copied(upstream, body, counts)).await
+            }
         }
     }
 

@@ -178,7 +178,16 @@ impl Exchange<'_> {
     pub(super) async fn client_left(&self) {
         let client = &self.connection.stream;
         while self.client_end.get() == ClientEnd::Open && client.readable().await.is_ok() {
-            match client.peek() {
+            let came = match client {
+                Wire::Plain(client) => match client.first() {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(0),
+                    // Whoever asks again is told of an end.
+                    Err(_) => return,
+                    Ok(first) => first.map(|_| 1),
+                },
+                _ => client.peek(),
+            };
+            match came {
                 Some(0) => {}
                 None if self.may_half_close() => self.client_end.set(ClientEnd::Half),
                 None => return,

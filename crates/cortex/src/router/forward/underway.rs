@@ -1,6 +1,8 @@
 //! A request that an instance is asked for at once, and whose answer is passed on as soon as it can
 //! be read: what the lane does of forwarding. Where there is more to it, a task goes on from there.
 
+mod rest;
+
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,8 +13,10 @@ use router::http::body::Body;
 use router::http::request::RequestHead;
 use router::http::response;
 
+use self::rest::{LONG_BYTES, Rest};
+use super::relay::long_rest;
 use super::{Counts, Exchange, answer};
-use crate::metrics::ApplicationRef;
+use crate::metrics::{ApplicationRef, Record};
 use crate::router::connection::{After, Busy, Connection, Owed};
 use crate::router::endpoint::{Endpoint, Permit};
 use crate::router::lane::{self, Seats};
@@ -33,6 +37,8 @@ pub(super) struct Call {
     pub at: Instant,
     /// What has come so far.
     pub answer: Buffer,
+    /// Of a long answer that has begun.
+    pub rest: Option<Box<Rest>>,
 }
 
 impl Call {
@@ -58,6 +64,17 @@ pub struct Underway {
     permit: Permit,
     call: Option<Call>,
     _busy: Busy,
+}
+
+/// What can be read of an answer.
+enum Came {
+    /// All of it, and nothing behind it: in `out`, for the client.
+    Whole {
+        status: u16,
+    },
+    /// Its head and some of its body, in `out` as well.
+    Begun(Box<Rest>),
+    Other,
 }
 
 /// How far it came.
@@ -103,15 +120,21 @@ impl Underway {
         self.call.is_some()
     }
 
-    /// By then there must be an answer.
+    /// By then there must be an answer, or more of it.
     pub fn until(&self) -> Instant {
-        let since = self.call.as_ref().map_or(self.started, |call| call.at);
-        since + self.application.limits.answer
+        match &self.call {
+            None => self.started + self.application.limits.answer,
+            Some(Call { rest: Some(rest), .. }) => rest.until(&self.application.limits),
+            Some(call) => call.at + self.application.limits.answer,
+        }
     }
 
     /// The instance's connection can be read.
     pub fn step(&mut self, client: &Connection, buffer: &mut Buffer, out: &mut Vec<u8>) -> Step {
         let Some(call) = &mut self.call else { return Step::Further };
+        if call.rest.is_some() {
+            return self.pass_on(client, &[]);
+        }
         client.thread.pool.fill_out(buffer);
         match call.upstream.read_now(buffer) {
             Ok(1..) => {}
@@ -119,56 +142,93 @@ impl Underway {
             // Whoever reads again sees it again.
             Ok(0) | Err(_) => return Step::Further,
         }
-        if !buffer.is_full()
-            && let Some(status) = self.whole(client, buffer.filled(), out)
+        // Then little was read, behind a long answer.
+        let was_brief = matches!(&call.upstream, Wire::Plain(from) if from.expect_any());
+        let mut came = self.look(client, buffer, out);
+        if was_brief
+            && !matches!(came, Came::Begun(_))
+            && let Some(call) = &self.call
+            && call.upstream.read_now(buffer).is_ok_and(|count| count > 0)
         {
-            buffer.consume(usize::MAX / 2);
-            return self.pass(client, status, out);
+            came = self.look(client, buffer, out);
         }
-        if let Some(call) = &mut self.call {
-            call.answer = std::mem::take(buffer);
+        let Some(call) = &mut self.call else { return Step::Further };
+        match came {
+            Came::Whole { status } => {
+                buffer.consume(usize::MAX / 2);
+                self.heard(client);
+                let bytes_out = out.len() as u64;
+                let Wire::Plain(to) = &client.stream else { return Step::Gone };
+                let sent = match to.try_write(out) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => Some(0),
+                    sent => sent.ok(),
+                };
+                let unsent = sent.map(|count| Bytes::copy_from_slice(&out[count..]));
+                self.conclude(client, status, bytes_out, unsent)
+            }
+            Came::Begun(rest) => {
+                buffer.consume(usize::MAX / 2);
+                call.rest = Some(rest);
+                self.heard(client);
+                self.pass_on(client, out)
+            }
+            Came::Other => {
+                call.answer = std::mem::take(buffer);
+                Step::Further
+            }
         }
-        Step::Further
     }
 
-    /// An answer as most are, and nothing behind it: it is in `out`, for the client.
-    fn whole(&self, client: &Connection, bytes: &[u8], out: &mut Vec<u8>) -> Option<u16> {
-        let head = response::parse(bytes, answer::asked(client, &self.head), out).ok()??;
+    fn look(&self, client: &Connection, buffer: &Buffer, out: &mut Vec<u8>) -> Came {
+        let bytes = buffer.filled();
+        let Ok(Some(head)) = response::parse(bytes, answer::asked(client, &self.head), out) else {
+            return Came::Other;
+        };
         let (content, mut body) = (&bytes[head.length..], head.body);
-        let is_whole = body.accept(content) == Ok(content.len()) && body.is_done();
-        if !is_whole || head.status < 200 || !head.keep_alive || !head.client_keeps_alive {
-            return None;
+        let is_valid = body.accept(content) == Ok(content.len());
+        if !is_valid || head.status < 200 || !head.keep_alive || !head.client_keeps_alive {
+            return Came::Other;
         }
         out.extend_from_slice(content);
-        Some(head.status)
+        match long_rest(body) {
+            // More may follow where there was no room for it.
+            None if body.is_done() && !buffer.is_full() => Came::Whole { status: head.status },
+            None => Came::Other,
+            Some(left) => Came::Begun(Box::new(Rest::new(&head, left, out.len() as u64))),
+        }
     }
 
-    fn pass(&mut self, client: &Connection, status: u16, answer: &[u8]) -> Step {
+    /// It answers.
+    fn heard(&self, client: &Connection) {
         let (thread, endpoint) = (&client.thread, &self.permit.endpoint);
-        let Some(call) = self.call.take() else { return Step::Further };
         endpoint.succeeded(|| thread.shared.clock.now().0);
-        if self.application.balance.learns() {
+        if let Some(call) = &self.call
+            && self.application.balance.learns()
+        {
             let now_ms = thread.shared.clock.now().0;
             endpoint.learn(self.application.balance, call.at.elapsed(), now_ms);
         }
-        let Wire::Plain(stream) = &client.stream else { return Step::Gone };
-        let sent = match stream.try_write(answer) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Some(0),
-            sent => sent.ok(),
-        };
+    }
+
+    /// All of the answer has come; `unsent` has not been taken by the client, or nothing where that
+    /// is gone.
+    fn conclude(
+        &mut self,
+        client: &Connection,
+        status: u16,
+        bytes_out: u64,
+        unsent: Option<Bytes>,
+    ) -> Step {
+        let Some(call) = self.call.take() else { return Step::Further };
+        let (thread, endpoint) = (&client.thread, &self.permit.endpoint);
         let ended = Instant::now();
         thread.pool.keep(endpoint, call.end().upstream, ended);
         thread.pool.give_back_scratch(std::mem::take(&mut self.out));
-        let by = ApplicationRef::Instance(endpoint.clone());
-        let bytes_out = answer.len() as u64;
-        let mut record = client.record_of(by, &self.head, status, bytes_out, self.started);
+        let mut record = self.record(client, status, bytes_out);
         record.ended(ended);
-        let step = match sent {
-            Some(count) if count == answer.len() => Step::Passed,
-            Some(count) => {
-                let rest = Bytes::copy_from_slice(&answer[count..]);
-                return Step::Owes(Box::new(Owed { rest, record }));
-            }
+        let step = match unsent {
+            Some(rest) if rest.is_empty() => Step::Passed,
+            Some(rest) => return Step::Owes(Box::new(Owed { rest, record })),
             None => {
                 record.abandoned();
                 Step::Gone
@@ -176,6 +236,11 @@ impl Underway {
         };
         thread.recorder.record(record);
         step
+    }
+
+    fn record(&self, client: &Connection, status: u16, bytes_out: u64) -> Record {
+        let by = ApplicationRef::Instance(self.permit.endpoint.clone());
+        client.record_of(by, &self.head, status, bytes_out, self.started)
     }
 }
 
@@ -193,15 +258,25 @@ impl Exchange<'_> {
             return None;
         }
         let is_sent = upstream.try_write(self.out).is_ok_and(|count| count == self.out.len());
-        is_sent.then(|| Call { upstream: upstream.into(), at, answer: Buffer::default() })
+        is_sent.then(|| Call {
+            upstream: upstream.into(),
+            at,
+            answer: Buffer::default(),
+            rest: None,
+        })
     }
 
     /// The lane could have done it.
-    pub(super) fn was_quick(&self, endpoint: &Endpoint, counts: &Counts) -> bool {
+    pub(super) fn was_quick(&self, endpoint: &Endpoint, body: Body, counts: &Counts) -> bool {
+        let is_long = || {
+            matches!(body, Body::Length(_))
+                && LONG_BYTES.contains(&counts.bytes_out)
+                && !counts.pace.has_waited()
+        };
         lane::may_hold(self.connection)
             && may_be_underway(&self.application, &self.head)
             && is_simple(endpoint)
-            && counts.bytes_out < BUFFER_BYTES as u64
+            && (counts.bytes_out < BUFFER_BYTES as u64 || is_long())
     }
 }
 

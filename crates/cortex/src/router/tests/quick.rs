@@ -1,5 +1,7 @@
-//! Clients whose short requests to instances the lane passes on: they notice nothing of where they
+//! Clients whose requests to instances the lane passes on: they notice nothing of where they
 //! are, whatever they or an instance do next.
+
+mod long;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,6 +66,17 @@ async fn answer(client: &mut Client, path: &str, nth: usize, means: &Means) -> b
             client.send(&format!("HTTP/1.1 103 Early Hints\r\n\r\n{}", ok("well"))).await;
         }
         "/long" => client.send(&ok(&"x".repeat(LONG))).await,
+        "/long-odd" => client.send(&(ok(&"x".repeat(LONG)) + &ok("evil"))).await,
+        "/long-slowly" | "/long-cut" => {
+            let answer = ok(&"x".repeat(LONG));
+            let (one, other) = answer.split_at(LONG / 2);
+            client.send(one).await;
+            pass().await;
+            if path == "/long-cut" {
+                return false;
+            }
+            client.send(other).await;
+        }
         "/some" => client.send(&ok(&"y".repeat(12_000))).await,
         "/none" => client.send("HTTP/1.1 204 No Content\r\n\r\n").await,
         "/last" => {
