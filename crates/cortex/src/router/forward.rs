@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use router::breaker::{Failure, pause_ms};
 use router::retry::{Progress, may_retry};
 
+pub use self::relay::TURN_BYTES;
 use self::underway::Begun;
 pub use self::underway::{Step, Underway, go_on, may_be_underway};
 use super::connection::{After, Connection};

@@ -27,13 +27,14 @@ use self::seats::Source;
 pub use self::seats::{Seat, Seats};
 use super::alarm::Alarm;
 use super::connection::{Connection, Start};
-use super::forward::Step;
+use super::forward::{Step, TURN_BYTES};
 use super::limits::Limits;
 use super::pool::Buffer;
 use super::serve::{self, Presence};
 use super::wire::Wire;
 
-/// Clients that are answered before others have their turn: less than a millisecond.
+/// Clients that are answered before others have their turn: less than a millisecond. Of long
+/// answers no more than one of them might have, which takes as long.
 const EVENTS_MAX: usize = 128;
 /// A socket takes so much at once, unless its client does not read. Longer answers have a task that
 /// waits until there is room.
@@ -90,7 +91,7 @@ impl Lane {
             entrance,
             places: Slab::new(),
             events: Vec::with_capacity(EVENTS_MAX),
-            desk: Desk { seats, buffer: Buffer::default(), out: Vec::new(), now },
+            desk: Desk { seats, buffer: Buffer::default(), out: Vec::new(), passed: 0, now },
             alarm: Alarm::default(),
             sweep_at: now,
         };
@@ -102,11 +103,13 @@ impl Lane {
         loop {
             poll_fn(|context| self.poll_news(context)).await;
             let mut served = 0;
+            self.desk.passed = 0;
             // While some are answered, others ask.
-            while !self.events.is_empty() && served < EVENTS_MAX {
-                served += self.events.len();
-                self.serve();
-                look(self.epoll.get_ref(), &mut self.events);
+            while !self.events.is_empty() && served < EVENTS_MAX && self.desk.passed < TURN_BYTES {
+                served += self.serve();
+                if self.events.is_empty() {
+                    look(self.epoll.get_ref(), &mut self.events);
+                }
             }
             let now = Instant::now();
             if now >= self.sweep_at {
@@ -161,16 +164,24 @@ impl Lane {
         serve::go_on(guest.connection, guest.presence, start);
     }
 
-    fn serve(&mut self) {
+    /// As many as have their turn; how many those are.
+    fn serve(&mut self) -> usize {
         let mut events = std::mem::take(&mut self.events);
         self.desk.now = Instant::now();
-        for (source, flags) in events.drain(..) {
+        let mut served = 0;
+        for (source, flags) in &events {
+            if self.desk.passed >= TURN_BYTES {
+                break;
+            }
+            served += 1;
             match source {
-                Source::Client(key) => self.heard(key, flags),
-                Source::Instance(descriptor) => self.answered(descriptor),
+                Source::Client(key) => self.heard(*key, *flags),
+                Source::Instance(descriptor) => self.answered(*descriptor),
             }
         }
+        events.drain(..served);
         self.events = events;
+        served
     }
 
     /// From a client.

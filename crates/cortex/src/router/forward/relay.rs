@@ -17,7 +17,7 @@ use router::http::response::ResponseHead;
 use router::http::trailers::Trailers;
 
 /// A quick server and a quick client would keep the thread to themselves.
-pub(super) const TURN_BYTES: usize = 1 << 20;
+pub const TURN_BYTES: usize = 1 << 20;
 
 enum Spliced {
     /// Clean where nothing follows it that nobody asked for.

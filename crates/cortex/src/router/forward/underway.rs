@@ -129,11 +129,18 @@ impl Underway {
         }
     }
 
-    /// The instance's connection can be read.
-    pub fn step(&mut self, client: &Connection, buffer: &mut Buffer, out: &mut Vec<u8>) -> Step {
+    /// The instance's connection can be read. What is passed on through a pipe is added to
+    /// `passed`.
+    pub fn step(
+        &mut self,
+        client: &Connection,
+        buffer: &mut Buffer,
+        out: &mut Vec<u8>,
+        passed: &mut usize,
+    ) -> Step {
         let Some(call) = &mut self.call else { return Step::Further };
         if call.rest.is_some() {
-            return self.pass_on(client, &[]);
+            return self.pass_on(client, &[], passed);
         }
         client.thread.pool.fill_out(buffer);
         match call.upstream.read_now(buffer) {
@@ -170,7 +177,7 @@ impl Underway {
                 buffer.consume(usize::MAX / 2);
                 call.rest = Some(rest);
                 self.heard(client);
-                self.pass_on(client, out)
+                self.pass_on(client, out, passed)
             }
             Came::Other => {
                 call.answer = std::mem::take(buffer);

@@ -53,6 +53,8 @@ pub struct Desk {
     pub buffer: Buffer,
     /// A head that is written anew.
     pub out: Vec<u8>,
+    /// Bytes of long answers in this turn.
+    pub passed: usize,
     /// When the one before was served.
     pub now: Instant,
 }
@@ -119,7 +121,7 @@ impl Place {
         };
         self.guest.limits = application.limits;
         desk.now = Instant::now();
-        let Desk { seats, buffer, out, now } = desk;
+        let Desk { seats, buffer, out, now, .. } = desk;
         let exchange = Exchange::new(connection, application, head, buffer, out, *now);
         let underway = Box::new(Underway::begin(exchange, seats, key)?);
         Some(match underway.is_asked() {
@@ -168,7 +170,8 @@ impl Place {
     /// What comes of the instance that was asked. None where nothing is asked.
     pub fn step(&mut self, desk: &mut Desk) -> Option<Step> {
         let underway = self.underway.as_mut()?;
-        let step = underway.step(&self.guest.connection, &mut desk.buffer, &mut desk.out);
+        let Desk { buffer, out, passed, .. } = desk;
+        let step = underway.step(&self.guest.connection, buffer, out, passed);
         if matches!(step, Step::Passed) {
             self.underway = None;
             self.since = desk.now;

@@ -12,8 +12,7 @@ use router::http::response::ResponseHead;
 use super::{Call, Step, Underway};
 use crate::router::connection::{After, Connection};
 use crate::router::endpoint::{Endpoint, Permit};
-use crate::router::forward::relay::TURN_BYTES;
-use crate::router::forward::{Counts, Exchange, Failed};
+use crate::router::forward::{Counts, Exchange, Failed, TURN_BYTES};
 use crate::router::limits::Limits;
 use crate::router::plain::Plain;
 use crate::router::pool::{BUFFER_BYTES, Buffer, LentPipe};
@@ -121,12 +120,14 @@ impl Rest {
 }
 
 impl Underway {
-    pub(super) fn pass_on(&mut self, client: &Connection, begun: &[u8]) -> Step {
+    pub(super) fn pass_on(&mut self, client: &Connection, begun: &[u8], bytes: &mut usize) -> Step {
         let Some(Call { upstream: Wire::Plain(from), rest: Some(rest), .. }) = &mut self.call
         else {
             return Step::Further;
         };
+        let before = rest.left;
         let passed = rest.pass(from, client, begun);
+        *bytes += (before - rest.left) as usize;
         let (status, bytes_out) = (rest.status, rest.bytes_out);
         match passed {
             Passed::Waits => Step::Waits,
