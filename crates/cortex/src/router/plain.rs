@@ -24,7 +24,7 @@ use super::pool::Buffer;
 use crate::loopback;
 
 /// By so much the head of an answer may be longer than that of the one before.
-const HEAD_SLACK: usize = 256;
+pub(super) const HEAD_SLACK: usize = 256;
 /// Long answers to a client on this machine whose heads go ahead of them. Linux lets a receiver's
 /// window grow to what its buffer has free behind what has just come (`tcp_grow_window`), and sends
 /// no segment longer than half of the window (`tcp_bound_to_half_wnd`). On loopback segments have

@@ -15,12 +15,17 @@ use tokio::sync::Semaphore;
 
 use super::world::{Backend, Client, DEADLINE, World, ok, wait};
 use crate::router::connection::QUICK_IN_A_ROW;
+use crate::router::plain::HEAD_SLACK;
 
 /// More than it takes to be in the lane.
 const ASKED: usize = QUICK_IN_A_ROW as usize + 2;
 /// Whoever has room for an answer is answered sooner.
 const ANSWER_TIME: Duration = Duration::from_millis(500);
 const LONG: usize = 100_000;
+/// Half of it comes with its head.
+const LONGISH: usize = 34_000;
+/// Its answer is as long as what is read at first behind a long one.
+const BRIEF: usize = 3 + HEAD_SLACK;
 
 fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: shop.localhost\r\n\r\n")
@@ -66,6 +71,8 @@ async fn answer(client: &mut Client, path: &str, nth: usize, means: &Means) -> b
             client.send(&format!("HTTP/1.1 103 Early Hints\r\n\r\n{}", ok("well"))).await;
         }
         "/long" => client.send(&ok(&"x".repeat(LONG))).await,
+        "/longish" => client.send(&ok(&"x".repeat(LONGISH))).await,
+        "/brief-odd" => client.send(&(ok(&"z".repeat(BRIEF)) + &ok("evil"))).await,
         "/long-odd" => client.send(&(ok(&"x".repeat(LONG)) + &ok("evil"))).await,
         "/long-slowly" | "/long-cut" => {
             let answer = ok(&"x".repeat(LONG));
