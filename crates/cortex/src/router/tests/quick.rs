@@ -409,17 +409,25 @@ async fn whoever_reads_late_gets_all_of_it() {
     settle(&mut client).await;
 }
 
-#[tokio::test]
-async fn many_at_once_get_their_own_answers() {
-    const CLIENTS: usize = 200;
-    const EACH: usize = 30;
-    let echo = |request: &str| ok(request.split(' ').nth(1).unwrap());
-    let (one, two) = (Backend::answering(echo).await, Backend::answering(echo).await);
+/// One thread in front of two instances that answer so.
+async fn on_two(
+    answer: impl Fn(&str) -> String + Copy + Send + Sync + 'static,
+) -> (World, Backend, Backend) {
+    let (one, two) = (Backend::answering(answer).await, Backend::answering(answer).await);
     let world = World::with_threads(1);
     world.application(|_| (), Vec::new());
     world.claim(1, None, &[(1, Ready, one.port)]);
     world.claim(2, None, &[(1, Ready, two.port)]);
     world.routed().await;
+    (world, one, two)
+}
+
+#[tokio::test]
+async fn many_at_once_get_their_own_answers() {
+    const CLIENTS: usize = 200;
+    const EACH: usize = 30;
+    let echo = |request: &str| ok(request.split(' ').nth(1).unwrap());
+    let (world, one, two) = on_two(echo).await;
     join_all((0..CLIENTS).map(|client| {
         let world = &world;
         async move {

@@ -165,12 +165,7 @@ async fn many_get_their_own_long_answers() {
     const EACH: usize = 2 * ASKED;
     let long = |path: &str| path.repeat(LONG / path.len());
     let echo = move |request: &str| ok(&long(request.split(' ').nth(1).unwrap()));
-    let (one, two) = (Backend::answering(echo).await, Backend::answering(echo).await);
-    let world = World::with_threads(1);
-    world.application(|_| (), Vec::new());
-    world.claim(1, None, &[(1, Ready, one.port)]);
-    world.claim(2, None, &[(1, Ready, two.port)]);
-    world.routed().await;
+    let (world, _one, _two) = on_two(echo).await;
     join_all((0..CLIENTS).map(|client| {
         let world = &world;
         async move {
