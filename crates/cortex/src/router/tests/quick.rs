@@ -422,24 +422,27 @@ async fn on_two(
     (world, one, two)
 }
 
+/// Each client one thing after the other, all of them at once.
+async fn all_ask(world: &World, clients: usize, each: usize, wanted: impl Fn(&str) -> String) {
+    let wanted = &wanted;
+    join_all((0..clients).map(|client| async move {
+        let mut connection = world.connect().await;
+        for number in 0..each {
+            let path = format!("/{client}/{number}");
+            connection.send(&get(&path)).await;
+            assert!(connection.reply().await.text() == wanted(&path), "{path}");
+        }
+    }))
+    .await;
+}
+
 #[tokio::test]
 async fn many_at_once_get_their_own_answers() {
     const CLIENTS: usize = 200;
     const EACH: usize = 30;
     let echo = |request: &str| ok(request.split(' ').nth(1).unwrap());
     let (world, one, two) = on_two(echo).await;
-    join_all((0..CLIENTS).map(|client| {
-        let world = &world;
-        async move {
-            let mut connection = world.connect().await;
-            for number in 0..EACH {
-                let path = format!("/{client}/{number}");
-                connection.send(&get(&path)).await;
-                assert_eq!(connection.reply().await.text(), path);
-            }
-        }
-    }))
-    .await;
+    all_ask(&world, CLIENTS, EACH, str::to_owned).await;
     let (one, two) = (&one.connections, &two.connections);
     let connections = one.load(Ordering::SeqCst) + two.load(Ordering::SeqCst);
     assert!(connections <= 2 * CLIENTS, "{connections} connections for {CLIENTS} clients");

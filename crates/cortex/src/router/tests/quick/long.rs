@@ -166,16 +166,5 @@ async fn many_get_their_own_long_answers() {
     let long = |path: &str| path.repeat(LONG / path.len());
     let echo = move |request: &str| ok(&long(request.split(' ').nth(1).unwrap()));
     let (world, _one, _two) = on_two(echo).await;
-    join_all((0..CLIENTS).map(|client| {
-        let world = &world;
-        async move {
-            let mut connection = world.connect().await;
-            for number in 0..EACH {
-                let path = format!("/{client}/{number}");
-                connection.send(&get(&path)).await;
-                assert!(connection.reply().await.text() == long(&path), "{path}");
-            }
-        }
-    }))
-    .await;
+    all_ask(&world, CLIENTS, EACH, long).await;
 }
