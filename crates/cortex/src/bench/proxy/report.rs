@@ -31,6 +31,7 @@ struct Row {
     idle: usize,
     floor: f64,
     aim: f64,
+    nginx_floor: Option<f64>,
     /// Requests a second at which latencies are compared.
     rate: Option<f64>,
     cells: Vec<Cell>,
@@ -126,6 +127,7 @@ impl Report {
             idle: workload.idle,
             floor: workload.floor,
             aim: workload.aim,
+            nginx_floor: workload.nginx_floor,
             rate: None,
             cells: contenders
                 .iter()
@@ -202,12 +204,14 @@ impl Row {
 
     /// Above 1 it answers more than the best of the peers in the same time.
     fn times(&self, kind: Kind) -> Option<(f64, &'static str)> {
-        let cost = |cell: &Cell| {
-            Some(cell.valid_median()?.cpu_seconds_per_100k).filter(|cost| cost.is_finite())
-        };
-        let best = self.peers().filter_map(|peer| Some((cost(peer)?, peer.contender)));
-        let (best, peer) = best.min_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some((best / cost(self.cell(kind)?)?, peer))
+        let own = self.cell(kind)?.cost()?;
+        let peers = self.peers().filter_map(|peer| Some((peer.cost()? / own, peer.contender)));
+        peers.min_by(|a, b| a.0.total_cmp(&b.0))
+    }
+
+    /// The same of one of them.
+    fn times_nginx(&self) -> Option<f64> {
+        Some(self.cell(Kind::Nginx)?.cost()? / self.cell(Kind::Cortex)?.cost()?)
     }
 
     fn cell(&self, kind: Kind) -> Option<&Cell> {
@@ -223,6 +227,10 @@ impl Row {
 impl Cell {
     fn valid_median(&self) -> Option<Round> {
         self.median.filter(|_| self.valid)
+    }
+
+    fn cost(&self) -> Option<f64> {
+        Some(self.valid_median()?.cpu_seconds_per_100k).filter(|cost| cost.is_finite())
     }
 
     fn add(&mut self, round: Round) {
@@ -284,6 +292,7 @@ mod tests {
         let failed = report(&costs, 1);
         let (times, peer) = failed.rows[0].times(Kind::Cortex).unwrap();
         assert_eq!((peer, (times * 100.0).round()), ("haproxy", 200.0));
+        assert_eq!(failed.rows[0].times_nginx(), None);
         assert!(report(&costs, 0).table().contains("BELOW THE FLOOR"));
         assert!(failed.table().contains("aim reached"));
         assert!(failed.table().contains("INVALID"));
@@ -311,7 +320,14 @@ mod tests {
             "p99 ms, each asked as fast as it answers: 2.00, the better peer's (nginx) 2.00: no";
         assert!(text.contains(own), "{text}");
         assert!(!text.contains("memory MB") && !text.contains("alone"), "{text}");
+        assert!(!text.contains("cortex / nginx"), "{text}");
         report.rows[0].idle = 1_000;
+        report.rows[0].nginx_floor = Some(2.0);
+        let text = report.table();
+        assert!(text.contains("nginx, req/CPU-s: 1.00 (floor 2): BELOW THE FLOOR"), "{text}");
+        report.rows[0].nginx_floor = Some(1.0);
+        let text = report.table();
+        assert!(text.contains("nginx, req/CPU-s: 1.00 (floor 1): floor reached"), "{text}");
         report.add_alone(&WORKLOADS[0], 1, vec![9.0, 1.05, 0.1]);
         report.add_alone(&WORKLOADS[0], 2, vec![1.2]);
         let text = report.table();

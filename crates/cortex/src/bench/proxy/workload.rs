@@ -32,6 +32,8 @@ pub struct Workload {
     pub idle: usize,
     pub floor: f64,
     pub aim: f64,
+    /// Where more is owed against nginx, whichever peer is the best.
+    pub nginx_floor: Option<f64>,
 }
 
 pub const SMALL: Workload = Workload {
@@ -46,6 +48,7 @@ pub const SMALL: Workload = Workload {
     idle: 0,
     floor: 1.1,
     aim: 1.2,
+    nginx_floor: None,
 };
 
 pub const WORKLOADS: [Workload; 8] = [
@@ -57,7 +60,14 @@ pub const WORKLOADS: [Workload; 8] = [
         aim: 1.1,
         ..SMALL
     },
-    Workload { name: "100 KB, kept connections", path: "/large", floor: 1.3, aim: 1.6, ..SMALL },
+    Workload {
+        name: "100 KB, kept connections",
+        path: "/large",
+        floor: 1.3,
+        aim: 1.6,
+        nginx_floor: Some(2.0),
+        ..SMALL
+    },
     Workload {
         name: "1 KiB, 512 busy, 1,000 idle",
         connections: 512,

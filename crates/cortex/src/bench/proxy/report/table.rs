@@ -78,6 +78,10 @@ impl Row {
             out,
             "  cortex / best peer ({peer}), req/CPU-s: {times:.2} (floor {floor}, aim {aim}): {word}"
         )?;
+        if let (Some(floor), Some(times)) = (self.nginx_floor, self.times_nginx()) {
+            let word = reached(times, floor, f64::INFINITY);
+            writeln!(out, "  cortex / nginx, req/CPU-s: {times:.2} (floor {floor}): {word}")?;
+        }
         if let Some((most, peer)) = self.times(Kind::Least) {
             writeln!(
                 out,
