@@ -276,10 +276,6 @@ impl Exchange<'_> {
     }
 
     fn record(&self, endpoint: Option<&Arc<Endpoint>>, counts: &Counts) {
-        self.record_at(Instant::now(), endpoint, counts);
-    }
-
-    fn record_at(&self, ended: Instant, endpoint: Option<&Arc<Endpoint>>, counts: &Counts) {
         if endpoint.is_some_and(|endpoint| endpoint.site().is_some()) {
             // The node that runs the instance has counted it.
             return;
@@ -292,7 +288,7 @@ impl Exchange<'_> {
         let mut record = self.connection.record_of(by, &self.head, status, bytes_out, self.started);
         record.bytes_in = counts.bytes_in;
         record.queue_us = micros(counts.queue);
-        record.ended(ended);
+        record.ended(Instant::now());
         if endpoint.is_none() {
             record.service_us = record.total_us.saturating_sub(record.queue_us);
         }

@@ -94,6 +94,11 @@ impl Buffer {
         }
     }
 
+    /// The first so many are all there is.
+    pub fn truncate(&mut self, count: usize) {
+        self.end = self.end.min(self.start + count);
+    }
+
     /// As if they had been read.
     pub fn put(&mut self, bytes: &[u8]) {
         self.reserve(bytes.len());

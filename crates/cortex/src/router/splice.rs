@@ -32,8 +32,12 @@ impl Pipe {
         Ok(Pipe { reader, writer, filled: Cell::new(0) })
     }
 
+    pub fn len(&self) -> usize {
+        self.filled.get()
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.filled.get() == 0
+        self.len() == 0
     }
 
     /// Up to `most` bytes that are there now; 0 at the end of the stream.

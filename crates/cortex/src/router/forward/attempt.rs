@@ -11,6 +11,7 @@ use router::http::body::Body;
 use router::retry::Progress;
 
 use super::answer::Wait;
+use super::relay::Relayed;
 use super::underway::{Begun, Call};
 use super::{Counts, Exchange, Failed};
 use crate::router::connection::{After, WRITE_TIME_MAX};
@@ -138,7 +139,7 @@ impl Exchange<'_> {
         if head.status == 101 {
             return Box::pin(self.upgrade(permit, upstream, answer, out, counts)).await;
         }
-        let clean = if body.is_done() || write_failed || !upstream.is_duplex() {
+        let Relayed { clean, end } = if body.is_done() || write_failed || !upstream.is_duplex() {
             self.relay(&upstream, answer, head, out, counts).await?
         } else {
             Box::pin(self.relay_both_ways(&upstream, answer, head, body, out, counts)).await?
@@ -148,7 +149,9 @@ impl Exchange<'_> {
         let closed = self.is_transparent() && !(self.head.keep_alive && head.keep_alive);
         let reusable = head.keep_alive && clean && finished && !self.head.has_odd_body();
         let reusable = (reusable && !endpoint.closes() && !closed).then_some(upstream);
-        self.conclude(reusable, permit, endpoint, counts);
+        self.free(reusable, permit);
+        self.send_end(out, end, counts).await?;
+        self.record(Some(endpoint), counts);
         let keeps = head.client_keeps_alive && finished && !closed;
         Ok(match keeps {
             true if self.was_quick(endpoint, head.body, counts) => After::Quick,
@@ -157,19 +160,11 @@ impl Exchange<'_> {
         })
     }
 
-    pub(super) fn conclude(
-        &self,
-        reusable: Option<Wire>,
-        permit: Permit,
-        endpoint: &Arc<Endpoint>,
-        counts: &Counts,
-    ) {
-        let ended = Instant::now();
+    /// The instance has said all, whenever the client takes it: it is there for others.
+    pub(super) fn free(&self, reusable: Option<Wire>, permit: Permit) {
         if let Some(upstream) = reusable {
-            self.connection.thread.pool.keep(endpoint, upstream, ended);
+            self.connection.thread.pool.keep(&permit.endpoint, upstream, Instant::now());
         }
-        self.record_at(ended, Some(endpoint), counts);
-        drop(permit);
     }
 
     /// A connection that is kept, or a new one, and since when.

@@ -7,8 +7,7 @@ use crate::router::connection::{After, WRITE_TIME_MAX};
 use crate::router::endpoint::Permit;
 use crate::router::limits::Limits;
 use crate::router::pace::Patience;
-use crate::router::plain::Plain;
-use crate::router::pool::{BUFFER_BYTES, Buffer};
+use crate::router::pool::{BUFFER_BYTES, Buffer, LentPipe};
 use crate::router::stream::{fill, write_all, write_paced};
 use crate::router::tunnel;
 use crate::router::wire::Wire;
@@ -19,15 +18,29 @@ use router::http::trailers::Trailers;
 /// A quick server and a quick client would keep the thread to themselves.
 pub const TURN_BYTES: usize = 1 << 20;
 
+/// An answer of which the instance has said all.
+pub(super) struct Relayed {
+    /// Nothing follows it that nobody asked for.
+    pub clean: bool,
+    pub end: End,
+}
+
+/// Of an answer, what the client has not been sent yet, behind what is in `out`. The instance is
+/// free meanwhile.
+#[derive(Default)]
+pub(super) struct End {
+    pub piece: Buffer,
+    pub pipe: Option<LentPipe>,
+}
+
 enum Spliced {
-    /// Clean where nothing follows it that nobody asked for.
-    Whole { clean: bool },
+    Whole(Relayed),
     /// So much is to come.
     Left(u64),
 }
 
 impl Exchange<'_> {
-    /// True when the instance's connection can be used again.
+    /// All but its end.
     pub(super) async fn relay(
         &self,
         upstream: &Wire,
@@ -35,7 +48,7 @@ impl Exchange<'_> {
         head: ResponseHead,
         out: &mut Vec<u8>,
         counts: &mut Counts,
-    ) -> Result<bool, Failed> {
+    ) -> Result<Relayed, Failed> {
         let thread = &self.connection.thread;
         let result = self.relay_with(upstream, &mut answer, head, out, counts).await;
         thread.pool.give_back(answer);
@@ -51,7 +64,7 @@ impl Exchange<'_> {
         body: &mut Body,
         out: &mut Vec<u8>,
         counts: &mut Counts,
-    ) -> Result<bool, Failed> {
+    ) -> Result<Relayed, Failed> {
         let mut rest = std::mem::take(&mut *self.buffer);
         let (limits, mut bytes_in) = (self.application.limits, 0);
         let mut anew = (!self.is_transparent())
@@ -83,7 +96,7 @@ impl Exchange<'_> {
         head: ResponseHead,
         out: &mut Vec<u8>,
         counts: &mut Counts,
-    ) -> Result<bool, Failed> {
+    ) -> Result<Relayed, Failed> {
         let client = &self.connection.stream;
         let decode =
             matches!(head.body, Body::Chunked(_)) && !self.head.modern && !self.is_transparent();
@@ -97,11 +110,11 @@ impl Exchange<'_> {
                 answer.consume(taken);
             } else {
                 let taken = body.accept(answer.filled()).map_err(|_| Failed::Truncated)?;
-                if first && let (Wire::Plain(to), Some(left)) = (client, long_rest(body)) {
-                    let begun = [out.as_slice(), &answer.filled()[..taken]];
-                    return self.relay_long(upstream, to, begun, left, head_length, counts).await;
+                if first && let (Wire::Plain(_), Some(left)) = (client, long_rest(body)) {
+                    let begun = std::mem::take(answer);
+                    return self.relay_long(upstream, out, begun, left, head_length, counts).await;
                 }
-                if first {
+                if first || body.is_done() {
                     out.extend_from_slice(&answer.filled()[..taken]);
                 } else {
                     counts.bytes_out += taken as u64;
@@ -111,6 +124,12 @@ impl Exchange<'_> {
                 }
                 answer.consume(taken);
             }
+            if body.is_done() {
+                return Ok(Relayed { clean: answer.filled().is_empty(), end: End::default() });
+            }
+            if (was_full || long_rest(body).is_some()) && !decode {
+                return Box::pin(self.relay_copied(upstream, out, body, counts)).await;
+            }
             if !out.is_empty() {
                 counts.bytes_out += out.len() as u64;
                 let written = write_paced(client, out, &counts.pace).await;
@@ -118,14 +137,10 @@ impl Exchange<'_> {
                 out.clear();
             }
             first = false;
-            if body.is_done() {
-                return Ok(answer.filled().is_empty());
-            }
-            if (was_full || long_rest(body).is_some()) && !decode {
-                return Box::pin(self.relay_copied(upstream, body, counts)).await;
-            }
             match self.more(upstream, answer).await? {
-                Ok(0) if body == Body::UntilClose => return Ok(true),
+                Ok(0) if body == Body::UntilClose => {
+                    return Ok(Relayed { clean: true, end: End::default() });
+                }
                 Ok(0) | Err(_) => return Err(Failed::Truncated),
                 Ok(_) => {}
             }
@@ -159,26 +174,26 @@ impl Exchange<'_> {
         }
     }
 
-    /// All of the body that is left, behind what of the answer was read already.
+    /// All of the body that is left, behind `out` and what was read already of the `answer`.
     pub(super) async fn relay_long(
         &self,
         upstream: &Wire,
-        to: &Plain,
-        begun: [&[u8]; 2],
+        out: &mut Vec<u8>,
+        answer: Buffer,
         left: u64,
         head_length: usize,
         counts: &mut Counts,
-    ) -> Result<bool, Failed> {
-        let passed = self.relay_spliced(upstream, to, begun, left, counts).await?;
-        match (passed, upstream) {
-            (Spliced::Whole { clean: true }, Wire::Plain(from)) => {
+    ) -> Result<Relayed, Failed> {
+        let spliced = self.relay_spliced(upstream, out, answer, left, counts).await?;
+        match (spliced, upstream) {
+            (Spliced::Whole(relayed), Wire::Plain(from)) if relayed.clean => {
                 from.expect_long(head_length);
-                Ok(true)
+                Ok(relayed)
             }
-            (Spliced::Whole { clean }, _) => Ok(clean),
+            (Spliced::Whole(relayed), _) => Ok(relayed),
             (Spliced::Left(left), _) => {
                 let body = Body::Length(left);
-                Box::pin(self.relay_copied(upstream, body, counts)).await
+                Box::pin(self.relay_copied(upstream, out, body, counts)).await
             }
         }
     }
@@ -188,38 +203,36 @@ impl Exchange<'_> {
     async fn relay_spliced(
         &self,
         upstream: &Wire,
-        to: &Plain,
-        begun: [&[u8]; 2],
+        out: &mut Vec<u8>,
+        answer: Buffer,
         mut left: u64,
         counts: &mut Counts,
     ) -> Result<Spliced, Failed> {
-        counts.bytes_out += begun.iter().map(|piece| piece.len() as u64).sum::<u64>();
-        let (mut begun, mut turn) = (Some(begun), 0);
-        while left > 0 {
-            let pipe = match upstream {
-                Wire::Plain(from) => self.connection.thread.pool.pipe().map(|pipe| (pipe, from)),
+        let thread = &self.connection.thread;
+        let (mut begun, mut turn) = (answer, 0);
+        loop {
+            let pipe = match (upstream, &self.connection.stream) {
+                (Wire::Plain(from), Wire::Plain(to)) => {
+                    thread.pool.pipe().map(|pipe| (pipe.take_rest(from, left), pipe, to))
+                }
                 _ => None,
             };
-            let taken = pipe.as_ref().map(|(pipe, from)| pipe.take_rest(from, left));
-            if let Some(begun) = begun.take() {
-                // In fewer segments, where more of it is here already.
-                let is_here = matches!(taken, Some(Ok(1..)));
-                let is_near = self.connection.peer.ip().is_loopback();
-                let more = is_here && !(is_near && to.sends_head_ahead());
-                let written = to.write_pieces(begun, more, Patience::Paced(&counts.pace)).await;
-                written.map_err(|_| Failed::ClientGone)?;
+            if matches!(&pipe, Some((Ok(count), ..)) if *count as u64 == left) {
+                let pipe = pipe.map(|(_, pipe, _)| pipe);
+                let end = End { piece: begun, pipe };
+                return Ok(Spliced::Whole(Relayed { clean: true, end }));
             }
-            let (Some((pipe, _)), Some(taken)) = (pipe, taken) else {
-                return Ok(Spliced::Left(left));
-            };
+            let is_here = matches!(&pipe, Some((Ok(1..), ..)));
+            self.send_begun(out, std::mem::take(&mut begun), is_here, counts).await?;
+            let Some((taken, pipe, to)) = pipe else { return Ok(Spliced::Left(left)) };
             match taken {
                 Ok(0) => return Err(Failed::Truncated),
                 Ok(count) if count as u64 > left => {
                     let mut piece = Buffer::default();
                     pipe.read_back(&mut piece).map_err(|_| Failed::Truncated)?;
-                    let mut body = Body::Length(left);
-                    let clean = Box::pin(self.pass(piece.filled(), &mut body, counts)).await?;
-                    return Ok(Spliced::Whole { clean });
+                    piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                    let end = End { piece, pipe: None };
+                    return Ok(Spliced::Whole(Relayed { clean: false, end }));
                 }
                 Ok(count) => {
                     let given = pipe.give(to, &counts.pace).await;
@@ -241,7 +254,51 @@ impl Exchange<'_> {
                 turn = 0;
             }
         }
-        Ok(Spliced::Whole { clean: true })
+    }
+
+    pub(super) async fn send_end(
+        &self,
+        out: &mut Vec<u8>,
+        end: End,
+        counts: &mut Counts,
+    ) -> Result<(), Failed> {
+        let End { piece, pipe } = end;
+        self.send_begun(out, piece, pipe.is_some(), counts).await?;
+        if let (Some(pipe), Wire::Plain(to)) = (pipe, &self.connection.stream) {
+            let count = pipe.len() as u64;
+            pipe.give(to, &counts.pace).await.map_err(|_| Failed::ClientGone)?;
+            counts.bytes_out += count;
+        }
+        Ok(())
+    }
+
+    /// What was read of an answer; in fewer segments, where more of it is here already.
+    async fn send_begun(
+        &self,
+        out: &mut Vec<u8>,
+        piece: Buffer,
+        more: bool,
+        counts: &mut Counts,
+    ) -> Result<(), Failed> {
+        let pieces = [out.as_slice(), piece.filled()];
+        let [head, rest] = pieces;
+        counts.bytes_out += (head.len() + rest.len()) as u64;
+        let written = match &self.connection.stream {
+            _ if head.is_empty() && rest.is_empty() => Ok(()),
+            Wire::Plain(to) if more || !rest.is_empty() => {
+                let is_near = self.connection.peer.ip().is_loopback();
+                let more = more && !(is_near && to.sends_head_ahead());
+                to.write_pieces(pieces, more, Patience::Paced(&counts.pace)).await
+            }
+            client if rest.is_empty() => write_paced(client, head, &counts.pace).await,
+            client => match write_paced(client, head, &counts.pace).await {
+                Ok(()) => write_paced(client, rest, &counts.pace).await,
+                failed => failed,
+            },
+        };
+        out.clear();
+        self.connection.thread.pool.give_back(piece);
+        written.map_err(|_| Failed::ClientGone)
     }
 
     /// After a long answer little is read of the next at first. Where that is no long one as well,
@@ -261,24 +318,35 @@ impl Exchange<'_> {
         }
     }
 
-    /// In large pieces. While nothing comes it holds no buffer.
+    /// In large pieces, the first one behind `out`. While nothing comes it holds no buffer.
     async fn relay_copied(
         &self,
         upstream: &Wire,
+        out: &mut Vec<u8>,
         mut body: Body,
         counts: &mut Counts,
-    ) -> Result<bool, Failed> {
+    ) -> Result<Relayed, Failed> {
         let thread = &self.connection.thread;
         loop {
             let mut piece = thread.pool.large();
             let read = upstream.read_now(&mut piece);
-            let (passed, was_full) =
-                (self.pass(piece.filled(), &mut body, counts).await, piece.is_full());
-            thread.pool.give_back(piece);
-            let clean = passed?;
+            let (taken, was_full) = (body.accept(piece.filled()), piece.is_full());
+            if let Ok(taken) = taken
+                && body.is_done()
+            {
+                let clean = taken == piece.filled().len();
+                piece.truncate(taken);
+                return Ok(Relayed { clean, end: End { piece, pipe: None } });
+            }
+            if taken.is_err() {
+                thread.pool.give_back(piece);
+                return Err(Failed::Truncated);
+            }
+            self.send_begun(out, piece, false, counts).await?;
             match read {
-                Ok(_) if body.is_done() => return Ok(clean),
-                Ok(0) if body == Body::UntilClose => return Ok(true),
+                Ok(0) if body == Body::UntilClose => {
+                    return Ok(Relayed { clean: true, end: End::default() });
+                }
                 Ok(0) => return Err(Failed::Truncated),
                 // There is more at once: others have their turn first.
                 Ok(_) if was_full => tokio::task::yield_now().await,
@@ -289,20 +357,6 @@ impl Exchange<'_> {
                 Err(_) => return Err(Failed::Truncated),
             }
         }
-    }
-
-    /// True where all of the piece was of the body.
-    async fn pass(
-        &self,
-        piece: &[u8],
-        body: &mut Body,
-        counts: &mut Counts,
-    ) -> Result<bool, Failed> {
-        let taken = body.accept(piece).map_err(|_| Failed::Truncated)?;
-        let written = write_paced(&self.connection.stream, &piece[..taken], &counts.pace).await;
-        written.map_err(|_| Failed::ClientGone)?;
-        counts.bytes_out += taken as u64;
-        Ok(taken == piece.len())
     }
 
     pub(super) async fn upgrade(

@@ -12,11 +12,11 @@ use router::http::response::ResponseHead;
 use super::{Call, Step, Underway};
 use crate::router::connection::{After, Connection};
 use crate::router::endpoint::{Endpoint, Permit};
+use crate::router::forward::relay::{End, Relayed};
 use crate::router::forward::{Counts, Exchange, Failed, TURN_BYTES};
 use crate::router::limits::Limits;
 use crate::router::plain::Plain;
 use crate::router::pool::{BUFFER_BYTES, Buffer, LentPipe};
-use crate::router::stream::write_paced;
 use crate::router::wire::Wire;
 
 /// Of answers that are surely long once one read's worth of them has come, and done in one turn.
@@ -156,24 +156,23 @@ impl Exchange<'_> {
         endpoint: &Arc<Endpoint>,
         counts: &mut Counts,
     ) -> Result<After, Failed> {
-        let Wire::Plain(to) = &self.connection.stream else { return Err(Failed::ClientGone) };
-        (counts.status, counts.bytes_out) = (rest.status, rest.bytes_out);
         let is_late = Instant::now() >= rest.until(&self.application.limits);
-        let written = write_paced(&self.connection.stream, &rest.unsent, &counts.pace).await;
-        written.map_err(|_| Failed::ClientGone)?;
-        if let Some(pipe) = rest.pipe {
-            let given = pipe.give(to, &counts.pace).await;
-            given.map_err(|_| Failed::ClientGone)?;
+        let Rest { status, head_length, left, bytes_out, mut unsent, pipe, is_odd, .. } = rest;
+        let in_pipe = pipe.as_ref().map_or(0, |pipe| pipe.len());
+        (counts.status, counts.bytes_out) = (status, bytes_out - (unsent.len() + in_pipe) as u64);
+        let (mut clean, mut end) = (!is_odd, End { piece: Buffer::default(), pipe });
+        if left > 0 {
+            self.send_end(&mut unsent, end, counts).await?;
+            if is_late {
+                return Err(Failed::Truncated);
+            }
+            let (out, answer) = (&mut unsent, Buffer::default());
+            let relayed = self.relay_long(&upstream, out, answer, left, head_length, counts);
+            Relayed { clean, end } = relayed.await?;
         }
-        if is_late && rest.left > 0 {
-            return Err(Failed::Truncated);
-        }
-        let (nothing, head_length): ([&[u8]; 2], _) = ([&[], &[]], rest.head_length);
-        let is_clean = match rest.left {
-            0 => !rest.is_odd,
-            left => self.relay_long(&upstream, to, nothing, left, head_length, counts).await?,
-        };
-        self.conclude(is_clean.then_some(upstream), permit, endpoint, counts);
+        self.free(clean.then_some(upstream), permit);
+        self.send_end(&mut unsent, end, counts).await?;
+        self.record(Some(endpoint), counts);
         Ok(After::KeepAlive)
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use model::InstanceState::Ready;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -228,6 +229,27 @@ async fn a_client_that_takes_nothing_holds_little() {
     let update = frame(WINDOW_UPDATE, 0, 1, &50_000_u32.to_be_bytes());
     raw.0.write_all(&update).await.unwrap();
     in_time(raw.see(&mut seen, |seen| seen.data == STREAMS as usize + 50_000)).await;
+    serves_others(&world).await;
+}
+
+/// What the instance has said waits here; it takes one request at a time.
+#[tokio::test]
+async fn a_client_that_takes_nothing_keeps_no_instance() {
+    const PATHS: [&str; 5] = ["/short", "/long", "/long", "/short", "/short"];
+    let length = |request: &str| if request.contains("/long") { 100_000 } else { 10_000 };
+    let backend = Backend::answering(move |request| ok(&"x".repeat(length(request)))).await;
+    let world = World::new();
+    world.application(|_| (), Vec::new());
+    world.claim(1, Some(1), &[(1, Ready, backend.port)]);
+    world.routed().await;
+    let mut raw = Raw::to(&world, &[0, 4, 0, 0, 0, 0]).await;
+    for (path, stream) in PATHS.iter().zip((1..).step_by(2)) {
+        let request = frame(HEADERS, END_HEADERS | END_STREAM, stream, &get(path));
+        raw.0.write_all(&request).await.unwrap();
+    }
+    let mut seen = Seen::default();
+    in_time(raw.see(&mut seen, |seen| seen.answers == PATHS.len())).await;
+    assert_eq!(seen.data, 0, "{seen:?}");
     serves_others(&world).await;
 }
 
