@@ -73,7 +73,13 @@ impl Exchange<'_> {
             let client = &self.connection.stream;
             let asking =
                 pass_request(client, &mut rest, upstream, body, &mut anew, limits, &mut bytes_in);
-            let answering = self.relay(upstream, answer, head, out, counts);
+            let answering = async {
+                let Relayed { clean, end } =
+                    self.relay(upstream, answer, head, &mut *out, &mut *counts).await?;
+                // Meanwhile the client may go on with its request.
+                self.send_end(out, end, counts).await?;
+                Ok(Relayed { clean, end: End::default() })
+            };
             tokio::pin!(asking, answering);
             let mut asks = true;
             loop {
@@ -101,42 +107,29 @@ impl Exchange<'_> {
         let decode =
             matches!(head.body, Body::Chunked(_)) && !self.head.modern && !self.is_transparent();
         let (head_length, mut body) = (head.length, head.body);
-        let mut first = true;
         self.read_rest(upstream, answer, body).map_err(|_| Failed::Truncated)?;
         loop {
             let was_full = answer.is_full();
-            if decode {
-                let taken = body.decode(answer.filled(), out).map_err(|_| Failed::Truncated)?;
-                answer.consume(taken);
-            } else {
-                let taken = body.accept(answer.filled()).map_err(|_| Failed::Truncated)?;
-                if first && let (Wire::Plain(_), Some(left)) = (client, long_rest(body)) {
+            let taken = match decode {
+                true => body.decode(answer.filled(), out),
+                false => body.accept(answer.filled()),
+            };
+            let taken = taken.map_err(|_| Failed::Truncated)?;
+            if !decode {
+                if let (Wire::Plain(_), Some(left)) = (client, long_rest(body)) {
                     let begun = std::mem::take(answer);
                     return self.relay_long(upstream, out, begun, left, head_length, counts).await;
                 }
-                if first || body.is_done() {
-                    out.extend_from_slice(&answer.filled()[..taken]);
-                } else {
-                    counts.bytes_out += taken as u64;
-                    let bytes = &answer.filled()[..taken];
-                    let written = write_paced(client, bytes, &counts.pace).await;
-                    written.map_err(|_| Failed::ClientGone)?;
-                }
-                answer.consume(taken);
+                out.extend_from_slice(&answer.filled()[..taken]);
             }
+            answer.consume(taken);
             if body.is_done() {
                 return Ok(Relayed { clean: answer.filled().is_empty(), end: End::default() });
             }
             if (was_full || long_rest(body).is_some()) && !decode {
                 return Box::pin(self.relay_copied(upstream, out, body, counts)).await;
             }
-            if !out.is_empty() {
-                counts.bytes_out += out.len() as u64;
-                let written = write_paced(client, out, &counts.pace).await;
-                written.map_err(|_| Failed::ClientGone)?;
-                out.clear();
-            }
-            first = false;
+            self.send_begun(out, Buffer::default(), false, counts).await?;
             match self.more(upstream, answer).await? {
                 Ok(0) if body == Body::UntilClose => {
                     return Ok(Relayed { clean: true, end: End::default() });
