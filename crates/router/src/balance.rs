@@ -20,7 +20,12 @@ pub struct Candidate {
 
 impl Candidate {
     pub fn has_room(&self) -> bool {
-        self.admits && self.in_flight < self.concurrency
+        self.free() > 0
+    }
+
+    /// Requests that it may take now.
+    pub fn free(&self) -> u32 {
+        if self.admits { self.concurrency.saturating_sub(self.in_flight) } else { 0 }
     }
 }
 

@@ -13,6 +13,10 @@
 //! Turns alone would let slow requests pile up: half of the turns are a quick client's, but nearly
 //! all of the time is a slow one's. So whoever has half of the places, where these are counted,
 //! waits while anybody waits who has less.
+//!
+//! A request that is known to be slow is not due at once. Until it is, those go first who are, as
+//! many of its client as of others, and an eighth of the places is not for it: where they are
+//! counted, a quick one finds one free.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,6 +29,9 @@ const SHARED_LINES: u64 = 64;
 /// Of the whole queue, and of all places, while others wait too: a flood leaves room for everybody
 /// else.
 const SHARE_DIVISOR: usize = 2;
+/// Of all places: so many are kept for those who are due. None where places are few: one of them
+/// would be too much to lose for those who are slow.
+const KEPT_DIVISOR: usize = 8;
 /// So much of a body costs as much as a request.
 const BODY_BYTES_PER_UNIT: u64 = 64 * 1024;
 /// Rounds that the largest upload waits while others have a turn in each.
@@ -34,6 +41,14 @@ pub const COST_MAX: u32 = 16;
 pub fn cost(body_bytes: Option<u64>) -> u32 {
     let units = body_bytes.map_or(1, |bytes| 1 + bytes / BODY_BYTES_PER_UNIT);
     u32::try_from(units).unwrap_or(COST_MAX).min(COST_MAX)
+}
+
+/// When somebody may be served.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    pub now_ms: u64,
+    /// Places that nobody has; the largest number where they are not counted.
+    pub free: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +61,7 @@ enum Name {
 struct Waiting<T> {
     class: u64,
     cost: u32,
+    due_ms: u64,
     item: T,
 }
 
@@ -80,6 +96,8 @@ pub struct Fair<T> {
     held: BTreeMap<u64, u32>,
     /// Who has so many waits behind those who have less.
     held_max: u32,
+    /// Free places that are for those alone who are due.
+    kept: usize,
 }
 
 /// Where a request that came ended up.
@@ -103,6 +121,7 @@ impl<T> Fair<T> {
             length_max,
             held: BTreeMap::new(),
             held_max: u32::MAX,
+            kept: 0,
         }
     }
 
@@ -114,10 +133,6 @@ impl<T> Fair<T> {
         self.length == 0
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.lines.values().flat_map(|line| line.waiting.iter().map(|one| &one.item))
-    }
-
     /// Nobody waits any more.
     pub fn clear(&mut self) {
         self.lines.clear();
@@ -125,8 +140,9 @@ impl<T> Fair<T> {
         (self.newcomer, self.length) = (Newcomer::Welcome, 0);
     }
 
-    /// So many places there are, of which no client is to have most.
+    /// So many places there are, of which no client is to have most, nor the slow ones all.
     pub fn share_out(&mut self, places: usize) {
+        self.kept = places / KEPT_DIVISOR;
         self.held_max = u32::try_from(places.div_ceil(SHARE_DIVISOR)).unwrap_or(u32::MAX).max(1);
     }
 
@@ -146,11 +162,24 @@ impl<T> Fair<T> {
         }
     }
 
+    /// Whether there is a place for one that is not due yet.
+    pub fn has_room_for_slow(&self, free: usize) -> bool {
+        free > self.kept
+    }
+
+    /// Whether anybody may be served now that fits.
+    pub fn may_take(&self, moment: Moment, mut fits: impl FnMut(&T) -> bool) -> bool {
+        let has_room = self.has_room_for_slow(moment.free);
+        let mut waiting = self.lines.values().flat_map(|line| &line.waiting);
+        waiting.any(|one| (has_room || one.due_ms <= moment.now_ms) && fits(&one.item))
+    }
+
     fn has_its_share(&self, class: u64) -> bool {
         self.held.get(&class).is_some_and(|count| *count >= self.held_max)
     }
 
-    pub fn push(&mut self, class: u64, cost: u32, item: T) -> Pushed<T> {
+    /// Before `due_ms` it lets everybody else go first who is due.
+    pub fn push(&mut self, class: u64, cost: u32, due_ms: u64, item: T) -> Pushed<T> {
         let name = self.name(class);
         let own = self.lines.get(&name).map_or(0, |line| line.waiting.len());
         if self.length > own && own >= self.length_max.div_ceil(SHARE_DIVISOR) {
@@ -172,21 +201,27 @@ impl<T> Fair<T> {
             }
             Line { waiting: VecDeque::new(), saved: 0 }
         });
-        line.waiting.push_back(Waiting { class, cost: cost.clamp(1, COST_MAX), item });
+        line.waiting.push_back(Waiting { class, cost: cost.clamp(1, COST_MAX), due_ms, item });
         self.length += 1;
         self.check_invariants();
         instead_of.map_or(Pushed::Waits, Pushed::InsteadOf)
     }
 
     /// Of all that fit, the one whose turn it is; in each line the one that has waited longest. One
-    /// of a client that has its share of the places only where nobody else fits. `fits` is asked
-    /// once at most for each, and no more after it has said yes.
-    pub fn take(&mut self, mut fits: impl FnMut(&T) -> bool) -> Option<T> {
-        let first = self.find(|one| !self.has_its_share(one.class) && fits(&one.item));
-        let (rounds, position, index) = match first {
-            Some(found) => found,
-            None => self.find(|one| self.has_its_share(one.class) && fits(&one.item))?,
-        };
+    /// of a client that has its share of the places only where nobody else fits, and of those who
+    /// are alike in that, one that is not due yet only where nobody fits who is, and there is room
+    /// for it. `fits` is asked once at most for each, and no more after it has said yes.
+    pub fn take(&mut self, moment: Moment, mut fits: impl FnMut(&T) -> bool) -> Option<T> {
+        let has_room = self.has_room_for_slow(moment.free);
+        let groups = [(false, true), (false, false), (true, true), (true, false)].into_iter();
+        let mut groups = groups.filter(|(_, is_due)| *is_due || has_room);
+        let (rounds, position, index) = groups.find_map(|(has_its_share, is_due)| {
+            self.find(|one| {
+                is_due == (one.due_ms <= moment.now_ms)
+                    && has_its_share == self.has_its_share(one.class)
+                    && fits(&one.item)
+            })
+        })?;
         self.pass_turns(rounds, position);
         self.serve(index)
     }

@@ -18,5 +18,6 @@ pub mod ramp;
 pub mod request_key;
 pub mod retry;
 pub mod routes;
+pub mod service_times;
 pub mod tally;
 pub mod weights;

@@ -47,6 +47,9 @@ pub struct SerialArgs {
     /// Of the arrivals: the same one asks for the same at the same times
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Ask for each under a target of its own, so that nothing tells quick ones from slow
+    #[arg(long)]
+    alike: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -71,6 +74,7 @@ fn measure(
         load: args.load_percent as f64 / 100.0,
         time: Duration::from_secs(args.seconds),
         seed: args.seed,
+        alike: args.alike,
     };
     let instances = Instances::start(mix.instances)?;
     let fronts = Fronts {

@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model::application::InstanceProtocol;
 use model::{Generation, InstanceId, hash};
@@ -17,7 +17,7 @@ use router::far::{FarCandidate, Outcome, Reply, Room};
 use router::ramp;
 
 use super::far::peer::FarPeer;
-use super::queue::Queue;
+use super::queue::{Place, Queue};
 
 const DRAINING: u64 = 1 << 63;
 const IN_FLIGHT: u64 = 0xffff_ffff;
@@ -370,8 +370,17 @@ impl Endpoint {
 pub struct Permit {
     pub endpoint: Arc<Endpoint>,
     queue: Arc<Queue>,
-    /// The client that the queue counts it for.
-    pub(super) holder: Option<u64>,
+    /// Where the queue counts places.
+    held: Option<Box<Held>>,
+}
+
+/// What the queue counts.
+#[derive(Debug)]
+struct Held {
+    place: Place,
+    since: Instant,
+    /// To the end of the request.
+    was_served: bool,
 }
 
 impl Permit {
@@ -379,14 +388,26 @@ impl Permit {
         endpoint.enter().then(|| Permit {
             endpoint: endpoint.clone(),
             queue: queue.clone(),
-            holder: None,
+            held: None,
         })
+    }
+
+    /// The queue counts it as this one's.
+    pub(super) fn hold(&mut self, place: Place) {
+        self.held = Some(Box::new(Held { place, since: Instant::now(), was_served: false }));
+    }
+
+    /// The instance has said all that it was asked for.
+    pub(super) fn served(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.was_served = true;
+        }
     }
 
     /// It is nobody's any more.
     pub(super) fn let_go(&mut self) {
-        if let Some(client) = self.holder.take() {
-            self.queue.let_go(client);
+        if let Some(held) = self.held.take() {
+            self.queue.let_go(held.place, held.since.elapsed(), held.was_served);
         }
     }
 }

@@ -53,7 +53,7 @@ pub async fn enter<C>(
     loop {
         let now = Instant::now();
         let application = current()?;
-        let whose = application.is_scarce.then_some(place.class);
+        let whose = application.is_scarce.then_some(place);
         let permit = match queue.try_enter(&application, wants, whose) {
             Some(permit) => permit,
             None => {

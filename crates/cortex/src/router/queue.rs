@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use router::balance::Turn;
-use router::fair::{self, Fair, Pushed};
+use router::fair::{self, Fair, Moment, Pushed};
 use router::request_key;
+use router::service_times::{Kind, ServiceTimes};
 use tokio::sync::{Notify, oneshot};
 
 use super::choice::{Reaches, Wants, choose};
@@ -32,6 +33,9 @@ const ENTER_TRIES: usize = 4;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Waiting requests whose own endpoints are looked at when something comes free.
 const LOOK_AHEAD: usize = 64;
+
+/// So many times what a slow request takes it lets those go first who are quick.
+const SLOW_PATIENCE: u32 = 2;
 
 /// Of every application's queue.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +61,14 @@ pub struct Queue {
     clock: Clock,
     turn: AtomicUsize,
     waiting: AtomicUsize,
-    line: Mutex<Fair<Waiter>>,
+    line: Mutex<Line>,
+}
+
+#[derive(Debug)]
+struct Line {
+    fair: Fair<Waiter>,
+    /// Of requests whose places are counted.
+    times: ServiceTimes,
 }
 
 /// Whose a waiting request is, and what it costs: see `router::fair`.
@@ -65,19 +76,21 @@ pub struct Queue {
 pub struct Place {
     pub class: u64,
     pub cost: u32,
+    /// None for what may take any time: a connection.
+    pub kind: Option<Kind>,
 }
 
 impl Place {
     /// Where nothing is known but who it is.
     pub fn of(client: IpAddr) -> Place {
-        Place { class: request_key::of_address(client), cost: fair::cost(None) }
+        Place { class: request_key::of_address(client), cost: fair::cost(None), kind: None }
     }
 }
 
 #[derive(Debug)]
 struct Waiter {
     wants: Wants,
-    class: u64,
+    place: Place,
     since: Instant,
     sender: oneshot::Sender<Result<Permit, NoPermit>>,
 }
@@ -103,7 +116,10 @@ impl Queue {
             clock,
             turn: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
-            line: Mutex::new(Fair::new(limits.length_max)),
+            line: Mutex::new(Line {
+                fair: Fair::new(limits.length_max),
+                times: ServiceTimes::default(),
+            }),
         }
     }
 
@@ -121,22 +137,41 @@ impl Queue {
         self: &Arc<Queue>,
         application: &Application,
         wants: Wants,
-        whose: Option<u64>,
+        whose: Option<Place>,
     ) -> Option<Permit> {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             return None;
         }
-        let mut permit = self.pick(application, wants, wants.key.is_some())?;
-        if let Some(class) = whose {
-            self.lock().hold(class);
-            permit.holder = whose;
+        let Some(place) = whose else {
+            return self.pick(application, wants, wants.key.is_some());
+        };
+        let is_slow = self.lock().slow(wants, place).is_some();
+        if is_slow && !self.has_room_for_slow(application) {
+            return None;
         }
+        let mut permit = self.pick(application, wants, wants.key.is_some())?;
+        self.lock().fair.hold(place.class);
+        permit.hold(place);
         Some(permit)
     }
 
-    /// The client has this place no more.
-    pub fn let_go(&self, class: u64) {
-        self.lock().let_go(class);
+    fn has_room_for_slow(&self, application: &Application) -> bool {
+        let now_ms = self.now_ms();
+        let mut line = self.lock();
+        line.fair.share_out(application.places(now_ms));
+        line.fair.has_room_for_slow(application.free(now_ms))
+    }
+
+    /// The client has this place no more: it had it for so long, and to the end of its request if
+    /// that `was_served`.
+    pub fn let_go(&self, place: Place, time: Duration, was_served: bool) {
+        let mut line = self.lock();
+        line.fair.let_go(place.class);
+        match place.kind {
+            Some(kind) if was_served => line.times.learn(kind, time),
+            Some(kind) => line.times.learn_at_least(kind, time),
+            None => {}
+        }
     }
 
     fn pick(
@@ -166,15 +201,16 @@ impl Queue {
     ) -> Result<Permit, NoPermit> {
         let mut waiting = {
             let (sender, receiver) = oneshot::channel();
-            let (class, since) = (place.class, Instant::now());
-            let waiter = Waiter { wants, class, since, sender };
+            let waiter = Waiter { wants, place, since: Instant::now(), sender };
             let mut line = self.lock();
-            let turned_away = match line.push(place.class, place.cost, waiter) {
+            let slow = line.slow(wants, place).unwrap_or_default() * SLOW_PATIENCE;
+            let due_ms = self.now_ms() + u64::try_from(slow.as_millis()).unwrap_or(0);
+            let turned_away = match line.fair.push(place.class, place.cost, due_ms, waiter) {
                 Pushed::Waits => None,
                 Pushed::InsteadOf(last) => Some(last),
                 Pushed::Refused(_) => return Err(NoPermit::Full),
             };
-            self.waiting.store(line.len(), Ordering::SeqCst);
+            self.waiting.store(line.fair.len(), Ordering::SeqCst);
             drop(line);
             // Whoever has left already need not hear it.
             turned_away.map(|last| last.sender.send(Err(NoPermit::Full)).ok());
@@ -206,7 +242,7 @@ impl Queue {
         self: &Arc<Queue>,
         application: &Application,
         busy: &Endpoint,
-        whose: Option<u64>,
+        whose: Option<Place>,
     ) -> Option<Permit> {
         let wants = Wants { beside: Some(busy.serial), ..Wants::anything(Reaches::Near) };
         self.try_enter(application, wants, whose)
@@ -222,26 +258,27 @@ impl Queue {
     pub fn advance(self: &Arc<Queue>) {
         let Some(application) = self.current.load_full() else { return };
         let is_scarce = application.is_scarce;
-        let places = if is_scarce { application.places(self.now_ms()) } else { usize::MAX };
         let mut spare: Option<Permit> = None;
         loop {
             let waiter = {
                 let mut line = self.lock();
-                line.share_out(places);
+                let moment = self.moment(&application, &mut line);
                 let next = match application.balance.wants_key() {
-                    true => self.next_by_key(&application, &mut line, &mut spare),
-                    false => self.next(&application, &mut line, &mut spare),
+                    true => self.next_by_key(&application, &mut line.fair, moment, &mut spare),
+                    false => self.next(&application, &mut line.fair, moment, &mut spare),
                 };
-                self.waiting.store(line.len(), Ordering::SeqCst);
+                self.waiting.store(line.fair.len(), Ordering::SeqCst);
                 if let Some(next) = next.as_ref().filter(|_| is_scarce) {
-                    line.hold(next.class);
+                    line.fair.hold(next.place.class);
                 }
                 next
             };
             match (waiter, spare.take()) {
                 // Whoever has left hands it back.
                 (Some(waiter), Some(mut permit)) => {
-                    permit.holder = is_scarce.then_some(waiter.class);
+                    if is_scarce {
+                        permit.hold(waiter.place);
+                    }
                     spare = waiter.sender.send(Ok(permit)).err().and_then(Result::ok);
                     if let Some(spare) = &mut spare {
                         spare.let_go();
@@ -253,27 +290,40 @@ impl Queue {
         }
     }
 
+    /// And how many places there are, where they are counted.
+    fn moment(&self, application: &Application, line: &mut Line) -> Moment {
+        let now_ms = self.now_ms();
+        let (places, free) = match application.is_scarce {
+            true => (application.places(now_ms), application.free(now_ms)),
+            false => (usize::MAX, usize::MAX),
+        };
+        line.fair.share_out(places);
+        Moment { now_ms, free }
+    }
+
     /// The strategy says where there is room, and then whose turn it is.
     fn next(
         self: &Arc<Queue>,
         application: &Application,
         line: &mut Fair<Waiter>,
+        moment: Moment,
         spare: &mut Option<Permit>,
     ) -> Option<Waiter> {
-        let there = |waiter: &&Waiter| !waiter.sender.is_closed();
+        let there = |waiter: &Waiter| !waiter.sender.is_closed();
+        let anywhere = |waiter: &Waiter| waiter.wants.reaches == Reaches::Anywhere;
+        // With the one that is to be given away.
+        let moment = Moment { free: moment.free.saturating_add(spare.iter().len()), ..moment };
         // A permit that nobody is left to take would only come back.
-        if spare.is_none() && line.iter().any(|waiter| there(&waiter)) {
+        if spare.is_none() && line.may_take(moment, there) {
             // One that may go far is worth a look at other nodes, even behind one that may not.
-            let anywhere = |waiter: &Waiter| waiter.wants.reaches == Reaches::Anywhere;
-            let any = !application.far.is_empty() && line.iter().filter(there).any(anywhere);
+            let any = !application.far.is_empty()
+                && line.may_take(moment, |waiter| there(waiter) && anywhere(waiter));
             let reaches = if any { Reaches::Anywhere } else { Reaches::Near };
             *spare = self.pick(application, Wants::anything(reaches), false);
         }
         let permit = spare.as_ref()?;
         let is_far = permit.endpoint.site().is_some();
-        line.take(|waiter| {
-            !waiter.sender.is_closed() && (!is_far || waiter.wants.reaches == Reaches::Anywhere)
-        })
+        line.take(moment, |waiter| there(waiter) && (!is_far || anywhere(waiter)))
     }
 
     /// Each has an endpoint of its own, so the first in turn is sought that may go there, or has
@@ -282,6 +332,7 @@ impl Queue {
         self: &Arc<Queue>,
         application: &Application,
         line: &mut Fair<Waiter>,
+        moment: Moment,
         spare: &mut Option<Permit>,
     ) -> Option<Waiter> {
         if spare.is_some() {
@@ -289,7 +340,7 @@ impl Queue {
             return None;
         }
         let mut looks = 0;
-        line.take(|waiter| {
+        line.take(moment, |waiter| {
             looks += 1;
             if looks > LOOK_AHEAD || waiter.sender.is_closed() {
                 return false;
@@ -303,12 +354,22 @@ impl Queue {
     pub fn close(&self) {
         self.current.store(None);
         let mut line = self.lock();
-        line.clear();
+        line.fair.clear();
         self.waiting.store(0, Ordering::SeqCst);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Fair<Waiter>> {
+    fn lock(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    /// What this request is expected to take, if that is long and it may wait for that: one that
+    /// came from another router stood in line there, and one with an endpoint of its own has no
+    /// other place to go.
+    fn slow(&self, wants: Wants, place: Place) -> Option<Duration> {
+        let may_wait = wants.reaches == Reaches::Anywhere && wants.key.is_none();
+        place.kind.filter(|_| may_wait).and_then(|kind| self.times.slow(kind))
     }
 }
 
@@ -330,8 +391,8 @@ impl Drop for Waiting<'_> {
         let unused = self.receiver.try_recv().ok();
         {
             let mut line = self.queue.lock();
-            line.retain(|waiter| !waiter.sender.is_closed());
-            self.queue.waiting.store(line.len(), Ordering::SeqCst);
+            line.fair.retain(|waiter| !waiter.sender.is_closed());
+            self.queue.waiting.store(line.fair.len(), Ordering::SeqCst);
         }
         drop(unused);
     }

@@ -12,6 +12,7 @@ use model::release::StaticMount;
 use model::{ApplicationName, PortId};
 use router::balance::Balance;
 use router::book::Processes;
+use router::far::FarCandidate;
 use router::routes;
 
 use super::endpoint::Endpoint;
@@ -108,6 +109,18 @@ impl Application {
         let near = self.endpoints.iter().map(|one| one.candidate(now_ms));
         let near = near.filter(|one| one.admits).map(|one| one.concurrency);
         let far = self.far.iter().map(|one| one.concurrency);
+        near.chain(far).fold(0, |sum: usize, count| sum.saturating_add(count as usize))
+    }
+
+    /// How many of those are free, as far as is known.
+    pub fn free(&self, now_ms: u64) -> usize {
+        let near = self.endpoints.iter().map(|one| one.candidate(now_ms).free());
+        let far = self.far.iter().map(|one| match one.far_candidate(now_ms) {
+            FarCandidate { has_room: true, in_flight, .. } => {
+                one.concurrency.saturating_sub(in_flight)
+            }
+            _ => 0,
+        });
         near.chain(far).fold(0, |sum: usize, count| sum.saturating_add(count as usize))
     }
 

@@ -18,5 +18,6 @@ mod quick;
 mod refused;
 mod returning;
 mod serving;
+mod slow;
 pub(in crate::router) mod tls;
 pub(in crate::router) mod world;

@@ -52,8 +52,9 @@ fn a_serial_mix_and_computing_are_measured() {
     let instances: Vec<_> = computing.iter().map(|one| one["instances"].as_u64()).collect();
     assert_eq!(instances, [Some(1), Some(2), Some(4)]);
     assert!(computing.iter().all(|one| one["requests_per_second"].as_f64().unwrap() > 0.0));
-    let table = bench(&[&short[..], &["--compute-seconds", "0"]].concat());
+    let table = bench(&[&short[..], &["--compute-seconds", "0", "--alike"]].concat());
     assert!(table.contains("quick requests") && !table.contains("computing"), "{table}");
+    assert!(table.contains("nothing tells which"), "{table}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::client::Client;
-use super::instances::sleeping;
+use super::instances::{sleeping, sleeping_about};
 use crate::bench::interrupted::Interrupted;
 use crate::bench::poisson::{Poisson, chance};
 use crate::bench::statistics::Latencies;
@@ -30,6 +30,8 @@ pub struct Mix {
     pub load: f64,
     pub time: Duration,
     pub seed: u64,
+    /// Each has a target of its own, which does not tell quick ones from slow.
+    pub alike: bool,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +52,14 @@ impl Mix {
         self.load * self.instances as f64 / mean
     }
 
+    fn target(&self, number: usize, is_slow: bool) -> String {
+        let time = if is_slow { self.slow } else { self.quick };
+        match self.alike {
+            true => format!("{}/{number}", sleeping_about(time, 0)),
+            false => sleeping(time),
+        }
+    }
+
     fn arrivals(&self) -> impl Iterator<Item = Arrival> + use<> {
         let Mix { time, slow_fraction, seed, .. } = *self;
         let within = Poisson::new(seed, self.rate()).take_while(move |at| *at < time);
@@ -66,13 +76,13 @@ pub fn run(mix: &Mix, port: u16, interrupted: &Interrupted) -> anyhow::Result<Se
     local.block_on(&runtime, async {
         let mut asked = JoinSet::new();
         let start = Instant::now();
-        for (due, is_slow) in mix.arrivals() {
+        for (number, (due, is_slow)) in mix.arrivals().enumerate() {
             let due = start + due;
             while Instant::now() < due {
                 interrupted.check()?;
                 tokio::time::sleep_until(due.min(Instant::now() + POLL)).await;
             }
-            let (path, seen) = (sleeping(if is_slow { mix.slow } else { mix.quick }), seen.clone());
+            let (path, seen) = (mix.target(number, is_slow), seen.clone());
             asked.spawn_local(async move {
                 let answered = Client::new(port, Ipv4Addr::LOCALHOST).ask(&path).await;
                 let mut seen = seen.borrow_mut();
@@ -109,7 +119,10 @@ mod tests {
             load: 0.7,
             time: Duration::from_secs(100),
             seed: 7,
+            alike: false,
         };
+        assert_eq!(mix.target(0, true), "/sleep/1000000");
+        assert_eq!(Mix { alike: true, ..mix.clone() }.target(9, false), "/sleep/5000/0/9");
         // 7 instances' worth of 54.75 ms each.
         assert_eq!(mix.rate().round(), 128.0);
         let arrivals: Vec<_> = mix.arrivals().collect();

@@ -17,6 +17,7 @@ pub struct Report {
     slow_ms: u128,
     slow_fraction: f64,
     seconds: u64,
+    alike: bool,
     rows: Vec<Row>,
     pub computing: Vec<Computing>,
 }
@@ -31,6 +32,9 @@ struct Row {
     quick_p50_ms: f64,
     quick_p99_ms: f64,
     quick_max_ms: f64,
+    /// None where none was answered.
+    slow_p50_ms: Option<f64>,
+    slow_p99_ms: Option<f64>,
     /// Its 99th percentile over ours.
     times_ours: f64,
 }
@@ -44,6 +48,7 @@ impl Report {
             slow_ms: mix.slow.as_millis(),
             slow_fraction: mix.slow_fraction,
             seconds: mix.time.as_secs(),
+            alike: mix.alike,
             rows: Vec::new(),
             computing: Vec::new(),
         }
@@ -54,6 +59,7 @@ impl Report {
         let found = seen.quick.percentiles_ms([0.5, 0.99, 1.0]);
         let [p50, p99, max] = found
             .with_context(|| format!("no quick request was answered through {}", front.name))?;
+        let slow_ms = seen.slow.percentiles_ms([0.5, 0.99]);
         let ours = self.rows.first().map_or(p99, |first| first.quick_p99_ms);
         self.rows.push(Row {
             contender: front.name,
@@ -64,6 +70,8 @@ impl Report {
             quick_p50_ms: p50,
             quick_p99_ms: p99,
             quick_max_ms: max,
+            slow_p50_ms: slow_ms.map(|[p50, _]| p50),
+            slow_p99_ms: slow_ms.map(|[_, p99]| p99),
             times_ours: p99 / ours,
         });
         Ok(())
@@ -79,39 +87,43 @@ impl Report {
     fn write(&self, out: &mut String) -> std::fmt::Result {
         writeln!(
             out,
-            "{:<22} {:>8} {:>8} {:>8} {:>8} {:>7} {:>7} {:>10}",
+            "{:<22} {:>8} {:>8} {:>8} {:>8} {:>10} {:>16} {:>6} {:>6}",
             "quick requests",
             "p50 ms",
             "p99 ms",
             "max ms",
             "answered",
+            "p99 / ours",
+            "slow p50/p99 ms",
             "slow",
             "failed",
-            "p99 / ours"
         )?;
         for row in &self.rows {
             let name = format!("  {} {}", row.contender, row.version);
+            let slow = row.slow_p50_ms.zip(row.slow_p99_ms);
+            let slow = slow.map_or_else(String::new, |(p50, p99)| format!("{p50:.0} / {p99:.0}"));
             writeln!(
                 out,
-                "{name:<22} {:>8.1} {:>8.1} {:>8.1} {:>8} {:>7} {:>7} {:>10.2}",
+                "{name:<22} {:>8.1} {:>8.1} {:>8.1} {:>8} {:>10.2} {slow:>16} {:>6} {:>6}",
                 row.quick_p50_ms,
                 row.quick_p99_ms,
                 row.quick_max_ms,
                 row.quick,
+                row.times_ours,
                 row.slow,
                 row.failed,
-                row.times_ours
             )?;
         }
         writeln!(
             out,
-            "{} serial instances, {:.0} requests a second for {} s, {:.0} % of {} ms, others of {} ms\n",
+            "{} serial instances, {:.0} requests a second for {} s, {:.0} % of {} ms, others of {} ms{}\n",
             self.instances,
             self.requests_per_second,
             self.seconds,
             self.slow_fraction * 100.0,
             self.slow_ms,
-            self.quick_ms
+            self.quick_ms,
+            if self.alike { "; nothing tells which" } else { "" }
         )?;
         if self.computing.is_empty() {
             return Ok(());

@@ -161,7 +161,8 @@ impl Exchange<'_> {
     }
 
     /// The instance has said all, whenever the client takes it: it is there for others.
-    pub(super) fn free(&self, reusable: Option<Wire>, permit: Permit) {
+    pub(super) fn free(&self, reusable: Option<Wire>, mut permit: Permit) {
+        permit.served();
         if let Some(upstream) = reusable {
             self.connection.thread.pool.keep(&permit.endpoint, upstream, Instant::now());
         }

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use model::application::RequestKey;
+use router::service_times::Kind;
 use router::{fair, request_key};
 
 use super::Exchange;
@@ -49,8 +50,8 @@ impl Exchange<'_> {
     }
 
     /// Whose place it will be, where places are counted.
-    pub(super) fn whose(&self) -> Option<u64> {
-        self.application.is_scarce.then(|| self.place().class)
+    pub(super) fn whose(&self) -> Option<Place> {
+        self.application.is_scarce.then(|| self.place())
     }
 
     /// In the queue. Who does not send the header that tells clients apart counts by address.
@@ -64,6 +65,7 @@ impl Exchange<'_> {
         Place {
             class: class.unwrap_or_else(|| request_key::of_address(client)),
             cost: fair::cost(body_bytes),
+            kind: Some(Kind::of(self.out)),
         }
     }
 

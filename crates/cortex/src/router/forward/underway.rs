@@ -227,6 +227,7 @@ impl Underway {
         unsent: Option<Bytes>,
     ) -> Step {
         let Some(call) = self.call.take() else { return Step::Further };
+        self.permit.served();
         let (thread, endpoint) = (&client.thread, &self.permit.endpoint);
         let ended = Instant::now();
         thread.pool.keep(endpoint, call.end().upstream, ended);
