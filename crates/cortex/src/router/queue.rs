@@ -36,6 +36,8 @@ const LOOK_AHEAD: usize = 64;
 
 /// So many times what a slow request takes it lets those go first who are quick.
 const SLOW_PATIENCE: u32 = 2;
+/// Of the time that it may wait at all, so that it is served before that is over.
+const SLOW_PART: u32 = 2;
 
 /// Of every application's queue.
 #[derive(Clone, Copy, Debug)]
@@ -203,8 +205,9 @@ impl Queue {
             let (sender, receiver) = oneshot::channel();
             let waiter = Waiter { wants, place, since: Instant::now(), sender };
             let mut line = self.lock();
-            let slow = line.slow(wants, place).unwrap_or_default() * SLOW_PATIENCE;
-            let due_ms = self.now_ms() + u64::try_from(slow.as_millis()).unwrap_or(0);
+            let slow = line.slow(wants, place).unwrap_or_default();
+            let patience = (slow * SLOW_PATIENCE).min(limit / SLOW_PART);
+            let due_ms = self.now_ms() + u64::try_from(patience.as_millis()).unwrap_or(0);
             let turned_away = match line.fair.push(place.class, place.cost, due_ms, waiter) {
                 Pushed::Waits => None,
                 Pushed::InsteadOf(last) => Some(last),

@@ -9,6 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::Semaphore;
 
 use super::world::{Backend, Client, World, ok, wait};
+use crate::router::queue::QueueLimits;
 
 /// How long they take until they are known, which is by the clock.
 const SLOW: Duration = Duration::from_secs(1);
@@ -24,6 +25,10 @@ struct Place {
 }
 
 async fn place(instances: u32, concurrency: Option<u32>) -> Place {
+    place_with(instances, concurrency, QueueLimits::default()).await
+}
+
+async fn place_with(instances: u32, concurrency: Option<u32>, queue: QueueLimits) -> Place {
     let (came, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
     let (counted, held) = (came.clone(), gate.clone());
     let backend = Backend::start(move |mut client: Client| {
@@ -44,7 +49,7 @@ async fn place(instances: u32, concurrency: Option<u32>) -> Place {
         }
     })
     .await;
-    let world = World::new();
+    let world = World::with(2, queue);
     world.set(|_| ());
     for slot in 1..=instances {
         world.claim(slot, concurrency, &[(1, Ready, backend.port)]);
@@ -129,6 +134,16 @@ async fn serial_instances_keep_an_eighth_of_their_places_for_quick_requests() {
 #[tokio::test]
 async fn so_do_those_that_take_a_few_at_a_time() {
     keep_an_eighth_for_quick_ones_until_they_are_due(2, 4).await;
+}
+
+#[tokio::test]
+async fn nobody_waits_in_vain_beside_a_place_that_is_kept() {
+    let queue = QueueLimits { time_max: SLOW, ..QueueLimits::default() };
+    let place = place_with(8, Some(1), queue).await;
+    place.learnt().await;
+    let clients = place.ask(8).await;
+    wait(|| place.came.load(SeqCst) == 3 + 8).await;
+    place.end(clients).await;
 }
 
 #[tokio::test]
