@@ -10,9 +10,15 @@ use super::pool::Buffer;
 use super::serve::Thread;
 use super::wire::Wire;
 
-/// What a client may still send after an answer that ended its request early.
+/// What may still be sent by whoever was told that nobody will read it.
 pub const LINGER_BYTES_MAX: usize = 256 * 1024;
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
+/// A client whose request was answered early may go on sending it for so long, and pause for so
+/// long meanwhile: as with nginx (`lingering_time`, `lingering_timeout`).
+const PATIENT_TIME_MAX: Duration = Duration::from_secs(30);
+const PATIENT_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Larger than nearly all uploads: whoever sends without end is not read for all of that time.
+const PATIENT_BYTES_MAX: usize = 128 << 20;
 
 /// At least one byte; 0 at the end of the stream.
 pub async fn fill(stream: &Wire, buffer: &mut Buffer, limit: Duration) -> Result<usize> {
@@ -70,5 +76,26 @@ pub async fn close_gently(stream: Wire, mut buffer: Buffer) -> Buffer {
         }
     };
     timeout(LINGER_TIME_MAX, read_rest).await.ok();
+    buffer
+}
+
+/// The same after an answer to a request of which more may come: whoever sends all of it before
+/// reading is to find the answer. A router that stops waits for it no longer than for others; a
+/// stream of HTTP/2 is one of many on a connection that stays.
+pub async fn close_patiently(stream: Wire, mut buffer: Buffer, thread: &Thread) -> Buffer {
+    if matches!(stream, Wire::Stream(_)) {
+        return close_gently(stream, buffer).await;
+    }
+    stream.shut_down_writing();
+    let (end, mut seen) = (Instant::now() + PATIENT_TIME_MAX, 0);
+    while seen < PATIENT_BYTES_MAX {
+        buffer.consume(usize::MAX / 2);
+        let pause = if thread.is_stopping() { LINGER_TIME_MAX } else { PATIENT_PAUSE_MAX };
+        let until = end.min(Instant::now() + pause);
+        match fill_late(&stream, &mut buffer, thread, until).await {
+            Ok(count @ 1..) if Instant::now() < end && !thread.is_stopping() => seen += count,
+            _ => break,
+        }
+    }
     buffer
 }

@@ -43,8 +43,10 @@ impl Exchange<'_> {
     ) -> Result<Option<ResponseHead>, Failed> {
         let deadline = wait.since + self.application.limits.answer;
         let mut now = Some(wait.since);
-        let asked =
-            Asked { of_router: upstream.far().is_some(), ..asked(self.connection, &self.head) };
+        let asked = asked(self.connection, &self.head);
+        // Nobody reads the rest of a body that is not all sent by now, unless both go on at once.
+        let keep_alive = asked.keep_alive && (body.is_done() || upstream.is_duplex());
+        let asked = Asked { of_router: upstream.far().is_some(), keep_alive, ..asked };
         let thread = self.connection.thread.clone();
         loop {
             if !answer.filled().is_empty() {

@@ -194,3 +194,35 @@ async fn the_size_of_a_body() {
     assert_eq!(client.reply().await.status, 413);
     assert_ended(&mut client).await;
 }
+
+#[tokio::test]
+async fn whoever_sends_all_of_a_body_that_nobody_wants_finds_the_answer_behind_it() {
+    let backend = Backend::start(|mut client: Client| async move {
+        client.0.read_exact(&mut [0; 64]).await.unwrap();
+        let refused = "HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno";
+        client.0.write_all(refused.as_bytes()).await.unwrap();
+    })
+    .await;
+    let world = limited(&backend, None, RequestLimits::default()).await;
+    let most = RequestLimits { body_bytes_max: Some(1024), ..Default::default() };
+    let strict = limited(&backend, None, most).await;
+    for (world, status) in [(world, 403), (strict, 413)] {
+        let mut client = world.connect().await;
+        let body = vec![b'x'; 8 << 20];
+        let length = body.len();
+        let head =
+            format!("POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: {length}\r\n\r\n");
+        client.send(&head).await;
+        // Its answer is there before it sends what is more than the kernel would hold for it, and
+        // it is slow.
+        client.0.readable().await.unwrap();
+        for piece in body.chunks(length / 3 + 1) {
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            client.0.write_all(piece).await.unwrap();
+        }
+        let reply = client.reply().await;
+        assert_eq!(reply.status, status);
+        assert!(reply.head.contains("Connection: close\r\n"), "{}", reply.head);
+        assert_ended(&mut client).await;
+    }
+}
