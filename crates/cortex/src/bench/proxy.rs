@@ -117,21 +117,26 @@ fn measure(
     let certificate = site.certificate();
     let load = Load { wrk, h2load, directory, certificate, core: cores.others, interrupted };
     let kinds = programs.kinds();
-    let contenders: Vec<Contender> =
-        kinds.iter().map(|kind| site.start(*kind)).collect::<anyhow::Result<_>>()?;
+    // What a request costs a process differs by a tenth with how its memory came to lie, so it is
+    // another one in each round.
+    let start = || -> anyhow::Result<Vec<Contender>> {
+        let contenders: Vec<Contender> =
+            kinds.iter().map(|kind| site.start(*kind)).collect::<anyhow::Result<_>>()?;
+        for (workload, index) in turns(0, &workloads, &kinds) {
+            one(&contenders[index], &load, workload, WARM_UP_SECONDS)?;
+        }
+        Ok(contenders)
+    };
+    eprintln!("warming up");
+    let mut contenders = start()?;
     let mut report = Report::new(args.rounds, args.seconds, &workloads, &contenders);
-    for round in 0..=args.rounds {
-        match round {
-            0 => eprintln!("warming up"),
-            _ => eprintln!("round {round} of {}", args.rounds),
-        }
+    for round in 1..=args.rounds {
+        eprintln!("round {round} of {}", args.rounds);
         for (workload, index) in turns(round, &workloads, &kinds) {
-            let seconds = if round == 0 { WARM_UP_SECONDS } else { args.seconds };
-            let measured = one(&contenders[index], &load, workload, seconds)?;
-            if round > 0 {
-                report.add(workload, index, measured);
-            }
+            report.add(workload, index, one(&contenders[index], &load, workload, args.seconds)?);
         }
+        contenders.clear();
+        contenders = start()?;
     }
     report.choose_rates();
     for round in 1..=args.rounds {
