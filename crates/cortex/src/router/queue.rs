@@ -314,8 +314,6 @@ impl Queue {
     ) -> Option<Waiter> {
         let there = |waiter: &Waiter| !waiter.sender.is_closed();
         let anywhere = |waiter: &Waiter| waiter.wants.reaches == Reaches::Anywhere;
-        // With the one that is to be given away.
-        let moment = Moment { free: moment.free.saturating_add(spare.iter().len()), ..moment };
         // A permit that nobody is left to take would only come back.
         if spare.is_none() && line.may_take(moment, there) {
             // One that may go far is worth a look at other nodes, even behind one that may not.

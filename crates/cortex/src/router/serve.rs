@@ -119,7 +119,7 @@ pub struct Thread {
     pub workers: Workers,
     /// For reading what they send.
     pub scratch_h2: RefCell<Scratch>,
-    /// Wakes those that wait for other routers' requests.
+    /// Wakes those that wait for other routers' requests, or read what nobody wants.
     pub leaving: Notify,
     /// For clients that ask for files.
     lane: Entrance,

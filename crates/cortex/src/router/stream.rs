@@ -90,9 +90,15 @@ pub async fn close_patiently(stream: Wire, mut buffer: Buffer, thread: &Thread) 
     let (end, mut seen) = (Instant::now() + PATIENT_TIME_MAX, 0);
     while seen < PATIENT_BYTES_MAX {
         buffer.consume(usize::MAX / 2);
+        let leaving = thread.leaving.notified();
         let pause = if thread.is_stopping() { LINGER_TIME_MAX } else { PATIENT_PAUSE_MAX };
         let until = end.min(Instant::now() + pause);
-        match fill_late(&stream, &mut buffer, thread, until).await {
+        let filled = tokio::select! {
+            biased;
+            () = leaving, if !thread.is_stopping() => continue,
+            filled = fill_late(&stream, &mut buffer, thread, until) => filled,
+        };
+        match filled {
             Ok(count @ 1..) if Instant::now() < end && !thread.is_stopping() => seen += count,
             _ => break,
         }
