@@ -398,3 +398,23 @@ impl Drop for Waiting<'_> {
         drop(unused);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_those_may_wait_for_quick_ones_who_stand_in_line_here_and_may_go_anywhere() {
+        let mut line = Line { fair: Fair::new(1), times: ServiceTimes::default() };
+        let [slow, quick] = [&b"GET /report"[..], b"GET /"].map(Kind::of);
+        (0..3).for_each(|_| line.times.learn(slow, PATIENCE));
+        (0..100).for_each(|_| line.times.learn(quick, Duration::ZERO));
+        let of = |kind| Place { kind, ..Place::of([127, 0, 0, 1].into()) };
+        let anywhere = Wants::anything(Reaches::Anywhere);
+        assert_eq!(line.slow(anywhere, of(Some(slow))), Some(PATIENCE));
+        assert_eq!(line.slow(anywhere, of(Some(quick))), None);
+        assert_eq!(line.slow(anywhere, of(None)), None);
+        assert_eq!(line.slow(Wants::anything(Reaches::Near), of(Some(slow))), None);
+        assert_eq!(line.slow(Wants { key: Some(1), ..anywhere }, of(Some(slow))), None);
+    }
+}
