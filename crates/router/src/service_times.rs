@@ -24,6 +24,9 @@ const UP_DIVISOR: u32 = 4;
 const DOWN_DIVISOR: u32 = 5;
 /// Requests that the average is taken over.
 const AVERAGE_OF: u32 = 128;
+/// Of the average that one request counts for in it at most: a connection that was held for hours
+/// says little of the others, and would make nobody slow beside it.
+const OUTLIER_RATIO: u32 = 32;
 /// Of the average. Slow ones are then a quarter of all requests at most.
 const SLOW_RATIO: u32 = 4;
 /// What is over sooner keeps nobody waiting who would notice.
@@ -113,6 +116,8 @@ impl ServiceTimes {
 impl Average {
     fn learn(&mut self, time_us: u32) {
         self.count = (self.count + 1).min(AVERAGE_OF);
+        let least_us = u32::try_from(SLOW_TIME_MIN.as_micros()).unwrap_or(u32::MAX);
+        let time_us = time_us.min(self.time_us.saturating_mul(OUTLIER_RATIO).max(least_us));
         let change = (i64::from(time_us) - i64::from(self.time_us)) / i64::from(self.count);
         self.time_us = u32::try_from(i64::from(self.time_us) + change).unwrap_or(u32::MAX);
     }
@@ -241,6 +246,18 @@ mod tests {
         assert_eq!(times.slow(kind("GET /new")), Some(SLOW));
         learn(&mut times, "GET /new", QUICK, 40);
         assert_eq!(times.slow(kind("GET /new")), None);
+    }
+
+    #[test]
+    fn a_connection_of_hours_makes_nobody_quick() {
+        let mut times = mixed();
+        for _ in 0..3 {
+            times.learn_at_least(kind("GET /socket"), SLOW * 36_000);
+            assert_eq!(times.slow(kind("GET /report")), Some(SLOW));
+        }
+        // Where all take so long, the average soon says so.
+        learn(&mut times, "GET /", SLOW * 60, 60);
+        assert_eq!(times.slow(kind("GET /")), None);
     }
 
     #[test]

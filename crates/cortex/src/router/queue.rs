@@ -147,8 +147,7 @@ impl Queue {
         let Some(place) = whose else {
             return self.pick(application, wants, wants.key.is_some());
         };
-        let is_slow = self.lock().slow(wants, place).is_some();
-        if is_slow && !self.has_room_for_slow(application) {
+        if self.gives_way(application, wants, place) {
             return None;
         }
         let mut permit = self.pick(application, wants, wants.key.is_some())?;
@@ -157,11 +156,13 @@ impl Queue {
         Some(permit)
     }
 
-    fn has_room_for_slow(&self, application: &Application) -> bool {
-        let now_ms = self.now_ms();
+    /// What is free is kept for those who are quicker.
+    fn gives_way(&self, application: &Application, wants: Wants, place: Place) -> bool {
         let mut line = self.lock();
-        line.fair.share_out(application.places(now_ms));
-        line.fair.has_room_for_slow(application.free(now_ms))
+        line.slow(wants, place).is_some() && {
+            let moment = self.moment(application, &mut line);
+            !line.fair.has_room_for_slow(moment.free)
+        }
     }
 
     /// The client has this place no more: it had it for so long, and to the end of its request if
