@@ -104,6 +104,7 @@ pub fn plan_release(
         apply_procfile(tree, &mut recipe, procfile);
     }
     apply_manifest(tree, &mut recipe, &manifest);
+    recipe.notes.extend(note_of_count(&recipe, &manifest));
     manifest::ports::check(&recipe.ports, &recipe.processes)
         .map_err(|why| ManifestError { file: CORTEX_TOML, why })?;
     let settings = settings(&manifest);
@@ -306,14 +307,33 @@ fn set_command(
 ) {
     let concurrency =
         if process.is_web() { frameworks::concurrency_of(tree, &command) } else { None };
-    let count = if process.is_web() { frameworks::web_count(concurrency) } else { 1 };
     if let (Some(old), Some(by)) = (recipe.processes.get(&process), by)
         && old.command != command
     {
         recipe.notes.push(format!("{by}: its '{process}' replaces '{}'", old.command));
     }
-    let new = ProcessRecipe { command, concurrency, default_count: count };
+    let new = ProcessRecipe { command, concurrency, default_count: frameworks::WEB_COUNT };
     recipe.processes.insert(process, new);
+}
+
+/// For people who wonder how many instances there are, where their own files do not say it.
+fn note_of_count(recipe: &Recipe, manifest: &Manifest) -> Option<String> {
+    let (name, web) = recipe.processes.iter().find(|(process, _)| process.is_web())?;
+    let said = manifest.processes.get(name).is_some_and(|wanted| wanted.count.is_some());
+    match (web.default_count, web.concurrency) {
+        _ if said => None,
+        (count @ 2.., _) => Some(format!(
+            "web starts with {count} instances, as {} keeps its data in a database server; \
+             'cortex scale web=1' makes it one",
+            recipe.framework
+        )),
+        (_, Some(1)) => Some(
+            "web answers one request at a time, and starts with one instance; 'cortex scale web=4' \
+             makes it four, which is right where it keeps nothing in its memory"
+                .into(),
+        ),
+        _ => None,
+    }
 }
 
 fn settings(manifest: &Manifest) -> Settings {

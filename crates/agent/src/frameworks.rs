@@ -74,20 +74,25 @@ pub const ALL: &[&dyn Framework] = &[
     &static_site::StaticSite,
 ];
 
-/// Instances of a serial server: as many requests are answered at a time.
-const SERIAL_COUNT: u32 = 4;
-/// Of others: two, so that one may fail.
-const WEB_COUNT: u32 = 2;
-
-/// How many web instances run until the user scales.
-pub fn web_count(concurrency: Option<u32>) -> u32 {
-    if concurrency == Some(1) { SERIAL_COUNT } else { WEB_COUNT }
-}
+/// Web instances until the user scales: a session, a counter or a list in a program's memory would
+/// make two of them answer differently.
+pub const WEB_COUNT: u32 = 1;
+/// Where the framework keeps nothing in the process, and a database server the data: two, so that
+/// one may fail.
+const STATELESS_COUNT: u32 = 2;
 
 /// One process type, which gets traffic. `concurrency` is 1 for a serial server, none for no limit.
 pub fn web_only(command: String, concurrency: Option<u32>) -> BTreeMap<ProcessType, ProcessRecipe> {
-    let default_count = web_count(concurrency);
-    let web = ProcessRecipe { command, concurrency, default_count };
+    let web = ProcessRecipe { command, concurrency, default_count: WEB_COUNT };
+    BTreeMap::from([(ProcessType::web(), web)])
+}
+
+/// As `web_only`, of an application whose instances are known to answer alike.
+pub fn web_stateless(
+    command: String,
+    concurrency: Option<u32>,
+) -> BTreeMap<ProcessType, ProcessRecipe> {
+    let web = ProcessRecipe { command, concurrency, default_count: STATELESS_COUNT };
     BTreeMap::from([(ProcessType::web(), web)])
 }
 

@@ -68,7 +68,8 @@ fn every_framework_is_told_from_the_others() {
 #[test]
 fn the_hello_example_is_serial_and_needs_no_build() {
     let code = include_str!("../../../examples/hello/app.py");
-    let plan = plan(&[("app.py", code)]);
+    let settings = include_str!("../../../examples/hello/cortex.toml");
+    let plan = plan(&[("app.py", code), ("cortex.toml", settings)]);
     let web = process(&plan, "web");
     assert_eq!(web.command, "/usr/bin/python3 app.py");
     assert_eq!((web.concurrency, web.default_count), (Some(1), 4));
@@ -133,8 +134,9 @@ fn concurrency_follows_the_command() {
             ("threads.py", "ThreadingHTTPServer((h, p), H).serve_forever()"),
         ]);
         let web = process(&plan, "web");
-        let count = if expected == Some(1) { 4 } else { 2 };
-        assert_eq!((web.concurrency, web.default_count), (expected, count), "{command}");
+        assert_eq!((web.concurrency, web.default_count), (expected, 1), "{command}");
+        let notes = plan.recipe.notes.join("\n");
+        assert_eq!(notes.contains("cortex scale web=4"), expected == Some(1), "{notes}");
     }
 }
 

@@ -5,7 +5,7 @@ use model::Recipe;
 use model::release::{StaticMount, Step};
 
 use super::python::{environment, path};
-use super::{Framework, RecipeError, shell_word, sqlite, venv, web_only};
+use super::{Framework, RecipeError, shell_word, sqlite, venv, web_only, web_stateless};
 use crate::manifest::relative_path;
 use crate::source::SourceTree;
 
@@ -66,7 +66,10 @@ impl Framework for Django {
         Ok(Recipe {
             build,
             release,
-            processes: web_only(command, None),
+            processes: match settings.keep_nothing() {
+                true => web_stateless(command, None),
+                false => web_only(command, None),
+            },
             environment: environment(),
             path: path(true),
             persist,
@@ -252,6 +255,23 @@ impl<'a> Settings<'a> {
         paths
     }
 
+    /// The data are in a database server, sessions too: instances answer alike.
+    fn keep_nothing(&self) -> bool {
+        let says = |word: &str| {
+            let mut lines = self.texts.iter().flat_map(|text| text.lines());
+            lines.any(|line| !line.trim_start().starts_with('#') && line.contains(word))
+        };
+        let server = ["backends.postgresql", "backends.mysql", "backends.oracle"]
+            .iter()
+            .any(|engine| says(engine))
+            || says("dj_database_url") && !says("default=");
+        let in_memory =
+            ["sqlite", "LocMemCache", "InMemoryChannelLayer", "sessions.backends.cache"]
+                .iter()
+                .any(|word| says(word));
+        server && !in_memory && !says("sessions.backends.file")
+    }
+
     /// `startproject` writes its version into the settings.
     fn generated_by(&self) -> String {
         let version = self.texts.iter().find_map(|text| {
@@ -341,6 +361,22 @@ mod tests {
         assert!(full.build[1].command.ends_with("-r requirements.txt"));
         let cdn = settings.replace("'/assets/'", "'https://cdn.example.org/'");
         assert!(recipe(&cdn, &[]).unwrap().notes[0].contains("STATIC_URL"));
+    }
+
+    #[test]
+    fn instances_are_two_where_a_database_server_keeps_the_data() {
+        let count = |settings: &str| {
+            let recipe = recipe(settings, &[]).unwrap();
+            recipe.processes.into_values().next().unwrap().default_count
+        };
+        let server = "DATABASES = {'default': {'ENGINE': 'django.db.backends.postgresql'}}\n";
+        assert_eq!(count(server), 2);
+        assert_eq!(count("DATABASES = {'default': dj_database_url.config()}\n"), 2);
+        assert_eq!(count("DATABASES = {'default': dj_database_url.config(default='sqlite')}\n"), 1);
+        assert_eq!(count(GENERATED), 1);
+        for kept in ["CHANNEL_LAYERS = 'InMemoryChannelLayer'", "x = 'backends.sqlite3'"] {
+            assert_eq!(count(&format!("{server}{kept}\n")), 1, "{kept}");
+        }
     }
 
     #[test]

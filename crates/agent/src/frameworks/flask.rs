@@ -60,7 +60,7 @@ mod tests {
         assert!(Flask.detect(&tree).unwrap().starts_with(file));
         let web = Flask.recipe(&tree).unwrap().processes.into_values().next().unwrap();
         assert!(web.command.ends_with(expected), "{file}: {}", web.command);
-        assert_eq!((web.concurrency, web.default_count), (None, 2));
+        assert_eq!((web.concurrency, web.default_count), (None, 1));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use model::Recipe;
 use model::release::{StaticMount, Step};
 
 use super::gems::{self, GEMFILE, Server};
-use super::{Framework, RecipeError, sqlite, web_only};
+use super::{Framework, RecipeError, sqlite, web_only, web_stateless};
 use crate::source::SourceTree;
 
 const APPLICATION: &str = "config/application.rb";
@@ -53,7 +53,10 @@ impl Framework for Rails {
         Ok(Recipe {
             build: build(tree),
             release: release(tree),
-            processes: web_only(server.command, server.concurrency),
+            processes: match keeps_nothing(tree) {
+                true => web_stateless(server.command, server.concurrency),
+                false => web_only(server.command, server.concurrency),
+            },
             environment: environment(),
             persist: persist(tree),
             statics: vec![StaticMount {
@@ -80,6 +83,22 @@ fn build(tree: &SourceTree) -> Vec<Step> {
         });
     }
     steps
+}
+
+/// Rails keeps sessions in cookies and data in its database. Where that is a server, instances
+/// answer alike, unless the project's own files keep something in the process.
+fn keeps_nothing(tree: &SourceTree) -> bool {
+    let server = ["pg", "mysql2", "trilogy"].iter().any(|gem| gems::lists(tree, gem));
+    let file = gems::lists(tree, "sqlite3") || gems::lists(tree, "litestack");
+    let text = |path: &str| tree.text(path).unwrap_or_default().to_owned();
+    let cable = text("config/cable.yml");
+    let cable = cable.split_once("\nproduction:").map_or("", |(_, production)| production);
+    let settings = ["config/environments/production.rb", APPLICATION].map(text);
+    let in_memory = settings.iter().any(|text| {
+        text.lines()
+            .any(|line| !line.trim_start().starts_with('#') && line.contains(":memory_store"))
+    });
+    server && !file && !in_memory && !cable.contains("async")
 }
 
 fn has_assets(tree: &SourceTree) -> bool {
@@ -181,6 +200,28 @@ mod tests {
         let full = Rails.recipe(&full).unwrap();
         assert_eq!(full.release[0].command, "bundle exec rails db:migrate");
         assert!(steps(&full).contains(&"Installing Node.js packages".to_owned()));
+    }
+
+    #[test]
+    fn instances_are_two_where_a_database_server_keeps_the_data() {
+        let count = |gems: &str, extra: &[(&str, &str)]| {
+            let gemfile = format!("gem 'rails'\ngem 'puma'\n{gems}");
+            let mut tree = tree(extra);
+            tree.add(GEMFILE, 1, false, Some(gemfile.as_bytes()));
+            let recipe = Rails.recipe(&tree).unwrap();
+            recipe.processes.into_values().next().unwrap().default_count
+        };
+        assert_eq!(count("gem 'pg'\n", &[]), 2);
+        assert_eq!(count("", &[]), 1);
+        assert_eq!(count("gem 'pg'\ngem 'sqlite3'\n", &[]), 1);
+        let cache = (PRODUCTION, "  config.cache_store = :memory_store\n");
+        assert_eq!(count("gem 'pg'\n", &[cache]), 1);
+        let unused = (PRODUCTION, "  # config.cache_store = :memory_store\n");
+        assert_eq!(count("gem 'pg'\n", &[unused]), 2);
+        let cable = "development:\n  adapter: async\n\nproduction:\n  adapter: ";
+        let with = |adapter: &str| format!("{cable}{adapter}\n");
+        assert_eq!(count("gem 'pg'\n", &[("config/cable.yml", &with("redis"))]), 2);
+        assert_eq!(count("gem 'pg'\n", &[("config/cable.yml", &with("async"))]), 1);
     }
 
     #[test]

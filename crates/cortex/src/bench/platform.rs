@@ -18,6 +18,8 @@ use self::node::BenchNode;
 use super::{median, new_directory};
 
 const EXAMPLE: &str = include_str!("../../../../examples/hello/app.py");
+/// Four instances, so that three go on when one is killed.
+const EXAMPLE_SETTINGS: &str = include_str!("../../../../examples/hello/cortex.toml");
 const CLIENTS: usize = 4;
 /// Long enough for an instance to be replaced several times over.
 const LOAD_AFTER_KILL: Duration = Duration::from_secs(4);
@@ -74,6 +76,7 @@ fn measure(args: &PlatformArgs, directory: &Path) -> anyhow::Result<Figures> {
     let source = directory.join("hello");
     fs::create_dir(&source)?;
     fs::write(source.join("app.py"), EXAMPLE)?;
+    fs::write(source.join("cortex.toml"), EXAMPLE_SETTINGS)?;
     let node = BenchNode::start(&directory.join("data"))?;
     eprintln!("a node without applications settles");
     std::thread::sleep(SETTLE);

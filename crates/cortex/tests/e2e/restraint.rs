@@ -68,7 +68,7 @@ fn one_that_prints_megabytes_keeps_serving_and_its_logs_stay_small() {
         .expect("there are logs")
         .map(|entry| entry.unwrap().metadata().unwrap().len())
         .sum();
-    // Two instances wrote 40 MB each; what is kept of each is a few files of 10 MiB at most.
+    // It wrote 40 MB; what is kept is a few files of 10 MiB at most.
     assert!(size < 80 << 20, "logs take {size} bytes");
     let shown = case.node.cortex(&["logs", "-n", "20", "-a", "app"]);
     assert!(shown.contains("the end"), "the newest lines are shown:\n{shown}");
@@ -81,6 +81,7 @@ fn one_that_ignores_sigterm_is_killed_after_the_grace() {
         "stop_grace = \"1s\"\n",
     );
     case.push();
+    case.node.cortex(&["scale", "web=2", "-a", "app"]);
     let rows = case.node.await_ready("app", "web", 2);
     case.node.cortex(&["scale", "web=0", "-a", "app"]);
     for row in rows {
