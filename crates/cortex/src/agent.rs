@@ -8,6 +8,7 @@ mod claims;
 pub mod launcher;
 pub mod load;
 pub mod moving;
+pub mod one_off;
 pub mod placing;
 pub mod plain;
 pub mod platform_log;
@@ -67,6 +68,8 @@ pub struct AgentContext {
     pub registry: Registry,
     /// Scheduled commands that run here.
     pub scheduled: scheduled::Running,
+    /// Commands that people run here.
+    pub one_offs: one_off::Sessions,
     /// None where this node runs everything.
     pub placing: Option<Placing>,
     /// Whether what earlier processes left running is held.
@@ -100,6 +103,7 @@ pub async fn run(
         }
         if *shutdown.borrow() && actors.are_gone() {
             context.scheduled.stop_all().await;
+            context.one_offs.stop_all().await;
             context.preparer.stop_all().await;
             return Ok(());
         }
@@ -222,6 +226,7 @@ impl Actors {
         if !self.context.registry.of(&name).is_empty() || (wanted.is_some() && !ending) {
             self.spawn(name);
         } else if !ending {
+            self.context.one_offs.stop_of(&name).await;
             self.context.preparer.remove_application(&name).await;
         }
         Ok(())

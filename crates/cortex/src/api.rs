@@ -21,6 +21,7 @@ mod records;
 mod releases;
 mod rollback;
 mod routes;
+mod run;
 mod status;
 mod transfer;
 mod unread;
@@ -43,6 +44,7 @@ use model::{ApplicationName, NodeId, ReleaseId, Timestamp};
 use serde::de::DeserializeOwned;
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::agent::AgentContext;
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::store::SharedStore;
@@ -84,6 +86,8 @@ pub struct ApiContext {
     pub control: Arc<dyn NodeControl>,
     /// None where something else replicates the store.
     pub peers: Option<Arc<Peers>>,
+    /// None where nothing runs.
+    pub agent: Option<Arc<AgentContext>>,
     /// None where the store is kept alone.
     pub upgrading: Option<Arc<Upgrading>>,
 }
@@ -204,6 +208,7 @@ fn router(context: ApiContext) -> Router {
         .route("/v1/apps/{app}/rollback", post(rollback::rollback))
         .route("/v1/apps/{app}/config", get(config::list).post(config::change))
         .route("/v1/apps/{app}/logs", get(logs::lines))
+        .route("/v1/apps/{app}/run", post(run::run))
         .route("/v1/ps", get(processes::list_all))
         .route("/v1/routes", get(routes::list))
         .route("/v1/status", get(status::status))

@@ -24,6 +24,7 @@ mod releases;
 mod restart;
 mod rollback;
 mod router;
+mod run;
 mod scale;
 mod self_check;
 mod spelling;
@@ -103,6 +104,8 @@ enum Command {
     Open(open::Open),
     /// Show an application's output
     Logs(logs::Logs),
+    /// Run a command in the surroundings of the release that serves
+    Run(run::Run),
     /// Replace all instances, one after another
     Restart(restart::Restart),
     /// List, set or unset an application's variables
@@ -274,6 +277,7 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Info(command) => command.run(context).await,
         Command::Open(command) => command.run(context).await,
         Command::Logs(command) => command.run(context).await,
+        Command::Run(command) => command.run(context).await,
         Command::Restart(command) => command.run(context).await,
         Command::Config(command) => command.run(context).await,
         Command::Releases(command) => command.run(context).await,

@@ -18,6 +18,7 @@ use tokio::net::UnixStream;
 
 use crate::api::wire::ProblemBody;
 use crate::layout::DataDirectory;
+use crate::store::bulk::BoxedStream;
 
 /// Answers that are read as a whole: listings.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -95,6 +96,26 @@ impl Client {
     /// JSON objects, one a line.
     pub async fn lines(&self, path: &str) -> anyhow::Result<Lines> {
         Ok(Lines { body: self.download(path).await?, buffer: Vec::new(), ended: false })
+    }
+
+    /// The connection itself, once the node has agreed to speak `protocol` on it.
+    pub async fn upgrade(&self, path: &str, protocol: &str) -> anyhow::Result<BoxedStream> {
+        let stream = connect(&self.socket, &self.data).await?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        crate::task::spawn(connection.with_upgrades());
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(path)
+            .header(header::HOST, "cortex")
+            .header(header::CONNECTION, "upgrade")
+            .header(header::UPGRADE, protocol)
+            .body(empty())?;
+        let response = sender.send_request(request).await.context("the node went away")?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(Box::new(TokioIo::new(hyper::upgrade::on(response).await?)));
+        }
+        Err(ClientError::Problem(problem(response).await).into())
     }
 
     async fn send(

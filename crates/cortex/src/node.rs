@@ -35,6 +35,7 @@ use crate::agent::prepare::Preparer;
 use crate::agent::registry::Registry;
 use crate::api::wire::{PortRow, PortTraffic};
 use crate::api::{ApiContext, NodeControl};
+use crate::calls::Calls;
 use crate::driver::Clock;
 use crate::faults::{Fault, Faults};
 use crate::footprint;
@@ -241,6 +242,10 @@ impl Node {
             metrics: metrics.clone(),
             router: router.clone(),
         });
+        let agent = roles.has(Role::Agent).then(|| self.agent_context());
+        if let Some(peers) = peers {
+            Calls { agent: agent.clone() }.take(peers);
+        }
         let api = ApiContext {
             store: store.clone(),
             node: id.clone(),
@@ -250,6 +255,7 @@ impl Node {
             http: router.as_ref().and_then(|router| router.public()).unwrap_or(config.http),
             control: control.clone(),
             peers: peers.clone(),
+            agent: agent.clone(),
             upgrading: Some(upgrading.clone()),
         };
         let mut parts = JoinSet::new();
@@ -260,10 +266,9 @@ impl Node {
             parts.spawn(router.suspicions());
             parts.spawn(supervise("router.control", move || router.control()));
         }
-        if roles.has(Role::Agent) {
-            self.start_agent(&mut parts, stopping);
-        } else {
-            parts.spawn(until_stopping(stopping));
+        match agent {
+            Some(agent) => self.start_agent(&mut parts, agent, stopping),
+            None => drop(parts.spawn(until_stopping(stopping))),
         }
         let (next, ports) = (upgrading.clone(), control.clone());
         parts.spawn(supervise("upgrade", move || {
@@ -350,9 +355,18 @@ impl Node {
         Ok(Some(router))
     }
 
-    fn start_agent(&self, parts: &mut JoinSet<()>, stopping: watch::Receiver<bool>) {
-        let Node { config, id, clock, faults, store, peers, .. } = self;
-        let agent = agent_context(config, id, *clock, store, faults, &self.upgrading.adopted);
+    fn agent_context(&self) -> Arc<AgentContext> {
+        let Node { config, id, clock, faults, store, .. } = self;
+        agent_context(config, id, *clock, store, faults, &self.upgrading.adopted)
+    }
+
+    fn start_agent(
+        &self,
+        parts: &mut JoinSet<()>,
+        agent: Arc<AgentContext>,
+        stopping: watch::Receiver<bool>,
+    ) {
+        let Node { config, peers, .. } = self;
         if let Some(peers) = peers.clone() {
             let moving = Moving::new(agent.clone(), config.layout.clone(), peers);
             parts.spawn(supervise("moving", move || moving.clone().run()));
@@ -404,6 +418,7 @@ fn agent_context(
         registry: Registry::default(),
         placing: Some(Placing::default()),
         scheduled: Default::default(),
+        one_offs: Default::default(),
         adopted: adopted.clone(),
         shutting_down: AtomicBool::new(false),
     })

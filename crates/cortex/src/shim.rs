@@ -9,6 +9,7 @@ pub mod record;
 mod cap;
 mod child;
 mod connection;
+pub mod descriptors;
 mod hold;
 pub mod log;
 mod output;

@@ -133,6 +133,8 @@ pub struct Exit {
     pub how: String,
     /// Exit status 0.
     pub success: bool,
+    /// As a shell counts it: 128 and the number of the signal that killed it.
+    pub code: Option<u8>,
     /// The end of its output.
     pub last_words: String,
     /// Its shim stopped it, as no node process spoke to it for longer than the lease.

@@ -502,7 +502,9 @@ impl Shell for ActorShell {
                 tracing::info!(application = %self.name, text, "agent.note");
                 context.preparer.note(&self.name, &text);
             }
-            Effect::PruneReleases { keep } => {
+            Effect::PruneReleases { mut keep } => {
+                // What somebody has open there goes with a later one.
+                keep.extend(context.one_offs.releases_of(&name));
                 crate::task::spawn(
                     async move { context.preparer.prune_releases(&name, keep).await },
                 );

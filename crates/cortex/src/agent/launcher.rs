@@ -3,6 +3,7 @@
 //! beside it.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,6 +32,16 @@ pub struct LaunchSpec {
     /// None: as much as the machine has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap: Option<Cap>,
+}
+
+/// What a command reads and writes in place of its log: somebody is connected to it.
+#[derive(Debug)]
+pub struct Attached {
+    /// Whether these are a terminal, which is to be its own.
+    pub terminal: bool,
+    pub stdin: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
 }
 
 /// The most that a process and everything below it may take of the machine.
@@ -89,6 +100,8 @@ pub trait Held: Send + Sync {
     /// SIGTERM to the whole tree, SIGKILL after `grace`; returns when that is under way. May be
     /// called again with a shorter grace.
     async fn stop(&self, grace: Duration) -> anyhow::Result<()>;
+    /// A signal to the main process's group; nothing once that has ended.
+    async fn signal(&self, signal: i32) -> anyhow::Result<()>;
     /// Removes what the shim left on disk, once the exit was taken note of.
     async fn forget(&self) -> anyhow::Result<()>;
 }
@@ -97,6 +110,12 @@ pub trait Held: Send + Sync {
 pub trait Launcher: Send + Sync {
     /// Returns once the process exists (or could not be made: that is an error that says why).
     async fn launch(&self, spec: LaunchSpec) -> anyhow::Result<Box<dyn Held>>;
+    /// As above, with these in place of a log.
+    async fn launch_attached(
+        &self,
+        spec: LaunchSpec,
+        attached: Attached,
+    ) -> anyhow::Result<Box<dyn Held>>;
     /// From now on processes are stopped once no node process was there for so long; never where
     /// there is no limit. Until this was said they keep the limit that an earlier node gave them.
     fn lease(&self, limit: Option<Duration>);

@@ -19,10 +19,10 @@ use anyhow::Context;
 use async_trait::async_trait;
 use tokio::sync::{OnceCell, watch};
 
-use super::launcher::{Held, LaunchSpec, Launcher};
+use super::launcher::{Attached, Held, LaunchSpec, Launcher};
 use crate::binaries;
 use crate::layout::DataDirectory;
-use crate::shim::message::{Ask, Tell};
+use crate::shim::message::{Ask, Attachment, Tell};
 use crate::shim::record::{self, Ended, Holding};
 use held::PlainHeld;
 use link::Link;
@@ -129,6 +129,43 @@ impl PlainLauncher {
         record::remove(&run).with_context(|| format!("cannot remove {}", run.display()))
     }
 
+    async fn launch_with(
+        &self,
+        spec: LaunchSpec,
+        attached: Option<Attached>,
+    ) -> anyhow::Result<Box<dyn Held>> {
+        let id = spec.purpose.id();
+        anyhow::ensure!(
+            id.split('/').count() == 2 && !id.contains(".."),
+            "'{id}' does not name a directory; tasks have names like build-v3"
+        );
+        let _launching = Launching::claim(&self.launching, &id)?;
+        self.clear(&id).await?;
+        let result = tokio::time::timeout(LAUNCH_TIMEOUT, async {
+            let mut link = self.start_shim(&id).await?;
+            let lease_ms = self.place.lease.borrow().limit_ms();
+            match attached {
+                None => link.ask(Ask::Launch { spec, lease_ms, attached: None }).await?,
+                Some(given) => {
+                    let attached = Some(match given.terminal {
+                        true => Attachment::Terminal,
+                        false => Attachment::Pipes,
+                    });
+                    link.ask_with(Ask::Launch { spec, lease_ms, attached }, given).await?;
+                }
+            }
+            launched(&self.place, &id, link).await
+        });
+        let error = match result.await {
+            Ok(Ok(held)) => return Ok(Box::new(held)),
+            Ok(Err(error)) => error,
+            Err(_) => anyhow::anyhow!("starting took longer than {} s", LAUNCH_TIMEOUT.as_secs()),
+        };
+        // The shim goes by itself; its directory is of no more use.
+        record::remove(&self.place.run(&id))?;
+        Err(error)
+    }
+
     async fn start_shim(&self, id: &str) -> anyhow::Result<Link> {
         let binary = self.binary().await?.to_owned();
         let (run, socket) = (self.place.run(id), self.place.layout.shim_socket(id));
@@ -178,27 +215,15 @@ fn complaint(run: &Path) -> String {
 #[async_trait]
 impl Launcher for PlainLauncher {
     async fn launch(&self, spec: LaunchSpec) -> anyhow::Result<Box<dyn Held>> {
-        let id = spec.purpose.id();
-        anyhow::ensure!(
-            id.split('/').count() == 2 && !id.contains(".."),
-            "'{id}' does not name a directory; tasks have names like build-v3"
-        );
-        let _launching = Launching::claim(&self.launching, &id)?;
-        self.clear(&id).await?;
-        let result = tokio::time::timeout(LAUNCH_TIMEOUT, async {
-            let mut link = self.start_shim(&id).await?;
-            let lease_ms = self.place.lease.borrow().limit_ms();
-            link.ask(Ask::Launch { spec, lease_ms }).await?;
-            launched(&self.place, &id, link).await
-        });
-        let error = match result.await {
-            Ok(Ok(held)) => return Ok(Box::new(held)),
-            Ok(Err(error)) => error,
-            Err(_) => anyhow::anyhow!("starting took longer than {} s", LAUNCH_TIMEOUT.as_secs()),
-        };
-        // The shim goes by itself; its directory is of no more use.
-        record::remove(&self.place.run(&id))?;
-        Err(error)
+        self.launch_with(spec, None).await
+    }
+
+    async fn launch_attached(
+        &self,
+        spec: LaunchSpec,
+        attached: Attached,
+    ) -> anyhow::Result<Box<dyn Held>> {
+        self.launch_with(spec, Some(attached)).await
     }
 
     fn lease(&self, limit: Option<Duration>) {
@@ -239,7 +264,7 @@ async fn launched(place: &Arc<Place>, id: &str, mut link: Link) -> anyhow::Resul
                 return Ok(PlainHeld::ended(place.clone(), Some(link), ended));
             }
             Some(Tell::Failed { why } | Tell::Refused { why }) => anyhow::bail!(why),
-            Some(Tell::Stopping | Tell::Renewed | Tell::Forgotten) => {
+            Some(Tell::Stopping | Tell::Signalled | Tell::Renewed | Tell::Forgotten) => {
                 anyhow::bail!("the shim was told to stop")
             }
             None => anyhow::bail!("the shim failed: {}", complaint(&place.run(id))),

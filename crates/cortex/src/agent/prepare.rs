@@ -100,6 +100,12 @@ impl Preparer {
         Ok(())
     }
 
+    /// Whether its processes can be started here without anything else.
+    pub fn is_built(&self, application: &ApplicationName, release: &Release) -> bool {
+        let directory = self.layout.release(application, &release.id);
+        is_built(&directory, &mark(&directory))
+    }
+
     /// Migrations and the like: once per release.
     pub async fn release_steps(
         &self,

@@ -68,6 +68,7 @@ fn context_of(
         registry: Registry::default(),
         placing: None,
         scheduled: Default::default(),
+        one_offs: Default::default(),
         adopted: Arc::default(),
         shutting_down: AtomicBool::new(false),
     })

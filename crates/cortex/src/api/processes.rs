@@ -11,6 +11,7 @@ use super::problem::Problem;
 use super::records::{self, Application};
 use super::wire::{InstanceRow, Scale, Scaled};
 use super::{Api, Shared, parse};
+use crate::agent::one_off::Session;
 
 pub async fn list(
     State(api): State<Shared>,
@@ -53,7 +54,30 @@ pub async fn rows(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Prob
         });
     }
     rows.extend(scheduled(api, app).await?);
+    rows.extend(one_offs(api, app));
     Ok(rows)
+}
+
+/// Commands that people run on this node.
+fn one_offs(api: &Api, app: &Application) -> Vec<InstanceRow> {
+    let sessions = api.agent.as_ref().map(|agent| agent.one_offs.list()).unwrap_or_default();
+    let of = sessions.into_iter().filter(|session| session.application == app.name);
+    let row = |session: Session| InstanceRow {
+        application: app.name.to_string(),
+        process: "run".into(),
+        slot: session.number,
+        node: api.node.to_string(),
+        pid: session.pid,
+        port: None,
+        ports: Default::default(),
+        release: app.label(&session.release),
+        state: if session.pid.is_some() { "ready" } else { "starting" }.into(),
+        started_at: Some(records::rfc3339(session.started_at)),
+        memory_bytes: None,
+        restarts: 0,
+        reason: Some(session.command),
+    };
+    of.map(row).collect()
 }
 
 /// The last run of each scheduled command.

@@ -84,6 +84,7 @@ impl Fixture {
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             control: control.clone(),
             peers: None,
+            agent: None,
             upgrading: None,
         };
         let serving = tokio::spawn(super::serve(context));

@@ -57,9 +57,10 @@ impl Ps {
             processes.entry(&row.process).or_default().push(row);
         }
         for (process, rows) in processes {
-            let unknown = match process.starts_with("cron.") {
-                true => "scheduled, its last run",
-                false => "no longer in the release",
+            let unknown = match process {
+                "run" => "by people, on this node",
+                cron if cron.starts_with("cron.") => "scheduled, its last run",
+                _ => "no longer in the release",
             };
             let command = commands.get(process).copied().unwrap_or(unknown);
             output::print(&format!("=== {process}: {command} ({})", rows.len()))?;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use anyhow::Context;
 use rustix::pipe::PipeFlags;
 use serde::{Deserialize, Serialize};
 
-use super::{EXEC, OWN_BINARY, OWN_NAME, cap};
-use crate::agent::launcher::{Cap, LaunchSpec, Purpose};
+use super::{EXEC, OWN_BINARY, OWN_NAME, cap, descriptors};
+use crate::agent::launcher::{Attached, Cap, LaunchSpec, Purpose};
 
 /// A program on a file system that hangs is given up on.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,6 +29,8 @@ const INSTANCE_OOM_SCORE: i32 = 200;
 /// ... and builds before instances.
 const TASK_OOM_SCORE: i32 = 500;
 const OOM_SCORE_MAX: i32 = 1000;
+/// Of a program's description, at once.
+const READ_BYTES: usize = 16 << 10;
 /// The kernel's own limit for a path in a message, and then some.
 const FAILURE_BYTES_MAX: u64 = 8 << 10;
 
@@ -39,6 +41,17 @@ struct Program {
     environment: BTreeMap<String, String>,
     task: bool,
     cap: Option<Cap>,
+    stdin: Stdin,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Stdin {
+    /// Nothing.
+    Null,
+    /// What came along with the program.
+    Attached,
+    /// Likewise; it becomes the terminal of the new session.
+    Terminal,
 }
 
 pub struct Started {
@@ -48,19 +61,25 @@ pub struct Started {
 }
 
 /// Returns once the program runs. The error says why it does not.
-pub fn start(spec: LaunchSpec) -> anyhow::Result<Started> {
+pub fn start(spec: LaunchSpec, attached: Option<Attached>) -> anyhow::Result<Started> {
     let (output, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&output, true)?;
     let (mut ours, theirs) = UnixStream::pair()?;
+    let terminal = attached.as_ref().is_some_and(|attached| attached.terminal);
+    let (stdin, stdout, stderr) = match attached {
+        // Nothing is written to the pipe then, and its end is seen at once.
+        Some(Attached { stdin, stdout, stderr, .. }) => (Some(stdin), stdout, stderr),
+        None => (None, writer.try_clone()?, writer),
+    };
     let mut child = Command::new(OWN_BINARY)
         .arg0(OWN_NAME)
         .arg(EXEC)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(writer.try_clone()?)
-        .stderr(writer)
+        .stdout(stdout)
+        .stderr(stderr)
         .spawn()
         .context("no process could be started")?;
-    match hand_over(&mut ours, spec) {
+    match hand_over(&mut ours, spec, stdin, terminal) {
         Ok(()) => Ok(Started { child, output }),
         Err(error) => {
             let _ = child.kill();
@@ -70,17 +89,34 @@ pub fn start(spec: LaunchSpec) -> anyhow::Result<Started> {
     }
 }
 
-fn hand_over(stream: &mut UnixStream, spec: LaunchSpec) -> anyhow::Result<()> {
+fn hand_over(
+    stream: &mut UnixStream,
+    spec: LaunchSpec,
+    stdin: Option<OwnedFd>,
+    terminal: bool,
+) -> anyhow::Result<()> {
     let program = Program {
         task: matches!(spec.purpose, Purpose::Task { .. }),
         argv: spec.argv,
         directory: spec.directory,
         environment: spec.environment,
         cap: spec.cap,
+        stdin: match stdin {
+            None => Stdin::Null,
+            Some(_) if terminal => Stdin::Terminal,
+            Some(_) => Stdin::Attached,
+        },
     };
     stream.set_read_timeout(Some(EXEC_TIMEOUT))?;
     stream.set_write_timeout(Some(EXEC_TIMEOUT))?;
-    stream.write_all(&serde_json::to_vec(&program)?)?;
+    let bytes = serde_json::to_vec(&program)?;
+    let fds: Vec<BorrowedFd<'_>> = stdin.iter().map(AsFd::as_fd).collect();
+    let sent = match fds.is_empty() {
+        true => 0,
+        false => descriptors::send(&*stream, &bytes, &fds)?,
+    };
+    drop(stdin);
+    stream.write_all(&bytes[sent..])?;
     stream.shutdown(Shutdown::Write)?;
     let mut failure = Vec::new();
     stream.take(FAILURE_BYTES_MAX).read_to_end(&mut failure).context("the program hangs")?;
@@ -103,15 +139,16 @@ pub fn become_program() -> anyhow::Result<()> {
 enum Never {}
 
 fn prepare_and_exec(shim: &mut UnixStream) -> anyhow::Result<Never> {
-    let mut bytes = Vec::new();
-    shim.read_to_end(&mut bytes)?;
-    let program: Program = serde_json::from_slice(&bytes)?;
-    drop(bytes);
+    let (program, stdin) = receive(shim)?;
     rustix::process::setsid()?;
+    if let (Stdin::Terminal, Some(terminal)) = (program.stdin, &stdin) {
+        rustix::process::ioctl_tiocsctty(terminal).context("it gets no terminal of its own")?;
+    }
     std::env::set_current_dir(&program.directory)
         .with_context(|| format!("cannot enter directory {}", program.directory.display()))?;
     raise_oom_score(if program.task { TASK_OOM_SCORE } else { INSTANCE_OOM_SCORE });
-    if program.task {
+    // Somebody waits at the other end of what is attached.
+    if program.task && program.stdin == Stdin::Null {
         yield_to_others();
     }
     if let Some(cap) = &program.cap {
@@ -123,9 +160,22 @@ fn prepare_and_exec(shim: &mut UnixStream) -> anyhow::Result<Never> {
         .args(arguments)
         .env_clear()
         .envs(&program.environment)
-        .stdin(Stdio::null())
+        .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
         .exec();
     Err(explain(name, &program, error))
+}
+
+fn receive(shim: &mut UnixStream) -> anyhow::Result<(Program, Option<OwnedFd>)> {
+    let (mut bytes, mut chunk, mut fds) = (Vec::new(), [0; READ_BYTES], Vec::new());
+    loop {
+        match descriptors::receive(&*shim, &mut chunk, &mut fds) {
+            Ok(0) => break,
+            Ok(count) => bytes.extend_from_slice(&chunk[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok((serde_json::from_slice(&bytes)?, fds.pop()))
 }
 
 /// Not allowed everywhere, and nothing depends on it.

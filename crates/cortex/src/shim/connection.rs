@@ -1,9 +1,11 @@
 //! One node (or command) that speaks to this shim: lines in, lines out, both bounded. Whoever does
 //! not read is disconnected; it may come again.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
+use super::descriptors::{self, DESCRIPTORS_MAX};
 use super::message::{LINE_BYTES_MAX, Reply, Request, Tell, VERSION, line};
 
 /// Read at once: one busy connection does not hold up the others.
@@ -12,6 +14,8 @@ const READ_BYTES: usize = 16 << 10;
 pub struct Connection {
     pub stream: UnixStream,
     received: Vec<u8>,
+    /// What came along, for the next request that takes it.
+    descriptors: Vec<OwnedFd>,
 }
 
 impl Connection {
@@ -22,13 +26,16 @@ impl Connection {
             return None;
         }
         stream.set_nonblocking(true).ok()?;
-        Some(Connection { stream, received: Vec::new() })
+        Some(Connection { stream, received: Vec::new(), descriptors: Vec::new() })
     }
 
     /// Takes what has come. An error means that the connection is of no more use.
     pub fn receive(&mut self) -> io::Result<()> {
         let mut chunk = [0; READ_BYTES];
-        match self.stream.read(&mut chunk) {
+        match descriptors::receive(&self.stream, &mut chunk, &mut self.descriptors) {
+            Ok(_) if self.descriptors.len() > DESCRIPTORS_MAX => {
+                Err(io::ErrorKind::InvalidData.into())
+            }
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) if self.received.len() + count > LINE_BYTES_MAX => {
                 Err(io::ErrorKind::FileTooLarge.into())
@@ -55,6 +62,10 @@ impl Connection {
             self.received = Vec::new();
         }
         Some(request)
+    }
+
+    pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.descriptors)
     }
 
     pub fn tell(&mut self, tell: Tell) -> io::Result<()> {

@@ -18,11 +18,11 @@ use super::cap::Watch;
 use super::child;
 use super::connection::Connection;
 use super::log::{FILE_BYTES_MAX, LogFile};
-use super::message::{Ask, Request, Tell, VERSION};
+use super::message::{Ask, Attachment, Request, Tell, VERSION};
 use super::output::{Output, Pipe, now_ms};
 use super::record::{self, Ended, Holding};
 use super::tree::{self, Reaped};
-use crate::agent::launcher::LaunchSpec;
+use crate::agent::launcher::{Attached, LaunchSpec};
 use crate::observe::process;
 
 /// A node, its successor and a few commands; further ones wait in the listener's queue.
@@ -202,7 +202,7 @@ impl Shim {
             let alive = connection.receive().is_ok();
             while let Some(request) = connection.next() {
                 let tell = match request {
-                    Ok(request) => self.obey(request),
+                    Ok(request) => self.obey(request, connection.take_descriptors()),
                     Err(why) => Tell::Refused { why },
                 };
                 if connection.tell(tell).is_err() {
@@ -221,11 +221,13 @@ impl Shim {
         }
     }
 
-    fn obey(&mut self, request: Request) -> Tell {
+    fn obey(&mut self, request: Request, descriptors: Vec<OwnedFd>) -> Tell {
         self.heard();
         match (request.ask, &mut self.phase) {
-            (Ask::Launch { spec, lease_ms }, Phase::Waiting { .. }) => {
-                match self.launch(spec, lease_ms) {
+            (Ask::Launch { spec, lease_ms, attached }, Phase::Waiting { .. }) => {
+                let launched = attach(attached, descriptors)
+                    .and_then(|attached| self.launch(spec, lease_ms, attached));
+                match launched {
                     Ok(()) => self.state(),
                     Err(error) => {
                         self.go();
@@ -234,6 +236,11 @@ impl Shim {
                 }
             }
             (Ask::Launch { .. }, _) => Tell::Refused { why: "this shim launched already".into() },
+            (Ask::Signal { signal }, Phase::Running(running)) => {
+                running.signal(signal);
+                Tell::Signalled
+            }
+            (Ask::Signal { .. }, _) => Tell::Signalled,
             (Ask::Stop { grace_ms }, Phase::Running(running)) => {
                 running.stop(Duration::from_millis(grace_ms));
                 Tell::Stopping
@@ -255,7 +262,12 @@ impl Shim {
         }
     }
 
-    fn launch(&mut self, spec: LaunchSpec, lease_ms: Option<u64>) -> anyhow::Result<()> {
+    fn launch(
+        &mut self,
+        spec: LaunchSpec,
+        lease_ms: Option<u64>,
+        attached: Option<Attached>,
+    ) -> anyhow::Result<()> {
         if let Some(directory) = spec.log.parent() {
             // A missing log is no reason not to serve; its lines are counted as lost.
             let _ = fs::create_dir_all(directory);
@@ -263,7 +275,7 @@ impl Shim {
         let (purpose, cap) = (spec.purpose.clone(), spec.cap);
         let (port, ports) = (spec.port, spec.ports.clone());
         let log = LogFile::new(spec.log.clone(), FILE_BYTES_MAX);
-        let started = child::start(spec)?;
+        let started = child::start(spec, attached)?;
         let pid = started.child.id();
         let main = Pid::from_child(&started.child);
         // Not reaped before this loop does so: the identity can be read even if it ended at once.
@@ -388,6 +400,17 @@ impl Shim {
     }
 }
 
+fn attach(
+    wanted: Option<Attachment>,
+    descriptors: Vec<OwnedFd>,
+) -> anyhow::Result<Option<Attached>> {
+    let Some(wanted) = wanted else { return Ok(None) };
+    let [stdin, stdout, stderr] = descriptors.try_into().map_err(|came: Vec<OwnedFd>| {
+        anyhow::anyhow!("{} open files came along in place of three", came.len())
+    })?;
+    Ok(Some(Attached { terminal: wanted == Attachment::Terminal, stdin, stdout, stderr }))
+}
+
 impl Running {
     /// Stands still while the machine is asleep, as the node process does.
     fn monotonic(&self) -> Timestamp {
@@ -403,6 +426,16 @@ impl Running {
     fn next_look(&self, limit: Instant) -> Instant {
         let watch = self.watch.as_ref().map(Watch::next);
         self.lease_end().into_iter().chain(watch).fold(limit, Instant::min)
+    }
+
+    /// It is not reaped before its status is known here, so that its number is nobody else's.
+    fn signal(&self, signal: i32) {
+        if self.status.is_none()
+            && let Some(signal) = Signal::from_named_raw(signal)
+        {
+            // The group may have ended, all but a main process that nobody has looked at.
+            let _ = rustix::process::kill_process_group(self.main, signal);
+        }
     }
 
     /// A shorter grace than before counts; a longer one does not.
@@ -474,6 +507,7 @@ impl Running {
         Ended {
             v: VERSION,
             how,
+            code: self.status.and_then(tree::code),
             success: self.status.and_then(|status| status.exit_status()) == Some(0),
             last_words: self.output.finish(),
             lease_over,

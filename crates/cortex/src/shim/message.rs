@@ -28,7 +28,12 @@ pub enum Ask {
         /// The first lease, as in `Renew`; a node of an earlier version gives none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease_ms: Option<u64>,
+        /// Three descriptors came with this line: standard input, output and error.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attached: Option<Attachment>,
     },
+    /// To the process group of the main process, while that runs. Answered by `Signalled`.
+    Signal { signal: i32 },
     /// SIGTERM to the whole tree, SIGKILL after `grace_ms`. Answered by `Stopping`; `Ended`
     /// follows.
     Stop { grace_ms: u64 },
@@ -43,6 +48,14 @@ pub enum Ask {
     Greet,
     /// Go; only after the end. Answered by `Forgotten`. The run directory is the node's to remove.
     Forget,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attachment {
+    Pipes,
+    /// One terminal, which becomes that of the process.
+    Terminal,
 }
 
 /// From the shim. The first line of every connection is the state: `Waiting`, `Running` or `Ended`.
@@ -69,6 +82,7 @@ pub enum Tell {
         why: String,
     },
     Stopping,
+    Signalled,
     Renewed,
     Forgotten,
     /// The request made no sense; the connection stays.

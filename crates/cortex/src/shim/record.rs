@@ -46,6 +46,9 @@ pub struct Ended {
     /// For people: "exit status 1".
     pub how: String,
     pub success: bool,
+    /// As a shell counts it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<u8>,
     /// The end of its output.
     pub last_words: String,
     /// The shim stopped it by itself, as the node stayed away.
@@ -62,6 +65,7 @@ impl Ended {
         Exit {
             how: self.how.clone(),
             success: self.success,
+            code: self.code,
             last_words: self.last_words.clone(),
             lease_over: self.lease_over,
             over_cap: self.over_cap.clone(),

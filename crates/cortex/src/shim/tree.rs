@@ -67,6 +67,12 @@ pub fn reap() -> Reaped {
     }
 }
 
+/// As a shell counts it.
+pub fn code(status: WaitStatus) -> Option<u8> {
+    let signal = || status.terminating_signal().map(|signal| 128 + signal);
+    status.exit_status().or_else(signal).and_then(|code| u8::try_from(code).ok())
+}
+
 /// For people.
 pub fn describe(status: WaitStatus) -> String {
     if let Some(code) = status.exit_status() {

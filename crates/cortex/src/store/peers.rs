@@ -139,6 +139,7 @@ pub struct Peers {
     router: routers::Door,
     files: files::Door,
     probes: files::Door,
+    calls: files::Door,
     alive: watch::Sender<BTreeSet<NodeId>>,
     in_touch: watch::Sender<BTreeSet<NodeId>>,
     apart: watch::Sender<BTreeSet<NodeId>>,
@@ -191,6 +192,7 @@ impl Peers {
             router: routers::Door::default(),
             files: files::Door::default(),
             probes: files::Door::default(),
+            calls: files::Door::default(),
             alive: watch::channel(BTreeSet::new()).0,
             in_touch: watch::Sender::default(),
             apart: watch::Sender::default(),
@@ -326,6 +328,7 @@ impl Peers {
             router: self.router.clone(),
             files: self.files.clone(),
             probes: self.probes.clone(),
+            calls: self.calls.clone(),
             removed: self.removed.clone(),
             alive: self.alive.clone(),
         })

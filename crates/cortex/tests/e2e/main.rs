@@ -50,6 +50,7 @@ mod replication;
 mod restraint;
 mod revisions;
 mod roles;
+mod run;
 mod rust;
 mod scheduled;
 mod secure;

@@ -15,7 +15,7 @@ use model::instance::ProcessIdentity;
 use model::port::InstancePorts;
 use tokio::sync::watch;
 
-use super::{Held, LaunchSpec, Launcher, Purpose};
+use super::{Attached, Held, LaunchSpec, Launcher, Purpose};
 use crate::observe::process::identity;
 
 /// Between two looks whether a process has ended.
@@ -54,6 +54,34 @@ impl FakeHeld {
 #[async_trait]
 impl Launcher for FakeLauncher {
     async fn launch(&self, spec: LaunchSpec) -> anyhow::Result<Box<dyn Held>> {
+        self.launch_with(spec, None).await
+    }
+
+    async fn launch_attached(
+        &self,
+        spec: LaunchSpec,
+        attached: Attached,
+    ) -> anyhow::Result<Box<dyn Held>> {
+        self.launch_with(spec, Some(attached)).await
+    }
+
+    /// Nothing outlives it anyway.
+    fn lease(&self, _limit: Option<Duration>) {}
+
+    /// What was started by this very launcher and was not forgotten.
+    async fn adopt(&self) -> anyhow::Result<Vec<Box<dyn Held>>> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(running.iter().map(|held| Box::new(Shared(held.clone())) as Box<dyn Held>).collect())
+    }
+}
+
+impl FakeLauncher {
+    /// Without a session of its own, so that a terminal is one and not the process's own.
+    async fn launch_with(
+        &self,
+        spec: LaunchSpec,
+        attached: Option<Attached>,
+    ) -> anyhow::Result<Box<dyn Held>> {
         self.launches.fetch_add(1, Ordering::Relaxed);
         while self.paused.load(Ordering::Relaxed) {
             tokio::time::sleep(POLL).await;
@@ -66,6 +94,9 @@ impl Launcher for FakeLauncher {
         command.args(&spec.argv[1..]).current_dir(&spec.directory).env_clear();
         command.envs(&spec.environment).stdin(Stdio::null()).process_group(0);
         command.stdout(log.try_clone()?).stderr(log);
+        if let Some(Attached { stdin, stdout, stderr, .. }) = attached {
+            command.stdin(stdin).stdout(stdout).stderr(stderr);
+        }
         let child = command.spawn().context("no process")?;
         let process = identity(child.id())?;
         let (child, (told, exit)) = (Arc::new(Mutex::new(child)), watch::channel(None));
@@ -86,15 +117,6 @@ impl Launcher for FakeLauncher {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).push(held.clone());
         Ok(Box::new(Shared(held)))
     }
-
-    /// Nothing outlives it anyway.
-    fn lease(&self, _limit: Option<Duration>) {}
-
-    /// What was started by this very launcher and was not forgotten.
-    async fn adopt(&self) -> anyhow::Result<Vec<Box<dyn Held>>> {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(running.iter().map(|held| Box::new(Shared(held.clone())) as Box<dyn Held>).collect())
-    }
 }
 
 impl Drop for FakeLauncher {
@@ -110,9 +132,11 @@ fn exit_of(status: ExitStatus, output: &str) -> Exit {
         Some(signal) => format!("killed by signal {signal}"),
         None => format!("exit status {}", status.code().unwrap_or_default()),
     };
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    let code = code.and_then(|code| u8::try_from(code).ok());
     let skipped = output.chars().count().saturating_sub(WORDS_MAX);
     let last_words = output.chars().skip(skipped).collect();
-    Exit { how, success: status.success(), last_words, ..Exit::default() }
+    Exit { how, success: status.success(), code, last_words, ..Exit::default() }
 }
 
 struct Shared(Arc<FakeHeld>);
@@ -148,6 +172,13 @@ impl Held for Shared {
                 held.signal(rustix::process::Signal::KILL);
             }
         });
+        Ok(())
+    }
+
+    async fn signal(&self, signal: i32) -> anyhow::Result<()> {
+        if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+            self.0.signal(signal);
+        }
         Ok(())
     }
 

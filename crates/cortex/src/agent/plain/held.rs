@@ -124,6 +124,11 @@ impl Held for PlainHeld {
         Ok(())
     }
 
+    async fn signal(&self, signal: i32) -> anyhow::Result<()> {
+        self.ask(Ask::Signal { signal }).await?;
+        Ok(())
+    }
+
     async fn forget(&self) -> anyhow::Result<()> {
         let id = self.holding.purpose.id();
         anyhow::ensure!(self.exit.borrow().is_some(), "{id} is still running; stop it first");
@@ -217,9 +222,13 @@ impl Listener {
 
     fn heard(&mut self, heard: std::io::Result<Option<Tell>>) -> Heard {
         match heard {
-            Ok(Some(Tell::Stopping | Tell::Renewed | Tell::Forgotten | Tell::Refused { .. })) => {
-                Heard::Answer
-            }
+            Ok(Some(
+                Tell::Stopping
+                | Tell::Signalled
+                | Tell::Renewed
+                | Tell::Forgotten
+                | Tell::Refused { .. },
+            )) => Heard::Answer,
             Ok(Some(Tell::Ended { ended })) => {
                 self.exit.send_replace(Some(ended.exit()));
                 Heard::News

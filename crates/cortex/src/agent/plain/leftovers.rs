@@ -87,6 +87,7 @@ pub fn bury(run: &Path) -> anyhow::Result<Option<Ended>> {
         holding,
         how: how.to_owned(),
         success: false,
+        code: None,
         last_words: String::new(),
         lease_over: false,
         over_cap: None,

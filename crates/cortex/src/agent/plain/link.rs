@@ -1,12 +1,15 @@
 //! The node's end of a connection to a shim.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
+use crate::agent::launcher::Attached;
+use crate::shim::descriptors;
 use crate::shim::message::{Ask, LINE_BYTES_MAX, Reply, Request, Tell, VERSION, line};
 
 pub struct Link {
@@ -21,6 +24,19 @@ impl Link {
 
     pub async fn ask(&mut self, ask: Ask) -> io::Result<()> {
         self.stream.write_all(&line(&Request { v: VERSION, ask })?).await
+    }
+
+    /// With open files, which are closed here.
+    pub async fn ask_with(&mut self, ask: Ask, attached: Attached) -> io::Result<()> {
+        let bytes = line(&Request { v: VERSION, ask })?;
+        let Attached { stdin, stdout, stderr, .. } = &attached;
+        let sending = || {
+            let fds: [BorrowedFd<'_>; 3] = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+            descriptors::send(&self.stream, &bytes, &fds)
+        };
+        let sent = self.stream.async_io(Interest::WRITABLE, sending).await?;
+        drop(attached);
+        self.stream.write_all(&bytes[sent..]).await
     }
 
     /// None when the shim is gone. May be dropped at any time without losing anything.

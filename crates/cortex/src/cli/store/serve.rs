@@ -120,6 +120,7 @@ impl Serve {
             http: SocketAddr::from(([127, 0, 0, 1], 0)),
             control: told.clone(),
             peers: peers.clone(),
+            agent: None,
             upgrading: None,
         };
         let mut parts = JoinSet::new();

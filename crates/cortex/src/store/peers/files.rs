@@ -34,6 +34,17 @@ impl Peers {
         self.probes.0.set(take).ok();
     }
 
+    /// Calls of other members for people who are connected to them go there. The first one stays.
+    pub fn set_calls(&self, take: Take) {
+        self.calls.0.set(take).ok();
+    }
+
+    /// A stream with another member, proven to be that, for somebody who is connected here.
+    pub async fn call(&self, node: &NodeId) -> anyhow::Result<BoxedStream> {
+        let net = self.net.get().context("this node does not speak to others yet")?;
+        net.call(node).await
+    }
+
     /// A stream with another member, proven to be that, for questions about its instances.
     pub async fn call_probe(&self, node: &NodeId) -> anyhow::Result<BoxedStream> {
         let net = self.net.get().context("this node does not speak to others yet")?;

@@ -16,7 +16,7 @@ use tokio_rustls::{LazyConfigAcceptor, rustls};
 
 use super::frame::{Greeting, Refused};
 use super::tls::{
-    ALPN_BULK, ALPN_FILES, ALPN_JOIN, ALPN_NODE, ALPN_PROBE, ALPN_ROUTER, ALPN_STORE,
+    ALPN_BULK, ALPN_CALL, ALPN_FILES, ALPN_JOIN, ALPN_NODE, ALPN_PROBE, ALPN_ROUTER, ALPN_STORE,
 };
 use super::{Net, join, link, roster};
 use crate::shared_port::Listeners;
@@ -127,6 +127,7 @@ enum Wants {
     Files,
     Store,
     Probe,
+    Call,
 }
 
 async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
@@ -153,6 +154,7 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
         Some(ALPN_FILES) => Wants::Files,
         Some(ALPN_STORE) => Wants::Store,
         Some(ALPN_PROBE) => Wants::Probe,
+        Some(ALPN_CALL) => Wants::Call,
         _ => bail!("it does not say what it wants to speak"),
     };
     let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
@@ -176,7 +178,7 @@ async fn refusal(net: &Net, node: &NodeId, wants: Wants) -> anyhow::Result<Optio
     Ok(match wants {
         _ if known => Some(Refused::Removed),
         Wants::Link => None,
-        Wants::Bulk | Wants::Router | Wants::Files | Wants::Store | Wants::Probe => {
+        Wants::Bulk | Wants::Router | Wants::Files | Wants::Store | Wants::Probe | Wants::Call => {
             Some(Refused::Unknown)
         }
     })
@@ -192,6 +194,7 @@ async fn serve(net: &Arc<Net>, caller: Caller) -> anyhow::Result<()> {
         Caller::Member { stream, peer, wants: Wants::Files } => net.take_files(peer, stream)?,
         Caller::Member { stream, peer, wants: Wants::Store } => net.take_store(peer, stream)?,
         Caller::Member { stream, peer, wants: Wants::Probe } => net.take_probe(peer, stream)?,
+        Caller::Member { stream, peer, wants: Wants::Call } => net.take_call(peer, stream)?,
         Caller::Member { stream, peer, wants: Wants::Router } => net.take_router(peer, *stream)?,
         Caller::Member { stream, peer, wants: Wants::Link } => {
             let tag = NodeTag::from(&peer);

@@ -29,7 +29,7 @@ use super::revocable::Revocable;
 use super::roster::{self, Addresses, Roster};
 use super::routers::{self, RouterCall};
 use super::side::Side;
-use super::tls::{ALPN_BULK, ALPN_FILES, ALPN_PROBE, ClusterTls};
+use super::tls::{ALPN_BULK, ALPN_CALL, ALPN_FILES, ALPN_PROBE, ClusterTls};
 use super::{dial, files, frame};
 use crate::driver::Clock;
 use crate::store::SharedStore;
@@ -70,6 +70,7 @@ pub struct Parts {
     pub router: routers::Door,
     pub files: files::Door,
     pub probes: files::Door,
+    pub calls: files::Door,
     /// Told of every change.
     pub alive: watch::Sender<BTreeSet<NodeId>>,
 }
@@ -100,6 +101,7 @@ pub struct Net {
     router: routers::Door,
     files: files::Door,
     probes: files::Door,
+    calls: files::Door,
     /// None where there is no store to speak for.
     outbox: Option<Arc<Outbox>>,
     members: watch::Sender<BTreeSet<NodeTag>>,
@@ -154,6 +156,7 @@ impl Net {
             router: parts.router,
             files: parts.files,
             probes: parts.probes,
+            calls: parts.calls,
             outbox,
             members: watch::Sender::default(),
             removed: parts.removed,
@@ -366,6 +369,18 @@ impl Net {
     pub fn take_probe(&self, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
         let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
         self.probes.hand_over(peer, stream)
+    }
+
+    /// A peer asks something for somebody who is connected to it.
+    pub fn take_call(&self, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
+        let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
+        self.calls.hand_over(peer, stream)
+    }
+
+    pub async fn call(&self, peer: &NodeId) -> anyhow::Result<BoxedStream> {
+        let (addresses, config) = (self.addresses(), self.tls.call_client());
+        let stream = dial::connect(self, peer, &addresses, config, ALPN_CALL).await?;
+        Ok(Box::new(Revocable::new(stream, self.removed(peer))))
     }
 
     pub async fn call_probe(&self, peer: &NodeId) -> anyhow::Result<BoxedStream> {

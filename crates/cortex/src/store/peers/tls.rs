@@ -33,6 +33,8 @@ pub const ALPN_ROUTER: &[u8] = b"cortex-router/1";
 pub const ALPN_FILES: &[u8] = b"cortex-files/1";
 /// Whether an instance answers, asked of the node that runs it.
 pub const ALPN_PROBE: &[u8] = b"cortex-probe/1";
+/// What a node asks of another one for somebody who is connected to it.
+pub const ALPN_CALL: &[u8] = b"cortex-call/1";
 /// What a node without a store asks of one that keeps it.
 pub const ALPN_STORE: &[u8] = b"cortex-store/1";
 /// Redeeming an invitation; the only one that wants no certificate of the caller.
@@ -50,6 +52,7 @@ pub struct ClusterTls {
     files_client: Arc<ClientConfig>,
     store_client: Arc<ClientConfig>,
     probe_client: Arc<ClientConfig>,
+    call_client: Arc<ClientConfig>,
     pub member_server: Arc<ServerConfig>,
     pub join_server: Arc<ServerConfig>,
 }
@@ -93,7 +96,8 @@ impl ClusterTls {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(credential.clone());
-        let spoken = [ALPN_NODE, ALPN_BULK, ALPN_ROUTER, ALPN_FILES, ALPN_STORE, ALPN_PROBE];
+        let spoken =
+            [ALPN_NODE, ALPN_BULK, ALPN_ROUTER, ALPN_FILES, ALPN_STORE, ALPN_PROBE, ALPN_CALL];
         member_server.alpn_protocols = spoken.map(<[u8]>::to_vec).into();
         let mut join_server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -110,6 +114,7 @@ impl ClusterTls {
             files_client: client(ALPN_FILES)?,
             store_client: client(ALPN_STORE)?,
             probe_client: client(ALPN_PROBE)?,
+            call_client: client(ALPN_CALL)?,
             member_server: Arc::new(member_server),
             join_server: Arc::new(join_server),
         })
@@ -137,6 +142,10 @@ impl ClusterTls {
 
     pub fn probe_client(&self) -> Arc<ClientConfig> {
         self.probe_client.clone()
+    }
+
+    pub fn call_client(&self) -> Arc<ClientConfig> {
+        self.call_client.clone()
     }
 
     pub fn server_name(&self, node: &NodeId) -> anyhow::Result<ServerName<'static>> {

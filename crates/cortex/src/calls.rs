@@ -1,0 +1,175 @@
+//! What a node asks of another one for somebody who is connected here: to run a command, to show
+//! logs. One stream each: a question, an answer, and then whatever was asked for. Who may call is
+//! settled by the transport; must not know how commands run or where logs lie.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use model::{ApplicationName, NodeId, Release, ReleaseId, TypedKey};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::agent::AgentContext;
+use crate::agent::one_off::{self, Order};
+use crate::store::bulk::BoxedStream;
+use crate::store::lookup_record;
+use crate::store::peers::Peers;
+
+const VERSION: u32 = 1;
+/// A few names; an answer has a reason.
+const MESSAGE_BYTES_MAX: u32 = 64 << 10;
+/// A question comes at once, and an answer after a look at records and the disk.
+const MESSAGE_TIME_MAX: Duration = Duration::from_secs(10);
+/// Streams that are served at a time: commands have a limit of their own, the rest are readers of
+/// logs.
+const CALLS_MAX: usize = 256;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Question {
+    pub v: u32,
+    #[serde(flatten)]
+    pub ask: Ask,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Ask {
+    /// Frames of a session follow.
+    Run {
+        application: ApplicationName,
+        release: ReleaseId,
+        by: String,
+        /// Also where the release has to be built first.
+        prepare: bool,
+    },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Answer {
+    v: u32,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+}
+
+/// That node was reached, and does not do it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// A stream on which that node does what it was asked for.
+pub async fn call(peers: &Peers, node: &NodeId, ask: Ask) -> anyhow::Result<BoxedStream> {
+    let mut stream = peers.call(node).await?;
+    write(&mut stream, &Question { v: VERSION, ask }).await?;
+    let answer: Answer = read(&mut stream).await?;
+    match answer.refused {
+        None => Ok(stream),
+        Some(why) => Err(Refused(why).into()),
+    }
+}
+
+/// The side that is called.
+pub struct Calls {
+    /// None where nothing runs.
+    pub agent: Option<Arc<AgentContext>>,
+}
+
+impl Calls {
+    /// From now on.
+    pub fn take(self, peers: &Peers) {
+        let (calls, streams) = (Arc::new(self), Arc::new(Semaphore::new(CALLS_MAX)));
+        peers.set_calls(Box::new(move |peer, stream| {
+            // Whoever finds no room hears nothing, and says that this node does not answer.
+            let Ok(permit) = streams.clone().try_acquire_owned() else { return };
+            let calls = calls.clone();
+            crate::task::spawn(async move {
+                if let Err(error) = calls.serve(stream).await {
+                    tracing::debug!(%peer, error = format!("{error:#}"), "call.not_served");
+                }
+                drop(permit);
+            });
+        }));
+    }
+
+    async fn serve(&self, mut stream: BoxedStream) -> anyhow::Result<()> {
+        let question: Question = read(&mut stream).await?;
+        match question.ask {
+            Ask::Run { application, release, by, prepare } => {
+                let order = self.order(application, &release, by, prepare).await;
+                let (agent, order) = match order {
+                    Ok(order) => order,
+                    Err(error) => {
+                        let refused = Some(format!("{error:#}"));
+                        return write(&mut stream, &Answer { v: VERSION, refused }).await;
+                    }
+                };
+                write(&mut stream, &Answer { v: VERSION, refused: None }).await?;
+                one_off::serve(agent, order, stream).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn order(
+        &self,
+        application: ApplicationName,
+        release: &ReleaseId,
+        by: String,
+        prepare: bool,
+    ) -> anyhow::Result<(Arc<AgentContext>, Order)> {
+        let agent = self.agent.clone().context("it runs no applications")?;
+        let key = TypedKey::Release(application.clone(), release.clone()).key();
+        let release: Option<Release> = lookup_record(&*agent.store, key).await?;
+        let release = release.context("it has not heard of that release yet: try again")?;
+        if !prepare && !agent.preparer.is_built(&application, &release) {
+            bail!("it does not have that release");
+        }
+        Ok((agent, Order { application, release, by }))
+    }
+}
+
+async fn write<T: Serialize>(stream: &mut BoxedStream, message: &T) -> anyhow::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let length = u32::try_from(bytes.len())?;
+    let writing = async {
+        stream.write_u32_le(length).await?;
+        stream.write_all(&bytes).await?;
+        stream.flush().await
+    };
+    timeout(MESSAGE_TIME_MAX, writing).await.context("it does not listen")??;
+    Ok(())
+}
+
+async fn read<T: DeserializeOwned>(stream: &mut BoxedStream) -> anyhow::Result<T> {
+    let reading = async {
+        let length = stream.read_u32_le().await?;
+        ensure!(length <= MESSAGE_BYTES_MAX, "a message of {length} bytes");
+        let mut bytes = vec![0; length as usize];
+        stream.read_exact(&mut bytes).await?;
+        serde_json::from_slice(&bytes)
+            .context("it is not understood: start the same version of Cortex on both")
+    };
+    timeout(MESSAGE_TIME_MAX, reading).await.context("it does not answer")?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_question_arrives_as_it_was_asked() {
+        let (near, far) = tokio::io::duplex(256);
+        let (mut near, mut far): (BoxedStream, BoxedStream) = (Box::new(near), Box::new(far));
+        let (application, release) = ("shop".parse().unwrap(), "v1.a".parse().unwrap());
+        let ask = Ask::Run { application, release, by: "ada".into(), prepare: false };
+        let question = Question { v: VERSION, ask };
+        write(&mut near, &question).await.unwrap();
+        assert_eq!(read::<Question>(&mut far).await.unwrap(), question);
+        far.write_u32_le(u32::MAX).await.unwrap();
+        assert!(read::<Question>(&mut near).await.is_err(), "no such length is believed");
+    }
+}

@@ -1,0 +1,277 @@
+//! Between this process's own input and output and a command elsewhere. Reading and writing have
+//! threads of their own, so that a terminal or a pipe that stands still holds up no signal.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::{Buf, Bytes, BytesMut};
+use rustix::process::Signal;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::output;
+use super::terminal;
+use crate::session::{DATA_BYTES_MAX, Decoder, Frame, INPUT_WINDOW_BYTES, Start};
+use crate::store::bulk::BoxedStream;
+
+/// Pieces between the threads and the stream.
+const PIECES_WAITING_MAX: usize = 8;
+/// As a shell shows the end of a command whose output nobody reads.
+const CODE_BROKEN_PIPE: u8 = 141;
+/// What was said last goes out before this process does.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
+
+/// Passed on as they are.
+const PASSED_ON: [Signal; 5] =
+    [Signal::INT, Signal::TERM, Signal::QUIT, Signal::USR1, Signal::USR2];
+
+#[derive(Clone, Copy)]
+enum Target {
+    Output,
+    Error,
+}
+
+/// How it came to an end.
+enum End {
+    Code(u8),
+    /// Nobody reads what it prints.
+    Unheard,
+    /// The terminal is gone, or somebody insists.
+    HangUp(Signal),
+}
+
+/// The exit code of the command, or of this process in its stead.
+pub async fn run(stream: BoxedStream, start: Start) -> anyhow::Result<u8> {
+    let is_terminal = start.terminal.is_some();
+    let (printer, pieces) = mpsc::channel(PIECES_WAITING_MAX);
+    let printed = print(pieces);
+    let mut flow = Flow {
+        input: read_input(),
+        credit: INPUT_WINDOW_BYTES - DATA_BYTES_MAX,
+        reads: true,
+        is_terminal,
+        printer: Some(printer),
+        waiting: VecDeque::new(),
+        out: BytesMut::new(),
+        terminations: 0,
+        code: None,
+    };
+    Frame::Start(start).write(&mut flow.out);
+    let end = flow.go(stream).await?;
+    flow.printer = None;
+    match end {
+        End::Code(code) => {
+            // Everything is out, or nobody takes it.
+            Ok(if printed.await.unwrap_or(false) { code } else { CODE_BROKEN_PIPE })
+        }
+        End::Unheard => Ok(CODE_BROKEN_PIPE),
+        End::HangUp(signal) => Ok(128 + u8::try_from(signal.as_raw()).unwrap_or_default()),
+    }
+}
+
+/// Empty at the end.
+fn read_input() -> mpsc::Receiver<Bytes> {
+    let (sender, receiver) = mpsc::channel(PIECES_WAITING_MAX);
+    std::thread::spawn(move || {
+        let mut chunk = vec![0; DATA_BYTES_MAX];
+        loop {
+            let count = match rustix::io::read(std::io::stdin(), &mut chunk) {
+                Ok(count) => count,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(_) => 0,
+            };
+            let piece = Bytes::copy_from_slice(&chunk[..count]);
+            if sender.blocking_send(piece).is_err() || count == 0 {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Says at the end whether all was written.
+fn print(mut pieces: mpsc::Receiver<(Target, Bytes)>) -> oneshot::Receiver<bool> {
+    let (sender, receiver) = oneshot::channel();
+    std::thread::spawn(move || {
+        let mut good = true;
+        while let Some((target, bytes)) = pieces.blocking_recv() {
+            good = match target {
+                Target::Output => write_all(std::io::stdout(), &bytes),
+                Target::Error => write_all(std::io::stderr(), &bytes),
+            };
+            if !good {
+                break;
+            }
+        }
+        drop(pieces);
+        sender.send(good).ok();
+    });
+    receiver
+}
+
+/// Without a buffer of lines in between.
+fn write_all(mut to: impl Write + std::os::fd::AsFd, mut bytes: &[u8]) -> bool {
+    to.flush().ok();
+    while !bytes.is_empty() {
+        match rustix::io::write(&to, bytes) {
+            Ok(0) => return false,
+            Ok(count) => bytes = &bytes[count..],
+            Err(rustix::io::Errno::INTR) => {}
+            // Somebody made this file one that does not wait; others share that.
+            Err(rustix::io::Errno::AGAIN) => {
+                let mut ready = [rustix::event::PollFd::new(&to, rustix::event::PollFlags::OUT)];
+                rustix::event::poll(&mut ready, None).ok();
+            }
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+struct Flow {
+    input: mpsc::Receiver<Bytes>,
+    /// Input goes out while this is left; the last piece may be longer than that.
+    credit: usize,
+    /// Whether input may come.
+    reads: bool,
+    is_terminal: bool,
+    printer: Option<mpsc::Sender<(Target, Bytes)>>,
+    /// Printed before anything else is read.
+    waiting: VecDeque<(Target, Bytes)>,
+    out: BytesMut,
+    terminations: u32,
+    code: Option<u8>,
+}
+
+impl Flow {
+    async fn go(&mut self, stream: BoxedStream) -> anyhow::Result<End> {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let (mut decoder, mut signals) = (Decoder::default(), Signals::new()?);
+        loop {
+            if self.waiting.is_empty()
+                && let Some(code) = self.code
+            {
+                return Ok(End::Code(code));
+            }
+            let reads = self.reads && self.credit > 0 && self.out.len() < DATA_BYTES_MAX;
+            let (listens, writes) = (self.waiting.is_empty(), !self.out.is_empty());
+            tokio::select! {
+                read = reader.read_buf(decoder.buffer()), if listens => {
+                    if !matches!(read, Ok(1..)) {
+                        bail!("the node went away; the command is told to end there");
+                    }
+                    while let Some(frame) = decoder.next()? {
+                        self.heard(frame)?;
+                    }
+                }
+                printed = pass(&self.printer, &mut self.waiting), if !listens => {
+                    if !printed {
+                        return Ok(End::Unheard);
+                    }
+                }
+                sent = writer.write(&self.out), if writes => {
+                    let count = sent.context("the node went away")?;
+                    self.out.advance(count);
+                    if self.out.is_empty() {
+                        writer.flush().await.context("the node went away")?;
+                    }
+                }
+                piece = self.input.recv(), if reads => {
+                    if let Some(end) = self.take(piece.unwrap_or_default()) {
+                        return Ok(end);
+                    }
+                }
+                heard = signals.next() => {
+                    if let Some(end) = self.signalled(heard) {
+                        let farewell = writer.write_all(&self.out);
+                        tokio::time::timeout(FAREWELL_MAX, farewell).await.ok();
+                        return Ok(end);
+                    }
+                }
+            }
+        }
+    }
+
+    fn heard(&mut self, frame: Frame) -> anyhow::Result<()> {
+        match frame {
+            Frame::Output(bytes) => self.waiting.push_back((Target::Output, bytes)),
+            Frame::Error(bytes) => self.waiting.push_back((Target::Error, bytes)),
+            Frame::Taken(count) => self.credit += count as usize,
+            Frame::Exit(ended) => self.code = Some(ended.code),
+            Frame::Failed(why) => bail!(why),
+            Frame::Note(said) => {
+                let end = if self.is_terminal { "\r\n" } else { "\n" };
+                let line = format!("{}{end}", output::plain(&said).replace('\n', end));
+                self.waiting.push_back((Target::Error, line.into()));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, piece: Bytes) -> Option<End> {
+        if piece.is_empty() {
+            self.reads = false;
+            if self.is_terminal {
+                return Some(End::HangUp(Signal::HUP));
+            }
+            Frame::InputEnd.write(&mut self.out);
+            return None;
+        }
+        self.credit = self.credit.saturating_sub(piece.len());
+        Frame::Input(piece).write(&mut self.out);
+        None
+    }
+
+    /// Whoever asks twice that this process end does not wait for the command.
+    fn signalled(&mut self, signal: Signal) -> Option<End> {
+        if signal == Signal::WINCH {
+            if self.is_terminal {
+                Frame::Resize(terminal::size()).write(&mut self.out);
+            }
+            return None;
+        }
+        let number = u8::try_from(signal.as_raw()).unwrap_or_default();
+        Frame::Signal(number).write(&mut self.out);
+        self.terminations += u32::from(signal == Signal::TERM);
+        let leaves = signal == Signal::HUP || self.terminations > 1;
+        leaves.then_some(End::HangUp(signal))
+    }
+}
+
+async fn pass(
+    printer: &Option<mpsc::Sender<(Target, Bytes)>>,
+    waiting: &mut VecDeque<(Target, Bytes)>,
+) -> bool {
+    let Some(printer) = printer else { return false };
+    let Ok(permit) = printer.reserve().await else { return false };
+    if let Some(piece) = waiting.pop_front() {
+        permit.send(piece);
+    }
+    true
+}
+
+struct Signals(Vec<(Signal, Stream)>);
+
+impl Signals {
+    fn new() -> anyhow::Result<Signals> {
+        let all = PASSED_ON.into_iter().chain([Signal::HUP, Signal::WINCH]);
+        let listen = |one: Signal| Ok((one, signal(SignalKind::from_raw(one.as_raw()))?));
+        Ok(Signals(all.map(listen).collect::<std::io::Result<_>>()?))
+    }
+
+    async fn next(&mut self) -> Signal {
+        std::future::poll_fn(|context| {
+            for (signal, stream) in &mut self.0 {
+                if stream.poll_recv(context).is_ready() {
+                    return std::task::Poll::Ready(*signal);
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+}

@@ -1,0 +1,302 @@
+//! A command that runs for somebody who is connected: what both sides say meanwhile, as frames of a
+//! channel, a length and a payload over one stream. Pure: bytes in, frames out; must not know where
+//! the stream leads or how the command is held.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+
+/// What an HTTP connection is upgraded to.
+pub const PROTOCOL: &str = "cortex-stream/1";
+pub const VERSION: u32 = 1;
+/// Bytes of input or output in one frame: what is behind it waits for no more.
+pub const DATA_BYTES_MAX: usize = 32 << 10;
+/// Any frame; Linux takes 128 KiB in one argument and 2 MiB in all.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// Input that was sent and is not yet with the command. What lies behind it in the stream, such as
+/// a signal, never waits for a command that does not read.
+pub const INPUT_WINDOW_BYTES: usize = 256 << 10;
+/// A channel's number and a length.
+const HEAD_BYTES: usize = 5;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame {
+    /// The client's first: what to run.
+    Start(Start),
+    Input(Bytes),
+    /// No more input comes.
+    InputEnd,
+    Output(Bytes),
+    Error(Bytes),
+    Resize(Size),
+    /// By its number, to the command's process group.
+    Signal(u8),
+    /// So many bytes of input are with the command.
+    Taken(u32),
+    /// The node's last: it ended.
+    Exit(Ended),
+    /// The node's last: it could not be started, and why.
+    Failed(String),
+    /// For people, beside what the command prints.
+    Note(String),
+    /// Of a later version; nothing depends on it.
+    Unknown(u8),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    pub v: u32,
+    /// One word is a shell's command line; several are a program and its arguments.
+    pub command: Vec<String>,
+    /// Where it is to have a terminal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<Terminal>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Terminal {
+    /// `xterm-256color`.
+    pub name: String,
+    pub size: Size,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Size {
+    pub rows: u16,
+    pub columns: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    /// As a shell counts: 128 and the number of the signal that killed it.
+    pub code: u8,
+    /// For people: "exit status 1".
+    pub how: String,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    #[error("a frame of {0} bytes: is the other side of another version?")]
+    TooLong(usize),
+    #[error("a frame of kind {0} that is not understood: is the other side of another version?")]
+    Malformed(u8),
+}
+
+mod channel {
+    pub const START: u8 = 0;
+    pub const INPUT: u8 = 1;
+    pub const OUTPUT: u8 = 2;
+    pub const ERROR: u8 = 3;
+    pub const RESIZE: u8 = 4;
+    pub const SIGNAL: u8 = 5;
+    pub const TAKEN: u8 = 6;
+    pub const EXIT: u8 = 7;
+    pub const FAILED: u8 = 8;
+    pub const NOTE: u8 = 9;
+}
+
+impl Frame {
+    /// Appends it. Data longer than a frame becomes several; an empty piece of input would be its
+    /// end and is left out, as are empty pieces of output.
+    pub fn write(&self, out: &mut BytesMut) {
+        match self {
+            Frame::Start(start) => json(out, channel::START, start),
+            Frame::Input(bytes) => data(out, channel::INPUT, bytes),
+            Frame::InputEnd => head(out, channel::INPUT, 0),
+            Frame::Output(bytes) => data(out, channel::OUTPUT, bytes),
+            Frame::Error(bytes) => data(out, channel::ERROR, bytes),
+            Frame::Resize(size) => {
+                head(out, channel::RESIZE, 4);
+                out.put_u16(size.rows);
+                out.put_u16(size.columns);
+            }
+            Frame::Signal(number) => payload(out, channel::SIGNAL, &[*number]),
+            Frame::Taken(count) => payload(out, channel::TAKEN, &count.to_be_bytes()),
+            Frame::Exit(ended) => json(out, channel::EXIT, ended),
+            Frame::Failed(why) => text(out, channel::FAILED, why),
+            Frame::Note(said) => text(out, channel::NOTE, said),
+            Frame::Unknown(_) => {}
+        }
+    }
+
+    fn read(kind: u8, payload: Bytes) -> Result<Frame, FrameError> {
+        let malformed = || FrameError::Malformed(kind);
+        Ok(match kind {
+            channel::START => {
+                Frame::Start(serde_json::from_slice(&payload).map_err(|_| malformed())?)
+            }
+            channel::INPUT if payload.is_empty() => Frame::InputEnd,
+            channel::INPUT => Frame::Input(payload),
+            channel::OUTPUT => Frame::Output(payload),
+            channel::ERROR => Frame::Error(payload),
+            channel::RESIZE => {
+                let [a, b, c, d] = payload[..].try_into().map_err(|_| malformed())?;
+                let (rows, columns) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+                Frame::Resize(Size { rows, columns })
+            }
+            channel::SIGNAL => match payload[..] {
+                [number] => Frame::Signal(number),
+                _ => return Err(malformed()),
+            },
+            channel::TAKEN => {
+                let count = payload[..].try_into().map_err(|_| malformed())?;
+                Frame::Taken(u32::from_be_bytes(count))
+            }
+            channel::EXIT => {
+                Frame::Exit(serde_json::from_slice(&payload).map_err(|_| malformed())?)
+            }
+            channel::FAILED => Frame::Failed(String::from_utf8_lossy(&payload).into_owned()),
+            channel::NOTE => Frame::Note(String::from_utf8_lossy(&payload).into_owned()),
+            other => Frame::Unknown(other),
+        })
+    }
+}
+
+fn head(out: &mut BytesMut, channel: u8, length: usize) {
+    out.put_u8(channel);
+    out.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+}
+
+fn payload(out: &mut BytesMut, channel: u8, bytes: &[u8]) {
+    head(out, channel, bytes.len());
+    out.put_slice(bytes);
+}
+
+fn data(out: &mut BytesMut, channel: u8, bytes: &[u8]) {
+    for piece in bytes.chunks(DATA_BYTES_MAX) {
+        payload(out, channel, piece);
+    }
+}
+
+fn text(out: &mut BytesMut, channel: u8, text: &str) {
+    payload(out, channel, &text.as_bytes()[..text.len().min(DATA_BYTES_MAX)]);
+}
+
+fn json(out: &mut BytesMut, channel: u8, value: &impl Serialize) {
+    // These are structures of texts and numbers, which always have a form in JSON.
+    payload(out, channel, &serde_json::to_vec(value).unwrap_or_default());
+}
+
+/// Puts frames together from bytes as they come.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    bytes: BytesMut,
+}
+
+impl Decoder {
+    /// What comes is appended here.
+    pub fn buffer(&mut self) -> &mut BytesMut {
+        self.bytes.reserve(DATA_BYTES_MAX + HEAD_BYTES);
+        &mut self.bytes
+    }
+
+    /// The next whole frame. After an error the stream is of no more use.
+    pub fn next(&mut self) -> Result<Option<Frame>, FrameError> {
+        let Some(&[kind, a, b, c, d]) = self.bytes.first_chunk() else { return Ok(None) };
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        if length > FRAME_BYTES_MAX {
+            return Err(FrameError::TooLong(length));
+        }
+        if self.bytes.len() < HEAD_BYTES + length {
+            return Ok(None);
+        }
+        self.bytes.advance(HEAD_BYTES);
+        let payload = self.bytes.split_to(length).freeze();
+        Frame::read(kind, payload).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn size() -> impl Strategy<Value = Size> {
+        (any::<u16>(), any::<u16>()).prop_map(|(rows, columns)| Size { rows, columns })
+    }
+
+    fn bytes() -> impl Strategy<Value = Bytes> {
+        prop::collection::vec(any::<u8>(), 1..200).prop_map(Bytes::from)
+    }
+
+    fn frame() -> impl Strategy<Value = Frame> {
+        let terminal = prop::option::of(("[a-z]{0,9}", size()))
+            .prop_map(|made| made.map(|(name, size)| Terminal { name, size }));
+        prop_oneof![
+            (prop::collection::vec(".*", 0..4), terminal).prop_map(|(command, terminal)| {
+                Frame::Start(Start { v: VERSION, command, terminal })
+            }),
+            bytes().prop_map(Frame::Input),
+            Just(Frame::InputEnd),
+            bytes().prop_map(Frame::Output),
+            bytes().prop_map(Frame::Error),
+            size().prop_map(Frame::Resize),
+            any::<u8>().prop_map(Frame::Signal),
+            any::<u32>().prop_map(Frame::Taken),
+            (any::<u8>(), ".*").prop_map(|(code, how)| Frame::Exit(Ended { code, how })),
+            ".*".prop_map(Frame::Failed),
+            ".*".prop_map(Frame::Note),
+        ]
+    }
+
+    fn decode(decoder: &mut Decoder, bytes: &[u8]) -> Result<Vec<Frame>, FrameError> {
+        decoder.buffer().extend_from_slice(bytes);
+        let mut frames = Vec::new();
+        while let Some(frame) = decoder.next()? {
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    proptest! {
+        #[test]
+        fn frames_arrive_as_they_were_sent_however_the_stream_is_cut(
+            frames in prop::collection::vec(frame(), 0..8),
+            piece in 1usize..64,
+        ) {
+            let mut sent = BytesMut::new();
+            frames.iter().for_each(|frame| frame.write(&mut sent));
+            let (mut decoder, mut received) = (Decoder::default(), Vec::new());
+            for bytes in sent.chunks(piece) {
+                received.extend(decode(&mut decoder, bytes).unwrap());
+            }
+            prop_assert_eq!(received, frames);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            decode(&mut Decoder::default(), &bytes).ok();
+        }
+    }
+
+    #[test]
+    fn long_data_becomes_several_frames_and_stays_whole() {
+        let long = Bytes::from(vec![7; 3 * DATA_BYTES_MAX + 5]);
+        let mut sent = BytesMut::new();
+        Frame::Output(long.clone()).write(&mut sent);
+        let frames = decode(&mut Decoder::default(), &sent).unwrap();
+        assert_eq!(frames.len(), 4);
+        let mut whole = BytesMut::new();
+        for frame in frames {
+            let Frame::Output(bytes) = frame else { panic!("{frame:?}") };
+            whole.extend_from_slice(&bytes);
+        }
+        assert_eq!(whole, long);
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_passed_over() {
+        let frames = decode(&mut Decoder::default(), &[99, 0, 0, 0, 1, 7, 5, 0, 0, 0, 1, 15]);
+        assert_eq!(frames.unwrap(), [Frame::Unknown(99), Frame::Signal(15)]);
+    }
+
+    #[test]
+    fn a_frame_that_is_too_long_or_torn_is_refused() {
+        let long = decode(&mut Decoder::default(), &[1, 0xff, 0, 0, 0]);
+        assert_eq!(long, Err(FrameError::TooLong(0xff00_0000)));
+        assert_eq!(
+            decode(&mut Decoder::default(), &[5, 0, 0, 0, 0]),
+            Err(FrameError::Malformed(5))
+        );
+    }
+}
