@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
-use crate::machine::kill;
+use crate::machine::{free_port, kill};
 use crate::node::{Node, Running, binary};
 use crate::nodes::{await_acquaintance, first, id_of, join};
 use crate::project::of_files;
@@ -25,7 +25,11 @@ const BINARY_BYTES: usize = 3 << 20;
 fn push(node: &Node, settings: &str) {
     let project = node.path(NAME);
     of_files(&project, &[("Procfile", SERVER), ("index.html", "ok"), ("cortex.toml", settings)]);
-    node.push(&project, NAME);
+    node.push_as_it_is(&project, NAME).succeeded();
+}
+
+fn create(node: &Node) {
+    node.cortex(&["apps", "create", NAME, "--port", &free_port().to_string()]);
 }
 
 fn run_command(node: &Node, command: &[&str]) -> Command {
@@ -56,12 +60,12 @@ fn platform_says(node: &Node, words: &str) {
 fn a_command_runs_as_if_it_ran_here() {
     let node = Node::start();
     let project = node.path(NAME);
-    node.cortex(&["apps", "create", NAME]);
+    create(&node);
     node.run(&["run", "-a", NAME, "true"]).refused().saying(&["no release", "cortex push"]);
     node.run(&["run", "-a", NAME]).refused().saying(&["say what to run", "for example"]);
     // Something may have to be run before the first release can serve.
     of_files(&project, &[("Procfile", BROKEN)]);
-    node.try_push(&project, NAME).refused();
+    node.push_as_it_is(&project, NAME).refused();
     assert_eq!(node.cortex(&["run", "-a", NAME, "greet"]), "hello from the Procfile\n");
     push(&node, "");
     node.cortex(&["scale", "-a", NAME, "web=0"]);
@@ -99,7 +103,7 @@ fn a_command_runs_as_if_it_ran_here() {
     let endless = File::open("/dev/zero").expect("it is there").into();
     let mut deaf = Running(start(&node, &[&script], endless, Stdio::null()));
     await_file(&begun);
-    assert!(node.cortex(&["ps", "-a", NAME]).contains("run.1: up"));
+    node.await_ready(NAME, "run", 1);
     kill(deaf.0.id(), Signal::INT);
     assert_eq!(deaf.0.wait().expect("it ends").code(), Some(9));
 
@@ -175,6 +179,7 @@ impl Person {
 #[test]
 fn a_command_has_a_terminal_where_there_is_one() {
     let node = Node::start();
+    create(&node);
     push(&node, "");
     let mut person = Person::sits_at(&node, &["sh"]);
     person.asks("echo term is $TERM\n", "term is vt220");
@@ -207,6 +212,7 @@ fn a_command_runs_where_the_files_are() {
     let one = first(&[]);
     let mut two = join(&one, &[]);
     await_acquaintance(&[&one, &two]);
+    create(&one);
     push(&one, "persist = [\"kept\"]\n");
     let here = id_of(&one);
     let said = two.cortex(&["run", "-a", NAME, "echo $CORTEX_NODE; echo noted > kept/note"]);
