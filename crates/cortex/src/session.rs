@@ -190,7 +190,7 @@ impl Decoder {
     }
 
     /// The next whole frame. After an error the stream is of no more use.
-    pub fn next(&mut self) -> Result<Option<Frame>, FrameError> {
+    pub fn frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some(&[kind, a, b, c, d]) = self.bytes.first_chunk() else { return Ok(None) };
         let length = u32::from_be_bytes([a, b, c, d]) as usize;
         if length > FRAME_BYTES_MAX {
@@ -242,7 +242,7 @@ mod tests {
     fn decode(decoder: &mut Decoder, bytes: &[u8]) -> Result<Vec<Frame>, FrameError> {
         decoder.buffer().extend_from_slice(bytes);
         let mut frames = Vec::new();
-        while let Some(frame) = decoder.next()? {
+        while let Some(frame) = decoder.frame()? {
             frames.push(frame);
         }
         Ok(frames)

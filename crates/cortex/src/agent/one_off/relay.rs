@@ -48,7 +48,7 @@ impl Client {
 
     pub async fn next(&mut self) -> anyhow::Result<Frame> {
         loop {
-            if let Some(frame) = self.decoder.next()? {
+            if let Some(frame) = self.decoder.frame()? {
                 return Ok(frame);
             }
             let count = self.reader.read_buf(self.decoder.buffer()).await?;
@@ -96,7 +96,7 @@ pub async fn relay(client: &mut Client, ends: Ends, held: &dyn Held) -> anyhow::
     };
     let mut exits = held.exit();
     let (mut chunk, mut error_chunk) = (vec![0; DATA_BYTES_MAX], vec![0; DATA_BYTES_MAX]);
-    while let Some(frame) = client.decoder.next()? {
+    while let Some(frame) = client.decoder.frame()? {
         relay.heard(frame).await?;
     }
     loop {
@@ -113,7 +113,7 @@ pub async fn relay(client: &mut Client, ends: Ends, held: &dyn Held) -> anyhow::
                 if !matches!(read, Ok(1..)) {
                     return Ok(Left::Gone);
                 }
-                while let Some(frame) = client.decoder.next()? {
+                while let Some(frame) = client.decoder.frame()? {
                     relay.heard(frame).await?;
                 }
             }

@@ -163,7 +163,7 @@ impl Flow {
                     if !matches!(read, Ok(1..)) {
                         bail!("the node went away; the command is told to end there");
                     }
-                    while let Some(frame) = decoder.next()? {
+                    while let Some(frame) = decoder.frame()? {
                         self.heard(frame)?;
                     }
                 }
