@@ -1,5 +1,5 @@
-//! `POST /v1/apps/NAME/run`: becomes a stream on which a command runs (`session`). Chooses the node,
-//! and carries the stream there where that is another one.
+//! `POST /v1/apps/NAME/run`: becomes a stream on which a command runs (`session`). Chooses the
+//! node, and carries the stream there where that is another one.
 
 use std::sync::Arc;
 
