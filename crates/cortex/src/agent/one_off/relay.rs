@@ -17,8 +17,8 @@ use crate::store::bulk::BoxedStream;
 
 /// Frames that wait for a slow client; beyond it the command waits.
 const OUT_BYTES_MAX: usize = 256 << 10;
-/// All that a command wrote before it ended is in its pipes by then. Only a stranger that was handed
-/// one could keep it open.
+/// All that a command wrote before it ended is in its pipes by then. Only a stranger that was
+/// handed one could keep it open.
 const DRAIN_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// What a terminal in its usual mode takes for the end of its input.
 const END_OF_INPUT: u8 = 4;
