@@ -13,14 +13,14 @@ mod slot;
 mod supervise;
 mod unfit;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::instance::INCARNATIONS_MAX;
 use model::probe::Verdict;
 use model::{
-    ApplicationName, ApplicationSpec, Claim, Generation, InstanceId, Machine, NodeId, Release,
-    ReleaseId, Rollout, Timestamp,
+    ApplicationName, ApplicationSpec, BuildId, Claim, Generation, InstanceId, Machine, NodeId,
+    Release, ReleaseId, Rollout, Timestamp,
 };
 
 use crate::placement::Hold;
@@ -34,8 +34,8 @@ use rollout::{Attempt, Stage};
 pub use rollout::{EXITS_MAX, merge};
 use slot::{Phase, Place, Slot};
 
-/// Rolling back further is rare; a release of a large application takes hundreds of megabytes.
-pub const RELEASES_KEPT: usize = 5;
+/// Rolling back further is rare; a build of a large application takes hundreds of megabytes.
+pub const BUILDS_KEPT: usize = 5;
 /// The platform's log is read by people: the end of an output says what went wrong.
 const NOTED_LINES_MAX: usize = 10;
 /// Steps lead to steps; in practice three passes are enough.
@@ -64,7 +64,7 @@ pub struct Application {
     returned: Option<Timestamp>,
     /// Since when the rollout's coordinator is gone.
     orphaned: Option<Timestamp>,
-    builds: BTreeMap<ReleaseId, Build>,
+    builds: BTreeMap<BuildId, Build>,
     artefacts: Artefacts,
     /// A release that is being rolled out and could not be started here: others try.
     unfit_for: Option<ReleaseId>,
@@ -82,7 +82,7 @@ pub struct Application {
     ended: bool,
     /// No generation up to this one is used in a new claim.
     generation_floor: Generation,
-    kept: BTreeSet<ReleaseId>,
+    kept: Vec<BuildId>,
     queue: Vec<Effect>,
     wake: Option<Timestamp>,
 }
@@ -129,7 +129,7 @@ impl Application {
             shutdown: false,
             ended: false,
             generation_floor: 0,
-            kept: BTreeSet::new(),
+            kept: Vec::new(),
             queue: Vec::new(),
             wake: None,
         }
@@ -177,8 +177,8 @@ impl Application {
             Event::Builders { release, candidates } => {
                 self.builders_found(now, &release, candidates);
             }
-            Event::Artefact { release, builder, fits } => {
-                self.artefacts.note(release, builder, fits);
+            Event::Artefact { build, builder, fits } => {
+                self.artefacts.note(build, builder, fits);
             }
             Event::Released { release, result } => self.released(now, &release, result),
             Event::Started { id, process, port, ports } => {
@@ -291,22 +291,47 @@ impl Application {
         self.verdicts.retain(|place, _| slots.contains_key(place));
     }
 
+    /// Which builds stay on this node's disk. Those that run or may run at any moment come first,
+    /// then what a rollback would go to, the newest first.
     fn prune(&mut self) {
         if self.is_ending() {
             return;
         }
-        let newest = self.releases.keys().rev().take(RELEASES_KEPT).cloned();
-        let mut keep: BTreeSet<ReleaseId> = newest.collect();
-        keep.extend(self.serving.clone());
-        keep.extend(self.rollout.as_ref().and_then(|rollout| rollout.target.clone()));
+        let wanted = self.serving.iter().chain(self.rollout.iter().flat_map(|r| &r.target));
         let processes = self.slots.values().flat_map(|slot| &slot.living);
-        keep.extend(processes.map(|process| process.record.release.clone()));
+        let running = processes.map(|process| &process.record.release);
+        let needed: Vec<&ReleaseId> = wanted.chain(running).collect();
+        let mut keep: Vec<BuildId> = Vec::new();
+        for release in &needed {
+            let build = self.build_of(release);
+            if !keep.contains(&build) {
+                keep.push(build);
+            }
+        }
+        let needed = keep.len();
+        for release in self.releases.values().rev() {
+            let build = release.build_id();
+            if keep.len() < BUILDS_KEPT.max(needed) && !keep.contains(&build) {
+                keep.push(build);
+            }
+        }
         if keep != self.kept {
-            self.builds.retain(|release, _| keep.contains(release));
+            self.builds.retain(|build, _| keep.contains(build));
             self.artefacts.keep(&keep);
             self.kept.clone_from(&keep);
-            self.emit(Effect::PruneReleases { keep: keep.into_iter().collect() });
+            self.emit(Effect::PruneBuilds { keep, needed });
         }
+    }
+
+    /// The build that a release runs. Of one whose record is not known, its own.
+    fn build_of(&self, release: &ReleaseId) -> BuildId {
+        let known = self.releases.get(release).map(Release::build_id);
+        known.unwrap_or_else(|| BuildId::Of(release.clone()))
+    }
+
+    /// How far the build of a release is.
+    fn build_state(&self, release: &ReleaseId) -> Option<&Build> {
+        self.builds.get(&self.build_of(release))
     }
 
     fn end(&mut self) {

@@ -8,6 +8,7 @@ use model::release::{ProcessRecipe, StaticMount, Step};
 use model::{ProcessType, Recipe};
 use thiserror::Error;
 
+use crate::baked;
 use crate::frameworks::{self, Framework};
 use crate::manifest::{self, CORTEX_TOML, Manifest, ManifestError};
 use crate::procfile::{self, PROCFILE, Procfile, ProcfileError};
@@ -105,6 +106,9 @@ pub fn plan_release(
     }
     apply_manifest(tree, &mut recipe, &manifest);
     recipe.notes.extend(note_of_count(&recipe, &manifest));
+    if !recipe.build.is_empty() {
+        recipe.baked = baked::variables(tree, &manifest.baked);
+    }
     manifest::ports::check(&recipe.ports, &recipe.processes)
         .map_err(|why| ManifestError { file: CORTEX_TOML, why })?;
     let settings = settings(&manifest);

@@ -2,6 +2,7 @@
 //! application manager. Historic name: Saffron.
 
 pub mod application;
+pub mod baked;
 pub mod cron;
 pub mod detect;
 pub mod frameworks;

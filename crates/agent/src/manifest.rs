@@ -50,6 +50,8 @@ pub struct Manifest {
     pub processes: BTreeMap<ProcessType, ManifestProcess>,
     /// Replaces the detected build steps.
     pub build: Option<Vec<String>>,
+    /// Variables that become part of what is built, beside those that are known.
+    pub baked: Vec<String>,
     /// What these leave is of use on other machines of the same kind.
     pub portable: Option<bool>,
     /// Replaces the detected release steps.

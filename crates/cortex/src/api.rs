@@ -4,6 +4,7 @@
 
 mod applications;
 mod archive;
+mod builds;
 mod cluster;
 mod config;
 mod doctor;

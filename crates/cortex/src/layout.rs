@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use model::{ApplicationName, InstanceId, ReleaseId};
+use model::{ApplicationName, BuildId, InstanceId, ReleaseId};
 
 /// `DATA`: everything of one node.
 #[derive(Clone, Debug)]
@@ -100,8 +100,18 @@ impl DataDirectory {
         self.root.join("apps").join(name.as_str())
     }
 
-    pub fn release(&self, name: &ApplicationName, release: &ReleaseId) -> PathBuf {
-        self.application(name).join("releases").join(release.to_string())
+    /// What the releases of one build run.
+    pub fn build(&self, name: &ApplicationName, build: &BuildId) -> PathBuf {
+        let kind = match build {
+            BuildId::Content(_) => "builds",
+            BuildId::Of(_) => "releases",
+        };
+        self.application(name).join(kind).join(build.to_string())
+    }
+
+    /// Where builds are: the second one from before they had names.
+    pub fn builds(&self, name: &ApplicationName) -> [PathBuf; 2] {
+        ["builds", "releases"].map(|kind| self.application(name).join(kind))
     }
 
     pub fn persist(&self, name: &ApplicationName) -> PathBuf {

@@ -317,8 +317,7 @@ impl RouterHandle {
         let Some(application) = table.by_host(format!("{name}.localhost").as_bytes()) else {
             return false;
         };
-        let directory = self.shared.layout.release(name, release);
-        let switched = application.roots.as_ref().is_some_and(|roots| roots.release == directory);
+        let switched = application.serving.as_ref() == Some(release);
         let live = self.shared.live.lock().unwrap_or_else(PoisonError::into_inner);
         let opens = self.shared.public.is_some();
         let mut ports = application.ports().into_iter();

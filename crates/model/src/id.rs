@@ -33,6 +33,8 @@ pub enum IdError {
     NodeId(String),
     #[error("'{0}' is no release: write 'v7', or 'v7.NODE' for one of two made apart")]
     ReleaseId(String),
+    #[error("'{0}' is no build: 'b' and 32 hex digits were expected")]
+    BuildId(String),
     #[error("'{0}' is no instance: write PROCESS.SLOT, for example 'web.1'")]
     Instance(String),
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::build::BuildId;
 use crate::id::{ApplicationName, InstanceId, NodeId, ReleaseId};
 use crate::value::ContentHash;
 
@@ -179,8 +180,8 @@ pub enum TypedKey {
     Release(ApplicationName, ReleaseId),
     /// The tar archive that was pushed.
     Source(ApplicationName, ContentHash),
-    /// What came of building a release on a node, as a tar archive; for nodes of this platform.
-    Artefact(ApplicationName, ReleaseId, NodeId, String),
+    /// What came of a build on a node, as a tar archive; for nodes of this platform.
+    Artefact(ApplicationName, BuildId, NodeId, String),
     Rollout(ApplicationName),
     /// Who has the files of its persistent paths.
     Holder(ApplicationName),
@@ -233,8 +234,11 @@ impl TypedKey {
                 format!("app::{app}::release::{}::{}", id.number, id.node)
             }
             TypedKey::Source(app, hash) => format!("app::{app}::source::{hash}"),
-            TypedKey::Artefact(app, id, builder, platform) => {
+            TypedKey::Artefact(app, BuildId::Of(id), builder, platform) => {
                 format!("app::{app}::artefact::{}::{}::{builder}::{platform}", id.number, id.node)
+            }
+            TypedKey::Artefact(app, build, builder, platform) => {
+                format!("app::{app}::artefact::{build}::{builder}::{platform}")
             }
             TypedKey::Rollout(app) => format!("app::{app}::rollout"),
             TypedKey::Holder(app) => format!("app::{app}::holder"),
@@ -295,7 +299,11 @@ impl TypedKey {
             ["app", app, "artefact", number, node, builder, platform] => {
                 let id = ReleaseId { number: number.parse().ok()?, node: node.parse().ok()? };
                 let (builder, platform) = (builder.parse().ok()?, platform.to_owned());
-                TypedKey::Artefact(app.parse().ok()?, id, builder, platform)
+                TypedKey::Artefact(app.parse().ok()?, BuildId::Of(id), builder, platform)
+            }
+            ["app", app, "artefact", build, builder, platform] => {
+                let (build, builder) = (build.parse().ok()?, builder.parse().ok()?);
+                TypedKey::Artefact(app.parse().ok()?, build, builder, platform.to_owned())
             }
             ["app", app, "rollout"] => TypedKey::Rollout(app.parse().ok()?),
             ["app", app, "holder"] => TypedKey::Holder(app.parse().ok()?),
@@ -429,7 +437,13 @@ mod tests {
             TypedKey::Config(app.clone()),
             TypedKey::ConfigAt(app.clone(), release.clone()),
             TypedKey::Release(app.clone(), release.clone()),
-            TypedKey::Artefact(app.clone(), release, node.clone(), "x86_64-musl".into()),
+            TypedKey::Artefact(app.clone(), BuildId::Of(release), node.clone(), "x86_64".into()),
+            TypedKey::Artefact(
+                app.clone(),
+                BuildId::Content([7; 16]),
+                node.clone(),
+                "x86_64-musl".into(),
+            ),
             TypedKey::Source(app.clone(), ContentHash([7; 32])),
             TypedKey::Rollout(app.clone()),
             TypedKey::Holder(app.clone()),

@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod application;
+pub mod build;
 pub mod cron;
 pub mod hash;
 pub mod id;
@@ -24,6 +25,7 @@ pub mod upgrade;
 pub mod value;
 
 pub use application::{ApplicationSpec, ProcessSpec};
+pub use build::BuildId;
 pub use id::{ApplicationName, Generation, InstanceId, NodeId, ProcessType, ReleaseId, Slot};
 pub use instance::{Claim, Incarnation, InstanceState};
 pub use key::{Key, Prefix, TypedKey};

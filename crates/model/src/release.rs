@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::application::Settings;
+use crate::build::BuildId;
 use crate::cron::CronRecipe;
 use crate::id::{ProcessType, ReleaseId};
 use crate::port::PortRecipe;
@@ -20,6 +21,9 @@ pub struct Release {
     /// A tar archive in the store under `app::NAME::source::HASH`.
     pub source: ContentHash,
     pub source_bytes: u64,
+    /// None in records of before builds had names: this release alone has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildId>,
     pub recipe: Recipe,
     #[serde(default)]
     pub settings: Settings,
@@ -33,6 +37,12 @@ pub struct Release {
     pub replaces: Option<ReleaseId>,
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+impl Release {
+    pub fn build_id(&self) -> BuildId {
+        self.build.clone().unwrap_or_else(|| BuildId::Of(self.id.clone()))
+    }
 }
 
 /// How one release is built, released and started: what detection found, overridden by what the
@@ -58,6 +68,10 @@ pub struct Recipe {
     /// Given to steps and processes; never overrides what the user configured.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
+    /// Variables that become part of what is built: another value needs another build. A `*` at the
+    /// end stands for any rest of the name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub baked: Vec<String>,
     /// Directories relative to the release that come first in `PATH`, for steps, processes and
     /// one-off commands: `.venv/bin`, `node_modules/.bin`.
     #[serde(default)]
@@ -88,6 +102,14 @@ impl Recipe {
     /// Whether its files keep it on the node that has them.
     pub fn is_tied(&self) -> bool {
         !self.persist.is_empty() && !self.persist_shared
+    }
+
+    /// Whether a variable becomes part of what is built.
+    pub fn bakes(&self, variable: &str) -> bool {
+        self.baked.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(start) => variable.starts_with(start),
+            None => variable == pattern,
+        })
     }
 }
 

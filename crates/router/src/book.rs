@@ -12,8 +12,8 @@ use model::probe::{Health, Verdict};
 use model::record::{self, RecordError};
 use model::release::StaticMount;
 use model::{
-    ApplicationName, ApplicationSpec, Claim, Generation, Incarnation, InstanceId, InstanceState,
-    Key, NodeId, PortId, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
+    ApplicationName, ApplicationSpec, BuildId, Claim, Generation, Incarnation, InstanceId,
+    InstanceState, Key, NodeId, PortId, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
 };
 
 use self::far::{FarClaims, FarDescription, Nodes};
@@ -27,6 +27,8 @@ pub struct Description {
     pub hosts: Vec<String>,
     pub port: Option<u16>,
     pub serving: Option<ReleaseId>,
+    /// What it runs; none where its record is not known.
+    pub build: Option<BuildId>,
     /// How the release wants its requests to be handled.
     pub settings: Settings,
     pub statics: Vec<StaticMount>,
@@ -180,6 +182,7 @@ impl Book {
             far,
             name: name.clone(),
             serving,
+            build: release.map(Release::build_id),
         })
     }
 

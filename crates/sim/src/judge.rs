@@ -5,7 +5,8 @@ use agent::application::IncarnationId;
 use model::application::RolloutMode;
 use model::instance::INCARNATIONS_MAX;
 use model::{
-    ApplicationName, Claim, InstanceId, InstanceState, ProcessType, ReleaseId, RolloutPhase,
+    ApplicationName, BuildId, Claim, InstanceId, InstanceState, ProcessType, ReleaseId,
+    RolloutPhase,
 };
 
 use crate::fault::Weather;
@@ -172,7 +173,7 @@ impl World {
         }
     }
 
-    pub(crate) fn judge_prune(&self, name: &ApplicationName, keep: &[ReleaseId]) {
+    pub(crate) fn judge_prune(&self, name: &ApplicationName, keep: &[BuildId]) {
         let processes = self
             .processes
             .values()
@@ -182,7 +183,10 @@ impl World {
             claim.is_some_and(|c| c.incarnations.iter().any(|i| i.generation == id.generation))
         };
         for process in processes.filter(|process| known(&process.id)) {
-            assert!(keep.contains(&process.release), "{:?} loses its directory", process.id);
+            let release = (name.clone(), process.release.clone());
+            // Of an application that was destroyed meanwhile, nothing is kept.
+            let Some(record) = self.records.releases.get(&release) else { continue };
+            assert!(keep.contains(&record.build_id()), "{:?} loses its directory", process.id);
         }
     }
 

@@ -32,11 +32,13 @@ fn command(world: &mut World, name: &ApplicationName, line: &str) -> Option<()> 
                 rollout: RolloutMode::StartFirst,
                 web: 1,
                 worker: 0,
+                same_build: false,
             };
             for word in rest {
                 match word.split_once('=') {
                     Some(("web", count)) => push.web = count.parse().ok()?,
                     Some(("worker", count)) => push.worker = count.parse().ok()?,
+                    None if *word == "same-build" => push.same_build = true,
                     None if *word == "stop-first" => push.rollout = RolloutMode::StopFirst,
                     _ => return None,
                 }

@@ -108,7 +108,7 @@ impl World {
                 unreachable!("a node alone places nothing")
             }
             Effect::Note(note) => self.tell(|| format!("note {note}")),
-            Effect::PruneReleases { keep } => self.judge_prune(name, &keep),
+            Effect::PruneBuilds { keep, .. } => self.judge_prune(name, &keep),
             Effect::AllStopped => {
                 self.tell(|| format!("all stopped {name}"));
                 self.judge_stopped(name);

@@ -27,6 +27,8 @@ pub struct Push {
     pub rollout: RolloutMode,
     pub web: u32,
     pub worker: u32,
+    /// A change of variables or a rollback: it runs what the release before it runs.
+    pub same_build: bool,
 }
 
 impl World {
@@ -40,7 +42,9 @@ impl World {
             self.records.specs.insert(name.clone(), spec);
             self.notify(Notice::Spec(name.clone()));
         }
-        let release = self.release(id.clone(), push);
+        let mut release = self.release(id.clone(), push);
+        let before = self.records.releases.iter().rev().find(|((owner, _), _)| owner == name);
+        release.build = before.filter(|_| push.same_build).map(|(_, before)| before.build_id());
         self.qualities.insert((name.clone(), id.clone()), push.quality);
         self.records.releases.insert((name.clone(), id.clone()), stored(&release));
         self.notify(Notice::Release(name.clone(), id.clone()));
@@ -76,6 +80,7 @@ impl World {
             id,
             source: ContentHash([1; 32]),
             source_bytes: 1,
+            build: None,
             recipe,
             settings,
             created_at: self.timestamp(),
@@ -166,6 +171,8 @@ impl World {
             rollout: if apart { RolloutMode::StopFirst } else { RolloutMode::StartFirst },
             web: u32::try_from(self.random.between(1, 4)).unwrap_or(1),
             worker: u32::try_from(self.random.between(0, 3)).unwrap_or(0),
+            // What is there cannot fail to be built.
+            same_build: self.random.chance(30) && quality != Quality::BadBuild,
         }
     }
 
@@ -223,7 +230,13 @@ pub fn live(world: &mut World) {
     // What was to fail fails; nothing new goes wrong.
     world.weather = Weather::Still;
     world.run_until(world.now + CALM_MS);
-    let push = Push { quality: Quality::Good, rollout: RolloutMode::StartFirst, web: 2, worker: 1 };
+    let push = Push {
+        quality: Quality::Good,
+        rollout: RolloutMode::StartFirst,
+        web: 2,
+        worker: 1,
+        same_build: false,
+    };
     let mut last = Vec::new();
     for name in names {
         let id = world.push(&name, &push);

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::{NodeId, Release, ReleaseId, RolloutPhase, Timestamp};
+use model::{BuildId, NodeId, Release, ReleaseId, RolloutPhase, Timestamp};
 
 use super::rollout::Stage;
 use super::{Application, Build, Effect, Failure};
@@ -47,33 +47,33 @@ pub(super) enum Choice {
 #[derive(Debug, Default)]
 pub(super) struct Artefacts {
     /// By builder: whether it runs on this node.
-    known: BTreeMap<ReleaseId, BTreeMap<NodeId, bool>>,
+    known: BTreeMap<BuildId, BTreeMap<NodeId, bool>>,
     /// Could not be had: those are built here.
-    lost: BTreeSet<ReleaseId>,
+    lost: BTreeSet<BuildId>,
     /// One that a rollout's record tells of and that is still to come, and since when.
     awaited: Option<(ReleaseId, Timestamp)>,
 }
 
 impl Artefacts {
-    pub fn note(&mut self, release: ReleaseId, builder: NodeId, fits: Option<bool>) {
-        let of = self.known.entry(release.clone()).or_default();
+    pub fn note(&mut self, build: BuildId, builder: NodeId, fits: Option<bool>) {
+        let of = self.known.entry(build.clone()).or_default();
         match fits {
             Some(fits) => drop(of.insert(builder, fits)),
             None => drop(of.remove(&builder)),
         }
         if of.is_empty() {
-            self.known.remove(&release);
+            self.known.remove(&build);
         }
     }
 
     /// Another node's that runs here.
-    fn fitting(&self, release: &ReleaseId, own: &NodeId) -> Option<&NodeId> {
+    fn fitting(&self, build: &BuildId, own: &NodeId) -> Option<&NodeId> {
         let usable = |(builder, fits): &(&NodeId, &bool)| **fits && *builder != own;
-        self.known.get(release)?.iter().find(usable).map(|(builder, _)| builder)
+        self.known.get(build)?.iter().find(usable).map(|(builder, _)| builder)
     }
 
-    pub fn keep(&mut self, keep: &BTreeSet<ReleaseId>) {
-        self.lost.retain(|release| keep.contains(release));
+    pub fn keep(&mut self, keep: &[BuildId]) {
+        self.lost.retain(|build| keep.contains(build));
     }
 }
 
@@ -81,27 +81,29 @@ impl Application {
     /// Fetches what another node has built, or builds.
     pub(super) fn build(&mut self, id: &ReleaseId) {
         let Some(release) = self.releases.get(id).cloned() else { return };
-        let history = match self.builds.get(id) {
+        let build = release.build_id();
+        let history = match self.builds.get(&build) {
             Some(Build::Failed(history)) => history.clone(),
             _ => Default::default(),
         };
-        self.builds.insert(id.clone(), Build::Running(history));
-        let fitting = self.artefacts.fitting(id, &self.node);
-        match fitting.filter(|_| !self.artefacts.lost.contains(id)).cloned() {
+        self.builds.insert(build.clone(), Build::Running(history));
+        let fitting = self.artefacts.fitting(&build, &self.node);
+        match fitting.filter(|_| !self.artefacts.lost.contains(&build)).cloned() {
             Some(builder) => self.emit(Effect::Fetch { release, builder }),
             None => self.emit(Effect::Build { release }),
         }
     }
 
     pub(super) fn fetched(&mut self, release: &ReleaseId, result: Result<(), String>) {
-        if !matches!(self.builds.get(release), Some(Build::Running(_))) {
+        let build = self.build_of(release);
+        if !matches!(self.builds.get(&build), Some(Build::Running(_))) {
             return;
         }
         match result {
-            Ok(()) => drop(self.builds.insert(release.clone(), Build::Done)),
+            Ok(()) => drop(self.builds.insert(build, Build::Done)),
             Err(why) => {
-                self.artefacts.lost.insert(release.clone());
-                self.builds.remove(release);
+                self.builds.remove(&build);
+                self.artefacts.lost.insert(build);
                 let short = release.short();
                 self.note(format!("{short} is built here, as what was built cannot be had: {why}"));
             }
@@ -115,7 +117,8 @@ impl Application {
             theirs && rollout.phase == RolloutPhase::Starting
         });
         let known = |id: &&ReleaseId| {
-            self.builds.contains_key(*id) || self.artefacts.known.contains_key(*id)
+            let build = self.build_of(id);
+            self.builds.contains_key(&build) || self.artefacts.known.contains_key(&build)
         };
         let release = told.and_then(|rollout| rollout.target.as_ref()).filter(|id| !known(id));
         let since = match &self.artefacts.awaited {
@@ -218,7 +221,7 @@ impl Application {
     fn hand_to(&mut self, now: Timestamp, node: NodeId, why: &str) {
         let Some(attempt) = self.attempt.take() else { return };
         // Once it is built there, it may be had from there.
-        self.builds.remove(&attempt.target);
+        self.builds.remove(&self.build_of(&attempt.target));
         self.note(format!("Node {node} {why}"));
         let Some(rollout) = &mut self.rollout else { return };
         rollout.coordinator = node;
@@ -233,8 +236,9 @@ impl Application {
         if !self.is_shared(release) {
             return false;
         }
-        let fitting = self.artefacts.fitting(&release.id, &self.node).cloned();
-        if fitting.is_some() && !self.artefacts.lost.contains(&release.id) {
+        let build = release.build_id();
+        let fitting = self.artefacts.fitting(&build, &self.node).cloned();
+        if fitting.is_some() && !self.artefacts.lost.contains(&build) {
             self.built_on(fitting);
             return false;
         }

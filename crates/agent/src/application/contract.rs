@@ -8,8 +8,8 @@ use model::instance::ProcessIdentity;
 use model::port::InstancePorts;
 use model::probe::Verdict;
 use model::{
-    ApplicationSpec, Claim, Generation, InstanceId, NodeId, ProcessType, Release, ReleaseId,
-    Rollout,
+    ApplicationSpec, BuildId, Claim, Generation, InstanceId, NodeId, ProcessType, Release,
+    ReleaseId, Rollout,
 };
 
 use super::building::Candidate;
@@ -64,10 +64,9 @@ pub enum Event {
         release: ReleaseId,
         candidates: Vec<Candidate>,
     },
-    /// What `builder` made of a release can be fetched, and whether it runs here; none when it is
-    /// gone.
+    /// What `builder` built can be fetched, and whether it runs here; none when it is gone.
     Artefact {
-        release: ReleaseId,
+        build: BuildId,
         builder: NodeId,
         fits: Option<bool>,
     },
@@ -214,9 +213,11 @@ pub enum Effect {
     Fit,
     /// One line for people, into the application's own log.
     Note(String),
-    /// Directories of all other releases may be removed.
-    PruneReleases {
-        keep: Vec<ReleaseId>,
+    /// All other builds may be removed. The first `needed` of those to keep run or are about to,
+    /// the others are for rollbacks as far as there is room, the likeliest first.
+    PruneBuilds {
+        keep: Vec<BuildId>,
+        needed: usize,
     },
     /// After `Shutdown` or the deletion of the specification: nothing runs here any more.
     AllStopped,

@@ -261,7 +261,7 @@ impl Plan {
     }
 
     fn build(&mut self, app: &Application, now: Timestamp, release: &ReleaseId) {
-        match app.builds.get(release) {
+        match app.build_state(release) {
             None => match app.artefact_until(release).filter(|until| *until > now) {
                 Some(until) => self.wait_until(until),
                 None => self.steps.push(Step::Build(release.clone())),
@@ -350,7 +350,7 @@ impl Plan {
         slot: &Slot,
         role: &Role,
     ) {
-        let built = matches!(app.builds.get(&role.release), Some(super::Build::Done));
+        let built = matches!(app.build_state(&role.release), Some(super::Build::Done));
         let overdue = |p: &Process| p.overdue.is_some() && p.record.release == role.release;
         let given_up = role.target && slot.living.iter().any(overdue);
         if !built || given_up || !slot.has_room() || must_wait_for_others(app, slot, role) {

@@ -292,8 +292,9 @@ impl Application {
         let target = self.rollout.as_ref().and_then(|rollout| rollout.target.clone());
         let Some(target) = target else { return };
         // What was built before may be gone; asking again is cheap.
-        if !matches!(self.builds.get(&target), Some(Build::Running(_))) {
-            self.builds.remove(&target);
+        let build = self.build_of(&target);
+        if !matches!(self.builds.get(&build), Some(Build::Running(_))) {
+            self.builds.remove(&build);
         }
         self.note(format!("Rolling out {}", target.short()));
         self.attempt = Some(Attempt::new(target, stage, now));
@@ -350,7 +351,7 @@ impl Application {
             Stage::Building if attempt.choice != Choice::Made => {
                 return self.choose_builder(now, &release);
             }
-            Stage::Building => match self.builds.get(&attempt.target).cloned() {
+            Stage::Building => match self.builds.get(&release.build_id()).cloned() {
                 None => self.build(&attempt.target),
                 Some(Build::Done) if self.share(now, &release) => {}
                 Some(Build::Done) => self.release_or_start(now, release),
@@ -486,26 +487,29 @@ impl Application {
         release: &ReleaseId,
         result: Result<(), Failure>,
     ) {
-        let Some(Build::Running(mut history)) = self.builds.get(release).cloned() else { return };
+        let build = self.build_of(release);
+        let Some(Build::Running(mut history)) = self.builds.get(&build).cloned() else { return };
         let Err(failure) = result else {
-            self.builds.insert(release.clone(), Build::Done);
+            self.builds.insert(build, Build::Done);
             return;
         };
         history.failed(now, Duration::ZERO);
         history.failed(now, Duration::ZERO);
-        self.builds.insert(release.clone(), Build::Failed(history));
+        let is_of_it = |id: &ReleaseId| self.build_of(id) == build;
         let awaited = self
             .attempt
             .as_ref()
-            .is_some_and(|a| a.target == *release && a.stage != Stage::Releasing);
+            .is_some_and(|a| is_of_it(&a.target) && a.stage != Stage::Releasing);
+        let followed = self.followed().filter(|id| is_of_it(id)).cloned();
+        self.builds.insert(build, Build::Failed(history));
         if awaited {
             if !self.ask_others(now, &failure) {
                 self.fail_rollout(now, failure.why, &failure.last_words);
             }
         } else {
             if self.is_placed() {
-                if self.followed() == Some(release) {
-                    self.unfit_for = Some(release.clone());
+                if followed.is_some() {
+                    self.unfit_for = followed;
                 }
                 self.emit(Effect::Unfit);
             }

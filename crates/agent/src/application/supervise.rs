@@ -53,6 +53,10 @@ impl Application {
             release.settings.limits.concurrency.or(recipe.and_then(|recipe| recipe.concurrency));
         let floor = self.generation_floor;
         let slot = self.slots.entry(place.clone()).or_insert_with(|| Slot::new(now, floor));
+        // One plan may start two releases in a slot that has room for one: the other comes next.
+        if !slot.has_room() {
+            return;
+        }
         // No record remembers the generations of processes that failed and are gone; time does.
         let past = if mutants::active(mutants::REUSE_GENERATIONS) { 0 } else { now.0 };
         let generation = slot.last_generation.saturating_add(1).max(past);

@@ -72,6 +72,7 @@ impl World {
             id: release_id(number),
             source: ContentHash([0; 32]),
             source_bytes: 1,
+            build: None,
             recipe: Recipe {
                 processes: [(ProcessType::web(), recipe)].into(),
                 release: vec![Step { name: "Migrating".into(), command: "true".into() }],
@@ -163,7 +164,7 @@ impl World {
                 self.ended = true;
                 Vec::new()
             }
-            Effect::Note(_) | Effect::Forget { .. } | Effect::PruneReleases { .. } => Vec::new(),
+            Effect::Note(_) | Effect::Forget { .. } | Effect::PruneBuilds { .. } => Vec::new(),
             Effect::WriteHolder(_) | Effect::Unfit | Effect::Fit => Vec::new(),
             // Never of a node that runs everything itself.
             Effect::Fetch { .. } | Effect::Share { .. } | Effect::FindBuilders { .. } => {

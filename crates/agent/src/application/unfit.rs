@@ -148,6 +148,7 @@ mod tests {
             id: "v1.n1".parse().unwrap(),
             source: ContentHash([0; 32]),
             source_bytes: 1,
+            build: None,
             recipe: Recipe {
                 processes: [(ProcessType::web(), recipe)].into(),
                 ..Recipe::default()

@@ -34,6 +34,8 @@ struct File {
     #[serde(default)]
     persist: Vec<String>,
     #[serde(default)]
+    baked: Vec<String>,
+    #[serde(default)]
     persist_shared: bool,
     rollout: Option<RolloutMode>,
     balance: Option<String>,
@@ -134,6 +136,7 @@ fn validate(file: File) -> Result<Manifest, String> {
     for (name, length) in [
         ("domains", file.domains.len()),
         ("persist", file.persist.len()),
+        ("baked", file.baked.len()),
         ("statics", file.statics.len()),
         ("processes", file.processes.len()),
         ("env", file.env.len()),
@@ -157,6 +160,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         environment: environment(file.env)?,
         processes: processes(file.processes)?,
         build: commands("build", file.build)?,
+        baked: baked(file.baked)?,
         portable: file.portable,
         release: commands("release", file.release)?,
         persist: file.persist.iter().map(|path| relative_path(path)).collect::<Result<_, _>>()?,
@@ -181,6 +185,19 @@ fn validate(file: File) -> Result<Manifest, String> {
         stop_grace_ms: duration("stop_grace", file.stop_grace)?,
         ..Manifest::default()
     })
+}
+
+/// Names of variables, a `*` at the end standing for the rest.
+fn baked(patterns: Vec<String>) -> Result<Vec<String>, String> {
+    for pattern in &patterns {
+        if !is_variable_name(pattern.strip_suffix('*').unwrap_or(pattern)) {
+            let shown = pattern.escape_debug();
+            return Err(format!(
+                "baked: '{shown}' is no variable's name, nor the start of one and '*', as in 'API_*'"
+            ));
+        }
+    }
+    Ok(patterns)
 }
 
 fn domains(domains: Vec<String>) -> Result<Vec<String>, String> {

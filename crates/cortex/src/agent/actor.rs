@@ -206,9 +206,9 @@ fn event_of(context: &AgentContext, key: &Key, value: Option<&Value>) -> Option<
         TypedKey::Release(_, id) => Some(Event::Release(id, present(key, value)?)),
         TypedKey::Rollout(_) => Some(Event::Rollout(present(key, value)?)),
         TypedKey::Holder(_) => Some(Event::Holder(present(key, value)?)),
-        TypedKey::Artefact(_, release, builder, platform) => {
+        TypedKey::Artefact(_, build, builder, platform) => {
             let fits = value.map(|_| builders::are_alike(&platform, &context.platform));
-            Some(Event::Artefact { release, builder, fits })
+            Some(Event::Artefact { build, builder, fits })
         }
         TypedKey::Claim(instance, node) if node != context.node => {
             Some(Event::Other(instance, node, present::<Claim>(key, value)?))
@@ -502,12 +502,14 @@ impl Shell for ActorShell {
                 tracing::info!(application = %self.name, text, "agent.note");
                 context.preparer.note(&self.name, &text);
             }
-            Effect::PruneReleases { mut keep } => {
+            Effect::PruneBuilds { keep, needed } => {
                 // What somebody has open there goes with a later one.
-                keep.extend(context.one_offs.releases_of(&name));
-                crate::task::spawn(
-                    async move { context.preparer.prune_releases(&name, keep).await },
-                );
+                let open = context.one_offs.builds_of(&name);
+                let needed = needed + open.len();
+                let keep = open.into_iter().chain(keep).collect();
+                crate::task::spawn(async move {
+                    context.preparer.prune_builds(&name, keep, needed).await;
+                });
             }
             Effect::AllStopped => drop(self.all_stopped.send(true)),
         }

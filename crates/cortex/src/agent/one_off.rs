@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use model::{ApplicationName, ProcessType, Release, ReleaseId, Timestamp};
+use model::{ApplicationName, BuildId, ProcessType, Release, ReleaseId, Timestamp};
 use rustix::process::Signal;
 use tokio::time::timeout;
 
@@ -50,6 +50,7 @@ pub struct Session {
     /// `run.1`, as long as no other one of the application has that number.
     pub number: u32,
     pub release: ReleaseId,
+    pub build: BuildId,
     pub command: String,
     pub started_at: Timestamp,
     pub pid: Option<u32>,
@@ -76,9 +77,9 @@ impl Sessions {
     }
 
     /// In use by people.
-    pub fn releases_of(&self, application: &ApplicationName) -> Vec<ReleaseId> {
+    pub fn builds_of(&self, application: &ApplicationName) -> Vec<BuildId> {
         let of = |session: &Session| session.application == *application;
-        self.list().into_iter().filter(of).map(|session| session.release).collect()
+        self.list().into_iter().filter(of).map(|session| session.build).collect()
     }
 
     /// Returns when that is under way; shims see to the rest.
@@ -116,6 +117,7 @@ impl Sessions {
             application: application.clone(),
             number,
             release: order.release.id.clone(),
+            build: order.release.build_id(),
             command: String::new(),
             started_at: now,
             pid: None,

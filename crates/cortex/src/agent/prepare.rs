@@ -1,6 +1,6 @@
 //! Makes a release runnable on this node: unpacks the source, links what outlives releases, runs
-//! the steps, and says how its processes are launched. Every part is safe to repeat: a node that
-//! was killed half-way starts over.
+//! the steps, and says how its processes are launched. Releases of one build share its directory.
+//! Every part is safe to repeat: a node that was killed half-way starts over.
 
 mod artefact;
 mod caps;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use agent::application::{Failure, IncarnationId};
 use anyhow::Context;
 use model::value::ContentHash;
-use model::{ApplicationName, NodeId, ProcessType, Release, ReleaseId, TypedKey};
+use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, TypedKey};
 
 use super::launcher::{LaunchSpec, Launcher, Purpose};
 use super::ports::{self, Taken};
@@ -33,7 +33,7 @@ pub use environment::shell_command;
 use running::Running;
 pub use running::end_all;
 
-/// Ends the name of the file beside a release's directory that says that it is built whole. Virtual
+/// Ends the name of the file beside a build's directory that says that it is built whole. Virtual
 /// environments hard-code their path, so a release is built where it will run; a mark that is set
 /// last tells a half-built one wherever a kill came.
 const BUILT: &str = ".built";
@@ -53,8 +53,8 @@ pub struct Preparer {
     /// What applications find programs with: the node's own search path.
     path: String,
     builds: tokio::sync::Semaphore,
-    /// One at a time works on a release: an actor that starts again asks for what goes on already.
-    turns: Mutex<BTreeMap<(ApplicationName, ReleaseId), Turn>>,
+    /// One at a time works on a build: an actor that starts again asks for what goes on already.
+    turns: Mutex<BTreeMap<(ApplicationName, BuildId), Turn>>,
     secrets: Mutex<()>,
     running: Running,
 }
@@ -79,18 +79,19 @@ impl Preparer {
         self.running.stop_all().await;
     }
 
-    /// Unpacks and builds, unless that was done.
+    /// Unpacks and builds, unless that was done, for this release or another one of the build.
     pub async fn build(
         &self,
         application: &ApplicationName,
         release: &Release,
     ) -> Result<(), Failure> {
-        let turn = self.turn(application, &release.id);
+        let turn = self.turn(application, release);
         let _turn = turn.lock().await;
-        let directory = self.layout.release(application, &release.id);
+        let directory = self.directory(application, release);
         let mark = mark(&directory);
         if is_built(&directory, &mark) {
-            return Ok(());
+            let linked = self.link(application, release, directory).await;
+            return linked.map_err(failure("linking what persists"));
         }
         let _slot = self.builds.acquire().await;
         self.unpack(application, release, &directory).await.map_err(failure("unpacking"))?;
@@ -102,7 +103,7 @@ impl Preparer {
 
     /// Whether its processes can be started here without anything else.
     pub fn is_built(&self, application: &ApplicationName, release: &Release) -> bool {
-        let directory = self.layout.release(application, &release.id);
+        let directory = self.directory(application, release);
         is_built(&directory, &mark(&directory))
     }
 
@@ -112,16 +113,32 @@ impl Preparer {
         application: &ApplicationName,
         release: &Release,
     ) -> Result<(), Failure> {
-        let turn = self.turn(application, &release.id);
+        let turn = self.turn(application, release);
         let _turn = turn.lock().await;
         self.steps(application, release, "release", &release.recipe.release).await
     }
 
-    /// Those that nobody holds any more go here, so that there are as many as releases in work.
-    fn turn(&self, application: &ApplicationName, release: &ReleaseId) -> Turn {
+    /// Those that nobody holds any more go here, so that there are as many as builds in work.
+    fn turn(&self, application: &ApplicationName, release: &Release) -> Turn {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-        turns.entry((application.clone(), release.clone())).or_default().clone()
+        turns.entry((application.clone(), release.build_id())).or_default().clone()
+    }
+
+    /// Where a release's steps and processes run: in its build.
+    fn directory(&self, application: &ApplicationName, release: &Release) -> PathBuf {
+        self.layout.build(application, &release.build_id())
+    }
+
+    /// Another release of the build may keep other paths.
+    async fn link(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+        directory: PathBuf,
+    ) -> anyhow::Result<()> {
+        let (persist, paths) = (self.layout.persist(application), release.recipe.persist.clone());
+        crate::task::spawn_blocking(move || persist::link(&directory, &persist, &paths)).await?
     }
 
     pub async fn launch_spec(
@@ -151,7 +168,7 @@ impl Preparer {
         Ok(LaunchSpec {
             purpose: Purpose::Instance { instance: id.instance.clone(), generation: id.generation },
             argv: shell_command(&recipe.command),
-            directory: self.layout.release(application, &release.id),
+            directory: self.directory(application, release),
             environment,
             log: self.layout.instance_log(&id.instance),
             port: taken.port,
@@ -171,7 +188,7 @@ impl Preparer {
         Ok(LaunchSpec {
             purpose: Purpose::Task { application: application.clone(), name: task.into() },
             argv: shell_command(command),
-            directory: self.layout.release(application, &release.id),
+            directory: self.directory(application, release),
             environment: self.environment(application, release).await?,
             log: self.layout.logs(application).join(format!("{task}.log")),
             port: None,

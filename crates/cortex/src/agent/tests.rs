@@ -87,6 +87,7 @@ async fn push(context: &AgentContext) {
         id: id.clone(),
         source,
         source_bytes: bytes.len() as u64,
+        build: None,
         recipe,
         settings: Default::default(),
         created_at: context.clock.now(),
@@ -238,9 +239,10 @@ async fn a_destroyed_application_leaves_nothing_running() {
     let first = until(&context, "one is ready", |ready| ready.len() == 1).await.remove(0);
     context.store.delete(TypedKey::Spec(app()).key()).await.unwrap();
     until(&context, "none is left", |ready| ready.is_empty()).await;
-    let releases = directory.path().join("data/apps/shop/releases");
+    let layout = DataDirectory::new(directory.path().join("data"), directory.path());
+    let builds = layout.builds(&app());
     let deadline = Instant::now() + DEADLINE;
-    while releases.exists() {
+    while builds.iter().any(|place| place.exists()) {
         assert!(Instant::now() < deadline, "the releases are removed");
         tokio::time::sleep(POLL).await;
     }

@@ -6,6 +6,7 @@ use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Path, State};
 use model::TypedKey;
 
+use super::builds::{self, Anew};
 use super::problem::Problem;
 use super::records::{self, Config};
 use super::releases::{self, Draft};
@@ -60,10 +61,13 @@ pub async fn change(
     };
     let note = changed.join(", ");
     let author = super::machine::user_name(peer.uid);
-    let draft = Draft::from_release(&current, config, note, author);
+    let (source, recipe) = (current.source, &current.recipe);
+    let build = builds::choose(&api, &app, source, recipe, &config, Anew::Never).await?;
+    let draft = Draft::from_release(&current, build.id, config, note, author);
     let release = releases::make(&api, &mut app, draft).await?;
-    let released = Some(releases::released(&api, &app, &release));
-    Ok(Json(Configured { application, changed, released }))
+    let mut released = releases::released(&api, &app, &release);
+    released.notes = build.note.into_iter().collect();
+    Ok(Json(Configured { application, changed, released: Some(released) }))
 }
 
 /// What really changed, for the release's note: names alone.

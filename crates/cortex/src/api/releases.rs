@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use model::application::Settings;
 use model::record::{RECORD_VERSION, Unknown};
 use model::value::ContentHash;
-use model::{Key, Recipe, Release, ReleaseId, Rollout, RolloutPhase, TypedKey};
+use model::{BuildId, Key, Recipe, Release, ReleaseId, Rollout, RolloutPhase, TypedKey};
 
 use super::problem::Problem;
 use super::records::{self, Application, Config};
@@ -26,19 +26,27 @@ pub struct Draft {
     pub source_bytes: u64,
     pub recipe: Recipe,
     pub settings: Settings,
+    pub build: BuildId,
     pub note: String,
     pub author: String,
     pub config: Config,
 }
 
 impl Draft {
-    /// The same code again.
-    pub fn from_release(release: &Release, config: Config, note: String, author: String) -> Draft {
+    /// The same code again, in this build.
+    pub fn from_release(
+        release: &Release,
+        build: BuildId,
+        config: Config,
+        note: String,
+        author: String,
+    ) -> Draft {
         Draft {
             source: release.source,
             source_bytes: release.source_bytes,
             recipe: release.recipe.clone(),
             settings: release.settings.clone(),
+            build,
             note,
             author,
             config,
@@ -57,6 +65,7 @@ pub async fn make(api: &Api, app: &mut Application, draft: Draft) -> Result<Rele
         id: id.clone(),
         source: draft.source,
         source_bytes: draft.source_bytes,
+        build: Some(draft.build),
         recipe: draft.recipe,
         settings: draft.settings,
         created_at: api.now(),
@@ -114,6 +123,8 @@ async fn prune(api: &Api, app: &mut Application) -> Result<(), Problem> {
         .flat_map(|rollout| [rollout.serving.clone(), rollout.target.clone()])
         .flatten()
         .collect();
+    let builds: BTreeSet<BuildId> =
+        in_use.iter().filter_map(|id| app.release(id)).map(Release::build_id).collect();
     let removed: BTreeSet<ReleaseId> = app.releases[..excess]
         .iter()
         .map(|release| release.id.clone())
@@ -125,8 +136,8 @@ async fn prune(api: &Api, app: &mut Application) -> Result<(), Problem> {
     let is_stale = |key: &Key| match TypedKey::parse(key) {
         Some(TypedKey::Release(_, id) | TypedKey::ConfigAt(_, id)) => removed.contains(&id),
         Some(TypedKey::Source(_, hash)) => !sources.contains(&hash),
-        // Nobody will start an older one again: a rollback makes a release of its own.
-        Some(TypedKey::Artefact(_, id, ..)) => !in_use.contains(&id),
+        // The nodes that ran an older one keep its build, and offer it again when it is wanted.
+        Some(TypedKey::Artefact(_, build, ..)) => !builds.contains(&build),
         _ => false,
     };
     let keys = api.store.keys(&model::key::application_prefix(&app.name)).await?;
@@ -169,6 +180,7 @@ pub async fn list(
         author: release.author.clone(),
         created_at: records::rfc3339(release.created_at),
         framework: release.recipe.framework.clone(),
+        build: release.build_id().to_string(),
         source: release.source.to_string(),
         source_bytes: release.source_bytes,
         state: state(&release.id).into(),

@@ -33,7 +33,7 @@ pub async fn rollback(
     };
     let note = format!("rollback to {}", app.label(&old.id));
     let author = super::machine::user_name(peer.uid);
-    let draft = Draft::from_release(old, config.clone(), note, author);
+    let draft = Draft::from_release(old, old.build_id(), config.clone(), note, author);
     ports::check_services(&api, &app, &draft.recipe.ports).await?;
     records::write(store, TypedKey::Config(app.name.clone()), &config).await?;
     let release = releases::make(&api, &mut app, draft).await?;

@@ -1,6 +1,8 @@
 //! The API as a client meets it, over its socket and a real store. Nothing runs applications here:
 //! the tests write what an agent would.
 
+mod builds;
+
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

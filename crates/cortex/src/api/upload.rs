@@ -18,6 +18,7 @@ use router::balance;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
+use super::builds::{self, Anew};
 use super::problem::{Problem, storage};
 use super::records::{self, Application, Config};
 use super::releases::{self, Draft};
@@ -43,6 +44,9 @@ pub struct PushQuery {
     /// Do nothing where the same source serves already.
     #[serde(default)]
     if_changed: bool,
+    /// Build it although a build of the same is there.
+    #[serde(default)]
+    rebuild: bool,
 }
 
 pub async fn push(
@@ -192,17 +196,21 @@ async fn release(
     let (hash, size) = (file.hash, file.size);
     api.store.set_file(source, file).await?;
     let note = query.note.unwrap_or_else(|| "push".into());
+    let anew = if query.rebuild { Anew::Always } else { Anew::AfterFailure };
+    let build = builds::choose(api, &app, hash, &plan.recipe, &config, anew).await?;
     let draft = Draft {
         source: hash,
         source_bytes: size,
         recipe: plan.recipe,
         settings: plan.settings,
+        build: build.id,
         note: note.chars().filter(|c| !c.is_control()).take(NOTE_CHARS_MAX).collect(),
         author,
         config,
     };
     let release = releases::make(api, &mut app, draft).await?;
-    let answer = Released { created, ..releases::released(api, &app, &release) };
+    let mut answer = Released { created, ..releases::released(api, &app, &release) };
+    answer.notes.extend(build.note);
     Ok((StatusCode::CREATED, Json(answer)))
 }
 

@@ -160,6 +160,9 @@ pub struct ReleaseRow {
     pub created_at: String,
     #[serde(rename = "type")]
     pub framework: String,
+    /// Releases of one build run the same.
+    #[serde(default)]
+    pub build: String,
     pub source: String,
     pub source_bytes: u64,
     /// `serving`, `failed`, `building` …, or empty.

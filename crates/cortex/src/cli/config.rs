@@ -130,6 +130,7 @@ async fn apply(
         }
         Some(released) => {
             output::say(&format!("done, {}", released.release));
+            released.notes.iter().for_each(|note| output::say(&format!("       {note}")));
             deploy::follow(session, &released, deploy::Url::Hidden).await
         }
     }

@@ -38,6 +38,9 @@ pub struct Push {
     /// The revision to push [default: the current one]
     #[arg(long, value_name = "REV")]
     rev: Option<String>,
+    /// Build it anew, although nothing that is built has changed
+    #[arg(long)]
+    rebuild: bool,
     #[command(flatten)]
     app: App,
 }
@@ -46,7 +49,8 @@ impl Push {
     pub async fn run(self, session: &Session) -> anyhow::Result<()> {
         let source = find(&self.directory, self.vcs, self.rev).await?;
         let name = self.app.name_in(&self.directory)?;
-        push(session, source, &name, Repeat::Always).await
+        let repeat = if self.rebuild { Repeat::Rebuilt } else { Repeat::Always };
+        push(session, source, &name, repeat).await
     }
 }
 
@@ -78,6 +82,8 @@ enum Repeat {
     Always,
     /// Not when the same source serves already.
     IfChanged,
+    /// And built anew.
+    Rebuilt,
 }
 
 async fn push(
@@ -92,10 +98,11 @@ async fn push(
     let note = source.note.clone();
     output::say(&format!("-----> Pushing {name}: {note}"));
     let path = format!(
-        "/v1/apps/{}/releases?note={}&if_changed={}",
+        "/v1/apps/{}/releases?note={}&if_changed={}&rebuild={}",
         encode(name.as_str()),
         encode(&note),
-        repeat == Repeat::IfChanged
+        repeat == Repeat::IfChanged,
+        repeat == Repeat::Rebuilt
     );
     let (chunks, packed) = pack(source);
     let uploaded = tokio::select! {

@@ -360,15 +360,16 @@ impl Control {
         }
         let layout = &self.shared.layout;
         let name = &description.name;
-        let roots = description.serving.as_ref().map(|serving| Roots {
-            release: layout.release(name, serving),
-            persist: layout.persist(name),
-        });
+        let roots = description
+            .build
+            .as_ref()
+            .map(|build| Roots { build: layout.build(name, build), persist: layout.persist(name) });
         let queue = self.queue(old.map(|old| &**old));
         // Where nothing runs, nothing may have been prepared either; others have the files then.
         let elsewhere = endpoints.is_empty() && !far.is_empty();
-        let has_files = !elsewhere || roots.as_ref().is_some_and(|roots| roots.release.is_dir());
+        let has_files = !elsewhere || roots.as_ref().is_some_and(|roots| roots.build.is_dir());
         Application {
+            serving: description.serving,
             roots,
             queue,
             is_scarce: endpoints.iter().chain(&far).all(|one| one.is_limited()),

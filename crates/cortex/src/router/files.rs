@@ -110,7 +110,7 @@ pub async fn find(
     conditions: Box<Conditions>,
 ) -> Option<Answer> {
     for (mount, path) in candidates {
-        let directory = roots.release.join(&mount.directory);
+        let directory = roots.build.join(&mount.directory);
         let asked = directory.join(path);
         let mut asked =
             if path.is_empty() || path.ends_with('/') { asked.join(INDEX) } else { asked };
@@ -228,7 +228,7 @@ fn read(path: &Path, roots: &Roots) -> Found {
 /// Links are followed, but not out of the application's own directories.
 fn is_inside(path: &Path, roots: &Roots) -> Option<PathBuf> {
     let real = path.canonicalize().ok()?;
-    let inside = [&roots.release, &roots.persist]
+    let inside = [&roots.build, &roots.persist]
         .into_iter()
         .any(|root| root.canonicalize().is_ok_and(|root| real.starts_with(root)));
     inside.then_some(real)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use model::application::RequestKey;
 use model::port::PortRecipe;
 use model::release::StaticMount;
-use model::{ApplicationName, PortId};
+use model::{ApplicationName, PortId, ReleaseId};
 use router::balance::Balance;
 use router::book::Processes;
 use router::far::FarCandidate;
@@ -30,7 +30,9 @@ pub struct Application {
     pub port: Option<u16>,
     pub processes: Processes,
     pub statics: Vec<StaticMount>,
-    /// Directories that static files may lie in: the serving release's, then the persistent one.
+    pub serving: Option<ReleaseId>,
+    /// Directories that static files may lie in: the serving release's build, then the persistent
+    /// one.
     pub roots: Option<Roots>,
     pub limits: Limits,
     pub balance: &'static dyn Balance,
@@ -78,6 +80,7 @@ impl Application {
             port: None,
             processes: Processes::Expected,
             statics: Vec::new(),
+            serving: None,
             roots: None,
             limits: Limits::default(),
             balance,
@@ -149,7 +152,7 @@ impl Application {
 
 #[derive(Clone, Debug)]
 pub struct Roots {
-    pub release: PathBuf,
+    pub build: PathBuf,
     pub persist: PathBuf,
 }
 

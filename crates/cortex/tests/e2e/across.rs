@@ -223,7 +223,7 @@ fn a_frozen_machine_holds_nobody_up() {
 fn a_lost_machine_is_told_of_and_taken_back() {
     let mut nodes = Two::start();
     let site = nodes.site();
-    let waiting = nodes.one.release_directory(NAME).join("waiting");
+    let waiting = nodes.one.build_directory(NAME).join("waiting");
     let mut under_way = raw(
         &site,
         &format!("POST /wait HTTP/1.1\r\nHost: {}\r\nContent-Length: 2\r\n\r\nhi", site.host),

@@ -153,7 +153,7 @@ fn one_build_at_the_emptiest_node_runs_on_both() {
     let built = builds(&one);
     let [(builder, _)] = &built[..] else { panic!("one build: {built:?}") };
     assert_eq!(*builder, id_of(&two));
-    let trees = [&one, &two].map(|node| tree(&node.release_directory(NAME)));
+    let trees = [&one, &two].map(|node| tree(&node.build_directory(NAME)));
     assert!(trees[0].contains_key("target/release/crab"), "{:?}", trees[0].keys());
     assert_eq!(trees[0], trees[1]);
     for node in [&one, &two] {

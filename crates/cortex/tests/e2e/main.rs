@@ -52,6 +52,7 @@ mod revisions;
 mod roles;
 mod run;
 mod rust;
+mod same_build;
 mod scheduled;
 mod secure;
 mod shared;

@@ -296,13 +296,17 @@ impl Node {
         self.try_push(project, name).succeeded().site()
     }
 
-    /// Where the one release of an application was prepared.
-    pub fn release_directory(&self, name: &str) -> PathBuf {
-        let releases = self.data().join("apps").join(name).join("releases");
-        let entries = fs::read_dir(&releases).expect("it was pushed").flatten();
-        let mut found: Vec<_> = entries.map(|e| e.path()).filter(|path| path.is_dir()).collect();
-        assert_eq!(found.len(), 1, "one release: {found:?}");
+    /// Where the one build of an application is.
+    pub fn build_directory(&self, name: &str) -> PathBuf {
+        let mut found = self.build_directories(name);
+        assert_eq!(found.len(), 1, "one build: {found:?}");
         found.remove(0)
+    }
+
+    pub fn build_directories(&self, name: &str) -> Vec<PathBuf> {
+        let builds = self.data().join("apps").join(name).join("builds");
+        let entries = fs::read_dir(&builds).expect("it was pushed").flatten();
+        entries.map(|e| e.path()).filter(|path| path.is_dir()).collect()
     }
 
     /// Processes as `ps --json` shows them.

@@ -101,7 +101,7 @@ fn children_that_leave_their_session_do_not_outlive_it() {
     case.push();
     case.node.cortex(&["scale", "web=1", "-a", "app"]);
     case.node.await_ready("app", "web", 1);
-    let release = case.node.release_directory("app");
+    let release = case.node.build_directory("app");
     let children: Vec<_> = ["child.1", "orphan.1"]
         .map(|name| {
             let text = std::fs::read_to_string(release.join(name)).expect("it was written");
@@ -124,7 +124,7 @@ fn a_crash_loop_is_recognised_and_its_output_shown() {
     case.node.await_ready("app", "web", 1);
     site.get("/").assert_ok("fine");
     // From now on every start ends at once; the one that runs is killed.
-    let release = case.node.release_directory("app");
+    let release = case.node.build_directory("app");
     std::fs::write(release.join("app.py"), "raise SystemExit('no more')\n").unwrap();
     let row = case.node.ready("app", "web").remove(0);
     kill(row.pid.unwrap(), Signal::KILL);
@@ -158,7 +158,7 @@ fn one_above_its_memory_limit_is_replaced_and_the_reason_kept() {
     case.push();
     case.node.cortex(&["scale", "web=1", "-a", "app"]);
     let before = case.node.await_ready("app", "web", 1).remove(0);
-    let release = case.node.release_directory("app");
+    let release = case.node.build_directory("app");
     std::fs::write(release.join("grow"), "").unwrap();
     wait_for("a new process", STATE_DEADLINE, || {
         let rows = case.node.rows("app");

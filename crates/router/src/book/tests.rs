@@ -60,6 +60,7 @@ impl World {
             id: id(release),
             source: ContentHash([0; 32]),
             source_bytes: 0,
+            build: None,
             recipe,
             settings: Settings::default(),
             created_at: Timestamp(0),

@@ -181,9 +181,9 @@ impl World {
             (Key::Release(_, id), Some(Record::Release(release))) => {
                 Event::Release(id.clone(), Some(release))
             }
-            (Key::Artefact(_, release, builder), record) => {
-                let (release, builder) = (release.clone(), builder.clone());
-                Event::Artefact { release, builder, fits: record.map(|_| true) }
+            (Key::Artefact(_, build, builder), record) => {
+                let (build, builder) = (build.clone(), builder.clone());
+                Event::Artefact { build, builder, fits: record.map(|_| true) }
             }
             (Key::Rollout(_), Some(Record::Rollout(rollout))) => Event::Rollout(Some(rollout)),
             (Key::Holder(_), Some(Record::Holder(holder))) => Event::Holder(Some(holder)),

@@ -6,7 +6,8 @@ use agent::placement::NodeView;
 use model::application::Holder;
 use model::probe::Verdict;
 use model::{
-    ApplicationName, ApplicationSpec, Claim, InstanceId, NodeId, Release, ReleaseId, Rollout,
+    ApplicationName, ApplicationSpec, BuildId, Claim, InstanceId, NodeId, Release, ReleaseId,
+    Rollout,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,7 +15,7 @@ pub(super) enum Key {
     Node(NodeId),
     Spec(ApplicationName),
     Release(ApplicationName, ReleaseId),
-    Artefact(ApplicationName, ReleaseId, NodeId),
+    Artefact(ApplicationName, BuildId, NodeId),
     Rollout(ApplicationName),
     Holder(ApplicationName),
     Claim(InstanceId, NodeId),

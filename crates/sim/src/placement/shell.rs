@@ -65,7 +65,7 @@ impl World {
                 if !full {
                     self.count("shared");
                     let builder = self.nodes[at].id.clone();
-                    let key = Key::Artefact(name.clone(), release.id.clone(), builder);
+                    let key = Key::Artefact(name.clone(), release.build_id(), builder);
                     self.write(at, key, Some(Record::Artefact));
                 }
                 let wait = self.random.between(20, 800);
@@ -150,7 +150,7 @@ impl World {
             }
             Effect::Unfit => self.placement(at, agent::placement::Event::Unfit(name.clone())),
             Effect::Fit => self.placement(at, agent::placement::Event::Fit(name.clone())),
-            Effect::Note(_) | Effect::PruneReleases { .. } | Effect::AllStopped => {}
+            Effect::Note(_) | Effect::PruneBuilds { .. } | Effect::AllStopped => {}
         }
         true
     }

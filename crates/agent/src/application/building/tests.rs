@@ -32,6 +32,7 @@ fn release(made_on: &str) -> Release {
         id: ReleaseId { number: 1, node: node(made_on) },
         source: ContentHash([0; 32]),
         source_bytes: 1,
+        build: None,
         recipe: Recipe {
             build: vec![step],
             portable: Some(Portable::default()),
@@ -204,7 +205,8 @@ fn nothing_is_asked_where_nothing_is_gained() {
 fn followers_fetch_and_build_what_they_cannot_have() {
     let release = release("n2");
     let id = release.id.clone();
-    let artefact = |fits| Event::Artefact { release: id.clone(), builder: node("n2"), fits };
+    let build = release.build_id();
+    let artefact = |fits| Event::Artefact { build: build.clone(), builder: node("n2"), fits };
     let starting = |one: &Node| Rollout {
         phase: RolloutPhase::Starting,
         built_on: Some(node("n2")),

@@ -32,13 +32,13 @@ impl Preparer {
         platform: &str,
     ) -> anyhow::Result<()> {
         ensure!(!platform.is_empty(), "it is not known what kind of machine this is");
-        let turn = self.turn(application, &release.id);
+        let turn = self.turn(application, release);
         let _turn = turn.lock().await;
         let key = self.artefact(application, release, &self.node, platform);
         if self.store.lookup(&key).await?.is_some() {
             return Ok(());
         }
-        let directory = self.layout.release(application, &release.id);
+        let directory = self.directory(application, release);
         let mut without = release.recipe.persist.clone();
         without.extend(release.recipe.portable.iter().flat_map(|p| p.without.iter().cloned()));
         let mut writer = self.store.writer().await?;
@@ -59,12 +59,12 @@ impl Preparer {
         builder: &NodeId,
         platform: &str,
     ) -> anyhow::Result<()> {
-        let turn = self.turn(application, &release.id);
+        let turn = self.turn(application, release);
         let _turn = turn.lock().await;
-        let directory = self.layout.release(application, &release.id);
+        let directory = self.directory(application, release);
         let mark = mark(&directory);
         if is_built(&directory, &mark) {
-            return Ok(());
+            return self.link(application, release, directory).await;
         }
         let key = self.artefact(application, release, builder, platform);
         let entry = self.store.lookup(&key).await?.context("it is not in the store any more")?;
@@ -86,8 +86,8 @@ impl Preparer {
         builder: &NodeId,
         platform: &str,
     ) -> model::Key {
-        let (application, release) = (application.clone(), release.id.clone());
-        TypedKey::Artefact(application, release, builder.clone(), platform.into()).key()
+        let (application, build) = (application.clone(), release.build_id());
+        TypedKey::Artefact(application, build, builder.clone(), platform.into()).key()
     }
 }
 

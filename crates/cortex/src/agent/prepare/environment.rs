@@ -73,7 +73,7 @@ impl Preparer {
 
     /// The release's own programs come first: those of its virtual environment and the like.
     fn search_path(&self, application: &ApplicationName, release: &Release) -> String {
-        let directory = self.layout.release(application, &release.id);
+        let directory = self.directory(application, release);
         let own = release.recipe.path.iter().map(|path| directory.join(path).display().to_string());
         let node = if self.path.is_empty() { PATH_FALLBACK } else { &self.path };
         own.chain([node.to_owned()]).collect::<Vec<_>>().join(":")

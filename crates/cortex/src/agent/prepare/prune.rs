@@ -1,37 +1,37 @@
-//! Removes what is no longer needed: old releases, their logs, caches beyond their size.
+//! Removes what is no longer needed: old builds, their logs, caches beyond their size.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use model::{ApplicationName, ReleaseId};
+use model::{ApplicationName, BuildId};
 
-use super::Preparer;
+use super::{BUILT, Preparer, mark};
 use crate::agent::platform_log;
 
 /// Packages of a dozen large applications; beyond it the least recently written ones go.
 const SHARED_CACHE_BYTES_MAX: u64 = 4 << 30;
 /// A framework's build cache (compiled assets and the like) is worth keeping, within reason.
 const CACHE_BYTES_MAX: u64 = 1 << 30;
+/// Of one application, beside what runs: enough for the last releases of a large one.
+const BUILDS_BYTES_MAX: u64 = 4 << 30;
 /// Build logs outlive their releases a little: people look for why something failed.
 const BUILD_LOGS_MAX: usize = 20;
 
 impl Preparer {
-    /// Removes all releases but these.
-    pub async fn prune_releases(&self, application: &ApplicationName, keep: Vec<ReleaseId>) {
-        let releases = self.layout.application(application).join("releases");
+    /// Removes all builds but these, and of these from the last on what does not fit; never the
+    /// first `needed`.
+    pub async fn prune_builds(
+        &self,
+        application: &ApplicationName,
+        keep: Vec<BuildId>,
+        needed: usize,
+    ) {
+        let places = self.layout.builds(application);
+        let kept = keep.iter().map(|build| self.layout.build(application, build)).collect();
         let logs = self.layout.logs(application);
         let removed = crate::task::spawn_blocking(move || {
-            let keep: Vec<String> = keep.iter().map(ToString::to_string).collect();
-            for entry in entries(&releases) {
-                let Some(name) = entry.file_name().map(|name| name.to_string_lossy()) else {
-                    continue;
-                };
-                let release = name.strip_suffix(super::BUILT).unwrap_or(&name);
-                if !keep.iter().any(|kept| kept == release) {
-                    remove(&entry);
-                }
-            }
+            remove_builds(&places, kept, needed, BUILDS_BYTES_MAX);
             let is_build = |path: &PathBuf| {
                 path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("build."))
             };
@@ -68,6 +68,43 @@ impl Preparer {
 
     pub fn note(&self, application: &ApplicationName, text: &str) {
         platform_log::append(&self.layout.platform_log(application), self.clock.now(), text);
+    }
+}
+
+/// `kept` has the likeliest to be run first.
+fn remove_builds(places: &[PathBuf], kept: Vec<PathBuf>, needed: usize, bytes_max: u64) {
+    let mut bytes = 0;
+    let fits = |(at, build): &(usize, PathBuf)| {
+        bytes += tree_bytes(build);
+        *at < needed || bytes <= bytes_max
+    };
+    let kept: Vec<PathBuf> =
+        kept.into_iter().enumerate().filter(fits).map(|(_, build)| build).collect();
+    for entry in places.iter().flat_map(|place| entries(place)) {
+        let build = match entry.to_string_lossy().strip_suffix(BUILT) {
+            Some(build) => PathBuf::from(build),
+            None => entry,
+        };
+        if !kept.contains(&build) && (build.exists() || mark(&build).exists()) {
+            remove_build(&build);
+        }
+    }
+}
+
+/// Its mark goes first: what is left of it is never taken for whole.
+fn remove_build(build: &Path) {
+    remove(&mark(build));
+    remove(build);
+}
+
+/// Links are not followed: what persists lies elsewhere.
+fn tree_bytes(path: &Path) -> u64 {
+    match path.symlink_metadata() {
+        Ok(metadata) if metadata.is_dir() => {
+            entries(path).iter().map(|entry| tree_bytes(entry)).sum()
+        }
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
     }
 }
 
@@ -143,6 +180,30 @@ mod tests {
         let mut left = Vec::new();
         collect(directory.path(), &mut left);
         assert_eq!(left.len(), 4);
+    }
+
+    #[test]
+    fn builds_for_rollbacks_are_kept_as_far_as_there_is_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = ["builds", "releases"].map(|kind| directory.path().join(kind));
+        let build = |number: usize| places[number % 2].join(format!("b{number}"));
+        let make = |number: usize| {
+            fs::create_dir_all(build(number)).unwrap();
+            fs::write(build(number).join("file"), vec![0; 100]).unwrap();
+            fs::write(mark(&build(number)), "x").unwrap();
+        };
+        let left = || -> Vec<usize> {
+            let whole = |n: &usize| build(*n).exists() && mark(&build(*n)).exists();
+            (0..6).filter(whole).collect()
+        };
+        (0..6).for_each(make);
+        remove_builds(&places, [3, 2, 1, 0].map(build).into(), 2, 1_000);
+        assert_eq!(left(), [0, 1, 2, 3]);
+        remove_builds(&places, [3, 2, 1, 0].map(build).into(), 2, 300);
+        assert_eq!(left(), [1, 2, 3]);
+        remove_builds(&places, [3, 2, 1].map(build).into(), 2, 50);
+        assert_eq!(left(), [2, 3], "what runs stays");
+        assert_eq!(places.iter().flat_map(|place| entries(place)).count(), 4);
     }
 
     #[test]

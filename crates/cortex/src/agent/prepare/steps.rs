@@ -56,7 +56,7 @@ impl Preparer {
                 },
                 // A compound command's first failure counts.
                 argv: vec!["/bin/sh".into(), "-ec".into(), step.command.clone()],
-                directory: self.layout.release(application, &release.id),
+                directory: self.directory(application, release),
                 environment,
                 log,
                 port: None,

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use agent::application::Failure;
-use model::Timestamp;
 use model::release::{ProcessRecipe, Recipe, Step};
 use model::value::ContentHash;
+use model::{ReleaseId, Timestamp};
 
 use super::*;
 use crate::agent::launcher::fake::FakeLauncher;
@@ -78,6 +78,7 @@ impl Bench {
             id: ReleaseId { number, node: "n1".parse().unwrap() },
             source: hash,
             source_bytes,
+            build: None,
             recipe,
             settings: Default::default(),
             created_at: Timestamp(0),
@@ -89,7 +90,25 @@ impl Bench {
     }
 
     fn path(&self, release: &Release) -> PathBuf {
-        self.layout.release(&app(), &release.id)
+        self.layout.build(&app(), &release.build_id())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn releases_of_one_build_are_built_once_and_keep_what_each_of_them_persists() {
+    let bench = Bench::new();
+    let build = Some(BuildId::Content([1; 16]));
+    let first = Release { build: build.clone(), ..bench.release(1, &["echo x >> made"]).await };
+    let mut second = Release { build, ..bench.release(2, &["echo x >> made"]).await };
+    second.recipe.persist.push("more".into());
+    for release in [&first, &second, &first] {
+        bench.preparer.build(&app(), release).await.unwrap();
+    }
+    assert_eq!(bench.path(&first), bench.path(&second));
+    let made = fs::read_to_string(bench.path(&first).join("made")).unwrap();
+    assert_eq!(made, "x\n", "the step ran once");
+    for kept in ["kept", "more"] {
+        assert!(bench.path(&first).join(kept).is_symlink(), "{kept}");
     }
 }
 
@@ -196,7 +215,7 @@ async fn pruning_and_removal_leave_what_is_to_stay() {
     for release in [&old, &new] {
         bench.preparer.build(&app(), release).await.unwrap();
     }
-    bench.preparer.prune_releases(&app(), vec![new.id.clone()]).await;
+    bench.preparer.prune_builds(&app(), vec![new.build_id()], 1).await;
     assert!(!bench.path(&old).exists() && !mark(&bench.path(&old)).exists());
     assert!(is_built(&bench.path(&new), &mark(&bench.path(&new))));
     bench.preparer.remove_application(&app()).await;

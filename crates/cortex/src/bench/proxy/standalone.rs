@@ -15,8 +15,8 @@ use model::application::Settings;
 use model::release::{ProcessRecipe, StaticMount};
 use model::value::ContentHash;
 use model::{
-    ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, NodeId,
-    ProcessType, Recipe, Release, ReleaseId, Rollout, TypedKey, record,
+    ApplicationName, ApplicationSpec, BuildId, Claim, Incarnation, InstanceId, InstanceState,
+    NodeId, ProcessType, Recipe, Release, ReleaseId, Rollout, TypedKey, record,
 };
 use router::http::request::Telling;
 use serde::Serialize;
@@ -179,7 +179,8 @@ impl World {
 
     async fn fill_files(&self, store: &SharedStore, files: &Path) -> anyhow::Result<()> {
         let name: ApplicationName = "files".parse()?;
-        let target = self.layout.release(&name, &self.release_id()).join(PUBLIC).join(FILE_PATH);
+        let build = self.layout.build(&name, &BuildId::Of(self.release_id()));
+        let target = build.join(PUBLIC).join(FILE_PATH);
         std::fs::create_dir_all(target.parent().unwrap_or(&target))?;
         std::fs::copy(files.join(FILE_PATH), &target)?;
         let mount = StaticMount { prefix: "/".into(), directory: PUBLIC.into(), fallback: None };
@@ -200,6 +201,7 @@ impl World {
             id: id.clone(),
             source: ContentHash([0; 32]),
             source_bytes: 0,
+            build: None,
             recipe,
             settings: Settings::default(),
             created_at: self.clock.now(),

@@ -5,6 +5,7 @@ mod lane;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use model::BuildId;
 use model::InstanceState::Ready;
 use model::application::Settings;
 use model::release::{Recipe, StaticMount};
@@ -25,7 +26,7 @@ impl Site {
 
     async fn on(world: World, files: &[(&str, &[u8])], requests: RequestLimits) -> Site {
         let application = Backend::named("application").await;
-        let public = world.layout.release(&app(), &release_id()).join("public");
+        let public = world.layout.build(&app(), &BuildId::Of(release_id())).join("public");
         for (name, content) in files {
             let path = public.join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();

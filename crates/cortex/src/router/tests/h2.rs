@@ -14,6 +14,7 @@ use h2::client::{self, ResponseFuture, SendRequest};
 use h2::ext::Protocol;
 use h2::{RecvStream, SendStream};
 use hyper::{HeaderMap, Method, Request, Response};
+use model::BuildId;
 use model::InstanceState::Ready;
 use model::release::StaticMount;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -203,7 +204,7 @@ async fn many_streams_share_a_connection_inside_tls() {
         vec![StaticMount { prefix: "/f/".into(), directory: "public".into(), fallback: None }],
     );
     world.claim(1, None, &[(1, Ready, backend.port)]);
-    let public = world.layout.release(&app(), &release_id()).join("public");
+    let public = world.layout.build(&app(), &BuildId::Of(release_id())).join("public");
     std::fs::create_dir_all(&public).unwrap();
     std::fs::write(public.join("large.bin"), vec![7; LARGE]).unwrap();
     world.routed().await;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use model::BuildId;
 use model::InstanceState::{Draining, Ready};
 use model::release::StaticMount;
 use tokio::io::AsyncWriteExt;
@@ -60,7 +61,7 @@ async fn nothing_waits_behind_a_slow_request_while_an_instance_is_free() {
 #[tokio::test]
 async fn a_large_release_is_routed() {
     let world = World::new();
-    let directory = world.layout.release(&app(), &release_id()).join("public/last");
+    let directory = world.layout.build(&app(), &BuildId::Of(release_id())).join("public/last");
     std::fs::create_dir_all(&directory).unwrap();
     std::fs::write(directory.join("a.txt"), "from a file").unwrap();
     let mount = |name: String| StaticMount {
@@ -233,7 +234,7 @@ async fn files_are_served_and_the_rest_goes_to_the_application() {
     let backend = Backend::named("application").await;
     let world = World::new();
     let mount = StaticMount { prefix: "/".into(), directory: "public".into(), fallback: None };
-    let public = world.layout.release(&app(), &release_id()).join("public");
+    let public = world.layout.build(&app(), &BuildId::Of(release_id())).join("public");
     std::fs::create_dir_all(public.join("docs")).unwrap();
     std::fs::write(public.join("a.css"), "body{}").unwrap();
     std::fs::write(public.join("docs/index.html"), "docs").unwrap();

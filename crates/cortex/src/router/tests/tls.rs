@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use model::BuildId;
 use model::InstanceState::Ready;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -204,7 +205,7 @@ async fn large_bodies_pass_both_ways() {
     .await;
     world.application(|_| (), Vec::new());
     world.claim(1, None, &[(1, Ready, backend.port)]);
-    let file = world.layout.release(&app(), &release_id()).join("public");
+    let file = world.layout.build(&app(), &BuildId::Of(release_id())).join("public");
     std::fs::create_dir_all(&file).unwrap();
     world.routed().await;
     let config = client(&files, rustls::ALL_VERSIONS, &[]);

@@ -299,6 +299,7 @@ impl World {
             id: release_id(),
             source: ContentHash([0; 32]),
             source_bytes: 0,
+            build: None,
             recipe,
             settings,
             created_at: Timestamp(0),

@@ -1,0 +1,182 @@
+//! Which build a new release runs: one that is there, wherever source, recipe and the variables
+//! that become part of a build are the same.
+
+use model::build::BUILD_HASH_BYTES;
+use model::value::ContentHash;
+use model::{BuildId, Recipe, Release, RolloutPhase, TypedKey};
+use serde::Serialize;
+
+use super::Api;
+use super::problem::Problem;
+use super::records::{self, Application, Config};
+
+/// The build of a release that is being made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Build {
+    pub id: BuildId,
+    /// For whoever waits for the release: why it is built again, or that it is not.
+    pub note: Option<String>,
+}
+
+/// When something is built although a build of the same is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anew {
+    Never,
+    /// Trying the same again is of use only if it is made again.
+    AfterFailure,
+    /// Dependencies that the source leaves open may have moved on.
+    Always,
+}
+
+/// What a build is made of.
+#[derive(PartialEq, Serialize)]
+struct Ingredients<'a> {
+    source: ContentHash,
+    recipe: Recipe,
+    variables: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Ingredients<'a> {
+    fn new(source: ContentHash, recipe: &Recipe, config: &'a Config) -> Ingredients<'a> {
+        let baked = config.iter().filter(|(name, _)| recipe.bakes(name));
+        let variables = baked.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        Ingredients { source, recipe: steps_alone(recipe), variables }
+    }
+
+    /// `salt` tells one that is to be made anew from those before.
+    fn build(&self, salt: &str) -> BuildId {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&model::record::encode(self));
+        hasher.update(salt.as_bytes());
+        let mut hash = [0; BUILD_HASH_BYTES];
+        hash.copy_from_slice(&hasher.finalize().as_bytes()[..BUILD_HASH_BYTES]);
+        BuildId::Content(hash)
+    }
+}
+
+/// Without what only says how the result is run, or is for people. What a newer version adds is
+/// taken for a part of the build.
+fn steps_alone(recipe: &Recipe) -> Recipe {
+    Recipe {
+        decided_by: String::new(),
+        release: Vec::new(),
+        portable: None,
+        processes: Default::default(),
+        baked: Vec::new(),
+        persist: Vec::new(),
+        persist_shared: false,
+        statics: Vec::new(),
+        ports: Vec::new(),
+        cron: Vec::new(),
+        notes: Vec::new(),
+        ..recipe.clone()
+    }
+}
+
+/// Called with `Api::changes` held.
+pub async fn choose(
+    api: &Api,
+    app: &Application,
+    source: ContentHash,
+    recipe: &Recipe,
+    config: &Config,
+    anew: Anew,
+) -> Result<Build, Problem> {
+    let wanted = Ingredients::new(source, recipe, config);
+    let mut changed = None;
+    for release in app.releases.iter().rev() {
+        if release.source != source || steps_alone(&release.recipe) != wanted.recipe {
+            continue;
+        }
+        let at = TypedKey::ConfigAt(app.name.clone(), release.id.clone());
+        let before: Config = records::read(&*api.store, at).await?.unwrap_or_default();
+        if Ingredients::new(source, recipe, &before) != wanted {
+            changed = changed.or_else(|| Some(differing(recipe, &before, config)));
+            continue;
+        }
+        let again = anew == Anew::AfterFailure && has_failed(app, release);
+        if anew == Anew::Always || again {
+            let salt = format!("{} {}", api.node, api.now());
+            return Ok(Build { id: wanted.build(&salt), note: None });
+        }
+        let note = (anew != Anew::Never).then(|| reused(app, release)).flatten();
+        return Ok(Build { id: release.build_id(), note });
+    }
+    let note = changed.map(|names| {
+        let verb = if names.len() == 1 { "is" } else { "are" };
+        format!("{} {verb} part of what is built: it is built again", names.join(", "))
+    });
+    Ok(Build { id: wanted.build(""), note })
+}
+
+fn reused(app: &Application, release: &Release) -> Option<String> {
+    let builds = !release.recipe.build.is_empty();
+    let label = app.label(&release.id);
+    builds.then(|| {
+        format!(
+            "Nothing that is built has changed: the build of {label} is used; `cortex push \
+             --rebuild` makes a new one"
+        )
+    })
+}
+
+fn has_failed(app: &Application, release: &Release) -> bool {
+    app.rollout.as_ref().is_some_and(|rollout| {
+        rollout.phase == RolloutPhase::Failed && rollout.target.as_ref() == Some(&release.id)
+    })
+}
+
+fn differing(recipe: &Recipe, before: &Config, after: &Config) -> Vec<String> {
+    let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
+    names.retain(|name| recipe.bakes(name) && before.get(*name) != after.get(*name));
+    names.sort();
+    names.dedup();
+    names.into_iter().cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use model::ProcessType;
+    use model::release::{ProcessRecipe, Step};
+
+    use super::*;
+
+    const SOURCE: ContentHash = ContentHash([3; 32]);
+
+    fn recipe(step: &str) -> Recipe {
+        Recipe {
+            build: vec![Step { name: "Building".into(), command: step.into() }],
+            baked: vec!["VITE_*".into()],
+            ..Recipe::default()
+        }
+    }
+
+    fn config(pairs: &[(&str, &str)]) -> Config {
+        pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+    }
+
+    fn build(source: ContentHash, step: &str, variables: &[(&str, &str)]) -> BuildId {
+        Ingredients::new(source, &recipe(step), &config(variables)).build("")
+    }
+
+    #[test]
+    fn a_build_is_known_by_source_recipe_and_baked_variables() {
+        let one = build(SOURCE, "make", &[("VITE_A", "1")]);
+        assert_eq!(one, build(SOURCE, "make", &[("VITE_A", "1"), ("PASSWORD", "x")]));
+        for other in [
+            build(ContentHash([4; 32]), "make", &[("VITE_A", "1")]),
+            build(SOURCE, "make all", &[("VITE_A", "1")]),
+            build(SOURCE, "make", &[("VITE_A", "2")]),
+            build(SOURCE, "make", &[]),
+        ] {
+            assert_ne!(one, other);
+        }
+        let mut other = recipe("make");
+        let web = ProcessRecipe { command: "run".into(), ..ProcessRecipe::default() };
+        other.processes.insert(ProcessType::web(), web);
+        other.persist.push("data".into());
+        let variables = config(&[("VITE_A", "1")]);
+        assert_eq!(one, Ingredients::new(SOURCE, &other, &variables).build(""));
+        assert_ne!(one, Ingredients::new(SOURCE, &other, &variables).build("again"));
+    }
+}

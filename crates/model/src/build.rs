@@ -1,0 +1,84 @@
+//! What a release runs, named by what it was made of. Releases of one build share its directory
+//! on a node, so that a change of variables and a rollback install nothing again.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{IdError, ReleaseId};
+
+/// Half of a BLAKE3 hash: builds of one application are told apart, nobody gains by a collision.
+pub const BUILD_HASH_BYTES: usize = 16;
+
+/// The name of a build. It is used as the name of a directory and as a token of keys.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum BuildId {
+    /// The hash of source, recipe and the variables that become part of the build.
+    Content([u8; BUILD_HASH_BYTES]),
+    /// The release alone has it: releases that were made before builds had names.
+    Of(ReleaseId),
+}
+
+impl fmt::Display for BuildId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BuildId::Content(hash) => {
+                f.write_str("b")?;
+                hash.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+            BuildId::Of(release) => release.fmt(f),
+        }
+    }
+}
+
+impl FromStr for BuildId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let Some(hex) = text.strip_prefix('b') else { return text.parse().map(BuildId::Of) };
+        let error = || IdError::BuildId(text.chars().take(80).collect());
+        let lower = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if hex.len() != 2 * BUILD_HASH_BYTES || !hex.bytes().all(lower) {
+            return Err(error());
+        }
+        let mut hash = [0; BUILD_HASH_BYTES];
+        for (i, byte) in hash.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map_err(|_| error())?;
+        }
+        Ok(BuildId::Content(hash))
+    }
+}
+
+impl TryFrom<String> for BuildId {
+    type Error = IdError;
+
+    fn try_from(text: String) -> Result<Self, IdError> {
+        text.parse()
+    }
+}
+
+impl From<BuildId> for String {
+    fn from(id: BuildId) -> String {
+        id.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn build_ids_round_trip() {
+        for text in ["b00ff102030405060708090a0b0c0d0e0", "v12.ab3"] {
+            let id: BuildId = text.parse().unwrap();
+            assert_eq!(id.to_string(), text);
+        }
+        let long = format!("b{}", "0".repeat(33));
+        for bad in ["", "b", "b00", "B00ff102030405060708090a0b0c0d0e0", "x1", "v1", "../x", &long]
+        {
+            assert!(bad.parse::<BuildId>().is_err(), "{bad}");
+        }
+    }
+}
