@@ -3,7 +3,10 @@
 //! thread that may block.
 
 mod directory;
+mod git;
 mod header;
+mod ignored;
+mod pack;
 mod repository;
 
 use std::io::Write;
@@ -13,10 +16,13 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 pub use self::header::header;
+use self::pack::Packer;
+use self::repository::{Kind, Place};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Vcs {
-    /// What lies in the directory: .git, .hg or .bzr, else the plain directory.
+    /// What the directory is or lies in: a work tree of Git, Mercurial or Bazaar, else a plain
+    /// directory.
     #[default]
     Auto,
     Git,
@@ -39,7 +45,7 @@ pub struct Source {
 #[derive(Debug)]
 enum Content {
     Directory(PathBuf),
-    Revision(repository::Revision),
+    Revision(Box<repository::Revision>),
 }
 
 impl Source {
@@ -50,34 +56,81 @@ impl Source {
             bail!("{} is no directory: push the directory it lies in", directory.display());
         }
         let kind = match vcs {
-            Vcs::Auto => repository::Kind::of(directory),
-            Vcs::Git => Some(repository::Kind::Git),
-            Vcs::Hg => Some(repository::Kind::Hg),
-            Vcs::Bzr => Some(repository::Kind::Bzr),
-            Vcs::Dir => None,
+            Vcs::Auto => return Source::whatever(directory, revision),
+            Vcs::Git => Kind::Git,
+            Vcs::Hg => Kind::Hg,
+            Vcs::Bzr => Kind::Bzr,
+            Vcs::Dir => return Source::as_it_is(directory, revision),
         };
-        match (kind, revision) {
-            (Some(kind), revision) => repository::find(kind, directory, revision),
-            (None, Some(revision)) => bail!(
+        // A bare repository has no work tree.
+        let bare = || Place { kind, root: directory.to_path_buf(), prefix: PathBuf::new() };
+        let place = Place::around(directory).filter(|place| place.kind == kind);
+        let place = place.unwrap_or_else(bare);
+        let found = place.clone().find(revision)?;
+        found.ok_or_else(|| not_there(&place, revision))
+    }
+
+    fn whatever(directory: &Path, revision: Option<&str>) -> anyhow::Result<Source> {
+        if let Some(place) = Place::at(directory) {
+            let found = place.clone().find(revision)?;
+            return found.ok_or_else(|| not_there(&place, revision));
+        }
+        let Some(place) = Place::around(directory) else {
+            return Source::as_it_is(directory, revision);
+        };
+        let (root, prefix) = (place.root.display(), place.prefix.display());
+        let warning = match (place.clone().find(revision), revision) {
+            (Ok(Some(source)), _) => return Ok(source),
+            (Ok(None), Some(_)) => return Err(not_there(&place, revision)),
+            (Err(error), Some(_)) => return Err(error),
+            (Ok(None), None) if place.ignores(directory) => None,
+            (Ok(None), None) => Some(format!("{prefix} is not committed in {root}")),
+            (Err(error), None) => Some(format!("{error:#}")),
+        };
+        let mut source = Source::as_it_is(directory, None)?;
+        let said = |why| format!("{why}; the files of {prefix} are pushed as they are");
+        source.warnings.extend(warning.map(said));
+        Ok(source)
+    }
+
+    fn as_it_is(directory: &Path, revision: Option<&str>) -> anyhow::Result<Source> {
+        if let Some(revision) = revision {
+            bail!(
                 "there is no repository in {} that could hold the revision '{revision}'; leave out \
                  --rev, or say which kind it is with --vcs",
                 directory.display()
-            ),
-            (None, None) => Ok(Source {
-                note: "push of a directory".into(),
-                warnings: Vec::new(),
-                content: Content::Directory(directory.to_path_buf()),
-            }),
+            );
         }
+        Ok(Source {
+            note: "push of a directory".into(),
+            warnings: Vec::new(),
+            content: Content::Directory(directory.to_path_buf()),
+        })
     }
 
-    /// The same source gives the same bytes.
-    pub fn write(self, to: &mut dyn Write) -> anyhow::Result<()> {
-        match self.content {
-            Content::Directory(directory) => directory::write(&directory, to),
-            Content::Revision(revision) => revision.write(to),
-        }
+    /// The same source gives the same bytes. Returns what people should hear of what was packed.
+    pub fn write(self, to: &mut dyn Write) -> anyhow::Result<Vec<String>> {
+        let mut packer = Packer::new(to);
+        let mut warnings = match self.content {
+            Content::Directory(directory) => {
+                directory::write(&directory, &mut packer)?;
+                Vec::new()
+            }
+            Content::Revision(revision) => revision.write(&mut packer)?,
+        };
+        warnings.extend(packer.finish()?);
+        Ok(warnings)
     }
+}
+
+fn not_there(place: &Place, revision: Option<&str>) -> anyhow::Error {
+    anyhow::anyhow!(
+        "the revision '{}' of {} has no directory {}: choose one that has it, or push the files as \
+         they are with --vcs dir",
+        revision.unwrap_or("the current one"),
+        place.root.display(),
+        place.prefix.display()
+    )
 }
 
 #[cfg(test)]

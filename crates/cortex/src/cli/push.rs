@@ -109,9 +109,12 @@ async fn push(
         uploaded = session.client.upload::<Released>(Method::POST, &path, chunks) => uploaded,
         _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted: nothing was pushed"),
     };
+    let packed = packed.await.unwrap_or_else(|error| Err(error.into()));
+    let late = packed.as_deref().unwrap_or_default();
+    late.iter().for_each(|warning| output::say(&format!("Warning: {warning}")));
     let released = match uploaded {
         Ok(released) => released,
-        Err(error) => return Err(cause(error, packed).await),
+        Err(error) => return Err(cause(error, packed)),
     };
     describe(&released);
     if released.unchanged {
@@ -148,16 +151,13 @@ fn application_of(framework: &str) -> String {
 }
 
 /// Where packing failed, that is why the upload did: a cut stream is only what followed from it.
-async fn cause(
-    upload: anyhow::Error,
-    packed: tokio::task::JoinHandle<anyhow::Result<()>>,
-) -> anyhow::Error {
+fn cause(upload: anyhow::Error, packed: anyhow::Result<Vec<String>>) -> anyhow::Error {
     let answered = matches!(upload.downcast_ref(), Some(ClientError::Problem(problem)) if problem.code != "push_cut");
     if answered || matches!(upload.downcast_ref(), Some(ClientError::NoNode(_))) {
         return upload;
     }
-    match packed.await {
-        Ok(Err(packing)) if packing.downcast_ref::<Unwanted>().is_none() => packing,
+    match packed {
+        Err(packing) if packing.downcast_ref::<Unwanted>().is_none() => packing,
         _ => upload,
     }
 }
@@ -165,11 +165,13 @@ async fn cause(
 type Chunks = std::pin::Pin<Box<dyn futures_util::Stream<Item = io::Result<Bytes>> + Send>>;
 
 /// Packing runs on a thread of its own, at most a few pieces ahead of the socket.
-fn pack(source: Source) -> (Chunks, tokio::task::JoinHandle<anyhow::Result<()>>) {
+fn pack(source: Source) -> (Chunks, tokio::task::JoinHandle<anyhow::Result<Vec<String>>>) {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
     let packed = crate::task::spawn_blocking(move || {
         let mut chunks = ChunkWriter { sender, buffer: Vec::with_capacity(CHUNK_BYTES) };
-        let written = source.write(&mut chunks).and_then(|()| Ok(chunks.flush()?));
+        let written = source
+            .write(&mut chunks)
+            .and_then(|late| chunks.flush().map(|()| late).map_err(Into::into));
         if written.is_err() {
             // The stream must end as broken, not as complete.
             let broken = io::Error::other("the source could not be packed");

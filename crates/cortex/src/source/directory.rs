@@ -1,48 +1,59 @@
-//! A plain directory as a tar stream: sorted, without times and owners, so that an unchanged
-//! directory gives the same bytes. `.gitignore`, `.slugignore` and `.cortexignore` are honoured.
+//! A directory's files as they are, as a tar stream: sorted, without times and owners, so that an
+//! unchanged directory gives the same bytes. What Git ignores in a work tree stays at home, in a plain
+//! directory what its `.gitignore` names; `.slugignore` and `.cortexignore` are honoured in both.
 
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 use ignore::{DirEntry, WalkBuilder};
-use tar::{Builder, EntryType};
 
-use super::header;
+use super::git;
+use super::ignored::{IGNORE_FILES, Ignored, Said};
+use super::pack::Packer;
+use super::repository::{Kind, Place};
 
-/// Heroku's and ours, in the format of `.gitignore`, which is honoured too.
-const IGNORE_FILES: &[&str] = &[".slugignore", ".cortexignore"];
 /// Histories are no source.
 const SKIPPED: &[&str] = &[".git", ".hg", ".bzr"];
 /// In a Python environment: it names this machine's paths and is made anew where it runs.
 const VIRTUAL_ENVIRONMENT_MARK: &str = "pyvenv.cfg";
 
-pub fn write(root: &Path, to: &mut dyn Write) -> anyhow::Result<()> {
+pub fn write(root: &Path, packer: &mut Packer<'_>) -> anyhow::Result<()> {
     let root = root.canonicalize().with_context(|| format!("{} cannot be read", root.display()))?;
-    let mut archive = Builder::new(to);
     for entry in walk(&root) {
         let entry = entry.context("the directory cannot be read; nothing was pushed")?;
         let path = entry.path().strip_prefix(&root)?.to_path_buf();
         if !path.as_os_str().is_empty() {
-            append(&mut archive, &root, &path, &entry)?;
+            append(packer, &root, &path, &entry)?;
         }
     }
-    archive.finish()?;
     Ok(())
 }
 
 fn walk(root: &Path) -> ignore::Walk {
     let mut walk = WalkBuilder::new(root);
-    walk.standard_filters(false)
-        .git_ignore(true)
-        .require_git(false)
-        .follow_links(false)
-        .sort_by_file_name(|a, b| a.cmp(b))
-        .filter_entry(is_source);
-    for file in IGNORE_FILES {
-        walk.add_custom_ignore_filename(file);
+    walk.standard_filters(false).follow_links(false).sort_by_file_name(|a, b| a.cmp(b));
+    let in_git = Place::around(root).is_some_and(|place| place.kind == Kind::Git);
+    let rules = in_git.then(|| Rules::of(root)).flatten();
+    match rules {
+        Some(rules) => {
+            let rules = Arc::new(rules);
+            walk.filter_entry(move |entry| is_source(entry) && rules.takes(entry));
+        }
+        None => {
+            walk.git_ignore(true).require_git(false).filter_entry(is_source);
+            // Where Git is not installed its files are read all the same.
+            if in_git && !git::is_installed() {
+                walk.parents(true).require_git(true).git_exclude(true).git_global(true);
+            }
+            for file in IGNORE_FILES {
+                walk.add_custom_ignore_filename(file);
+            }
+        }
     }
     walk.build()
 }
@@ -54,12 +65,65 @@ fn is_source(entry: &DirEntry) -> bool {
     if SKIPPED.iter().any(|name| entry.file_name() == *name) {
         return false;
     }
-    let is_directory = entry.file_type().is_some_and(|kind| kind.is_dir());
-    !is_directory || !entry.path().join(VIRTUAL_ENVIRONMENT_MARK).exists()
+    !is_directory(entry) || !entry.path().join(VIRTUAL_ENVIRONMENT_MARK).exists()
+}
+
+fn is_directory(entry: &DirEntry) -> bool {
+    entry.file_type().is_some_and(|kind| kind.is_dir())
+}
+
+/// What is left out of a work tree, as far as the walk has come.
+struct Rules {
+    root: PathBuf,
+    known: Mutex<Known>,
+}
+
+struct Known {
+    /// By Git. A repository within speaks for itself.
+    by_git: BTreeSet<PathBuf>,
+    own: Ignored,
+}
+
+impl Rules {
+    /// None where Git has nothing to say of this directory.
+    fn of(root: &Path) -> Option<Rules> {
+        let by_git = git::ignored_in(root)?;
+        let mut known = Known { by_git, own: Ignored::default() };
+        known.enter(Path::new(""), root);
+        Some(Rules { root: root.to_path_buf(), known: Mutex::new(known) })
+    }
+
+    fn takes(&self, entry: &DirEntry) -> bool {
+        let Ok(path) = entry.path().strip_prefix(&self.root) else { return false };
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let left_out = match known.own.said_of(path, is_directory(entry)) {
+            Said::Nothing => known.by_git.contains(path),
+            Said::LeftOut => true,
+            Said::Wanted => false,
+        };
+        if !left_out && is_directory(entry) {
+            known.enter(path, entry.path());
+        }
+        !left_out
+    }
+}
+
+impl Known {
+    fn enter(&mut self, path: &Path, directory: &Path) {
+        for name in IGNORE_FILES {
+            if let Ok(text) = std::fs::read(directory.join(name)) {
+                self.own.add(path, &text);
+            }
+        }
+        if !path.as_os_str().is_empty() && directory.join(".git").exists() {
+            let inside = git::ignored_in(directory).unwrap_or_default();
+            self.by_git.extend(inside.iter().map(|name| path.join(name)));
+        }
+    }
 }
 
 fn append(
-    archive: &mut Builder<&mut dyn Write>,
+    packer: &mut Packer<'_>,
     root: &Path,
     path: &Path,
     entry: &DirEntry,
@@ -68,20 +132,16 @@ fn append(
     let metadata = std::fs::symlink_metadata(entry.path()).with_context(shown)?;
     let kind = metadata.file_type();
     if kind.is_dir() {
-        let mut header = header(EntryType::Directory, 0o755, 0);
-        archive.append_data(&mut header, path, io::empty())?;
+        packer.directory(path)?;
     } else if kind.is_symlink() {
-        let target = link_target(root, entry.path())?;
-        let mut header = header(EntryType::Symlink, 0o777, 0);
-        archive.append_link(&mut header, path, target)?;
+        packer.link(path, &link_target(root, entry.path())?)?;
     } else if kind.is_file() {
         let file = File::open(entry.path()).with_context(shown)?;
         let metadata = file.metadata().with_context(shown)?;
         let executable = metadata.permissions().mode() & 0o111 != 0;
         let mode = if executable { 0o755 } else { 0o644 };
-        let mut header = header(EntryType::Regular, mode, metadata.len());
         let exact = Exactly { file, left: metadata.len() };
-        archive.append_data(&mut header, path, exact).with_context(shown)?;
+        packer.file(path, mode, metadata.len(), exact).with_context(shown)?;
     }
     // Sockets, pipes and devices belong to something that runs here: they are no source.
     Ok(())

@@ -1,20 +1,32 @@
-//! One revision of a repository, by the version control system's own archive command. Its messages
-//! are shown as they are: it knows best what is wrong with a revision.
+//! One revision of a repository, or of a directory in it, by the version control system's own archive
+//! command. Its messages are shown as they are: it knows best what is wrong with a revision.
 
-use std::ffi::OsStr;
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, bail};
 
-use super::{Content, Source};
+use super::ignored::{self, IGNORE_FILES, Ignored};
+use super::pack::{Packer, listed};
+use super::{Content, Source, git};
 
 /// Enough to recognise a commit by.
 const SHOWN_ID_LENGTH: usize = 12;
-
 /// Of what goes wrong, the first is what matters.
 const MESSAGE_BYTES_MAX: u64 = 64 * 1024;
+/// Within a hook of Git's these name the repository that calls it, whatever is pushed.
+const OF_HOOKS: &[&str] = &[
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_PREFIX",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -23,23 +35,35 @@ pub enum Kind {
     Bzr,
 }
 
+const KINDS: [(&str, Kind); 3] = [(".git", Kind::Git), (".hg", Kind::Hg), (".bzr", Kind::Bzr)];
+
+/// A directory under version control: a whole work tree, or a part of one.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub kind: Kind,
+    /// Of the work tree.
+    pub root: PathBuf,
+    /// Where in it the directory is; empty for all of it.
+    pub prefix: PathBuf,
+}
+
 /// A revision that exists, by its full id.
 #[derive(Debug)]
 pub struct Revision {
-    kind: Kind,
-    program: &'static str,
-    directory: PathBuf,
-    id: String,
+    pub(super) place: Place,
+    pub(super) id: String,
+    ignored: Ignored,
+    /// Of Git alone: itself, then the submodules that are here.
+    parts: Vec<git::Part>,
 }
 
 impl Kind {
     /// The repository whose root this directory is.
-    pub fn of(directory: &Path) -> Option<Kind> {
-        let kinds = [(".git", Kind::Git), (".hg", Kind::Hg), (".bzr", Kind::Bzr)];
-        kinds.into_iter().find(|(name, _)| directory.join(name).exists()).map(|(_, kind)| kind)
+    fn of(directory: &Path) -> Option<Kind> {
+        KINDS.into_iter().find(|(name, _)| directory.join(name).exists()).map(|(_, kind)| kind)
     }
 
-    fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Kind::Git => "git",
             Kind::Hg => "hg",
@@ -56,6 +80,34 @@ impl Kind {
             Kind::Bzr => "bzr",
         }
     }
+
+    pub fn command<S: AsRef<OsStr>>(self, directory: &Path, arguments: &[S]) -> Command {
+        let mut command = Command::new(self.program());
+        command
+            .args(arguments)
+            .current_dir(directory)
+            .stdin(Stdio::null())
+            .env("HGPLAIN", "1")
+            .env("LC_ALL", "C.UTF-8")
+            .env("GIT_LITERAL_PATHSPECS", "1")
+            .env("GIT_OPTIONAL_LOCKS", "0");
+        for name in OF_HOOKS {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    pub fn ask<S: AsRef<OsStr>>(self, directory: &Path, arguments: &[S]) -> anyhow::Result<Output> {
+        self.command(directory, arguments).output().map_err(|error| self.not_started(error))
+    }
+
+    fn not_started(self, error: io::Error) -> anyhow::Error {
+        let advice = match error.kind() {
+            io::ErrorKind::NotFound => "install it, or push the files as they are with --vcs dir",
+            _ => "look what is wrong with it",
+        };
+        anyhow::Error::new(error).context(format!("{} cannot be run: {advice}", self.program()))
+    }
 }
 
 fn is_installed(program: &str) -> bool {
@@ -63,55 +115,75 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-pub fn find(kind: Kind, directory: &Path, revision: Option<&str>) -> anyhow::Result<Source> {
-    let mut found = Revision {
-        kind,
-        program: kind.program(),
-        directory: directory.to_path_buf(),
-        id: String::new(),
-    };
-    // Would be read as an option.
-    if revision.is_some_and(|revision| revision.starts_with('-') || revision.contains('\0')) {
-        bail!("'{}' is no revision", revision.unwrap_or_default().escape_debug());
-    }
-    found.id = found.resolve(revision)?;
-    let shown: String = found.id.chars().take(SHOWN_ID_LENGTH).collect();
-    let mut warnings = Vec::new();
-    if found.is_changed()? {
-        warnings.push(format!(
-            "there are changes that are not committed: {shown} is pushed without them (--vcs dir \
-             pushes the files as they are)"
-        ));
-    }
-    if kind == Kind::Git && directory.join(".gitmodules").exists() {
-        warnings.push("submodules are not pushed (--vcs dir pushes their files)".into());
-    }
-    let note = format!("push of {shown} ({})", kind.word());
-    Ok(Source { note, warnings, content: Content::Revision(found) })
-}
-
-impl Revision {
-    fn command<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
-        let mut command = Command::new(self.program);
-        command
-            .args(arguments)
-            .current_dir(&self.directory)
-            .stdin(Stdio::null())
-            .env("HGPLAIN", "1")
-            .env("LC_ALL", "C.UTF-8");
-        command
+impl Place {
+    /// The work tree that the directory is the root of.
+    pub fn at(directory: &Path) -> Option<Place> {
+        let (root, prefix) = (directory.to_path_buf(), PathBuf::new());
+        Kind::of(directory).map(|kind| Place { kind, root, prefix })
     }
 
-    fn ask(&self, arguments: &[&str]) -> anyhow::Result<Output> {
-        self.command(arguments).output().map_err(|error| self.not_started(error))
+    /// The work tree that the directory is in, at its root or below.
+    pub fn around(directory: &Path) -> Option<Place> {
+        let directory = directory.canonicalize().ok()?;
+        let root = directory.ancestors().find(|one| Kind::of(one).is_some())?;
+        let prefix = directory.strip_prefix(root).ok()?.to_path_buf();
+        Some(Place { kind: Kind::of(root)?, root: root.to_path_buf(), prefix })
     }
 
-    fn not_started(&self, error: io::Error) -> anyhow::Error {
-        let advice = match error.kind() {
-            io::ErrorKind::NotFound => "install it, or push the files as they are with --vcs dir",
-            _ => "look what is wrong with it",
+    pub fn directory(&self) -> PathBuf {
+        self.root.join(&self.prefix)
+    }
+
+    /// Whether the directory is one of those that are left out of the repository.
+    pub fn ignores(&self, directory: &Path) -> bool {
+        self.kind == Kind::Git && git::ignored_in(directory).is_none()
+    }
+
+    fn ask<S: AsRef<OsStr>>(&self, arguments: &[S]) -> anyhow::Result<Output> {
+        self.kind.ask(&self.root, arguments)
+    }
+
+    /// None where that revision has no such directory, which only a part of a work tree lacks.
+    pub fn find(self, revision: Option<&str>) -> anyhow::Result<Option<Source>> {
+        // Would be read as an option.
+        if revision.is_some_and(|revision| revision.starts_with('-') || revision.contains('\0')) {
+            bail!("'{}' is no revision", revision.unwrap_or_default().escape_debug());
+        }
+        let id = self.resolve(revision)?;
+        let short: String = id.chars().take(SHOWN_ID_LENGTH).collect();
+        let names = self.names(&id)?;
+        if names.is_empty() && !self.prefix.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        let mut warnings: Vec<String> = Vec::new();
+        let changed = self.changed()?;
+        if !changed.is_empty() {
+            warnings.push(format!(
+                "there are changes that are not committed: {short} is pushed without them (--vcs \
+                 dir pushes the files as they are): {}",
+                listed(&changed)
+            ));
+        }
+        let mut found =
+            Revision { place: self, id, ignored: Ignored::default(), parts: Vec::new() };
+        found.ignored = found.ignore_files(&names, revision.is_some())?;
+        if found.place.kind == Kind::Git {
+            let (parts, absent) = git::parts(&found, &found.ignored)?;
+            found.parts = parts;
+            if !absent.is_empty() {
+                warnings.push(format!(
+                    "submodules that are not here are pushed as empty directories: {}. Run `git \
+                     submodule update --init --recursive`, then push again",
+                    listed(&absent)
+                ));
+            }
+        }
+        let place = match found.place.prefix.as_os_str().is_empty() {
+            true => String::new(),
+            false => format!(":{}", found.place.prefix.display()),
         };
-        anyhow::Error::new(error).context(format!("{} cannot be run: {advice}", self.program))
+        let note = format!("push of {short}{place} ({})", found.place.kind.word());
+        Ok(Some(Source { note, warnings, content: Content::Revision(Box::new(found)) }))
     }
 
     fn resolve(&self, revision: Option<&str>) -> anyhow::Result<String> {
@@ -126,29 +198,146 @@ impl Revision {
             Kind::Bzr => self.ask(&["revno", "-r", revision.unwrap_or("-1")])?,
         };
         let id = String::from_utf8_lossy(&output.stdout).trim().to_string();
+        let id = id.lines().last().unwrap_or_default().to_string();
+        let none_yet = match self.kind {
+            Kind::Git => git::has_no_commit(&self.root),
+            Kind::Hg => id.bytes().all(|byte| byte == b'0'),
+            Kind::Bzr => self.ask(&["revno"])?.stdout.trim_ascii() == b"0",
+        };
+        if revision.is_none() && none_yet {
+            return Err(NothingCommitted(self.root.clone(), self.kind).into());
+        }
         if !output.status.success() || id.is_empty() {
             bail!(
                 "there is no revision '{}' to push in {}: {}",
                 revision.unwrap_or("the current one"),
-                self.directory.display(),
+                self.root.display(),
                 said(&output.stderr)
             );
         }
-        Ok(id.lines().last().unwrap_or_default().to_string())
+        Ok(id)
     }
 
-    fn is_changed(&self) -> anyhow::Result<bool> {
-        let output = match self.kind {
-            Kind::Git => self.ask(&["status", "--porcelain"])?,
-            Kind::Hg => self.ask(&["status"])?,
-            Kind::Bzr => self.ask(&["status", "--short"])?,
+    /// Files that are changed, new or gone, below the directory; as the system names them.
+    fn changed(&self) -> anyhow::Result<BTreeSet<PathBuf>> {
+        let place = self.pathspec();
+        let arguments: Vec<&OsStr> = match self.kind {
+            Kind::Git => return git::changed(self),
+            Kind::Hg => ["status", "--no-status", "--print0"].map(OsStr::new).into(),
+            Kind::Bzr => ["status", "--short"].map(OsStr::new).into(),
         };
-        Ok(!output.stdout.is_empty())
+        let output = self.ask(&[arguments, vec![&place]].concat())?;
+        let end = if self.kind == Kind::Hg { 0 } else { b'\n' };
+        let names = output.stdout.split(|byte| *byte == end).filter(|name| !name.is_empty());
+        // Bazaar's lines begin with four columns that say how.
+        let names = names.map(|name| match self.kind {
+            Kind::Bzr => name.get(4..).unwrap_or_default(),
+            _ => name,
+        });
+        Ok(names.map(|name| PathBuf::from(OsStr::from_bytes(name))).collect())
     }
 
-    pub fn write(self, to: &mut dyn Write) -> anyhow::Result<()> {
-        let arguments: &[&str] = match self.kind {
-            Kind::Git => &["archive", "--format=tar", &self.id],
+    /// The directory, for commands that run at the root.
+    fn pathspec(&self) -> OsString {
+        match (self.kind, self.prefix.as_os_str().is_empty()) {
+            (Kind::Hg, _) => {
+                let mut path = OsString::from("path:");
+                path.push(if self.prefix.as_os_str().is_empty() { "." } else { "" });
+                path.push(&self.prefix);
+                path
+            }
+            (_, true) => ".".into(),
+            (_, false) => self.prefix.clone().into(),
+        }
+    }
+
+    /// All files of that revision that lie in the directory, from there.
+    fn names(&self, id: &str) -> anyhow::Result<Vec<PathBuf>> {
+        let place = self.pathspec();
+        let arguments: Vec<&OsStr> = match self.kind {
+            Kind::Git => return git::names(self, id),
+            Kind::Hg => ["files", "--print0", "-r", id].map(OsStr::new).into(),
+            Kind::Bzr => {
+                ["ls", "--recursive", "--versioned", "--null", "-r", id].map(OsStr::new).into()
+            }
+        };
+        let output = self.ask(&[arguments, vec![&place]].concat())?;
+        let names = output.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        let names = names.map(|name| Path::new(OsStr::from_bytes(name)));
+        let names = names.map(|name| clean(name.strip_prefix(&self.root).unwrap_or(name)));
+        Ok(names.filter_map(|name| Some(name.strip_prefix(&self.prefix).ok()?.into())).collect())
+    }
+
+    fn content(&self, id: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
+        let path = self.prefix.join(path);
+        let output = match self.kind {
+            Kind::Git => {
+                let mut name = OsString::from(format!("{id}:"));
+                name.push(&path);
+                self.ask(&[OsStr::new("cat-file"), OsStr::new("blob"), &name])?
+            }
+            Kind::Hg => {
+                let mut name = OsString::from("path:");
+                name.push(&path);
+                self.ask(&[OsStr::new("cat"), OsStr::new("-r"), OsStr::new(id), &name])?
+            }
+            Kind::Bzr => {
+                self.ask(&[OsStr::new("cat"), OsStr::new("-r"), OsStr::new(id), path.as_os_str()])?
+            }
+        };
+        Ok(output.stdout)
+    }
+}
+
+/// Without `.` and empty names.
+fn clean(path: &Path) -> PathBuf {
+    path.components().filter(|one| matches!(one, Component::Normal(_))).collect()
+}
+
+/// A repository is there, and nothing in it.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "there is no revision to push in {}, as nothing is committed yet: commit it first ({}), or push \
+     the files as they are with --vcs dir", .0.display(), first_commit(*.1)
+)]
+pub struct NothingCommitted(PathBuf, Kind);
+
+fn first_commit(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Git => "`git add -A`, then `git commit -m 'first version'`",
+        Kind::Hg => "`hg add`, then `hg commit -m 'first version'`",
+        Kind::Bzr => "`bzr add`, then `bzr commit -m 'first version'`",
+    }
+}
+
+impl Revision {
+    /// Of a chosen revision they are what it has. Else they are instructions for this push, and hold
+    /// as they lie there, so that a line in one helps at once.
+    fn ignore_files(&self, names: &[PathBuf], chosen: bool) -> anyhow::Result<Ignored> {
+        let mut ignored = Ignored::default();
+        let mut files: BTreeSet<PathBuf> =
+            names.iter().filter(|name| ignored::is_ignore_file(name)).cloned().collect();
+        if !chosen {
+            files.extend(IGNORE_FILES.iter().map(PathBuf::from));
+        }
+        for name in IGNORE_FILES {
+            for path in files.iter().filter(|path| path.file_name() == Some(OsStr::new(name))) {
+                let text = match chosen {
+                    true => self.place.content(&self.id, path)?,
+                    false => std::fs::read(self.place.directory().join(path)).unwrap_or_default(),
+                };
+                ignored.add(path.parent().unwrap_or(Path::new("")), &text);
+            }
+        }
+        Ok(ignored)
+    }
+
+    pub fn write(self, packer: &mut Packer<'_>) -> anyhow::Result<Vec<String>> {
+        if self.place.kind == Kind::Git {
+            return git::write(&self.parts, &self.ignored, packer);
+        }
+        let place = self.place.pathspec();
+        let line: &[&str] = match self.place.kind {
             Kind::Hg => &[
                 "archive",
                 "--config",
@@ -159,19 +348,43 @@ impl Revision {
                 ".",
                 "--rev",
                 &self.id,
-                "-",
+                "-I",
             ],
             // Without its option the files would carry the time of the export.
-            Kind::Bzr => {
-                &["export", "--format=tar", "--per-file-timestamps", "--root=", "-r", &self.id, "-"]
-            }
+            _ => &["export", "--format=tar", "--per-file-timestamps", "--root=", "-r", &self.id],
         };
-        let mut child = self
-            .command(arguments)
+        let mut arguments: Vec<&OsStr> = line.iter().map(OsStr::new).collect();
+        arguments.extend((self.place.kind == Kind::Hg).then_some(place.as_os_str()));
+        arguments.push(OsStr::new("-"));
+        let command = self.place.kind.command(&self.place.root, &arguments);
+        let mount = Mount { prefix: &self.place.prefix, at: Path::new(""), ignored: &self.ignored };
+        mount.copy(self.place.kind, command, packer, |_| {})?;
+        Ok(Vec::new())
+    }
+}
+
+/// Which entries of an archive are taken, and where they go.
+pub struct Mount<'a> {
+    /// Only what lies in there, without that.
+    pub prefix: &'a Path,
+    pub at: &'a Path,
+    pub ignored: &'a Ignored,
+}
+
+impl Mount<'_> {
+    /// `seen` gets the path of everything that the archive has.
+    pub fn copy(
+        &self,
+        kind: Kind,
+        mut command: Command,
+        packer: &mut Packer<'_>,
+        seen: impl FnMut(PathBuf),
+    ) -> anyhow::Result<()> {
+        let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|error| self.not_started(error))?;
+            .map_err(|error| kind.not_started(error))?;
         let mut stdout = child.stdout.take().context("no pipe")?;
         let mut stderr = child.stderr.take().context("no pipe")?;
         // Read beside: a full pipe would stop the archive.
@@ -181,19 +394,47 @@ impl Revision {
             io::copy(&mut stderr, &mut io::sink()).ok();
             bytes
         });
-        let copied = io::copy(&mut stdout, to);
+        let copied = self.entries(&mut stdout, packer, seen);
+        if copied.is_ok() {
+            io::copy(&mut stdout, &mut io::sink()).ok();
+        }
         drop(stdout);
         let status = child.wait()?;
         let errors = errors.join().unwrap_or_default();
-        copied.context("the archive could not be passed on")?;
-        if !status.success() {
-            bail!("{} could not make an archive: {}", self.program, said(&errors));
+        if !status.success() && (copied.is_ok() || !errors.is_empty()) {
+            bail!("{} could not make an archive: {}", kind.program(), said(&errors));
+        }
+        copied.context("the archive could not be passed on")
+    }
+
+    fn entries(
+        &self,
+        archive: impl Read,
+        packer: &mut Packer<'_>,
+        mut seen: impl FnMut(PathBuf),
+    ) -> io::Result<()> {
+        for entry in tar::Archive::new(archive).entries()? {
+            let entry = entry?;
+            let kind = entry.header().entry_type();
+            if kind.is_pax_global_extensions() {
+                continue;
+            }
+            let path = clean(&entry.path()?);
+            let Ok(inside) = path.strip_prefix(self.prefix) else { continue };
+            if inside.as_os_str().is_empty() {
+                continue;
+            }
+            let path = self.at.join(inside);
+            if !self.ignored.leaves_out(&path, kind.is_dir()) {
+                packer.copy(&path, entry)?;
+            }
+            seen(path);
         }
         Ok(())
     }
 }
 
-fn said(stderr: &[u8]) -> String {
+pub fn said(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let text = text.trim();
     if text.is_empty() { "it does not say why".into() } else { text.into() }

@@ -1,5 +1,7 @@
 //! Directories and real repositories are packed, and the archives read back.
 
+mod work_trees;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
@@ -202,21 +204,24 @@ const PATTERNS: [&str; 66] = [
     "**/foo/**",
 ];
 
-/// Git itself says what is right.
+/// Git itself says what is right, also of a directory that it does not know.
 #[test]
 fn what_is_ignored_is_what_git_ignores() {
-    let directory = tempfile::tempdir().unwrap();
+    let (directory, plain) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let root = directory.path();
     run(root, &["git", "init", "-q"]);
     for path in PATHS {
         write(root, path, "text");
+        write(plain.path(), path, "text");
     }
     for pattern in PATTERNS {
         write(root, ".gitignore", pattern);
+        write(plain.path(), ".gitignore", pattern);
         let listed = run(root, &["git", "ls-files", "-o", "-z", "--exclude-standard"]);
         let mut expected: Vec<&str> = listed.split('\0').filter(|name| !name.is_empty()).collect();
         expected.sort_unstable();
         assert_eq!(names(&files(root, Vcs::Dir, None)), expected, "{pattern:?}");
+        assert_eq!(names(&files(plain.path(), Vcs::Dir, None)), expected, "{pattern:?}");
     }
     // What the nearer file says counts, and what ours say before what Git's do.
     write(root, ".gitignore", "*.log\n");

@@ -1,0 +1,175 @@
+//! What is particular to Git: submodules, files that `export-ignore` leaves out, and its word on what
+//! is ignored in a work tree.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+
+use super::ignored::Ignored;
+use super::pack::{Packer, listed};
+use super::repository::{Kind, Mount, Place, Revision, said};
+
+/// Submodules in submodules: deeper ones are a circle.
+const DEPTH_MAX: usize = 10;
+/// More are not read by any person who maintains them.
+const PARTS_MAX: usize = 500;
+
+/// A tree of one commit, and where it goes.
+#[derive(Debug)]
+pub struct Part {
+    root: PathBuf,
+    commit: String,
+    prefix: PathBuf,
+    mount: PathBuf,
+    /// What it has, from where the push begins.
+    files: BTreeSet<PathBuf>,
+}
+
+enum Entry {
+    File(PathBuf),
+    /// A submodule, and its commit.
+    Submodule(PathBuf, String),
+}
+
+pub fn is_installed() -> bool {
+    Kind::Git.command(Path::new("."), &["--version"]).output().is_ok()
+}
+
+pub fn has_no_commit(root: &Path) -> bool {
+    let head = Kind::Git.ask(root, &["rev-parse", "--verify", "--quiet", "HEAD"]);
+    let inside = Kind::Git.ask(root, &["rev-parse", "--git-dir"]);
+    head.is_ok_and(|output| !output.status.success())
+        && inside.is_ok_and(|output| output.status.success())
+}
+
+pub fn names(place: &Place, commit: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = entries(&place.root, commit, &place.prefix)?;
+    let path = |entry| match entry {
+        Entry::File(path) | Entry::Submodule(path, _) => path,
+    };
+    Ok(entries.into_iter().map(path).collect())
+}
+
+/// Nothing where the commit has no such directory.
+fn entries(root: &Path, commit: &str, prefix: &Path) -> anyhow::Result<Vec<Entry>> {
+    let mut tree = OsString::from(format!("{commit}:"));
+    tree.push(prefix);
+    let arguments = ["ls-tree", "-r", "-z", "--full-tree"].map(OsStr::new);
+    let output = Kind::Git.ask(root, &[&arguments[..], &[&tree]].concat())?;
+    if !output.status.success() {
+        if prefix.as_os_str().is_empty() {
+            bail!("git cannot list {commit}: {}", said(&output.stderr));
+        }
+        return Ok(Vec::new());
+    }
+    let lines = output.stdout.split(|byte| *byte == 0).filter(|line| !line.is_empty());
+    // Mode, type and object, a tab, the path.
+    let entry = |line: &[u8]| {
+        let tab = line.iter().position(|byte| *byte == b'\t')?;
+        let path = PathBuf::from(OsStr::from_bytes(&line[tab + 1..]));
+        let head = std::str::from_utf8(&line[..tab]).ok()?;
+        let mut words = head.split(' ');
+        Some(match (words.nth(1)?, words.next()?) {
+            ("commit", object) => Entry::Submodule(path, object.into()),
+            _ => Entry::File(path),
+        })
+    };
+    Ok(lines.filter_map(entry).collect())
+}
+
+pub fn changed(place: &Place) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let arguments = ["status", "--porcelain", "-z", "--no-renames", "--", "."];
+    let output = Kind::Git.ask(&place.directory(), &arguments)?;
+    let lines = output.stdout.split(|byte| *byte == 0).filter_map(|line| line.get(3..));
+    // From the root of the work tree.
+    let names = lines.map(|name| Path::new(OsStr::from_bytes(name)));
+    Ok(names.map(|name| name.strip_prefix(&place.prefix).unwrap_or(name).into()).collect())
+}
+
+/// The revision's own tree and those of its submodules, and the submodules that are not here.
+pub fn parts(
+    revision: &Revision,
+    ignored: &Ignored,
+) -> anyhow::Result<(Vec<Part>, BTreeSet<PathBuf>)> {
+    let Place { root, prefix, .. } = revision.place.clone();
+    let mut waiting = vec![(root, revision.id.clone(), prefix, PathBuf::new(), 0)];
+    let (mut parts, mut absent) = (Vec::new(), BTreeSet::new());
+    while let Some((root, commit, prefix, mount, depth)) = waiting.pop() {
+        let mut files = BTreeSet::new();
+        for entry in entries(&root, &commit, &prefix)? {
+            let (path, object) = match entry {
+                Entry::File(path) => {
+                    files.insert(mount.join(path));
+                    continue;
+                }
+                Entry::Submodule(path, object) => (path, object),
+            };
+            let at = mount.join(&path);
+            if ignored.leaves_out(&at, true) {
+                continue;
+            }
+            let directory = root.join(&prefix).join(&path);
+            let is_here = depth < DEPTH_MAX
+                && waiting.len() + parts.len() < PARTS_MAX
+                && directory.join(".git").exists()
+                && Kind::Git
+                    .ask(&directory, &["cat-file", "-e", &format!("{object}^{{commit}}")])?
+                    .status
+                    .success();
+            match is_here {
+                true => waiting.push((directory, object, PathBuf::new(), at, depth + 1)),
+                false => drop(absent.insert(at)),
+            }
+        }
+        parts.push(Part { root, commit, prefix, mount, files });
+    }
+    Ok((parts, absent))
+}
+
+/// Returns what is to be said of it.
+pub fn write(
+    parts: &[Part],
+    ignored: &Ignored,
+    packer: &mut Packer<'_>,
+) -> anyhow::Result<Vec<String>> {
+    let mut left_out = BTreeSet::new();
+    for part in parts {
+        let mut arguments: Vec<&OsStr> =
+            ["archive", "--format=tar", &part.commit].map(OsStr::new).into();
+        if !part.prefix.as_os_str().is_empty() {
+            arguments.extend([OsStr::new("--"), part.prefix.as_os_str()]);
+        }
+        let command = Kind::Git.command(&part.root, &arguments);
+        let mount = Mount { prefix: &part.prefix, at: &part.mount, ignored };
+        let mut rest = part.files.clone();
+        mount.copy(Kind::Git, command, packer, |path| {
+            rest.remove(&path);
+        })?;
+        left_out.extend(rest.into_iter().filter(|path| !ignored.leaves_out(path, false)));
+    }
+    if left_out.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(vec![format!(
+        "what .gitattributes marks as export-ignore is not pushed (--vcs dir pushes it): {}",
+        listed(&left_out)
+    )])
+}
+
+/// What Git ignores in a work tree's directory, from there: by each ignore file above it and in it,
+/// by the repository's own and by the user's. A directory stands for all in it. None where Git does
+/// not say, or says that it ignores the directory itself.
+pub fn ignored_in(directory: &Path) -> Option<BTreeSet<PathBuf>> {
+    let arguments =
+        ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory", "--", "."];
+    let output = Kind::Git.ask(directory, &arguments).ok().filter(|one| one.status.success())?;
+    let names = output.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let names: BTreeSet<PathBuf> = names
+        .map(|name| name.strip_suffix(b"/").unwrap_or(name))
+        .map(|name| PathBuf::from(OsStr::from_bytes(name)))
+        .collect();
+    (!names.contains(Path::new("."))).then_some(names)
+}

@@ -1,0 +1,166 @@
+//! Entries of what is pushed, one after the other into one tar stream, and what people should hear of
+//! them afterwards. Knows no repository and no directory.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use tar::{Builder, Entry, EntryType, Header};
+
+use super::header;
+
+/// Enough to see what it is about.
+const SHOWN_MAX: usize = 5;
+/// What a pointer of Git LFS begins with, by its specification.
+const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+/// No pointer is longer, by its specification.
+const POINTER_BYTES_MAX: u64 = 1024;
+
+pub struct Packer<'a> {
+    archive: Builder<&'a mut dyn Write>,
+    pointers: BTreeSet<PathBuf>,
+    /// Names that are not UTF-8.
+    odd: BTreeSet<PathBuf>,
+}
+
+impl<'a> Packer<'a> {
+    pub fn new(to: &'a mut dyn Write) -> Packer<'a> {
+        Packer { archive: Builder::new(to), pointers: BTreeSet::new(), odd: BTreeSet::new() }
+    }
+
+    pub fn directory(&mut self, path: &Path) -> io::Result<()> {
+        self.append(header(EntryType::Directory, 0o755, 0), path, io::empty())
+    }
+
+    pub fn link(&mut self, path: &Path, target: &Path) -> io::Result<()> {
+        self.note(path);
+        self.archive.append_link(&mut header(EntryType::Symlink, 0o777, 0), path, target)
+    }
+
+    pub fn file(
+        &mut self,
+        path: &Path,
+        mode: u32,
+        size: u64,
+        content: impl Read,
+    ) -> io::Result<()> {
+        self.append(header(EntryType::Regular, mode, size), path, content)
+    }
+
+    /// What a version control system's own archive has, with its time and mode.
+    pub fn copy(&mut self, path: &Path, entry: Entry<'_, impl Read>) -> io::Result<()> {
+        let from = entry.header().clone();
+        let (mode, mtime) = (from.mode()?, from.mtime()?);
+        let kind = from.entry_type();
+        let size = if kind.is_file() { entry.size() } else { 0 };
+        let mut header = header(kind, mode, size);
+        header.set_mtime(mtime);
+        if kind.is_symlink() || kind.is_hard_link() {
+            self.note(path);
+            let target = entry.link_name()?.unwrap_or_default().into_owned();
+            return self.archive.append_link(&mut header, path, target);
+        }
+        self.append(header, path, entry)
+    }
+
+    fn append(&mut self, mut header: Header, path: &Path, content: impl Read) -> io::Result<()> {
+        self.note(path);
+        let mut content = content;
+        let mut start = Vec::new();
+        if (1..=POINTER_BYTES_MAX).contains(&header.size()?) {
+            content.by_ref().take(POINTER.len() as u64).read_to_end(&mut start)?;
+        }
+        if start == POINTER {
+            self.pointers.insert(path.to_path_buf());
+        }
+        self.archive.append_data(&mut header, path, start.chain(content))
+    }
+
+    fn note(&mut self, path: &Path) {
+        if path.to_str().is_none() {
+            self.odd.insert(path.to_path_buf());
+        }
+    }
+
+    /// What is to be said of what was packed.
+    pub fn finish(mut self) -> io::Result<Vec<String>> {
+        self.archive.finish()?;
+        let mut warnings = Vec::new();
+        if !self.pointers.is_empty() {
+            warnings.push(format!(
+                "of files in Git LFS only the pointers are pushed, not what they stand for: {}. Run \
+                 `git lfs install` and `git lfs pull`, then push again",
+                listed(&self.pointers)
+            ));
+        }
+        if !self.odd.is_empty() {
+            warnings.push(format!(
+                "names that are not UTF-8 are pushed as they are, and many programs do not find \
+                 such files: {}",
+                listed(&self.odd)
+            ));
+        }
+        Ok(warnings)
+    }
+}
+
+/// As many names as a person reads.
+pub fn listed<'a>(names: impl IntoIterator<Item = &'a PathBuf>) -> String {
+    let mut names = names.into_iter();
+    let shown = names.by_ref().take(SHOWN_MAX).map(|name| shown(name));
+    let mut text = shown.collect::<Vec<_>>().join(", ");
+    match names.count() {
+        0 => {}
+        more => text.push_str(&format!(" and {more} more")),
+    }
+    text
+}
+
+/// Bytes that are no text as `\xe9`.
+fn shown(name: &Path) -> String {
+    let bytes = name.as_os_str().as_encoded_bytes();
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        text.extend(chunk.valid().chars().flat_map(char::escape_debug));
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn pointers_and_odd_names_are_told() {
+        let mut bytes = Vec::new();
+        let mut packer = Packer::new(&mut bytes);
+        let pointer = [POINTER, b"v1\noid sha256:00\nsize 5\n"].concat();
+        packer.file(Path::new("a.bin"), 0o644, pointer.len() as u64, &pointer[..]).unwrap();
+        packer.file(Path::new("b.bin"), 0o644, 7, &b"version"[..]).unwrap();
+        packer.file(Path::new("empty"), 0o644, 0, io::empty()).unwrap();
+        packer.directory(Path::new(OsStr::from_bytes(b"caf\xe9"))).unwrap();
+        let warnings = packer.finish().unwrap();
+        assert!(warnings[0].contains("stand for: a.bin. Run"), "{warnings:?}");
+        assert!(warnings[1].ends_with("caf\\xe9"), "{warnings:?}");
+        let mut archive = tar::Archive::new(&bytes[..]);
+        let texts: Vec<Vec<u8>> = archive
+            .entries()
+            .unwrap()
+            .map(|entry| {
+                let mut text = Vec::new();
+                entry.unwrap().read_to_end(&mut text).unwrap();
+                text
+            })
+            .collect();
+        assert_eq!(texts, [pointer, b"version".to_vec(), Vec::new(), Vec::new()]);
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        let names: Vec<PathBuf> = (0..8).map(|i| format!("f{i}").into()).collect();
+        assert_eq!(listed(&names), "f0, f1, f2, f3, f4 and 3 more");
+    }
+}
