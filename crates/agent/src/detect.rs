@@ -41,7 +41,7 @@ pub enum DetectError {
     Manifest(#[from] ManifestError),
     #[error(transparent)]
     Procfile(#[from] ProcfileError),
-    #[error("the Procfile is no UTF-8 text of at most 256 KiB")]
+    #[error("the Procfile is no UTF-8 text of at most 256 KiB: save it as UTF-8")]
     ProcfileUnreadable,
 }
 
@@ -111,8 +111,23 @@ pub fn plan_release(
     }
     manifest::ports::check(&recipe.ports, &recipe.processes)
         .map_err(|why| ManifestError { file: CORTEX_TOML, why })?;
+    recipe.notes.extend(wide_files(tree));
     let settings = settings(&manifest);
     Ok(Plan { recipe, settings, manifest })
+}
+
+/// What the platform reads itself it reads in UTF-16, too; others' tools mostly do not.
+fn wide_files(tree: &SourceTree) -> Vec<String> {
+    let own = [PROCFILE, CORTEX_TOML, manifest::APP_JSON, manifest::VERACONFIG];
+    // pip looks at the byte order mark.
+    let is_read = |path: &str| own.contains(&path) || path.starts_with("requirements");
+    let wide = tree.files.iter().filter(|(path, file)| file.is_wide && !path.contains('/'));
+    wide.filter(|(path, _)| !is_read(path))
+        .take(SEEN_MAX)
+        .map(|(path, _)| {
+            format!("{path} is in UTF-16, which most programs do not read: save it as UTF-8")
+        })
+        .collect()
 }
 
 fn read_procfile(tree: &SourceTree) -> Result<Option<Procfile>, DetectError> {
@@ -204,6 +219,7 @@ fn apply_procfile(tree: &SourceTree, recipe: &mut Recipe, procfile: Procfile) {
             .build
             .push(Step { name: "Running the Procfile's preflight command".into(), command });
     }
+    recipe.cron.extend(procfile.cron);
     if let Some(directory) = procfile.static_directory {
         match manifest::relative_path(&directory) {
             Ok(directory) if tree.has_directory(&directory) => {
@@ -258,15 +274,16 @@ fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
     // What steps of the user's own do is not known.
     recipe.portable = match manifest.portable {
         Some(true) => Some(recipe.portable.take().unwrap_or_default()),
-        None if manifest.build.is_none() => recipe.portable.take(),
+        None if manifest.build.is_none() && manifest.predeploy.is_none() => recipe.portable.take(),
         _ => None,
     };
+    if let Some(command) = manifest.predeploy.as_ref().filter(|_| manifest.build.is_none()) {
+        let name = "Running app.json's predeploy script".into();
+        recipe.build.push(Step { name, command: command.clone() });
+    }
     if let Some(command) = &manifest.postdeploy {
         let name = "Running app.json's postdeploy script".into();
         recipe.release.push(Step { name, command: command.clone() });
-        recipe.notes.push(
-            "app.json: postdeploy runs at each release, not only at the first one".to_owned(),
-        );
     }
     recipe.environment.extend(manifest.environment.clone());
     recipe.persist.extend(manifest.persist.iter().cloned());
@@ -274,17 +291,11 @@ fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
     recipe.persist.dedup();
     recipe.persist_shared = manifest.persist_shared;
     recipe.statics.splice(0..0, manifest.statics.iter().cloned());
-    recipe.cron.clone_from(&manifest.cron);
+    // Those of the project's own file win over the Procfile's of the same name.
+    recipe.cron.retain(|one| manifest.cron.iter().all(|ours| ours.name != one.name));
+    recipe.cron.extend(manifest.cron.iter().cloned());
     recipe.ports.clone_from(&manifest.ports);
     recipe.notes.extend(manifest.notes.iter().cloned());
-    for (names, why) in [
-        (&manifest.required, "requires it; set it with 'cortex config set'"),
-        (&manifest.secrets, "wants it generated; set it with 'cortex config set'"),
-    ] {
-        for name in names.iter().filter(|name| !recipe.environment.contains_key(*name)) {
-            recipe.notes.push(format!("app.json: {name} is not set here: the file {why}"));
-        }
-    }
 }
 
 fn replace_steps(
@@ -344,6 +355,8 @@ fn settings(manifest: &Manifest) -> Settings {
     let mut settings = Settings::default();
     let health = &manifest.health;
     settings.health.path.clone_from(&health.path);
+    settings.health.host.clone_from(&health.host);
+    settings.health.headers.clone_from(&health.headers);
     for (value, setting) in [
         (health.start_timeout_ms, &mut settings.health.start_timeout_ms),
         (health.timeout_ms, &mut settings.health.timeout_ms),

@@ -4,7 +4,9 @@
 
 mod app_json;
 mod cortex_toml;
-mod cron;
+pub(crate) mod cron;
+pub mod domains;
+mod health;
 pub mod ports;
 mod veraconfig;
 
@@ -56,6 +58,8 @@ pub struct Manifest {
     pub portable: Option<bool>,
     /// Replaces the detected release steps.
     pub release: Option<Vec<String>>,
+    /// Runs after the build steps that were detected.
+    pub predeploy: Option<String>,
     /// Runs after the release steps, whatever they are.
     pub postdeploy: Option<String>,
     /// Added to the framework's own.
@@ -98,6 +102,8 @@ pub struct ManifestProcess {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManifestHealth {
     pub path: Option<String>,
+    pub host: Option<String>,
+    pub headers: BTreeMap<String, String>,
     pub start_timeout_ms: Option<u64>,
     pub timeout_ms: Option<u64>,
     pub interval_ms: Option<u64>,
@@ -151,7 +157,7 @@ fn text<'a>(tree: &'a SourceTree, file: &'static str) -> Result<Option<&'a str>,
             None => Err(ManifestError {
                 file,
                 why: format!(
-                    "it is no UTF-8 text of at most {} KiB",
+                    "it is no UTF-8 text of at most {} KiB: save it as UTF-8",
                     crate::source::TEXT_BYTES_MAX / 1024
                 ),
             }),
@@ -176,9 +182,19 @@ impl Manifest {
             ours.count = ours.count.or(theirs.count);
             ours.concurrency = ours.concurrency.or(theirs.concurrency);
         }
+        self.predeploy = self.predeploy.take().or(weaker.predeploy);
         self.postdeploy = self.postdeploy.take().or(weaker.postdeploy);
+        for entry in weaker.cron {
+            if self.cron.iter().all(|one| one.name != entry.name) {
+                self.cron.push(entry);
+            }
+        }
         let (ours, theirs) = (&mut self.health, weaker.health);
         ours.path = ours.path.take().or(theirs.path);
+        ours.host = ours.host.take().or(theirs.host);
+        for (name, value) in theirs.headers {
+            ours.headers.entry(name).or_insert(value);
+        }
         ours.start_timeout_ms = ours.start_timeout_ms.or(theirs.start_timeout_ms);
         ours.timeout_ms = ours.timeout_ms.or(theirs.timeout_ms);
         ours.interval_ms = ours.interval_ms.or(theirs.interval_ms);
@@ -206,6 +222,15 @@ pub fn relative_path(text: &str) -> Result<String, String> {
 pub fn is_variable_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// What the platform itself gives to processes: nobody else can set them.
+pub fn is_platform_variable(name: &str) -> bool {
+    ["PORT", "HOST"].contains(&name) || name.starts_with("CORTEX_")
+}
+
+fn platform_gives(file: &str, name: &str) -> String {
+    format!("{file}: 'env.{name}' was left out: the platform itself gives it to each process")
 }
 
 /// `NAME`, or the nearest valid name with a note.

@@ -4,11 +4,16 @@
 use std::collections::BTreeMap;
 
 use model::ProcessType;
+use model::cron::CronRecipe;
 use thiserror::Error;
+
+use crate::manifest::cron;
 
 pub const PROCFILE: &str = "Procfile";
 /// A longer file is no Procfile: real ones have fewer than ten lines.
 const LINES_MAX: usize = 1_000;
+/// Names that mean something here, however large they are written.
+const MEANT: [&str; 2] = ["web", "release"];
 const SHOWN_CHARS_MAX: usize = 80;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,7 +25,9 @@ pub struct Procfile {
     pub preflight: Option<String>,
     /// piku's: a directory to be served as it is.
     pub static_directory: Option<String>,
-    /// What was ignored, and why.
+    /// piku's: commands that run at times.
+    pub cron: Vec<CronRecipe>,
+    /// What was read in another way than it is written.
     pub notes: Vec<String>,
 }
 
@@ -41,6 +48,8 @@ pub enum ProcfileError {
         "Procfile lines {first} and {second} both define '{name}': rename or remove one of them"
     )]
     Duplicate { name: String, first: usize, second: usize },
+    #[error("Procfile line {line}: '{name}': {why}; write for example '{name}: 0 4 * * * command'")]
+    Schedule { line: usize, name: String, why: String },
     #[error("the Procfile has more than {LINES_MAX} lines: remove what is no process type")]
     TooLong,
     #[error(
@@ -67,7 +76,14 @@ pub fn parse(text: &str) -> Result<Procfile, ProcfileError> {
             shown: line.chars().take(SHOWN_CHARS_MAX).collect(),
         };
         let (name, command) = line.split_once(':').ok_or_else(form)?;
-        let process: ProcessType = name.trim_end().parse().map_err(|_| form())?;
+        let name = name.trim_end();
+        let known = MEANT.iter().find(|known| name.eq_ignore_ascii_case(known));
+        let process: ProcessType = known.unwrap_or(&name).parse().map_err(|_| form())?;
+        if process.as_str() != name {
+            procfile
+                .notes
+                .push(format!("{PROCFILE} line {number}: '{name}' was read as '{process}'"));
+        }
         let command = command.trim();
         if command.is_empty() {
             return Err(ProcfileError::Empty { line: number, name: process.to_string() });
@@ -76,13 +92,18 @@ pub fn parse(text: &str) -> Result<Procfile, ProcfileError> {
             let name = process.to_string();
             return Err(ProcfileError::Duplicate { name, first, second: number });
         }
-        procfile.take(process, command, number);
+        procfile.take(process, command, number)?;
     }
     if seen.is_empty() { Err(ProcfileError::Nothing) } else { Ok(procfile) }
 }
 
 impl Procfile {
-    fn take(&mut self, process: ProcessType, command: &str, line: usize) {
+    fn take(
+        &mut self,
+        process: ProcessType,
+        command: &str,
+        line: usize,
+    ) -> Result<(), ProcfileError> {
         let name = process.as_str();
         if name == "release" {
             self.release = Some(command.into());
@@ -93,13 +114,14 @@ impl Procfile {
         } else if name.starts_with("cron")
             && command.starts_with(|c: char| "*0123456789@".contains(c))
         {
-            self.notes.push(format!(
-                "Procfile line {line}: '{name}' is a schedule of piku's; schedules are not run, so \
-                 it was ignored"
-            ));
+            let name = process.to_string();
+            let entry = cron::of_procfile(&name, command)
+                .map_err(|why| ProcfileError::Schedule { line, name, why })?;
+            self.cron.push(entry);
         } else {
             self.processes.insert(process, command.into());
         }
+        Ok(())
     }
 }
 
@@ -121,7 +143,32 @@ mod tests {
         assert_eq!(procfile.release.as_deref(), Some("migrate"));
         assert_eq!(procfile.preflight.as_deref(), Some("make"));
         assert_eq!(procfile.static_directory.as_deref(), Some("public"));
-        assert_eq!(procfile.notes.len(), 1);
+        let cron = &procfile.cron[0];
+        let entry = (cron.name.as_str(), cron.schedule.as_str(), cron.command.as_str());
+        assert_eq!(entry, ("cron1", "0 * * * *", "x"));
+        assert!(procfile.notes.is_empty());
+    }
+
+    #[test]
+    fn schedules_of_piku_s_are_read_and_other_names_left_alone() {
+        let text =
+            "cron_a: */5  8-17 * * mon-fri  python x.py 1 2\ncron-b: @daily run\ncronjob: run";
+        let procfile = parse(text).unwrap();
+        let entries: Vec<_> =
+            procfile.cron.iter().map(|one| (&*one.schedule, &*one.command)).collect();
+        assert_eq!(entries, [("*/5  8-17 * * mon-fri", "python x.py 1 2"), ("@daily", "run")]);
+        assert_eq!(procfile.processes.len(), 1);
+    }
+
+    #[test]
+    fn names_that_mean_something_may_be_written_large() {
+        let procfile = parse("Web: run\nRELEASE: migrate\nWorker: w").unwrap();
+        assert_eq!(procfile.processes[&ProcessType::web()], "run");
+        assert_eq!(procfile.release.as_deref(), Some("migrate"));
+        assert!(procfile.processes.keys().any(|one| one.as_str() == "Worker"));
+        assert_eq!(procfile.notes[0], "Procfile line 1: 'Web' was read as 'web'");
+        let error = parse("Web: a\nweb: b").unwrap_err().to_string();
+        assert!(error.contains("both define 'web'"), "{error}");
     }
 
     #[test]
@@ -133,6 +180,8 @@ mod tests {
             ("my web: a", "Procfile line 1: 'my web: a' is not of the form"),
             ("web:", "Procfile line 1: 'web' has no command"),
             ("# only\n", "names no process type"),
+            ("cron: 61 * * * * x", "Procfile line 1: 'cron': '61' is no minute"),
+            ("cron: 1 * * * *", "there is no command"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{text:?}: {error}");

@@ -1,6 +1,7 @@
 //! What was pushed, as detection sees it: names, sizes and the text of small files. Pure: the shell
 //! fills it while it reads the archive, and may leave out the text of files that `reads` refuses.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Larger files are data or bundles; nothing that tells a framework is that long.
@@ -32,8 +33,35 @@ pub struct SourceTree {
 pub struct SourceFile {
     pub size: u64,
     pub executable: bool,
-    /// Of UTF-8 files that are small enough.
+    /// Of files in UTF-8 or UTF-16 that are small enough, without a byte order mark.
     pub text: Option<String>,
+    /// It is in UTF-16, which most programs do not read.
+    pub is_wide: bool,
+}
+
+/// The text that an editor on any system has saved: UTF-8 or UTF-16, with a byte order mark or, where
+/// that is beyond doubt, without. None for what is no text.
+pub fn decoded(bytes: &[u8]) -> Option<Cow<'_, str>> {
+    let wide = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
+        let (units, rest) = bytes.as_chunks::<2>();
+        let units = units.iter().map(|pair| unit(*pair));
+        let text: Option<String> = char::decode_utf16(units).collect::<Result<_, _>>().ok();
+        text.filter(|_| rest.is_empty()).map(Cow::Owned)
+    };
+    match bytes {
+        [0xef, 0xbb, 0xbf, text @ ..] => std::str::from_utf8(text).ok().map(Cow::Borrowed),
+        [0xff, 0xfe, text @ ..] => wide(text, u16::from_le_bytes),
+        [0xfe, 0xff, text @ ..] => wide(text, u16::from_be_bytes),
+        text if is_wide_ascii(text, 1) => wide(text, u16::from_le_bytes),
+        text if is_wide_ascii(text, 0) => wide(text, u16::from_be_bytes),
+        text => std::str::from_utf8(text).ok().map(Cow::Borrowed),
+    }
+}
+
+/// Every second byte is zero, beginning here, and none of the others.
+fn is_wide_ascii(bytes: &[u8], zero: usize) -> bool {
+    let fits = |(at, byte): (usize, &u8)| (at % 2 == zero) == (*byte == 0);
+    bytes.len() >= 2 && bytes.len().is_multiple_of(2) && bytes.iter().enumerate().all(fits)
 }
 
 impl SourceTree {
@@ -69,10 +97,12 @@ impl SourceTree {
                 Self::reads(path, bytes.len() as u64)
                     && self.texts_bytes + bytes.len() as u64 <= TEXTS_BYTES_MAX
             })
-            .and_then(|bytes| std::str::from_utf8(bytes).ok())
-            .map(str::to_owned);
+            .and_then(decoded)
+            .map(Cow::into_owned);
         self.texts_bytes += text.as_ref().map_or(0, |text| text.len() as u64);
-        self.files.insert(path.to_owned(), SourceFile { size, executable, text });
+        let is_utf8 = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok() && !bytes.contains(&0);
+        let is_wide = text.is_some() && !bytes.is_some_and(is_utf8);
+        self.files.insert(path.to_owned(), SourceFile { size, executable, text, is_wide });
     }
 
     /// Whether there is a file of this path.
@@ -196,6 +226,32 @@ mod tests {
         assert_eq!(python, ["app.py", "sub/b.py", "subway.py"]);
         assert_eq!(tree.text("node_modules/x/c.py"), None);
         assert_eq!(tree.root_entries(), ["app.py", "node_modules/", "sub/", "subway.py"]);
+    }
+
+    #[test]
+    fn texts_are_read_as_any_editor_saves_them() {
+        let wide = |text: &str, unit: fn(u16) -> [u8; 2]| -> Vec<u8> {
+            text.encode_utf16().flat_map(unit).collect()
+        };
+        let text = "web: run ü\r\n";
+        for bytes in [
+            text.as_bytes().to_vec(),
+            format!("\u{feff}{text}").into_bytes(),
+            wide(&format!("\u{feff}{text}"), u16::to_le_bytes),
+            wide(&format!("\u{feff}{text}"), u16::to_be_bytes),
+        ] {
+            assert_eq!(decoded(&bytes).as_deref(), Some(text), "{bytes:?}");
+        }
+        assert_eq!(decoded(&wide("web: x", u16::to_le_bytes)).as_deref(), Some("web: x"));
+        assert_eq!(decoded(&wide("web: x", u16::to_be_bytes)).as_deref(), Some("web: x"));
+        assert_eq!(decoded(b"\xff\xfea"), None);
+        assert_eq!(decoded(b"\xff\xfe\x00\xd8"), None, "half a pair");
+        assert_eq!(decoded(b"caf\xe9"), None);
+        assert_eq!(decoded(b"").as_deref(), Some(""));
+        let mut tree = SourceTree::new();
+        tree.add("a", 6, false, Some(&wide("web", u16::to_le_bytes)));
+        tree.add("b", 3, false, Some(b"web"));
+        assert!(tree.files["a"].is_wide && !tree.files["b"].is_wide);
     }
 
     #[test]

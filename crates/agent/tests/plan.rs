@@ -313,8 +313,10 @@ fn app_json_asks_for_what_is_missing() {
     let plan = plan(&[("app.json", text), ("Procfile", "web: x")]);
     assert_eq!(plan.recipe.release[0].command, "./seed");
     assert_eq!(plan.manifest.secrets, ["B"]);
+    // Whoever takes the push sees to them, and says so.
+    assert_eq!(plan.manifest.required, ["A"]);
     let notes = plan.recipe.notes.join("\n");
-    assert!(notes.contains("A is not set") && notes.contains("B is not set"), "{notes}");
+    assert!(!notes.contains("is not set"), "{notes}");
 }
 
 /// Pieces that readers look for, in orders that nobody writes.

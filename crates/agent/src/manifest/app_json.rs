@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{
     APP_JSON, COUNT_MAX, LIST_LENGTH_MAX, Manifest, ManifestError, application_name,
-    is_variable_name,
+    is_platform_variable, is_variable_name, platform_gives,
 };
 
 /// Keys that describe, or that are about Heroku's own offers: silent.
@@ -26,7 +26,7 @@ const TELLING: &[&str] =
 /// None when the file is somebody else's.
 pub fn parse(text: &str) -> Result<Option<Manifest>, ManifestError> {
     let error = |why: String| ManifestError { file: APP_JSON, why };
-    let value: Value = serde_json::from_str(text)
+    let value: Value = serde_json::from_str(text.trim_start_matches('\u{feff}'))
         .map_err(|cause| error(format!("it is not valid JSON: {cause}")))?;
     let Value::Object(object) = value else {
         return Err(error("a JSON object was expected".into()));
@@ -45,9 +45,16 @@ pub fn parse(text: &str) -> Result<Option<Manifest>, ManifestError> {
                 formation(processes, &mut manifest).map_err(error)?;
             }
             ("scripts", Value::Object(scripts)) => self::scripts(scripts, &mut manifest),
-            ("healthchecks", Value::Object(checks)) => healthchecks(checks, &mut manifest),
+            ("healthchecks", Value::Object(checks)) => {
+                manifest.health =
+                    super::health::of_checks(checks, &mut manifest.notes).map_err(error)?;
+            }
+            ("cron", Value::Array(entries)) => {
+                manifest.cron =
+                    super::cron::of_app_json(entries, &mut manifest.notes).map_err(error)?;
+            }
             (key, _) if DESCRIPTIVE.contains(&key) => {}
-            ("name" | "env" | "formation" | "scripts" | "healthchecks", _) => {
+            ("name" | "env" | "formation" | "scripts" | "healthchecks" | "cron", _) => {
                 return Err(error(format!("'{key}' has a value of the wrong kind")));
             }
             (key, _) => manifest.notes.push(ignored(key)),
@@ -56,7 +63,7 @@ pub fn parse(text: &str) -> Result<Option<Manifest>, ManifestError> {
     Ok(Some(manifest))
 }
 
-fn ignored(key: &str) -> String {
+pub(super) fn ignored(key: &str) -> String {
     format!("{APP_JSON}: '{}' was ignored: there is nothing like it here", key.escape_debug())
 }
 
@@ -67,6 +74,10 @@ fn env(variables: &Map<String, Value>, manifest: &mut Manifest) -> Result<(), St
     for (name, value) in variables {
         if !is_variable_name(name) {
             return Err(format!("'{}' in 'env' is no variable's name", name.escape_debug()));
+        }
+        if is_platform_variable(name) {
+            manifest.notes.push(platform_gives(APP_JSON, name));
+            continue;
         }
         let wanted = match value {
             Value::Object(wanted) => wanted.clone(),
@@ -91,6 +102,8 @@ fn env(variables: &Map<String, Value>, manifest: &mut Manifest) -> Result<(), St
 
 fn formation(processes: &Map<String, Value>, manifest: &mut Manifest) -> Result<(), String> {
     for (name, wanted) in processes {
+        let name =
+            if name.eq_ignore_ascii_case(ProcessType::WEB) { ProcessType::WEB } else { name };
         let process: ProcessType = name.parse().map_err(|error| format!("{error}"))?;
         let Some(quantity) = wanted.get("quantity") else { continue };
         let count = quantity.as_u64().filter(|count| *count <= COUNT_MAX.into());
@@ -105,38 +118,25 @@ fn formation(processes: &Map<String, Value>, manifest: &mut Manifest) -> Result<
 fn scripts(scripts: &Map<String, Value>, manifest: &mut Manifest) {
     for (name, command) in scripts {
         match (name.as_str(), command) {
-            ("postdeploy", Value::String(command)) => manifest.postdeploy = Some(command.clone()),
+            ("postdeploy", Value::String(command)) => {
+                manifest.postdeploy.get_or_insert_with(|| command.clone());
+                manifest.notes.push(format!(
+                    "{APP_JSON}: postdeploy runs at each release, not only at the first one"
+                ));
+            }
+            ("dokku", Value::Object(scripts)) => dokku(scripts, manifest),
             (name, _) => manifest.notes.push(ignored(&format!("scripts.{name}"))),
         }
     }
 }
 
-/// The first check of `web` that has a path.
-fn healthchecks(checks: &Map<String, Value>, manifest: &mut Manifest) {
-    for (process, list) in checks {
-        let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
-        let path = |check: &Value| check.get("path").and_then(Value::as_str).map(str::to_owned);
-        let Some(check) =
-            list.iter().find(|check| path(check).is_some()).filter(|_| process == "web")
-        else {
-            let name = format!("healthchecks.{process}");
-            manifest.notes.push(ignored(&name));
-            continue;
-        };
-        let ms = |key: &str| {
-            let seconds = check.get(key).and_then(Value::as_u64)?;
-            (1..=super::cortex_toml::DURATION_S_MAX).contains(&seconds).then_some(seconds * 1000)
-        };
-        manifest.health.path = path(check).filter(|path| path.starts_with('/'));
-        manifest.health.timeout_ms = ms("timeout");
-        manifest.health.interval_ms = ms("wait");
-        if let Some(attempts) = check.get("attempts").and_then(Value::as_u64) {
-            let wait_ms = ms("wait").unwrap_or(1_000) + ms("timeout").unwrap_or(1_000);
-            let all = attempts.saturating_mul(wait_ms) + ms("initialDelay").unwrap_or(0);
-            // Attempts are meant for a process that is nearly up; never less than the default.
-            let default = model::application::START_TIMEOUT_MS_DEFAULT;
-            let longest = super::cortex_toml::DURATION_S_MAX * 1000;
-            manifest.health.start_timeout_ms = Some(all.clamp(default, longest));
+/// Dokku's own: they run with each release there too.
+fn dokku(scripts: &Map<String, Value>, manifest: &mut Manifest) {
+    for (name, command) in scripts {
+        match (name.as_str(), command) {
+            ("predeploy", Value::String(command)) => manifest.predeploy = Some(command.clone()),
+            ("postdeploy", Value::String(command)) => manifest.postdeploy = Some(command.clone()),
+            (name, _) => manifest.notes.push(ignored(&format!("scripts.dokku.{name}"))),
         }
     }
 }
@@ -171,6 +171,38 @@ mod tests {
         assert_eq!(manifest.health.interval_ms, Some(3_000));
         let notes = manifest.notes.join("\n");
         assert!(notes.contains("addons") && notes.contains("scripts.test"), "{notes}");
+    }
+
+    #[test]
+    fn what_dokku_and_the_platform_have_in_common_is_honoured() {
+        let text = r#"{
+            "env": {"PORT": "3000", "HOST": {"required": true}, "CORTEX_X": "y"},
+            "formation": {"Web": {"quantity": 2}},
+            "scripts": {"dokku": {"predeploy": "make", "postdeploy": "warm", "prebuild": "x"},
+                        "postdeploy": "seed"},
+            "cron": [
+                {"command": "bin/report --daily", "schedule": "@daily"},
+                {"command": "bin/report --all", "schedule": "0 5 * * *",
+                 "concurrency_policy": "replace"},
+                {"command": "bin/off", "schedule": "0 5 * * *", "maintenance": true}
+            ]
+        }"#;
+        let manifest = parse(text).unwrap().unwrap();
+        assert!(manifest.environment.is_empty() && manifest.required.is_empty());
+        assert_eq!(manifest.processes[&ProcessType::web()].count, Some(2));
+        assert_eq!(manifest.predeploy.as_deref(), Some("make"));
+        assert_eq!(manifest.postdeploy.as_deref(), Some("warm"));
+        let entries: Vec<(&str, &str)> =
+            manifest.cron.iter().map(|one| (one.name.as_str(), one.command.as_str())).collect();
+        let expected =
+            [("bin-report-daily", "bin/report --daily"), ("bin-report-all", "bin/report --all")];
+        assert_eq!(entries, expected);
+        let notes = manifest.notes.join("\n");
+        for said in ["env.PORT", "scripts.dokku.prebuild", "concurrency_policy", "bin/off"] {
+            assert!(notes.contains(said), "{said}: {notes}");
+        }
+        let error = parse(r#"{"cron": [{"command": "x", "schedule": "61 * * * *"}]}"#).unwrap_err();
+        assert!(error.to_string().contains("'61' is no minute"), "{error}");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use model::request::RequestLimits;
 use serde::Deserialize;
 
 use super::{
-    CORTEX_TOML, COUNT_MAX, LIST_LENGTH_MAX, Manifest, ManifestError, ManifestHealth,
-    ManifestProcess, is_variable_name, relative_path,
+    CORTEX_TOML, COUNT_MAX, LIST_LENGTH_MAX, Manifest, ManifestError, ManifestProcess,
+    is_platform_variable, is_variable_name, platform_gives, relative_path,
 };
 
 /// No start, probe or stop takes a day; a longer one is a typing mistake.
@@ -50,7 +50,7 @@ struct File {
     #[serde(default)]
     env: BTreeMap<String, Scalar>,
     #[serde(default)]
-    health: Health,
+    health: super::health::Table,
     #[serde(default)]
     limits: Limits,
     #[serde(default)]
@@ -85,15 +85,6 @@ enum Scalar {
     Integer(i64),
     Float(f64),
     Boolean(bool),
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Health {
-    path: Option<String>,
-    start_timeout: Option<String>,
-    timeout: Option<String>,
-    interval: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -147,6 +138,7 @@ fn validate(file: File) -> Result<Manifest, String> {
             return Err(format!("'{name}' has more than {LIST_LENGTH_MAX} entries"));
         }
     }
+    let mut notes = Vec::new();
     let name = file.name.map(|name| name.parse()).transpose().map_err(|e| format!("name: {e}"))?;
     if file.port == Some(0) {
         return Err("port: 0 is no port; use 1 to 65535, or leave it out".into());
@@ -157,7 +149,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         framework: file.framework,
         port: file.port,
         domains: domains(file.domains)?,
-        environment: environment(file.env)?,
+        environment: environment(file.env, &mut notes)?,
         processes: processes(file.processes)?,
         build: commands("build", file.build)?,
         baked: baked(file.baked)?,
@@ -168,7 +160,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         statics: file.statics.into_iter().map(static_mount).collect::<Result<_, _>>()?,
         cron: super::cron::validate(file.cron)?,
         ports: super::ports::validate(file.ports, file.port, duration)?,
-        health: health(file.health)?,
+        health: super::health::of_table(file.health)?,
         memory_bytes: memory("limits.memory", file.limits.memory)?,
         concurrency: concurrency("limits.concurrency", file.limits.concurrency)?,
         build_memory_bytes: memory("limits.build_memory", file.limits.build_memory)?,
@@ -183,6 +175,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         slow_start_ms: duration("slow_start", file.slow_start)?,
         hedge_after_ms: duration("hedge_after", file.hedge_after)?,
         stop_grace_ms: duration("stop_grace", file.stop_grace)?,
+        notes,
         ..Manifest::default()
     })
 }
@@ -201,26 +194,20 @@ fn baked(patterns: Vec<String>) -> Result<Vec<String>, String> {
 }
 
 fn domains(domains: Vec<String>) -> Result<Vec<String>, String> {
-    let label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-            && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
-    };
-    let check = |domain: String| {
-        let name = domain.trim_end_matches('.').to_ascii_lowercase();
-        let plain = name.strip_prefix("*.").unwrap_or(&name);
-        if plain.len() <= 253 && plain.split('.').all(label) {
-            Ok(name)
-        } else {
-            let shown = domain.escape_debug();
-            Err(format!("domains: '{shown}' is no host name, for example 'shop.example.org'"))
+    let mut names: Vec<String> = Vec::new();
+    for domain in domains {
+        let name = super::domains::domain(&domain).map_err(|why| format!("domains: {why}"))?;
+        if !names.contains(&name) {
+            names.push(name);
         }
-    };
-    domains.into_iter().map(check).collect()
+    }
+    Ok(names)
 }
 
-fn environment(env: BTreeMap<String, Scalar>) -> Result<BTreeMap<String, String>, String> {
+fn environment(
+    env: BTreeMap<String, Scalar>,
+    notes: &mut Vec<String>,
+) -> Result<BTreeMap<String, String>, String> {
     let one = |(name, value): (String, Scalar)| {
         if !is_variable_name(&name) {
             let shown = name.escape_debug();
@@ -237,13 +224,18 @@ fn environment(env: BTreeMap<String, Scalar>) -> Result<BTreeMap<String, String>
         }
         Ok((name, value))
     };
-    env.into_iter().map(one).collect()
+    let given = env.keys().filter(|name| is_platform_variable(name));
+    notes.extend(given.map(|name| platform_gives(CORTEX_TOML, name)));
+    env.into_iter().filter(|(name, _)| !is_platform_variable(name)).map(one).collect()
 }
 
 fn processes(
     processes: BTreeMap<String, Process>,
 ) -> Result<BTreeMap<model::ProcessType, ManifestProcess>, String> {
     let one = |(name, process): (String, Process)| {
+        if name.eq_ignore_ascii_case(model::ProcessType::WEB) && name != model::ProcessType::WEB {
+            return Err(format!("processes: write '{name}' as 'web', which gets the requests"));
+        }
         let kind = name.parse().map_err(|error| format!("processes: {error}"))?;
         let process = match process {
             Process::Command(command) => {
@@ -297,21 +289,6 @@ fn fair(text: Option<String>) -> Result<Option<RequestKey>, String> {
     }
 }
 
-fn health(health: Health) -> Result<ManifestHealth, String> {
-    if let Some(path) = &health.path {
-        let plain = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
-        if !plain {
-            return Err(format!("health.path: '{}' must begin with '/'", path.escape_debug()));
-        }
-    }
-    Ok(ManifestHealth {
-        path: health.path,
-        start_timeout_ms: duration("health.start_timeout", health.start_timeout)?,
-        timeout_ms: duration("health.timeout", health.timeout)?,
-        interval_ms: duration("health.interval", health.interval)?,
-    })
-}
-
 fn requests(requests: Requests) -> Result<RequestLimits, String> {
     Ok(RequestLimits {
         idle_ms: duration("requests.idle", requests.idle)?,
@@ -347,7 +324,7 @@ fn static_mount(entry: Static) -> Result<StaticMount, String> {
     Ok(StaticMount { prefix, directory, fallback })
 }
 
-fn duration(key: &str, text: Option<String>) -> Result<Option<u64>, String> {
+pub(super) fn duration(key: &str, text: Option<String>) -> Result<Option<u64>, String> {
     let Some(text) = text else { return Ok(None) };
     let (number, unit) = split_unit(&text);
     let factor = match unit {

@@ -1,13 +1,19 @@
-//! `[[cron]]` of `cortex.toml`: commands that run at times.
+//! Commands that run at times: `[[cron]]` of `cortex.toml`, and `cron` of `app.json` as Dokku has it.
 
 use std::collections::BTreeSet;
 
-use model::ProcessType;
 use model::cron::CronRecipe;
+use model::{ApplicationName, ProcessType};
 use serde::Deserialize;
+use serde_json::Value;
 
+use super::APP_JSON;
 use crate::cron::{ENTRIES_MAX, Schedule};
 
+/// Minute, hour, day of month, month, day of week.
+const SCHEDULE_FIELDS: usize = 5;
+/// Of a name that is made from a command; a number may follow.
+const NAME_CHARS_MAX: usize = 30;
 /// Where the file names none: the same moments on every machine.
 const TIMEZONE_DEFAULT: &str = "UTC";
 /// The longest name of the zone database has 32 bytes.
@@ -35,7 +41,7 @@ pub(super) fn validate(entries: Vec<Entry>) -> Result<Vec<CronRecipe>, String> {
             return Err(format!("cron: two entries are named '{name}'"));
         }
         let wrong = |why: String| format!("cron '{name}': {why}");
-        entry.schedule.parse::<Schedule>().map_err(|error| wrong(error.to_string()))?;
+        check_schedule(&entry.schedule).map_err(wrong)?;
         let timezone = entry.timezone.unwrap_or_else(|| TIMEZONE_DEFAULT.into());
         if !is_zone_name(&timezone) {
             let shown: String = timezone.escape_debug().take(TIMEZONE_LENGTH_MAX).collect();
@@ -47,6 +53,85 @@ pub(super) fn validate(entries: Vec<Entry>) -> Result<Vec<CronRecipe>, String> {
         Ok(CronRecipe { name, schedule: entry.schedule, timezone, command: entry.command })
     };
     entries.into_iter().map(one).collect()
+}
+
+fn check_schedule(schedule: &str) -> Result<(), String> {
+    schedule.parse::<Schedule>().map(drop).map_err(|error| error.to_string())
+}
+
+/// Entries without names get one from their command, so that it stays when others come and go.
+pub(super) fn of_app_json(
+    entries: &[Value],
+    notes: &mut Vec<String>,
+) -> Result<Vec<CronRecipe>, String> {
+    if entries.len() > ENTRIES_MAX {
+        return Err(format!("'cron' has more than {ENTRIES_MAX} entries"));
+    }
+    let mut recipes: Vec<CronRecipe> = Vec::new();
+    for entry in entries {
+        let text = |key: &str| entry.get(key).and_then(Value::as_str).map(str::trim);
+        let (Some(command), Some(schedule)) = (text("command"), text("schedule")) else {
+            return Err("each entry of 'cron' has a 'command' and a 'schedule'".into());
+        };
+        if command.is_empty() || command.contains('\0') {
+            return Err("cron: a command is empty or holds a zero byte".into());
+        }
+        if entry.get("maintenance").and_then(Value::as_bool) == Some(true) {
+            notes.push(format!("{APP_JSON}: cron '{command}' is not run: 'maintenance' is true"));
+            continue;
+        }
+        check_schedule(schedule).map_err(|why| format!("cron '{command}': {why}"))?;
+        if let Some(policy) = text("concurrency_policy").filter(|policy| *policy != "forbid") {
+            notes.push(format!(
+                "{APP_JSON}: concurrency_policy '{policy}' was ignored: '{command}' is never started \
+                 while its last run goes on"
+            ));
+        }
+        let name = unused_name(command, &recipes);
+        let timezone = TIMEZONE_DEFAULT.into();
+        recipes.push(CronRecipe {
+            name,
+            schedule: schedule.into(),
+            timezone,
+            command: command.into(),
+        });
+    }
+    Ok(recipes)
+}
+
+/// A line of piku's Procfile: five fields of a schedule, or one like `@daily`, then the command.
+pub(crate) fn of_procfile(name: &str, line: &str) -> Result<CronRecipe, String> {
+    let fields = if line.starts_with('@') { 1 } else { SCHEDULE_FIELDS };
+    let mut rest = line.trim();
+    for _ in 0..fields {
+        rest = rest.trim_start();
+        rest = &rest[rest.find(char::is_whitespace).unwrap_or(rest.len())..];
+    }
+    let (schedule, command) = (line[..line.len() - rest.len()].trim(), rest.trim());
+    check_schedule(schedule)?;
+    if command.is_empty() {
+        return Err("there is no command after the schedule".into());
+    }
+    let timezone = TIMEZONE_DEFAULT.into();
+    Ok(CronRecipe {
+        name: name.into(),
+        schedule: schedule.into(),
+        timezone,
+        command: command.into(),
+    })
+}
+
+fn unused_name(command: &str, taken: &[CronRecipe]) -> String {
+    let name: String = ApplicationName::suggest(command)
+        .as_str()
+        .chars()
+        .take(NAME_CHARS_MAX)
+        .collect::<String>()
+        .trim_end_matches('-')
+        .into();
+    let is_free = |name: &String| taken.iter().all(|one| one.name != *name);
+    let numbered = (2..).map(|number| format!("{name}-{number}"));
+    std::iter::once(name.clone()).chain(numbered).find(is_free).unwrap_or(name)
 }
 
 /// Whether it could name a file of the zone database, and no other.
