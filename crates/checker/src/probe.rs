@@ -1,5 +1,6 @@
 //! One instance under probe: what is asked, what was answered, and what follows from it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::Generation;
@@ -28,7 +29,7 @@ pub enum Method {
     /// Connect to the port on loopback.
     Tcp { port: u16 },
     /// GET of `path`; 200 to 399 is well.
-    Http { port: u16, path: String },
+    Http { port: u16, path: String, host: String, headers: BTreeMap<String, String> },
     /// No port: the process is there.
     Process { pid: u32, start_ticks: u64 },
 }

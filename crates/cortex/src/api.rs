@@ -8,6 +8,7 @@ mod builds;
 mod cluster;
 mod config;
 mod doctor;
+mod domains;
 mod follow;
 mod keys;
 mod logs;
@@ -202,6 +203,7 @@ fn router(context: ApiContext) -> Router {
         .route("/v1/apps/{app}/ps", get(processes::list))
         .route("/v1/apps/{app}/scale", get(processes::scale_now).post(processes::scale))
         .route("/v1/apps/{app}/port", post(ports::change))
+        .route("/v1/apps/{app}/domains", get(domains::list).post(domains::change))
         .route("/v1/apps/{app}/pin", get(pin::show).post(pin::pin))
         .route("/v1/apps/{app}/restart", post(processes::restart))
         .route("/v1/apps/{app}/releases", get(releases::list).post(upload::push))

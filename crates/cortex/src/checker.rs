@@ -139,7 +139,7 @@ impl Shell for ProbeShell {
                 let events = self.events.clone();
                 crate::task::spawn(async move {
                     let generation = target.generation;
-                    let outcome = probe(&instance, &target).await;
+                    let outcome = probe(&target).await;
                     events.send(Event::Probed { instance, generation, outcome }).await.ok();
                 });
             }
@@ -171,13 +171,12 @@ async fn write_verdict(
 }
 
 /// Of an instance of this node.
-async fn probe(instance: &InstanceId, target: &Target) -> Outcome {
+async fn probe(target: &Target) -> Outcome {
     let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let result = match &target.method {
         Method::Tcp { port } => probe::tcp(loopback(*port), target.timeout).await,
-        Method::Http { port, path } => {
-            let host = format!("{}.localhost", instance.application);
-            match probe::http_get(loopback(*port), &host, path, target.timeout).await {
+        Method::Http { port, path, host, headers } => {
+            match probe::http_get(loopback(*port), host, path, headers, target.timeout).await {
                 Ok(200..=399) => Ok(()),
                 Ok(status) => {
                     return Outcome::Unwell { detail: format!("GET {path} answered {status}") };

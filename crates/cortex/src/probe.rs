@@ -1,6 +1,7 @@
 //! Asks an instance whether it is there: a connection, or one GET. Used by the agent while an
 //! instance starts and by the checker afterwards; knows neither.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,19 +31,25 @@ pub async fn tcp(address: SocketAddr, timeout: Duration) -> Result<(), ProbeErro
     within(timeout, connect(address)).await.map(drop)
 }
 
-/// The status of a GET.
+/// The status of a GET with these headers, which were validated.
 pub async fn http_get(
     address: SocketAddr,
     host: &str,
     path: &str,
+    headers: &BTreeMap<String, String>,
     timeout: Duration,
 ) -> Result<u16, ProbeError> {
     within(timeout, async {
         let mut stream = connect(address).await?;
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: cortex-checker\r\nAccept: */*\r\n\
-             Connection: close\r\n\r\n"
-        );
+        let mut request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
+        let usual = [("User-Agent", "cortex-checker"), ("Accept", "*/*")];
+        let said = |name: &str| headers.keys().any(|one| one.eq_ignore_ascii_case(name));
+        let usual = usual.into_iter().filter(|(name, _)| !said(name));
+        let given = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in usual.chain(given) {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        request.push_str("\r\n");
         stream.write_all(request.as_bytes()).await?;
         read_status(&mut stream).await
     })
@@ -109,7 +116,8 @@ mod tests {
     }
 
     async fn check(answer: &'static [u8]) -> Result<u16, ProbeError> {
-        http_get(answering(answer).await, "shop.localhost", "/up", TIMEOUT).await
+        let address = answering(answer).await;
+        http_get(address, "shop.localhost", "/up", &BTreeMap::new(), TIMEOUT).await
     }
 
     #[tokio::test]
@@ -118,6 +126,27 @@ mod tests {
         assert_eq!(check(b"HTTP/1.0 500 Oh\r\nA: b\r\n\r\nbody").await.unwrap(), 500);
         let continued = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n";
         assert_eq!(check(continued).await.unwrap(), 200);
+    }
+
+    #[tokio::test]
+    async fn headers_of_ones_own_are_sent_in_place_of_the_usual() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let headers = [("x-forwarded-proto", "https"), ("user-agent", "probe")];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let asked = http_get(address, "shop.example", "/up", &headers, TIMEOUT);
+        let seen = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 1024];
+            let length = stream.read(&mut request).await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        };
+        let (status, request) = tokio::join!(asked, seen);
+        assert_eq!(status.unwrap(), 200);
+        let expected = "GET /up HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\nAccept: */*\r\n\
+                        user-agent: probe\r\nx-forwarded-proto: https\r\n\r\n";
+        assert_eq!(request, expected);
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::id::{NodeId, ProcessType};
+use crate::id::{ApplicationName, NodeId, ProcessType};
 use crate::record::{RECORD_VERSION, Unknown};
 use crate::request::RequestLimits;
 use crate::time::Timestamp;
@@ -33,6 +33,12 @@ pub struct ApplicationSpec {
     /// Host names beside `NAME.localhost`.
     #[serde(default)]
     pub domains: Vec<String>,
+    /// Chosen by commands: the project's own file does not change them.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub domains_chosen: bool,
+    /// Since when it has each of them; one that is not there, since it was created.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub domains_since: BTreeMap<String, Timestamp>,
     /// Raised by `restart`: instances started for a lower number are replaced.
     #[serde(default)]
     pub restart: u32,
@@ -50,10 +56,33 @@ impl ApplicationSpec {
             port: None,
             port_chosen: false,
             domains: Vec::new(),
+            domains_chosen: false,
+            domains_since: BTreeMap::new(),
             restart: 0,
             unknown: Unknown::new(),
         }
     }
+
+    pub fn set_domains(&mut self, domains: Vec<String>, now: Timestamp) {
+        let known = std::mem::replace(&mut self.domains, domains);
+        let created = self.created_at;
+        let before = std::mem::take(&mut self.domains_since);
+        let since = |domain: &String| match before.get(domain) {
+            Some(since) => *since,
+            None if known.contains(domain) => created,
+            None => now,
+        };
+        self.domains_since =
+            self.domains.iter().map(|domain| (domain.clone(), since(domain))).collect();
+    }
+
+    pub fn has_domain_since(&self, domain: &str) -> Timestamp {
+        self.domains_since.get(domain).copied().unwrap_or(self.created_at)
+    }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -285,6 +314,16 @@ pub struct Health {
     /// Answered with 200 to 399 by a healthy instance; without it a bound port is enough.
     #[serde(default)]
     pub path: Option<String>,
+    /// The name that the project's own files have it asked by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The application's first domain when the release was made: where no other name is said, it is
+    /// asked by this one, as many applications answer to their own names alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// What is sent beside `Host`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
     /// From the start of the process until it must be ready.
     pub start_timeout_ms: u64,
     /// One probe's time limit.
@@ -297,10 +336,21 @@ impl Default for Health {
     fn default() -> Health {
         Health {
             path: None,
+            host: None,
+            domain: None,
+            headers: BTreeMap::new(),
             start_timeout_ms: START_TIMEOUT_MS_DEFAULT,
             timeout_ms: 5_000,
             interval_ms: 1_000,
         }
+    }
+}
+
+impl Health {
+    /// What a probe of that application sends as `Host`.
+    pub fn host(&self, application: &ApplicationName) -> String {
+        let said = self.host.as_ref().or(self.domain.as_ref());
+        said.cloned().unwrap_or_else(|| format!("{application}.localhost"))
     }
 }
 

@@ -17,7 +17,7 @@ use model::{
 };
 
 use self::far::{FarClaims, FarDescription, Nodes};
-use crate::routes;
+use crate::routes::{self, Rights};
 
 /// One application as the router's threads need it.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +26,8 @@ pub struct Description {
     /// Normalized, `NAME.localhost` first.
     pub hosts: Vec<String>,
     pub port: Option<u16>,
+    /// Which of them are its own where others want them.
+    pub rights: Rights,
     pub serving: Option<ReleaseId>,
     /// What it runs; none where its record is not known.
     pub build: Option<BuildId>,
@@ -172,6 +174,7 @@ impl Book {
         };
         Some(Description {
             hosts: hosts(name, spec),
+            rights: Rights::of(spec, serving.is_some()),
             port: spec.port,
             settings: release.map(|release| release.settings.clone()).unwrap_or_default(),
             statics: release.map(|release| release.recipe.statics.clone()).unwrap_or_default(),

@@ -1,7 +1,9 @@
 //! Names of hosts: how a `Host` header is read and which names an application answers on. Knows
 //! no socket; driven by the router's threads and by whoever builds their table.
 
-use model::ApplicationName;
+use std::collections::BTreeMap;
+
+use model::{ApplicationName, ApplicationSpec, Timestamp};
 
 use crate::http::syntax::Class;
 
@@ -11,6 +13,57 @@ pub const HOST_LENGTH_MAX: usize = 253;
 /// Every application answers on this name without being asked.
 pub fn default_host(name: &ApplicationName) -> String {
     format!("{name}.localhost")
+}
+
+/// What an application can say for itself where another one wants the same domain or port: only two
+/// nodes that do not hear of each other let that happen. From records alone, so that all nodes agree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rights {
+    serves: bool,
+    created_at: Timestamp,
+    since: BTreeMap<String, Timestamp>,
+}
+
+/// The least one has it: one that serves before one that never did, then whoever had it first.
+pub type Claim<'a> = (bool, Timestamp, &'a ApplicationName);
+
+impl Default for Rights {
+    fn default() -> Rights {
+        Rights { serves: false, created_at: Timestamp(0), since: BTreeMap::new() }
+    }
+}
+
+impl Rights {
+    pub fn of(spec: &ApplicationSpec, serves: bool) -> Rights {
+        Rights { serves, created_at: spec.created_at, since: spec.domains_since.clone() }
+    }
+
+    pub fn to_host<'a>(&self, host: &str, name: &'a ApplicationName) -> Claim<'a> {
+        (!self.serves, self.since.get(host).copied().unwrap_or(self.created_at), name)
+    }
+
+    pub fn to_port<'a>(&self, name: &'a ApplicationName) -> Claim<'a> {
+        (!self.serves, self.created_at, name)
+    }
+}
+
+/// `*.` and what follows the first dot, then the second, and so on: which families a name belongs to,
+/// the nearest first. `buffer` has the name.
+pub fn families<'a>(
+    name: &'a str,
+    buffer: &'a mut [u8; HOST_LENGTH_MAX],
+    mut has: impl FnMut(&str) -> bool,
+) -> Option<&'a str> {
+    let bytes = buffer.get_mut(..name.len())?;
+    bytes.copy_from_slice(name.as_bytes());
+    let dots = name.bytes().enumerate().filter(|(at, byte)| *byte == b'.' && *at > 0);
+    for (at, _) in dots {
+        bytes[at - 1] = b'*';
+        if std::str::from_utf8(&bytes[at - 1..]).is_ok_and(&mut has) {
+            return std::str::from_utf8(&buffer[at - 1..name.len()]).ok();
+        }
+    }
+    None
 }
 
 /// The name in a `Host` header as tables have it: lower case, without port and final dot. None
@@ -73,6 +126,23 @@ mod tests {
         check("127.0.0.1:8000", Some("127.0.0.1"));
         check("[::1]:8000", Some("[::1]"));
         check("[::1]", Some("[::1]"));
+    }
+
+    #[test]
+    fn a_name_belongs_to_families_and_the_nearest_counts() {
+        let find = |name: &str, known: &[&str]| {
+            let mut buffer = [0; HOST_LENGTH_MAX];
+            families(name, &mut buffer, |family| known.contains(&family)).map(str::to_owned)
+        };
+        let known = ["*.example.org", "*.shop.example.org"];
+        assert_eq!(find("a.example.org", &known).as_deref(), Some("*.example.org"));
+        assert_eq!(find("a.b.example.org", &known).as_deref(), Some("*.example.org"));
+        assert_eq!(find("a.shop.example.org", &known).as_deref(), Some("*.shop.example.org"));
+        assert_eq!(find("shop.example.org", &known).as_deref(), Some("*.example.org"));
+        for other in ["example.org", "example.com", "", "localhost", "aexample.org", ".example.org"]
+        {
+            assert_eq!(find(other, &known), None, "{other}");
+        }
     }
 
     #[test]

@@ -395,7 +395,7 @@ async fn watch_until_healthy(
     held: Arc<dyn Held>,
     awaited: Awaited,
 ) {
-    let host = format!("{}.localhost", id.instance.application);
+    let host = awaited.health.host(&id.instance.application);
     let report = |detail| {
         events.try_send(Event::NotYetHealthy { id: id.clone(), detail }).ok();
     };

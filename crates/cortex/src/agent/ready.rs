@@ -132,11 +132,13 @@ async fn check(
         let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), one.port);
         let path = health.path.as_ref().filter(|_| one.id.is_none());
         let refused = match path {
-            Some(path) => match probe::http_get(address, host, path, timeout).await {
-                Ok(200..=399) => None,
-                Ok(status) => Some(format!("GET {path} answers {status}")),
-                Err(error) => Some(format!("GET {path}: {error}")),
-            },
+            Some(path) => {
+                match probe::http_get(address, host, path, &health.headers, timeout).await {
+                    Ok(200..=399) => None,
+                    Ok(status) => Some(format!("GET {path} answers {status}")),
+                    Err(error) => Some(format!("GET {path}: {error}")),
+                }
+            }
             // A socket of IPv6 alone looks the same in the table; and who knows the firewall.
             None if warning.is_some() => probe::tcp(address, timeout)
                 .await

@@ -14,7 +14,7 @@ use super::records::{self, Application};
 use super::wire::{
     ApplicationRow, ApplicationShown, CreateApplication, Destroyed, ProcessRow, RolloutShown,
 };
-use super::{Api, Shared, parse, ports};
+use super::{Api, Shared, domains, parse, ports};
 
 /// The usual grace of 30 s between SIGTERM and SIGKILL, and some for draining before it.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(45);
@@ -92,6 +92,12 @@ pub async fn show(
     Ok(Json(ApplicationShown {
         row: app.row(&api),
         domains: app.spec.domains.clone(),
+        clashes: domains::clashes(&api)
+            .await?
+            .iter()
+            .filter(|one| one.concerns(&app.name))
+            .map(domains::Clash::said)
+            .collect(),
         decided_by: release.map(|release| release.recipe.decided_by.clone()),
         processes,
         rollout: app.rollout.as_ref().map(|rollout| RolloutShown {

@@ -26,7 +26,7 @@ pub fn read(archive: impl Read) -> Result<SourceTree, Problem> {
                 "too_many_files",
                 format!("the source has more than {ENTRIES_MAX} files"),
             )
-            .hint("leave out what is generated: list it in .gitignore or .cortexignore"));
+            .hint("leave out what is generated: list it in .cortexignore"));
         }
         let path = entry.path().map_err(|error| damaged(&error))?.into_owned();
         let Some(name) = inside(&path) else {

@@ -15,9 +15,6 @@ use super::{Peer, Shared, parse};
 
 /// All names and values together; certificates and keys fit many times (Heroku's limit is 64 KB).
 const CONFIG_BYTES_MAX: usize = 256 * 1024;
-/// What the platform itself gives to every process.
-const RESERVED: &[&str] = &["PORT", "HOST"];
-const RESERVED_PREFIX: &str = "CORTEX_";
 
 pub async fn list(
     State(api): State<Shared>,
@@ -95,7 +92,7 @@ fn check(key: &str, value: Option<&str>) -> Result<(), Problem> {
         )
         .hint("use letters, digits and underscores, not starting with a digit"));
     }
-    if RESERVED.contains(&key) || key.starts_with(RESERVED_PREFIX) {
+    if agent::manifest::is_platform_variable(key) {
         return Err(Problem::invalid(
             "reserved_variable",
             format!("{shown} is given by the platform to each process"),

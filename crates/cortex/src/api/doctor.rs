@@ -10,7 +10,7 @@ use axum::extract::State;
 use rustix::process::{Resource, getrlimit};
 
 use super::wire::{Check, CheckResult};
-use super::{Api, Shared};
+use super::{Api, Shared, domains};
 
 /// Below this a push of a large application may not fit.
 const DISK_FREE_WARN: u64 = 2 * 1024 * 1024 * 1024;
@@ -43,6 +43,7 @@ pub async fn doctor(State(api): State<Shared>) -> Json<Vec<Check>> {
         sockets(&api),
     ];
     checks.extend(ports(&api));
+    checks.extend(claims(&api).await);
     let tools = TOOLS.iter().map(|(tool, arguments, use_of)| find(tool, arguments, use_of));
     checks.extend(futures_util::future::join_all(tools).await);
     Json(checks)
@@ -125,6 +126,20 @@ fn ports(api: &Api) -> Vec<Check> {
         })
         .collect();
     if bad.is_empty() { vec![ok("ports", format!("{} bound", ports.len()))] } else { bad }
+}
+
+/// Two nodes that did not hear of each other may have let two applications have the same.
+async fn claims(api: &Api) -> Vec<Check> {
+    match domains::clashes(api).await {
+        Ok(clashes) if clashes.is_empty() => Vec::new(),
+        Ok(clashes) => {
+            let check = |one: &domains::Clash| {
+                warn("claims", one.said(), &format!("decide whose it is: {}", one.advice))
+            };
+            clashes.iter().map(check).collect()
+        }
+        Err(problem) => vec![warn("claims", problem.body().detail, "look at the node's own log")],
+    }
 }
 
 async fn find(tool: &'static str, arguments: &'static [&'static str], use_of: &str) -> Check {

@@ -14,6 +14,7 @@ use model::{
 };
 use serde::Deserialize;
 
+use super::domains::Standing;
 use super::problem::Problem;
 use super::records::Application;
 use super::wire::{ApplicationRow, PortRow, ServiceRow};
@@ -31,7 +32,7 @@ pub async fn allot(
     asked: Option<u16>,
     beside: &[PortRecipe],
 ) -> Result<Option<u16>, Problem> {
-    let taken = taken(api).await?;
+    let taken = taken(api, app).await?;
     let is_free = |port: u16| {
         let id = PortId::tcp(port);
         !taken.contains_key(&id) && beside.iter().all(|one| one.id != id)
@@ -47,7 +48,7 @@ pub async fn allot(
                     "no_free_port",
                     format!("no port from {} to {} is free", AUTOMATIC.start(), AUTOMATIC.end()),
                 )
-                .hint("choose another with `apps create --port`")
+                .hint("choose another with `apps create --port`, or as `port` in cortex.toml")
             }),
     }
 }
@@ -61,7 +62,7 @@ pub async fn check_services(
     if ports.is_empty() {
         return Ok(());
     }
-    let taken = taken(api).await?;
+    let taken = taken(api, &app.name).await?;
     for port in ports {
         if app.spec.port.map(PortId::tcp) == Some(port.id) {
             return Err(Problem::conflict(
@@ -121,26 +122,73 @@ pub async fn change(
     Ok(Json(app.row(&api)))
 }
 
+/// Whose a port is, and whether that holds against whoever asks.
+struct Taken {
+    owner: ApplicationName,
+    holds: bool,
+}
+
 /// For HTTP, or by a release that serves or is on its way.
-async fn taken(api: &Api) -> Result<BTreeMap<PortId, ApplicationName>, Problem> {
-    let (store, mut taken) = (&*api.store, BTreeMap::new());
+async fn taken(api: &Api, asking: &ApplicationName) -> Result<BTreeMap<PortId, Taken>, Problem> {
+    let (store, mut taken) = (&*api.store, BTreeMap::<PortId, Taken>::new());
+    let rollout: Option<Rollout> = records::read(store, TypedKey::Rollout(asking.clone())).await?;
+    let serves = Standing::of(rollout.as_ref()) == Standing::Serves;
     for name in records::names(store).await? {
         let spec: Option<ApplicationSpec> =
             records::read(store, TypedKey::Spec(name.clone())).await?;
         let Some(spec) = spec else { continue };
-        let mut ports: Vec<PortId> = spec.port.map(PortId::tcp).into_iter().collect();
         let rollout: Option<Rollout> =
             records::read(store, TypedKey::Rollout(name.clone())).await?;
-        for id in rollout.into_iter().flat_map(in_use) {
-            let release: Option<Release> =
-                records::read(store, TypedKey::Release(name.clone(), id)).await?;
-            ports.extend(release.iter().flat_map(|one| &one.recipe.ports).map(|port| port.id));
-        }
-        for port in ports {
-            taken.entry(port).or_insert_with(|| name.clone());
+        let standing = Standing::of(rollout.as_ref());
+        // One that never served keeps nothing from one that does.
+        let weak = matches!(standing, Standing::Failed | Standing::Unreleased);
+        let holds = name == *asking || !(serves && weak);
+        for port in of_one(api, &name, &spec).await? {
+            let known = taken.get(&port);
+            if known.is_none_or(|known| known.owner != *asking && holds && !known.holds) {
+                taken.insert(port, Taken { owner: name.clone(), holds });
+            }
         }
     }
     Ok(taken)
+}
+
+/// All that this application has.
+pub async fn of_one(
+    api: &Api,
+    name: &ApplicationName,
+    spec: &ApplicationSpec,
+) -> Result<BTreeSet<PortId>, Problem> {
+    let mut ports: BTreeSet<PortId> = spec.port.map(PortId::tcp).into_iter().collect();
+    let rollout: Option<Rollout> =
+        records::read(&*api.store, TypedKey::Rollout(name.clone())).await?;
+    for id in rollout.into_iter().flat_map(in_use) {
+        let release: Option<Release> =
+            records::read(&*api.store, TypedKey::Release(name.clone(), id)).await?;
+        ports.extend(release.iter().flat_map(|one| &one.recipe.ports).map(|port| port.id));
+    }
+    Ok(ports)
+}
+
+/// Whether another application keeps it from having the port that it was given: while that one
+/// served and this one did not.
+pub async fn is_lost(api: &Api, app: &Application) -> Result<bool, Problem> {
+    let Some(port) = app.spec.port.map(PortId::tcp) else { return Ok(false) };
+    if app.serving().is_some() {
+        return Ok(false);
+    }
+    for name in records::names(&*api.store).await?.into_iter().filter(|name| *name != app.name) {
+        let rollout: Option<Rollout> =
+            records::read(&*api.store, TypedKey::Rollout(name.clone())).await?;
+        let spec = records::read(&*api.store, TypedKey::Spec(name.clone())).await?;
+        let Some(spec) = spec.filter(|_| Standing::of(rollout.as_ref()) == Standing::Serves) else {
+            continue;
+        };
+        if of_one(api, &name, &spec).await?.contains(&port) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn in_use(rollout: Rollout) -> BTreeSet<ReleaseId> {
@@ -152,7 +200,7 @@ fn check(
     api: &Api,
     app: &ApplicationName,
     id: PortId,
-    taken: &BTreeMap<PortId, ApplicationName>,
+    taken: &BTreeMap<PortId, Taken>,
 ) -> Result<(), Problem> {
     let port = match id.transport {
         Transport::Tcp => id.port.to_string(),
@@ -160,8 +208,8 @@ fn check(
     };
     match taken.get(&id) {
         // It is bound already, by this node's router.
-        Some(owner) if owner == app => return Ok(()),
-        Some(owner) => {
+        Some(Taken { owner, holds }) if owner == app || !holds => return Ok(()),
+        Some(Taken { owner, .. }) => {
             return Err(Problem::conflict(
                 "port_taken",
                 format!("port {port} belongs to the application '{owner}'"),

@@ -13,7 +13,7 @@ use model::{BuildId, Key, Recipe, Release, ReleaseId, Rollout, RolloutPhase, Typ
 use super::problem::Problem;
 use super::records::{self, Application, Config};
 use super::wire::{ReleaseRow, Released};
-use super::{Api, Shared, nodes, ports};
+use super::{Api, Shared, domains, nodes, ports};
 
 /// Enough to go back to last month's; older ones and their sources are removed.
 const RELEASES_KEPT: usize = 30;
@@ -60,6 +60,8 @@ pub async fn make(api: &Api, app: &mut Application, draft: Draft) -> Result<Rele
     let coordinator = nodes::coordinator(api).await?;
     let mut rollout =
         app.rollout.clone().unwrap_or_else(|| Rollout::new(api.node.clone(), api.now()));
+    let mut settings = draft.settings;
+    settings.health.domain = domains::first(&app.spec);
     let release = Release {
         v: RECORD_VERSION,
         id: id.clone(),
@@ -67,7 +69,7 @@ pub async fn make(api: &Api, app: &mut Application, draft: Draft) -> Result<Rele
         source_bytes: draft.source_bytes,
         build: Some(draft.build),
         recipe: draft.recipe,
-        settings: draft.settings,
+        settings,
         created_at: api.now(),
         author: draft.author,
         note: draft.note,

@@ -8,13 +8,17 @@ use router::routes::{HOST_LENGTH_MAX, default_host, normalize};
 use super::problem::Problem;
 use super::records::{self, Application};
 use super::wire::{RouteInstance, RouteRow};
-use super::{Api, Shared};
+use super::{Api, Shared, domains};
 
 pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<RouteRow>>, Problem> {
+    let clashes = domains::clashes(&api).await?;
     let mut rows = Vec::new();
     for name in records::names(&*api.store).await? {
         if let Some(app) = records::find(&*api.store, &name).await? {
-            rows.push(row(&api, &app.without_lost(&api)));
+            let mut row = row(&api, &app.without_lost(&api));
+            let other = |host: &String| clashes.iter().any(|one| one.is_lost_by(host, &name));
+            row.hosts.retain(|host| !other(host));
+            rows.push(row);
         }
     }
     Ok(Json(rows))

@@ -2,6 +2,7 @@
 //! the tests write what an agent would.
 
 mod builds;
+mod domains;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;

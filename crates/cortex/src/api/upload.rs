@@ -23,7 +23,7 @@ use super::problem::{Problem, storage};
 use super::records::{self, Application, Config};
 use super::releases::{self, Draft};
 use super::wire::Released;
-use super::{Api, Peer, Shared, archive, ports};
+use super::{Api, Peer, Shared, archive, domains, ports};
 use crate::store::{StoreError, ValueFile, ValueWriter};
 
 /// Heroku's limit for a slug is 500 MB compressed; sources above this hold what is no source.
@@ -115,7 +115,7 @@ fn too_large() -> Problem {
         "source_too_large",
         format!("the source is larger than {gib} GiB"),
     )
-    .hint("leave out what is generated or data: list it in .gitignore or .cortexignore")
+    .hint("leave out what is generated or data: list it in .cortexignore")
 }
 
 fn examine(
@@ -188,8 +188,9 @@ async fn release(
         let answer = Released { unchanged: true, ..releases::released(api, &app, serving) };
         return Ok((StatusCode::OK, Json(answer)));
     }
-    let config = complete_config(api, &name, &plan.manifest, &plan.recipe.environment).await?;
-    merge(api, &mut app, &plan.manifest).await?;
+    let (config, mut notes) =
+        complete_config(api, &name, &plan.manifest, &plan.recipe.environment).await?;
+    notes.extend(merge(api, &mut app, &plan.manifest).await?);
     ports::check_services(api, &app, &plan.recipe.ports).await?;
     records::write(&*api.store, TypedKey::Spec(name.clone()), &app.spec).await?;
     let source = TypedKey::Source(name.clone(), file.hash).key();
@@ -211,6 +212,7 @@ async fn release(
     let release = releases::make(api, &mut app, draft).await?;
     let mut answer = Released { created, ..releases::released(api, &app, &release) };
     answer.notes.extend(build.note);
+    answer.notes.extend(notes);
     Ok((StatusCode::CREATED, Json(answer)))
 }
 
@@ -220,24 +222,36 @@ fn is_serving(app: &Application, plan: &Plan, file: &ValueFile) -> bool {
         .as_ref()
         .is_some_and(|one| one.phase == RolloutPhase::Done && one.serving == one.target);
     done && app.serving().is_some_and(|release| {
-        release.source == file.hash
-            && release.recipe == plan.recipe
-            && release.settings == plan.settings
+        // A domain is the application's, whatever release of it serves.
+        let mut settings = release.settings.clone();
+        settings.health.domain = None;
+        release.source == file.hash && release.recipe == plan.recipe && settings == plan.settings
     })
 }
 
 /// What the project's own files say of the application itself; commands win.
-async fn merge(api: &Api, app: &mut Application, manifest: &Manifest) -> Result<(), Problem> {
-    if !app.spec.port_chosen && manifest.port.is_some() && manifest.port != app.spec.port {
+async fn merge(
+    api: &Api,
+    app: &mut Application,
+    manifest: &Manifest,
+) -> Result<Vec<String>, Problem> {
+    let notes = domains::merge(api, app, &manifest.domains).await?;
+    let given = app.spec.port_chosen || manifest.port.is_some();
+    if ports::is_lost(api, app).await? {
+        // Given anew below, or refused by the check of what was asked for.
+        app.spec.port = app.spec.port.filter(|_| given);
+        if let Some(port) = app.spec.port {
+            ports::allot(api, &app.name, Some(port), &manifest.ports).await?;
+        }
+    }
+    let changes = manifest.port.is_some() && manifest.port != app.spec.port;
+    if !app.spec.port_chosen && changes {
         app.spec.port = ports::allot(api, &app.name, manifest.port, &manifest.ports).await?;
     }
     if app.spec.port.is_none() {
         app.spec.port = ports::allot(api, &app.name, None, &manifest.ports).await?;
     }
-    if !manifest.domains.is_empty() {
-        app.spec.domains = manifest.domains.clone();
-    }
-    Ok(())
+    Ok(notes)
 }
 
 /// Makes the secrets that `app.json` wants generated, and insists on the variables it requires.
@@ -246,7 +260,7 @@ async fn complete_config(
     name: &ApplicationName,
     manifest: &Manifest,
     environment: &Config,
-) -> Result<Config, Problem> {
+) -> Result<(Config, Vec<String>), Problem> {
     let mut config = records::config(&*api.store, name).await?;
     let given =
         |config: &Config, key: &String| config.contains_key(key) || environment.contains_key(key);
@@ -265,13 +279,17 @@ async fn complete_config(
         )));
     }
     let wanted: Vec<&String> = manifest.secrets.iter().filter(|key| !given(&config, key)).collect();
+    let mut notes = Vec::new();
     if !wanted.is_empty() {
         for key in wanted {
             config.insert(key.clone(), random_hex()?);
+            notes.push(format!(
+                "app.json: {key} was generated: `cortex config get {key} -a {name}`"
+            ));
         }
         records::write(&*api.store, TypedKey::Config(name.clone()), &config).await?;
     }
-    Ok(config)
+    Ok((config, notes))
 }
 
 fn random_hex() -> Result<String, Problem> {

@@ -48,6 +48,9 @@ pub struct ApplicationShown {
     #[serde(flatten)]
     pub row: ApplicationRow,
     pub domains: Vec<String>,
+    /// Domains and ports that another application has claimed, too.
+    #[serde(default)]
+    pub clashes: Vec<String>,
     /// The file that decided what the application is.
     pub decided_by: Option<String>,
     pub processes: Vec<ProcessRow>,
@@ -61,6 +64,37 @@ pub struct ApplicationShown {
     #[serde(default)]
     pub holder: Option<String>,
     pub notes: Vec<String>,
+}
+
+/// What `cortex domains` shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DomainsShown {
+    pub application: String,
+    /// Commands say which they are, and the project's own file does not.
+    pub chosen: bool,
+    pub domains: Vec<DomainRow>,
+    /// What a change has to be told with.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DomainRow {
+    pub domain: String,
+    pub since: String,
+    /// Who else has claimed it.
+    pub clash: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DomainsChange {
+    #[serde(default)]
+    pub add: Vec<String>,
+    #[serde(default)]
+    pub remove: Vec<String>,
+    /// The project's own file says them again from the next push on.
+    #[serde(default)]
+    pub reset: bool,
 }
 
 /// A public port that leads to the instances of a process, whatever is spoken there.

@@ -62,9 +62,7 @@ async fn look(store: &SharedStore, node: &NodeId, question: &Question) -> anyhow
         targets.release(application, &one.release, release);
     }
     match targets.target(instance, &claim) {
-        Some(target) if target.generation == question.generation => {
-            Ok(super::probe(instance, &target).await)
-        }
+        Some(target) if target.generation == question.generation => Ok(super::probe(&target).await),
         _ => Ok(Outcome::Unreached),
     }
 }

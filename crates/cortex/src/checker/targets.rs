@@ -47,8 +47,11 @@ impl Targets {
             claim.incarnations.iter().rev().find(|one| one.state == InstanceState::Ready)?;
         let key = (instance.application.clone(), ready.release.clone());
         let health = self.health.get(&key).cloned().unwrap_or_default();
-        let method = match (ready.port, health.path) {
-            (Some(port), Some(path)) => Method::Http { port, path },
+        let method = match (ready.port, health.path.clone()) {
+            (Some(port), Some(path)) => {
+                let (host, headers) = (health.host(&instance.application), health.headers);
+                Method::Http { port, path, host, headers }
+            }
             (Some(port), None) => Method::Tcp { port },
             (None, _) => {
                 let process = ready.process.as_ref()?;

@@ -385,6 +385,7 @@ impl Control {
             name: description.name,
             hosts: description.hosts,
             port: description.port,
+            rights: description.rights,
             processes: description.processes,
             statics: description.statics,
             services,

@@ -13,7 +13,7 @@ use model::{ApplicationName, PortId, ReleaseId};
 use router::balance::Balance;
 use router::book::Processes;
 use router::far::FarCandidate;
-use router::routes;
+use router::routes::{self, Claim, Rights};
 
 use super::endpoint::Endpoint;
 use super::limits::Limits;
@@ -28,6 +28,7 @@ pub struct Application {
     pub name: ApplicationName,
     pub hosts: Vec<String>,
     pub port: Option<u16>,
+    pub rights: Rights,
     pub processes: Processes,
     pub statics: Vec<StaticMount>,
     pub serving: Option<ReleaseId>,
@@ -78,6 +79,7 @@ impl Application {
             hosts: vec![routes::default_host(&name)],
             name,
             port: None,
+            rights: Rights::default(),
             processes: Processes::Expected,
             statics: Vec::new(),
             serving: None,
@@ -95,6 +97,10 @@ impl Application {
             queue: queue.clone(),
             services: BTreeMap::new(),
         }
+    }
+
+    fn claim(&self, host: &str) -> Claim<'_> {
+        self.rights.to_host(host, &self.name)
     }
 
     /// That it wants for itself.
@@ -180,6 +186,14 @@ impl Table {
     pub fn by_host(&self, host: &[u8]) -> Option<&Arc<Application>> {
         let mut buffer = [0; routes::HOST_LENGTH_MAX];
         let name = routes::normalize(host, &mut buffer)?;
+        self.named(name).or_else(|| {
+            let mut buffer = [0; routes::HOST_LENGTH_MAX];
+            let family = routes::families(name, &mut buffer, |one| self.named(one).is_some());
+            self.named(family?)
+        })
+    }
+
+    fn named(&self, name: &str) -> Option<&Arc<Application>> {
         self.shards[shard(name)].get(name)
     }
 
@@ -188,8 +202,7 @@ impl Table {
     }
 
     fn owner(&self, id: PortId) -> Option<&Arc<Application>> {
-        let name = routes::default_host(self.ports.get(&id)?);
-        self.shards[shard(&name)].get(&name)
+        self.named(&routes::default_host(self.ports.get(&id)?))
     }
 
     /// None where HTTP is spoken, or nobody has it.
@@ -201,49 +214,68 @@ impl Table {
         &self.ports
     }
 
-    /// Puts a new state of an application in the place of the old one. What it lets go falls to
-    /// whoever else of `all` wants it.
+    /// Puts a new state of an application in the place of the old one. Where others of `all` want the
+    /// same, the one with the best claim has it, in whatever order they came.
     pub fn replace(
         &mut self,
         old: Option<&Arc<Application>>,
         new: Option<&Arc<Application>>,
         all: &BTreeMap<ApplicationName, Arc<Application>>,
     ) {
-        for (host, old) in old.iter().flat_map(|old| old.hosts.iter().map(move |host| (host, old)))
-        {
+        let Some(name) = new.or(old).map(|one| &one.name) else { return };
+        let hosts: BTreeSet<&String> =
+            [old, new].into_iter().flatten().flat_map(|one| &one.hosts).collect();
+        for host in hosts {
+            let wanted = new.filter(|new| new.hosts.contains(host));
+            let winner = match (self.named(host), wanted) {
+                (Some(owner), Some(new))
+                    if owner.name == *name && new.claim(host) <= owner.claim(host) =>
+                {
+                    Some(new)
+                }
+                (Some(owner), _) if owner.name == *name => {
+                    let wanting = all.values().filter(|one| one.hosts.contains(host));
+                    wanting.min_by(|a, b| a.claim(host).cmp(&b.claim(host)))
+                }
+                (Some(owner), Some(new)) if new.claim(host) < owner.claim(host) => Some(new),
+                (None, Some(new)) => Some(new),
+                (_, _) => continue,
+            };
             let shard = Arc::make_mut(&mut self.shards[shard(host)]);
-            if shard.get(host).is_none_or(|known| known.name != old.name) {
-                continue;
-            }
-            shard.remove(host);
-            if new.is_none_or(|new| !new.hosts.contains(host)) {
-                let heir = all.values().find(|one| one.hosts.contains(host));
-                heir.map(|heir| shard.insert(host.clone(), heir.clone()));
+            match winner {
+                Some(winner) => drop(shard.insert(host.clone(), winner.clone())),
+                None => drop(shard.remove(host)),
             }
         }
-        for host in new.iter().flat_map(|new| &new.hosts) {
-            let shard = Arc::make_mut(&mut self.shards[shard(host)]);
-            // A domain belongs to whoever had it first; the API refuses a second owner.
-            if let Some(new) = new {
-                shard.entry(host.clone()).or_insert_with(|| new.clone());
-            }
-        }
-        let wanted = |one: Option<&Arc<Application>>| one.map(|one| one.ports());
-        let (before, after) = (wanted(old).unwrap_or_default(), wanted(new).unwrap_or_default());
-        if before == after {
+        self.replace_ports(old, new, all);
+    }
+
+    fn replace_ports(
+        &mut self,
+        old: Option<&Arc<Application>>,
+        new: Option<&Arc<Application>>,
+        all: &BTreeMap<ApplicationName, Arc<Application>>,
+    ) {
+        let same = |old: &Arc<Application>, new: &Arc<Application>| {
+            old.ports() == new.ports() && old.rights == new.rights
+        };
+        if old.zip(new).is_some_and(|(old, new)| same(old, new)) {
             return;
         }
-        let ports = Arc::make_mut(&mut self.ports);
-        for id in before.difference(&after) {
-            if old.is_some_and(|old| ports.get(id) == Some(&old.name)) {
-                ports.remove(id);
-                let heir = all.values().find(|one| one.ports().contains(id));
-                heir.map(|heir| ports.insert(*id, heir.name.clone()));
+        let before = old.map(|old| old.ports()).unwrap_or_default();
+        let after = new.map(|new| new.ports()).unwrap_or_default();
+        for id in before.union(&after) {
+            let wanting = all.values().filter(|one| one.ports().contains(id));
+            let winner =
+                wanting.min_by(|a, b| a.rights.to_port(&a.name).cmp(&b.rights.to_port(&b.name)));
+            let known = self.ports.get(id);
+            if known == winner.map(|winner| &winner.name) {
+                continue;
             }
-        }
-        for id in after {
-            if let Some(new) = new {
-                ports.entry(id).or_insert_with(|| new.name.clone());
+            let ports = Arc::make_mut(&mut self.ports);
+            match winner {
+                Some(winner) => drop(ports.insert(*id, winner.name.clone())),
+                None => drop(ports.remove(id)),
             }
         }
     }
@@ -268,6 +300,8 @@ mod tests {
     struct World {
         table: Table,
         all: BTreeMap<ApplicationName, Arc<Application>>,
+        /// Of those that are put next.
+        rights: Rights,
     }
 
     impl World {
@@ -303,7 +337,9 @@ mod tests {
                 (*id, Arc::new(Service { recipe, application, counters: Arc::default() }))
             };
             let services = services.iter().map(service).collect();
-            let new = Arc::new(Application { hosts, port, services, ..bare(Vec::new()) });
+            let rights = self.rights.clone();
+            let new = Application { hosts, port, services, rights, ..bare(Vec::new()) };
+            let new = Arc::new(new);
             let old = self.all.insert(name, new.clone());
             self.table.replace(old.as_ref(), Some(&new), &self.all);
             self
@@ -325,37 +361,85 @@ mod tests {
     fn a_number_is_one_applications_whatever_is_spoken_there() {
         let mut world = World::default();
         let (tcp, udp) = (PortId::tcp(8000), PortId::udp(8000));
-        world.put("zebra", &[], Some(8000));
-        world.put_all("ant", &[], None, &[tcp, udp]);
-        assert_eq!(world.owners().1, Some("zebra"));
-        assert!(world.table.service(tcp).is_none(), "zebra speaks HTTP there");
+        world.put("ant", &[], Some(8000));
+        world.put_all("zebra", &[], None, &[tcp, udp]);
+        assert_eq!(world.owners().1, Some("ant"));
+        assert!(world.table.service(tcp).is_none(), "ant speaks HTTP there");
         assert!(world.table.service(udp).is_some());
-        world.put("zebra", &[], Some(8001));
+        world.put("ant", &[], Some(8001));
         assert_eq!(world.table.service(tcp).unwrap().recipe.id, tcp);
         // A rollback to a release without them.
-        world.put("ant", &[], None);
+        world.put("zebra", &[], None);
         assert!(world.table.service(tcp).is_none() && world.table.service(udp).is_none());
         assert_eq!(world.table.ports().len(), 1);
     }
 
     #[test]
-    fn what_the_first_lets_go_falls_to_the_second() {
+    fn what_one_lets_go_falls_to_the_other() {
         let mut world = World::default();
         world.put("zebra", &["shop.example"], Some(8000));
-        world.put("ant", &["shop.example"], Some(8000));
         assert_eq!(world.owners(), (Some("zebra"), Some("zebra")));
+        world.put("ant", &["shop.example"], Some(8000));
+        assert_eq!(world.owners(), (Some("ant"), Some("ant")), "the same on every node");
         // Another release of either changes nothing.
+        world.put("zebra", &["shop.example"], Some(8000));
         world.put("ant", &["shop.example"], Some(8000));
-        world.put("zebra", &["shop.example"], Some(8000));
-        assert_eq!(world.owners(), (Some("zebra"), Some("zebra")));
-        world.put("zebra", &["shop.example"], Some(8001));
-        assert_eq!(world.owners(), (Some("zebra"), Some("ant")));
-        world.put("zebra", &[], None);
         assert_eq!(world.owners(), (Some("ant"), Some("ant")));
-        world.put("zebra", &["shop.example"], Some(8000));
+        world.put("ant", &["shop.example"], Some(8001));
+        assert_eq!(world.owners(), (Some("ant"), Some("zebra")));
+        world.put("ant", &[], None);
+        assert_eq!(world.owners(), (Some("zebra"), Some("zebra")));
+        world.put("ant", &["shop.example"], Some(8000));
         world.remove("ant");
         assert_eq!(world.owners(), (Some("zebra"), Some("zebra")));
         world.remove("zebra");
         assert_eq!(world.owners(), (None, None));
+    }
+
+    #[test]
+    fn whoever_serves_or_had_it_first_has_it_in_any_order() {
+        type Wish = (&'static str, bool, u64, bool);
+        let check = |wishes: &[Wish], expected: Option<&str>| {
+            for turn in 0..wishes.len() {
+                let mut world = World::default();
+                for at in 0..2 * wishes.len() {
+                    let (name, serves, since, wants) = wishes[(turn + at) % wishes.len()];
+                    let mut spec = model::ApplicationSpec::new(model::Timestamp(7));
+                    spec.set_domains(vec!["shop.example".into()], model::Timestamp(since));
+                    // It comes without a release, and what it wants may change with the next.
+                    let domains: &[&str] =
+                        if wants || at < wishes.len() { &["shop.example"] } else { &[] };
+                    let port = (wants || at < wishes.len()).then_some(8000);
+                    world.rights = Rights::of(&spec, serves && at >= wishes.len());
+                    world.put(name, domains, port);
+                }
+                assert_eq!(world.owners().0, expected, "{wishes:?} from {turn}");
+            }
+        };
+        check(&[("ant", true, 5, true), ("zebra", true, 4, true)], Some("zebra"));
+        check(&[("ant", false, 1, true), ("zebra", true, 4, true)], Some("zebra"));
+        check(
+            &[("ant", true, 4, true), ("bee", false, 1, true), ("zebra", true, 4, true)],
+            Some("ant"),
+        );
+        check(
+            &[("ant", true, 1, false), ("bee", false, 3, true), ("zebra", false, 2, true)],
+            Some("zebra"),
+        );
+        check(&[("ant", true, 1, false), ("zebra", true, 2, false)], None);
+    }
+
+    #[test]
+    fn a_name_alone_comes_before_its_family() {
+        let mut world = World::default();
+        world.put("family", &["*.example.org", "*.shop.example.org"], None);
+        world.put("shop", &["shop.example.org"], None);
+        let owner =
+            |host: &str| world.table.by_host(host.as_bytes()).map(|one| one.name.to_string());
+        assert_eq!(owner("Shop.Example.org:80").as_deref(), Some("shop"));
+        assert_eq!(owner("other.example.org.").as_deref(), Some("family"));
+        assert_eq!(owner("a.b.example.org").as_deref(), Some("family"));
+        assert_eq!(owner("example.org"), None);
+        assert_eq!(owner("x.localhost"), None);
     }
 }

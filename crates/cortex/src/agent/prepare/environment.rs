@@ -140,10 +140,14 @@ fn secret(directory: &Path) -> anyhow::Result<String> {
 /// `exec` spares a shell per process and lets signals arrive where they should; a compound command
 /// needs its shell.
 pub fn shell_command(command: &str) -> Vec<String> {
+    /// Words that a shell does itself: there is no such program, or it would change only itself.
+    const OWN: &str = ". : ! [[ alias bg break builtin case cd command continue declare eval exec exit \
+                       export fc fg for function getopts hash if jobs let local read readonly return \
+                       set shift source time times trap type typeset ulimit umask unalias unset \
+                       until wait while";
+    let first = command.split_whitespace().next().unwrap_or_default();
     let compound = command.contains(['&', '|', ';', '\n', '(', '{', '`', '<', '>'])
-        || ["exec ", "cd ", "if ", "for ", "while ", "export ", "set ", ". ", "source "]
-            .iter()
-            .any(|word| command.trim_start().starts_with(word))
+        || OWN.split_whitespace().any(|word| word == first)
         || starts_with_assignment(command);
     let script = if compound { command.to_string() } else { format!("exec {command}") };
     vec!["/bin/sh".into(), "-c".into(), script]
@@ -170,6 +174,15 @@ mod tests {
             ("A=b run", "A=b run"),
             ("run | tee log", "run | tee log"),
             ("exec run", "exec run"),
+            ("cd\tx", "cd\tx"),
+            (". ./env", ". ./env"),
+            ("ulimit -n 4096", "ulimit -n 4096"),
+            ("export A=b", "export A=b"),
+            ("command python3 app.py", "command python3 app.py"),
+            ("! run", "! run"),
+            ("cdx run", "exec cdx run"),
+            ("./cd run", "exec ./cd run"),
+            ("test -f x", "exec test -f x"),
         ] {
             assert_eq!(shell_command(command)[2], expected);
         }
