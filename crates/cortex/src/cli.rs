@@ -1,12 +1,15 @@
 //! The command line: one file per command, each with its arguments, one call and its printing. Data
 //! goes to stdout, everything else to stderr.
 
+mod address;
 mod application;
 mod apps;
 mod attend;
 mod config;
 mod deploy;
 mod doctor;
+mod domains;
+mod dotenv;
 mod down;
 mod https;
 mod info;
@@ -110,6 +113,8 @@ enum Command {
     Restart(restart::Restart),
     /// List, set or unset an application's variables
     Config(config::Config),
+    /// List, add or remove the domains that lead to an application
+    Domains(domains::Domains),
     /// List an application's releases
     Releases(releases::Releases),
     /// Go back to an earlier release
@@ -280,6 +285,7 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Run(command) => command.run(context).await,
         Command::Restart(command) => command.run(context).await,
         Command::Config(command) => command.run(context).await,
+        Command::Domains(command) => command.run(context).await,
         Command::Releases(command) => command.run(context).await,
         Command::Rollback(command) => command.run(context).await,
         Command::Nodes(command) => command.run(context).await,

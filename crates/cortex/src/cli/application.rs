@@ -36,7 +36,8 @@ fn named_by(directory: &Path) -> anyhow::Result<ApplicationName> {
     Ok(name.parse().unwrap_or_else(|_| {
         let suggested = ApplicationName::suggest(&name);
         output::say(&format!(
-            "The application of '{name}' is called {suggested} (another name: -a NAME)"
+            "The application of '{name}' is called {suggested} (another name: `name` in {CORTEX_TOML}, \
+             or `cortex push -a NAME`)"
         ));
         suggested
     }))
@@ -58,9 +59,10 @@ fn read(path: &Path) -> anyhow::Result<Option<String>> {
         Ok(metadata) if metadata.is_file() => {
             let shown = path.display();
             anyhow::ensure!(metadata.len() <= FILE_BYTES_MAX, "{shown} is too large to be ours");
-            std::fs::read_to_string(path)
-                .map(Some)
-                .with_context(|| format!("{shown} cannot be read"))
+            let bytes = std::fs::read(path).with_context(|| format!("{shown} cannot be read"))?;
+            let text = agent::source::decoded(&bytes)
+                .with_context(|| format!("{shown} is no text in UTF-8: save it as such"))?;
+            Ok(Some(text.into_owned()))
         }
         _ => Ok(None),
     }

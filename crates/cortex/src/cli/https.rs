@@ -12,7 +12,12 @@ use crate::router::tls::CertificateFiles;
 #[derive(Clone, Debug, Args)]
 pub struct HttpsArgs {
     /// Where public HTTPS listens, with the certificates that --tls-cert names
-    #[arg(long, value_name = "HOST:PORT", requires = "chains")]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        requires = "chains",
+        value_parser = crate::cli::address::public
+    )]
     https: Option<SocketAddr>,
     /// A certificate in PEM form, followed by its authorities'; once for each certificate. Clients
     /// get the one that has the name they ask for, else the first. It is read again when it changes

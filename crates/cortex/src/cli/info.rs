@@ -39,6 +39,7 @@ fn facts(shown: &ApplicationShown) -> Vec<(&'static str, String)> {
         facts.push(("Port", service(port)));
     }
     facts.push(("Hosts", hosts(shown)));
+    facts.extend(shown.clashes.iter().map(|clash| ("Clash", clash.clone())));
     let framework =
         row.framework.clone().unwrap_or_else(|| "not known before the first push".into());
     let why = shown.decided_by.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();

@@ -9,6 +9,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agent::manifest::domains::host_header;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use router::balance;
@@ -102,6 +103,9 @@ struct Serve {
     /// Ask back ends whether they are well: `tcp` connects, a PATH is to answer 200 to 399
     #[arg(long, value_name = "tcp|PATH")]
     health: Option<String>,
+    /// The name that they are asked by, as `Host` [default: their address]
+    #[arg(long, value_name = "NAME", requires = "health")]
+    health_host: Option<String>,
     /// Between two such questions
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     health_interval: Duration,
@@ -197,20 +201,7 @@ impl Serve {
             let known: Vec<&str> = balance::STRATEGIES.iter().map(|(name, _)| *name).collect();
             format!("--strategy: '{}' is unknown; there are: {}", self.strategy, known.join(", "))
         })?;
-        let check = match self.health.as_deref() {
-            None => None,
-            Some("tcp") => Some(Check::Tcp),
-            Some(path) if path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic()) => {
-                Some(Check::Http(path.into()))
-            }
-            Some(other) => anyhow::bail!(
-                "--health: '{other}' is neither tcp nor a path; write for example --health /up"
-            ),
-        };
-        anyhow::ensure!(
-            check.is_none() || mode != Mode::Udp,
-            "--health: nobody answers connections in mode udp; leave it out"
-        );
+        let check = self.check(mode)?;
         let idle = match (self.idle, mode) {
             (Some(_), Mode::Http { .. }) => anyhow::bail!(
                 "--idle is for --mode tcp and udp; limits of HTTP are fixed (docs/proxy.md)"
@@ -241,6 +232,32 @@ impl Serve {
             runtime: session.runtime.clone(),
             take_over: self.take_over,
         })
+    }
+
+    fn check(&self, mode: Mode) -> anyhow::Result<Option<Check>> {
+        let check = match self.health.as_deref() {
+            None => None,
+            Some("tcp") => {
+                anyhow::ensure!(
+                    self.health_host.is_none(),
+                    "--health-host: a connection alone names nobody; use it with --health PATH"
+                );
+                Some(Check::Tcp)
+            }
+            Some(path) if path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic()) => {
+                let host = self.health_host.as_deref().map(host_header).transpose();
+                let host = host.map_err(|why| anyhow::anyhow!("--health-host: {why}"))?;
+                Some(Check::Http { path: path.into(), host })
+            }
+            Some(other) => anyhow::bail!(
+                "--health: '{other}' is neither tcp nor a path; write for example --health /up"
+            ),
+        };
+        anyhow::ensure!(
+            check.is_none() || mode != Mode::Udp,
+            "--health: nobody answers connections in mode udp; leave it out"
+        );
+        Ok(check)
     }
 
     fn services(&self) -> anyhow::Result<(Vec<Option<Sort>>, Vec<Wanted>)> {

@@ -18,7 +18,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::https::HttpsArgs;
 use super::store::cluster::PeerArgs;
-use super::{Session, output, push};
+use super::{Session, address, output, push};
 use crate::layout::DataDirectory;
 use crate::node::started::Started;
 use crate::node::{Ended, NodeConfig, roles};
@@ -42,7 +42,7 @@ pub struct Up {
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Where public HTTP listens; applications' own ports are on the same address
-    #[arg(long, value_name = "HOST:PORT", default_value = HTTP_DEFAULT)]
+    #[arg(long, value_name = "HOST:PORT", default_value = HTTP_DEFAULT, value_parser = address::public)]
     http: SocketAddr,
     #[command(flatten)]
     https: HttpsArgs,
@@ -63,7 +63,7 @@ pub struct Up {
     #[arg(long, value_name = "ROLES")]
     roles: Option<Roles>,
     /// Open the store to Redis clients on this machine, for example at 127.0.0.1:8206
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address::local)]
     redis: Option<SocketAddr>,
     /// Run in the background, with DATA/node.log
     #[arg(long)]

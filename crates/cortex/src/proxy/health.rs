@@ -20,8 +20,8 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(5);
 pub enum Check {
     /// It accepts connections.
     Tcp,
-    /// A GET of this path answers 200 to 399.
-    Http(String),
+    /// A GET of this path answers 200 to 399, asked by this name or else by the address.
+    Http { path: String, host: Option<String> },
 }
 
 /// Runs for as long as the proxy does.
@@ -55,8 +55,9 @@ pub async fn run(back_ends: Arc<BackEnds>, check: Check, interval: Duration) {
 async fn ask(address: SocketAddr, check: &Check, timeout: Duration) -> Outcome {
     let asked = match check {
         Check::Tcp => probe::tcp(address, timeout).await.map(|()| None),
-        Check::Http(path) => {
-            probe::http_get(address, &address.to_string(), path, timeout).await.map(Some)
+        Check::Http { path, host } => {
+            let host = host.clone().unwrap_or_else(|| address.to_string());
+            probe::http_get(address, &host, path, &BTreeMap::new(), timeout).await.map(Some)
         }
     };
     match asked {

@@ -201,7 +201,7 @@ impl Place {
         let id = id.lines().last().unwrap_or_default().to_string();
         let none_yet = match self.kind {
             Kind::Git => git::has_no_commit(&self.root),
-            Kind::Hg => id.bytes().all(|byte| byte == b'0'),
+            Kind::Hg => !id.is_empty() && id.bytes().all(|byte| byte == b'0'),
             Kind::Bzr => self.ask(&["revno"])?.stdout.trim_ascii() == b"0",
         };
         if revision.is_none() && none_yet {

@@ -60,6 +60,7 @@ mod soak;
 mod static_site;
 mod storage;
 mod stories;
+mod strangers_push;
 mod thesis;
 mod tour;
 mod unfit;

@@ -1,9 +1,9 @@
 //! Values of options as people write them.
 
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use crate::cli::address;
 
 /// A day: whoever wants longer wants no limit, and there is none.
 const SECONDS_MAX: f64 = 86_400.0;
@@ -11,26 +11,8 @@ const SECONDS_MIN: f64 = 0.05;
 
 /// A host and a port, or a port of this machine alone.
 pub fn to_address(text: &str, option: &str, any_port: bool) -> anyhow::Result<SocketAddr> {
-    let port = |text: &str| -> anyhow::Result<u16> {
-        let port: u16 = text
-            .parse()
-            .with_context(|| format!("{option}: '{text}' is no port; ports are 1 to 65535"))?;
-        ensure!(port > 0 || any_port, "{option}: 0 is no port to be found at");
-        Ok(port)
-    };
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port(text)?)));
-    }
-    let Some((host, number)) = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()) else {
-        bail!("{option}: '{text}' is no address; write HOST:PORT, for example 127.0.0.1:8080");
-    };
-    let number = port(number)?;
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let found = (bare, number).to_socket_addrs();
-    let mut found = found.with_context(|| {
-        format!("{option}: the host '{host}' is not known; write its address, or look at its name")
-    })?;
-    found.next().with_context(|| format!("{option}: the host '{host}' has no address"))
+    address::read(text, Ipv4Addr::LOCALHOST, any_port)
+        .map_err(|error| anyhow::anyhow!("{option}: {error:#}"))
 }
 
 pub fn seconds(text: &str) -> Result<Duration, String> {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::super::{Json, Session, output};
+use super::super::{Json, Session, address, output};
 use crate::api::wire::Answer;
 use crate::store::peers::PeerOptions;
 use crate::store::peers::invitation::Token;
@@ -18,10 +18,15 @@ const HOUR_MS: u64 = 3_600_000;
 #[derive(Clone, Debug, Args)]
 pub struct PeerArgs {
     /// Where other nodes reach this one [default: 0.0.0.0:8205 once it has company]
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address::public)]
     listen: Option<SocketAddr>,
     /// Where other nodes find this one, if not where it listens: behind a forwarded port
-    #[arg(long, value_name = "HOST:PORT", requires = "listen")]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        requires = "listen",
+        value_parser = address::reachable
+    )]
     advertise: Option<SocketAddr>,
     /// Join a cluster: what `cortex nodes invite` printed on one of its members
     #[arg(long, value_name = "INVITATION")]

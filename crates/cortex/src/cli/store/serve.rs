@@ -36,7 +36,7 @@ pub struct Serve {
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
     /// Where clients connect with TLS; they have to say who they are
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = crate::cli::address::public)]
     tls: Option<SocketAddr>,
     /// The certificate chain for --tls, in PEM [default: one made here]
     #[arg(long, value_name = "FILE", requires = "tls", requires = "tls_key")]

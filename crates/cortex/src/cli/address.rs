@@ -1,0 +1,103 @@
+//! Addresses as people write them: `9495`, `:9495`, `localhost:9495`, `[::1]:9495`, and with `http://` in
+//! front.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+
+use anyhow::{Context, bail, ensure};
+
+/// Where a URL without a port leads.
+const HTTP_PORT: &str = "80";
+
+/// Where the world comes: a port alone is one of every address, as is the default.
+pub fn public(text: &str) -> Result<SocketAddr, String> {
+    read(text, Ipv4Addr::UNSPECIFIED, true).map_err(|error| format!("{error:#}"))
+}
+
+/// Where programs of this machine come: a port alone is one of loopback.
+pub fn local(text: &str) -> Result<SocketAddr, String> {
+    read(text, Ipv4Addr::LOCALHOST, true).map_err(|error| format!("{error:#}"))
+}
+
+/// Where this machine is found by others: a port alone says that to nobody.
+pub fn reachable(text: &str) -> Result<SocketAddr, String> {
+    match text.trim_start_matches(':').parse::<u16>() {
+        Ok(port) => Err(format!("write the address, too, for example 192.0.2.7:{port}")),
+        Err(_) => read(text, Ipv4Addr::LOCALHOST, false).map_err(|error| format!("{error:#}")),
+    }
+}
+
+/// `alone` is the host of a port that is alone. `any_port`: 0 lets the system choose.
+pub fn read(text: &str, alone: Ipv4Addr, any_port: bool) -> anyhow::Result<SocketAddr> {
+    let port = |text: &str| -> anyhow::Result<u16> {
+        let port: u16 =
+            text.parse().with_context(|| format!("'{text}' is no port; ports are 1 to 65535"))?;
+        ensure!(port > 0 || any_port, "0 is no port to be found at");
+        Ok(port)
+    };
+    let written = text;
+    if text.starts_with("https://") {
+        bail!("'{text}' would be TLS, which is not spoken there: write HOST:PORT of a plain port");
+    }
+    let is_url = text.starts_with("http://");
+    let text = text.strip_prefix("http://").unwrap_or(text);
+    let text = if is_url { text.strip_suffix('/').unwrap_or(text) } else { text };
+    ensure!(
+        !is_url || !text.contains(['/', '?', '#']),
+        "'{written}': an address has no path; write HOST:PORT, for example 127.0.0.1:8080"
+    );
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if digits(text) || (text.starts_with(':') && digits(&text[1..])) {
+        return Ok(SocketAddr::from((alone, port(text.trim_start_matches(':'))?)));
+    }
+    let split = match text.rsplit_once(':') {
+        Some((host, number)) if !host.is_empty() && !text.ends_with(']') => Some((host, number)),
+        _ if is_url && !text.is_empty() => Some((text, HTTP_PORT)),
+        _ => None,
+    };
+    let Some((host, number)) = split else {
+        bail!("'{written}' is no address; write HOST:PORT, for example 127.0.0.1:8080");
+    };
+    let number = port(number)?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let found = (bare, number).to_socket_addrs().with_context(|| {
+        format!("the host '{host}' is not known; write its address, or look at its name")
+    })?;
+    // `localhost` is both, and servers mostly listen on the one that `127.0.0.1` is.
+    let found: Vec<SocketAddr> = found.collect();
+    let first = found.iter().find(|one| matches!(one.ip(), IpAddr::V4(_))).or(found.first());
+    first.copied().with_context(|| format!("the host '{host}' has no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_names_and_urls_are_addresses() {
+        for (text, expected) in [
+            ("9495", "0.0.0.0:9495"),
+            (":9495", "0.0.0.0:9495"),
+            ("127.0.0.1:9495", "127.0.0.1:9495"),
+            ("localhost:9495", "127.0.0.1:9495"),
+            ("[::1]:9495", "[::1]:9495"),
+            ("http://127.0.0.1:9495/", "127.0.0.1:9495"),
+            ("http://127.0.0.1", "127.0.0.1:80"),
+            ("0", "0.0.0.0:0"),
+        ] {
+            assert_eq!(public(text).map(|one| one.to_string()).as_deref(), Ok(expected), "{text}");
+        }
+        assert_eq!(local("6379").map(|one| one.to_string()).as_deref(), Ok("127.0.0.1:6379"));
+        for (text, said) in [
+            ("", "write HOST:PORT"),
+            ("localhost", "write HOST:PORT"),
+            ("70000", "1 to 65535"),
+            ("http://a/b", "no path"),
+            ("https://a:1", "would be TLS"),
+            ("no host:80", "is not known"),
+        ] {
+            let error = public(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+        assert!(reachable("8205").unwrap_err().contains("192.0.2.7:8205"));
+    }
+}
