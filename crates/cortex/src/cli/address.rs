@@ -10,12 +10,17 @@ const HTTP_PORT: &str = "80";
 
 /// Where the world comes: a port alone is one of every address, as is the default.
 pub fn public(text: &str) -> Result<SocketAddr, String> {
-    read(text, Ipv4Addr::UNSPECIFIED, true).map_err(|error| format!("{error:#}"))
+    read(port_alone(text), Ipv4Addr::UNSPECIFIED, true).map_err(|error| format!("{error:#}"))
 }
 
 /// Where programs of this machine come: a port alone is one of loopback.
 pub fn local(text: &str) -> Result<SocketAddr, String> {
-    read(text, Ipv4Addr::LOCALHOST, true).map_err(|error| format!("{error:#}"))
+    read(port_alone(text), Ipv4Addr::LOCALHOST, true).map_err(|error| format!("{error:#}"))
+}
+
+/// Elsewhere a port alone is written with a colon.
+fn port_alone(text: &str) -> &str {
+    text.strip_prefix(':').unwrap_or(text)
 }
 
 /// Where this machine is found by others: a port alone says that to nobody.
@@ -46,8 +51,8 @@ pub fn read(text: &str, alone: Ipv4Addr, any_port: bool) -> anyhow::Result<Socke
         "'{written}': an address has no path; write HOST:PORT, for example 127.0.0.1:8080"
     );
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if digits(text) || (text.starts_with(':') && digits(&text[1..])) {
-        return Ok(SocketAddr::from((alone, port(text.trim_start_matches(':'))?)));
+    if digits(text) {
+        return Ok(SocketAddr::from((alone, port(text)?)));
     }
     let split = match text.rsplit_once(':') {
         Some((host, number)) if !host.is_empty() && !text.ends_with(']') => Some((host, number)),
