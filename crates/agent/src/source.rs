@@ -39,8 +39,8 @@ pub struct SourceFile {
     pub is_wide: bool,
 }
 
-/// The text that an editor on any system has saved: UTF-8 or UTF-16, with a byte order mark or, where
-/// that is beyond doubt, without. None for what is no text.
+/// The text that an editor on any system has saved: UTF-8 or UTF-16, with a byte order mark or,
+/// where that is beyond doubt, without. None for what is no text.
 pub fn decoded(bytes: &[u8]) -> Option<Cow<'_, str>> {
     let wide = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
         let (units, rest) = bytes.as_chunks::<2>();

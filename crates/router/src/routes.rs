@@ -16,7 +16,8 @@ pub fn default_host(name: &ApplicationName) -> String {
 }
 
 /// What an application can say for itself where another one wants the same domain or port: only two
-/// nodes that do not hear of each other let that happen. From records alone, so that all nodes agree.
+/// nodes that do not hear of each other let that happen. From records alone, so that all nodes
+/// agree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rights {
     serves: bool,
@@ -47,8 +48,8 @@ impl Rights {
     }
 }
 
-/// `*.` and what follows the first dot, then the second, and so on: which families a name belongs to,
-/// the nearest first. `buffer` has the name.
+/// `*.` and what follows the first dot, then the second, and so on: which families a name belongs
+/// to, the nearest first. `buffer` has the name.
 pub fn families<'a>(
     name: &'a str,
     buffer: &'a mut [u8; HOST_LENGTH_MAX],

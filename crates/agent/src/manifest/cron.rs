@@ -1,4 +1,5 @@
-//! Commands that run at times: `[[cron]]` of `cortex.toml`, and `cron` of `app.json` as Dokku has it.
+//! Commands that run at times: `[[cron]]` of `cortex.toml`, and `cron` of `app.json` as Dokku has
+//! it.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Names of hosts as people write them, in `cortex.toml` and in commands, and as the router compares
-//! them: lower case, without a final dot, in the ASCII form that clients send.
+//! Names of hosts as people write them, in `cortex.toml` and in commands, and as the router
+//! compares them: lower case, without a final dot, in the ASCII form that clients send.
 
 /// The longest name that DNS allows.
 const NAME_LENGTH_MAX: usize = 253;
@@ -75,8 +75,9 @@ fn label(text: &str) -> Option<String> {
     valid.then_some(ascii)
 }
 
-/// Letters, digits and signs that are the same whoever types them. Accents of their own (a `u` and two
-/// dots) have to be put together first, and wide or styled letters mean plain ones: which takes tables.
+/// Letters, digits and signs that are the same whoever types them. Accents of their own (a `u` and
+/// two dots) have to be put together first, and wide or styled letters mean plain ones: which takes
+/// tables.
 fn is_foreign(c: char) -> bool {
     let composed =
         !matches!(c, '\u{300}'..='\u{36f}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}');

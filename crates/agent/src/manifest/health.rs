@@ -1,5 +1,5 @@
-//! How instances are asked whether they are well: `[health]` of `cortex.toml`, and `healthchecks` of
-//! `app.json` as Dokku has them.
+//! How instances are asked whether they are well: `[health]` of `cortex.toml`, and `healthchecks`
+//! of `app.json` as Dokku has them.
 
 use std::collections::BTreeMap;
 

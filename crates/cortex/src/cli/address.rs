@@ -1,5 +1,5 @@
-//! Addresses as people write them: `9495`, `:9495`, `localhost:9495`, `[::1]:9495`, and with `http://` in
-//! front.
+//! Addresses as people write them: `9495`, `:9495`, `localhost:9495`, `[::1]:9495`, and with
+//! `http://` in front.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 

@@ -11,7 +11,8 @@ use super::{App, Json, Session, deploy, dotenv, output};
 use crate::api::wire::{ConfigChange, Configured};
 use crate::client::encode;
 
-/// Four times what all variables of an application may take, so that the node says what is too much.
+/// Four times what all variables of an application may take, so that the node says what is too
+/// much.
 const INPUT_BYTES_MAX: u64 = 1024 * 1024;
 
 const SET_HELP: &str = "\
@@ -39,7 +40,8 @@ enum Action {
     /// Set variables and release the application with them
     #[command(after_help = SET_HELP)]
     Set {
-        /// NAME=VALUE; NAME=- takes the value from stdin, NAME@FILE from a file; - alone reads lines
+        /// NAME=VALUE; NAME=- takes the value from stdin, NAME@FILE from a file; - alone reads
+        /// lines
         #[arg(
             required_unless_present_any = ["files", "stdin"],
             value_name = "NAME=VALUE"

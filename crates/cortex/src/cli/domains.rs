@@ -18,7 +18,8 @@ pub struct Domains {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Let host names lead to an application; from now on commands say them, and cortex.toml does not
+    /// Let host names lead to an application; from now on commands say them, and cortex.toml does
+    /// not
     Add {
         /// `shop.example.org`, or `*.example.org` for every name below
         #[arg(required = true, value_name = "DOMAIN")]

@@ -1,5 +1,5 @@
-//! Variables in a file, as `.env` files have them: `NAME=value`, quotes, comments, `export`. Nothing is
-//! replaced in values, since a secret may hold a `$`. Messages never show a value.
+//! Variables in a file, as `.env` files have them: `NAME=value`, quotes, comments, `export`.
+//! Nothing is replaced in values, since a secret may hold a `$`. Messages never show a value.
 
 use std::collections::BTreeMap;
 

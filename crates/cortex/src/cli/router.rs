@@ -49,7 +49,12 @@ struct Export {
     #[arg(long, value_enum)]
     format: Format,
     /// Where that proxy is to listen
-    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:80", value_parser = super::address::public)]
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        default_value = "0.0.0.0:80",
+        value_parser = super::address::public
+    )]
     listen: SocketAddr,
     /// Replaced as a whole when something changed [default: print it]
     #[arg(long, value_name = "FILE")]

@@ -42,7 +42,12 @@ pub struct Up {
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Where public HTTP listens; applications' own ports are on the same address
-    #[arg(long, value_name = "HOST:PORT", default_value = HTTP_DEFAULT, value_parser = address::public)]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        default_value = HTTP_DEFAULT,
+        value_parser = address::public
+    )]
     http: SocketAddr,
     #[command(flatten)]
     https: HttpsArgs,

@@ -214,8 +214,8 @@ impl Table {
         &self.ports
     }
 
-    /// Puts a new state of an application in the place of the old one. Where others of `all` want the
-    /// same, the one with the best claim has it, in whatever order they came.
+    /// Puts a new state of an application in the place of the old one. Where others of `all` want
+    /// the same, the one with the best claim has it, in whatever order they came.
     pub fn replace(
         &mut self,
         old: Option<&Arc<Application>>,

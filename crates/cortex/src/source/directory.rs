@@ -1,6 +1,7 @@
 //! A directory's files as they are, as a tar stream: sorted, without times and owners, so that an
-//! unchanged directory gives the same bytes. What Git ignores in a work tree stays at home, in a plain
-//! directory what its `.gitignore` names; `.slugignore` and `.cortexignore` are honoured in both.
+//! unchanged directory gives the same bytes. What Git ignores in a work tree stays at home, in a
+//! plain directory what its `.gitignore` names; `.slugignore` and `.cortexignore` are honoured in
+//! both.
 
 use std::collections::BTreeSet;
 use std::fs::File;

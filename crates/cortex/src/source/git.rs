@@ -1,5 +1,5 @@
-//! What is particular to Git: submodules, files that `export-ignore` leaves out, and its word on what
-//! is ignored in a work tree.
+//! What is particular to Git: submodules, files that `export-ignore` leaves out, and its word on
+//! what is ignored in a work tree.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

@@ -1,5 +1,5 @@
-//! Entries of what is pushed, one after the other into one tar stream, and what people should hear of
-//! them afterwards. Knows no repository and no directory.
+//! Entries of what is pushed, one after the other into one tar stream, and what people should hear
+//! of them afterwards. Knows no repository and no directory.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};

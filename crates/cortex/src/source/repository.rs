@@ -1,5 +1,6 @@
-//! One revision of a repository, or of a directory in it, by the version control system's own archive
-//! command. Its messages are shown as they are: it knows best what is wrong with a revision.
+//! One revision of a repository, or of a directory in it, by the version control system's own
+//! archive command. Its messages are shown as they are: it knows best what is wrong with a
+//! revision.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -311,8 +312,8 @@ fn first_commit(kind: Kind) -> &'static str {
 }
 
 impl Revision {
-    /// Of a chosen revision they are what it has. Else they are instructions for this push, and hold
-    /// as they lie there, so that a line in one helps at once.
+    /// Of a chosen revision they are what it has. Else they are instructions for this push, and
+    /// hold as they lie there, so that a line in one helps at once.
     fn ignore_files(&self, names: &[PathBuf], chosen: bool) -> anyhow::Result<Ignored> {
         let mut ignored = Ignored::default();
         let mut files: BTreeSet<PathBuf> =
