@@ -5,7 +5,7 @@
 mod django;
 mod fastapi;
 mod flask;
-mod gems;
+pub(crate) mod gems;
 mod go;
 mod haskell;
 mod java;
@@ -18,6 +18,8 @@ mod procfile_only;
 mod pyramid;
 mod python;
 mod python_code;
+mod python_packages;
+mod python_tools;
 mod rack;
 mod rails;
 mod rust;

@@ -4,7 +4,7 @@
 use model::Recipe;
 use model::release::{StaticMount, Step};
 
-use super::python::{environment, path};
+use super::python::path;
 use super::{Framework, RecipeError, shell_word, sqlite, venv, web_only, web_stateless};
 use crate::manifest::relative_path;
 use crate::source::SourceTree;
@@ -40,10 +40,11 @@ impl Framework for Django {
         let settings = Settings::read(tree, &module);
         let mut notes = settings.notes();
         let command = start(tree, &settings, &module, &mut notes)?;
-        let mut build = match command.contains("uvicorn") {
-            true => venv::install(tree, &[&settings.generated_by(), "uvicorn"]),
-            false => venv::install_with_gunicorn(tree, &[&settings.generated_by()]),
+        let prepared = match command.contains("uvicorn") {
+            true => venv::install(tree, &[&settings.generated_by(), "uvicorn"])?,
+            false => venv::install_with_gunicorn(tree, &[&settings.generated_by()])?,
         };
+        let mut build = Vec::new();
         let mut statics = Vec::new();
         let mut persist = settings.databases();
         if settings.has_static_files() {
@@ -58,25 +59,25 @@ impl Framework for Django {
             }));
             persist.push(media);
         }
-        let migrate = format!("{}/python {MANAGE} migrate --noinput", venv::BIN);
         let release = match settings.has("DATABASES") {
-            true => vec![Step { name: "Migrating the database".into(), command: migrate }],
+            true => vec![migrate()],
             false => Vec::new(),
         };
-        Ok(Recipe {
+        let mut recipe = Recipe {
             build,
             release,
             processes: match settings.keep_nothing() {
                 true => web_stateless(command, None),
                 false => web_only(command, None),
             },
-            environment: environment(),
             path: path(true),
             persist,
             statics,
             notes,
             ..Recipe::default()
-        })
+        };
+        prepared.give(&mut recipe);
+        Ok(recipe)
     }
 }
 
@@ -145,19 +146,41 @@ fn start(
 }
 
 /// STATIC_ROOT is set from outside where the settings leave it out, so that nobody's file is
-/// touched.
+/// touched. `DISABLE_COLLECTSTATIC` is what people know from elsewhere.
 fn collect_static(module: &str) -> Step {
     let program = format!(
         "import os, sys; sys.path.insert(0, os.getcwd()); \
          os.environ.setdefault(\"DJANGO_SETTINGS_MODULE\", \"{module}\"); \
          import django; django.setup(); \
          from django.conf import settings; \
+         from django.core.management import call_command, get_commands; \
          settings.STATIC_ROOT = settings.STATIC_ROOT or os.path.abspath(\"{COLLECTED}\"); \
-         from django.core.management import call_command; \
-         call_command(\"collectstatic\", interactive=False)"
+         call_command(\"collectstatic\", interactive=False) \
+         if \"collectstatic\" in get_commands() and settings.STATIC_URL else \
+         print(\"The settings serve no static files, so none are collected.\")"
     );
-    let command = format!("{}/python -c '{program}'", venv::BIN);
+    let command = format!(
+        "if [ \"${{DISABLE_COLLECTSTATIC:-0}}\" != 0 ]; then \
+         echo 'DISABLE_COLLECTSTATIC is set, so it is left out.'; \
+         else {}/python -c '{program}'; fi",
+        venv::BIN
+    );
     Step { name: "Collecting static files".into(), command }
+}
+
+/// Settings without a database have one all the same, whose engine refuses everything. Asked as
+/// manage.py itself loads them; whatever else goes wrong is for the migration to say.
+fn migrate() -> Step {
+    let ask = "import sys; from django.conf import settings; \
+               sys.exit(3 if all(one.get(\"ENGINE\", \"\") in (\"\", \"django.db.backends.dummy\") \
+               for one in settings.DATABASES.values()) else 0)";
+    let manage = format!("{}/python {MANAGE}", venv::BIN);
+    let command = format!(
+        "code=0; {manage} shell -c '{ask}' </dev/null >/dev/null 2>&1 || code=$?; \
+         if [ $code = 3 ]; then echo 'The settings name no database, so nothing is migrated.'; \
+         else {manage} migrate --noinput; fi"
+    );
+    Step { name: "Migrating the database".into(), command }
 }
 
 /// The settings' text, and of a package all its modules': read by lines, never evaluated.
@@ -335,7 +358,7 @@ mod tests {
     #[test]
     fn a_generated_project_needs_nothing() {
         let recipe = recipe(GENERATED, &[]).unwrap();
-        assert!(recipe.build[1].command.ends_with("-q 'Django~=5.2.19' gunicorn"));
+        assert!(recipe.build[1].name.starts_with("Adding Django~=5.2.19, gunicorn"));
         assert!(recipe.build[3].command.contains("collectstatic"));
         assert!(web(&recipe).ends_with("--threads 8 shop.wsgi:application"));
         assert_eq!(recipe.persist, ["db.sqlite3"]);
@@ -343,7 +366,7 @@ mod tests {
             (&*recipe.statics[0].prefix, &*recipe.statics[0].directory),
             ("/static/", "staticfiles")
         );
-        assert!(recipe.release[0].command.ends_with("manage.py migrate --noinput"));
+        assert!(recipe.release[0].command.contains("manage.py migrate --noinput; fi"));
         assert_eq!(recipe.notes.len(), 2, "{:?}", recipe.notes);
     }
 
@@ -395,7 +418,7 @@ mod tests {
         assert!(
             web(&recipe).contains("uvicorn") && web(&recipe).ends_with("config.asgi:application")
         );
-        assert!(recipe.build[1].command.ends_with("uvicorn"));
+        assert!(recipe.build[1].command.contains("has uvicorn ||"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use model::Recipe;
 
-use super::python::{environment, path};
+use super::python::path;
 use super::python_code::{Callable, find_made_by};
 use super::{Framework, RecipeError, sqlite, venv, web_only};
 use crate::procfile::PROCFILE;
@@ -41,14 +41,14 @@ impl Framework for FastApi {
                 true => "fastapi",
                 false => "starlette",
             };
-        Ok(Recipe {
-            build: venv::install(tree, &[package, "uvicorn"]),
+        let mut recipe = Recipe {
             processes,
-            environment: environment(),
             path: path(true),
             persist: sqlite::named_in_code(tree, "*.py"),
             ..Recipe::default()
-        })
+        };
+        venv::install(tree, &[package, "uvicorn"])?.give(&mut recipe);
+        Ok(recipe)
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
         let recipe = FastApi.recipe(&tree).unwrap();
         let web = recipe.processes.values().next().unwrap();
         assert!(web.command.ends_with("--no-access-log 'main:api'"), "{}", web.command);
-        assert!(recipe.build[1].command.ends_with("fastapi uvicorn"));
+        assert!(recipe.build[1].name.starts_with("Adding fastapi, uvicorn"));
         assert!(FastApi.recipe(&SourceTree::new()).is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use model::Recipe;
 
-use super::python::{environment, gunicorn, path};
+use super::python::{gunicorn, path};
 use super::python_code::find_made_by;
 use super::{Framework, RecipeError, sqlite, venv, web_only};
 use crate::procfile::PROCFILE;
@@ -40,14 +40,9 @@ impl Framework for Flask {
         // Flask's own place for what is not code.
         let mut persist = vec!["instance".to_owned()];
         persist.extend(sqlite::named_in_code(tree, "*.py"));
-        Ok(Recipe {
-            build: venv::install_with_gunicorn(tree, &["flask"]),
-            processes,
-            environment: environment(),
-            path: path(true),
-            persist,
-            ..Recipe::default()
-        })
+        let mut recipe = Recipe { processes, path: path(true), persist, ..Recipe::default() };
+        venv::install_with_gunicorn(tree, &["flask"])?.give(&mut recipe);
+        Ok(recipe)
     }
 }
 

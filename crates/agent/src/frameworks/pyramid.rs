@@ -4,7 +4,7 @@
 use model::Recipe;
 use model::release::Step;
 
-use super::python::{environment, path};
+use super::python::path;
 use super::{Framework, RecipeError, sqlite, venv, web_only};
 use crate::source::SourceTree;
 
@@ -39,12 +39,11 @@ impl Framework for Pyramid {
             return Err(RecipeError(why.into()));
         };
         let text = tree.text(file).unwrap_or_default();
-        let mut build = venv::install(tree, &["waitress"]);
+        let prepared = venv::install(tree, &["waitress"])?;
+        let mut build = Vec::new();
         // `egg:NAME` is found only when the project itself is installed.
         let packaged = ["setup.py", "setup.cfg", "pyproject.toml"];
-        if !matches!(venv::listed_in(tree), Some("setup.py" | "setup.cfg"))
-            && packaged.iter().any(|file| tree.exists(file))
-        {
+        if !venv::installs_project(tree) && packaged.iter().any(|file| tree.exists(file)) {
             let command =
                 format!("{}/python -m pip install --no-input -q --no-deps -e .", venv::BIN);
             build.push(Step { name: "Installing the application".into(), command });
@@ -56,15 +55,16 @@ impl Framework for Pyramid {
             release.push(Step { name: "Migrating the database".into(), command });
         }
         let pserve = format!("{}/pserve {OWN} \"http_host=$HOST\" \"http_port=$PORT\"", venv::BIN);
-        Ok(Recipe {
+        let mut recipe = Recipe {
             build,
             release,
             processes: web_only(pserve, None),
-            environment: environment(),
             path: path(true),
             persist: databases(text),
             ..Recipe::default()
-        })
+        };
+        prepared.give(&mut recipe);
+        Ok(recipe)
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(recipe.persist, ["shop.sqlite"]);
         assert!(recipe.release[0].command.ends_with("upgrade head"));
         assert!(recipe.build[1].command.ends_with("-e ."), "{:?}", recipe.build);
-        assert_eq!(recipe.build.len(), 3);
+        assert_eq!(recipe.build.len(), 4);
     }
 
     #[test]
@@ -150,7 +150,8 @@ mod tests {
         let project = "[project]\nname = \"shop\"\ndependencies = [\"pyramid\"]\n";
         let tree = SourceTree::from_pairs([("production.ini", INI), ("pyproject.toml", project)]);
         let build = Pyramid.recipe(&tree).unwrap().build;
-        assert!(build[1].command.ends_with("pyramid waitress"), "{build:?}");
-        assert!(build[2].command.ends_with("--no-deps -e ."), "{build:?}");
+        assert!(build[1].command.ends_with("-q pyramid"), "{build:?}");
+        assert!(build[2].name.starts_with("Adding waitress"), "{build:?}");
+        assert!(build[3].command.ends_with("--no-deps -e ."), "{build:?}");
     }
 }

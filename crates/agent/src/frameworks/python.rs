@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use model::Recipe;
 
 use super::python_code::{self, Callable};
-use super::{Framework, RecipeError, shell_word, venv, web_only};
+use super::venv::{self, Prepared};
+use super::{Framework, RecipeError, shell_word, web_only};
 use crate::procfile::PROCFILE;
 use crate::source::SourceTree;
 
@@ -44,11 +45,11 @@ impl Framework for Python {
     fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError> {
         let mut notes = Vec::new();
         let mut venv = venv::listed_in(tree).is_some() || calls_python(tree);
-        let packages = |venv: bool| if venv { venv::install(tree, &[]) } else { Vec::new() };
-        let (build, processes) = match starts(tree) {
+        let mut served = false;
+        let processes = match starts(tree) {
             Some(Start::Callable(callable)) => {
-                venv = true;
-                (venv::install_with_gunicorn(tree, &[]), web_only(gunicorn(&callable), None))
+                (venv, served) = (true, true);
+                web_only(gunicorn(&callable), None)
             }
             Some(Start::Script(script)) => {
                 let concurrency = python_code::script_concurrency(tree, &script);
@@ -57,11 +58,11 @@ impl Framework for Python {
                         "{script} never reads $PORT; it must listen on the port that it names"
                     ));
                 }
-                let python = if venv { ".venv/bin/python" } else { "/usr/bin/python3" };
+                let python = if venv { ".venv/bin/python" } else { "python3" };
                 let command = format!("{python} {}", shell_word(&script));
-                (packages(venv), web_only(command, concurrency))
+                web_only(command, concurrency)
             }
-            None if tree.exists(PROCFILE) => (packages(venv), BTreeMap::new()),
+            None if tree.exists(PROCFILE) => BTreeMap::new(),
             None => {
                 return Err(RecipeError(format!(
                     "no file in it says how to start it: name the program {}, or add a Procfile \
@@ -70,14 +71,14 @@ impl Framework for Python {
                 )));
             }
         };
-        Ok(Recipe {
-            build,
-            processes,
-            environment: environment(),
-            path: path(venv),
-            notes,
-            ..Recipe::default()
-        })
+        let mut recipe = Recipe { processes, path: path(venv), notes, ..Recipe::default() };
+        let prepared = match venv {
+            true if served => venv::install_with_gunicorn(tree, &[])?,
+            true => venv::install(tree, &[])?,
+            false => Prepared { environment: environment(), ..Prepared::default() },
+        };
+        prepared.give(&mut recipe);
+        Ok(recipe)
     }
 }
 
