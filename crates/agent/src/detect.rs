@@ -12,6 +12,7 @@ use crate::baked;
 use crate::frameworks::{self, Framework};
 use crate::manifest::{self, CORTEX_TOML, Manifest, ManifestError};
 use crate::procfile::{self, PROCFILE, Procfile, ProcfileError};
+use crate::runtimes;
 use crate::source::SourceTree;
 
 /// Enough of the root to recognise one's own mistake by.
@@ -109,6 +110,7 @@ pub fn plan_release(
     if !recipe.build.is_empty() {
         recipe.baked = baked::variables(tree, &manifest.baked);
     }
+    runtimes::add(tree, &mut recipe);
     manifest::ports::check(&recipe.ports, &recipe.processes)
         .map_err(|why| ManifestError { file: CORTEX_TOML, why })?;
     recipe.notes.extend(wide_files(tree));

@@ -12,5 +12,7 @@ pub mod mutants;
 pub mod placement;
 pub mod procfile;
 pub mod restart;
+pub mod runtimes;
 pub mod source;
 pub mod upgrade;
+pub mod versions;

@@ -83,6 +83,8 @@ pub struct NodeConfig {
     pub clock_off: i64,
     /// Where applications find programs: this process's own `PATH`.
     pub search_path: String,
+    /// Where version managers of this process's user keep interpreters.
+    pub home: Option<std::path::PathBuf>,
     pub listeners: Arc<Listeners>,
 }
 
@@ -405,7 +407,8 @@ fn agent_context(
         store.clone(),
         launcher.clone(),
         config.search_path.clone(),
-    );
+    )
+    .with_home(config.home.clone());
     Arc::new(AgentContext {
         store: store.clone(),
         node: node.clone(),

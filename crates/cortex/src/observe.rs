@@ -4,11 +4,13 @@
 
 pub mod process;
 
+mod activity;
 mod listeners;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+pub use activity::{Activity, connections};
 pub use listeners::Listeners;
 use process::Stat;
 

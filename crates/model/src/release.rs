@@ -76,6 +76,9 @@ pub struct Recipe {
     /// one-off commands: `.venv/bin`, `node_modules/.bin`.
     #[serde(default)]
     pub path: Vec<String>,
+    /// Interpreters and compilers that it needs, and in which versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runtimes: Vec<Runtime>,
     /// Paths relative to the source that outlive a release.
     #[serde(default)]
     pub persist: Vec<String>,
@@ -111,6 +114,20 @@ impl Recipe {
             None => variable == pattern,
         })
     }
+}
+
+/// What one file asks of one language: the machine that builds looks for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Runtime {
+    /// A name from `agent::runtimes`, for example `python`.
+    pub language: String,
+    /// A range of versions as that language writes it; empty for any.
+    pub wanted: String,
+    /// The file, for people: "engines in package.json".
+    pub said_by: String,
+    /// Nothing else will do. Otherwise it goes on with what there is, and says so.
+    #[serde(default)]
+    pub is_required: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -50,7 +50,12 @@ pub fn install() -> Vec<Step> {
 }
 
 pub fn environment() -> BTreeMap<String, String> {
-    let variables = [("BUNDLE_PREFER_LOCAL", "true"), ("BUNDLE_WITHOUT", "development:test")];
+    let variables = [
+        ("BUNDLE_PREFER_LOCAL", "true"),
+        ("BUNDLE_WITHOUT", "development:test"),
+        // Archives and compiled extensions serve the next build too, below BUNDLE_USER_CACHE.
+        ("BUNDLE_GLOBAL_GEM_CACHE", "true"),
+    ];
     variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 

@@ -51,7 +51,7 @@ impl Framework for Phoenix {
         let step = |name: &str, command: &str| Step { name: name.into(), command: command.into() };
         let mut build = vec![step("Installing Elixir packages", DEPENDENCIES)];
         build.push(step("Compiling", "mix compile"));
-        if text.contains("\"assets.deploy\"") {
+        if has_alias(text, "assets.deploy") {
             if tree.exists("assets/package.json") {
                 let command = packages::install(tree, true).command;
                 build.push(step(
@@ -79,6 +79,18 @@ impl Framework for Phoenix {
     }
 }
 
+/// `"assets.deploy": […]` as it stands under `aliases`, and not in a comment.
+fn has_alias(mix: &str, name: &str) -> bool {
+    let code = mix.lines().map(|line| line.split('#').next().unwrap_or_default().trim_start());
+    let key = format!("\"{name}\"");
+    code.into_iter().any(|line| {
+        line.split(&key).skip(1).any(|rest| {
+            let rest = rest.trim_start();
+            rest.starts_with(':') || rest.starts_with("=>")
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +109,17 @@ mod tests {
         assert_eq!(recipe.environment["MIX_ENV"], "prod");
         let web = recipe.processes.values().next().unwrap();
         assert!(web.command.starts_with("exec mix run ") && web.concurrency.is_none());
+    }
+
+    #[test]
+    fn only_an_alias_of_the_project_is_run() {
+        for (mix, expected) in [
+            ("aliases: [\"assets.deploy\": [\"esbuild\"]]", true),
+            ("  # \"assets.deploy\": [\"esbuild\"]", false),
+            ("release: [\"assets.deploy\", \"release\"]", false),
+        ] {
+            assert_eq!(has_alias(mix, "assets.deploy"), expected, "{mix}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::source::SourceTree;
 
 const APPLICATION: &str = "config/application.rb";
 const DATABASE: &str = "config/database.yml";
+const RAKEFILE: &str = "Rakefile";
 const PRODUCTION: &str = "config/environments/production.rb";
 const RAILS: &str = "bundle exec rails";
 
@@ -73,14 +74,12 @@ impl Framework for Rails {
 fn build(tree: &SourceTree) -> Vec<Step> {
     let mut steps = gems::install();
     steps.push(gems::server_files(tree));
-    if has_assets(tree) {
-        if tree.exists("package.json") {
-            steps.push(super::packages::install(tree, true));
-        }
-        steps.push(Step {
-            name: "Precompiling assets".into(),
-            command: format!("{RAILS} assets:precompile"),
-        });
+    if tree.exists("package.json") {
+        steps.push(super::packages::install(tree, true));
+    }
+    if tree.exists(RAKEFILE) {
+        let name = "Precompiling assets".into();
+        steps.push(Step { name, command: where_known("assets:precompile") });
     }
     steps
 }
@@ -101,18 +100,21 @@ fn keeps_nothing(tree: &SourceTree) -> bool {
     server && !file && !in_memory && !cable.contains("async")
 }
 
-fn has_assets(tree: &SourceTree) -> bool {
-    let pipelines = ["sprockets", "propshaft", "webpacker", "shakapacker", "vite_rails"];
-    // Without a lock the Gemfile does not say what Rails itself brings.
-    let unlocked = !tree.exists(gems::GEMFILE_LOCK) && tree.has_directory("app/assets");
-    unlocked || pipelines.iter().any(|gem| gems::lists(tree, gem))
-}
-
 fn release(tree: &SourceTree) -> Vec<Step> {
-    if !tree.exists(DATABASE) {
+    if !tree.exists(DATABASE) || !tree.exists(RAKEFILE) {
         return Vec::new();
     }
-    vec![Step { name: "Migrating the database".into(), command: format!("{RAILS} db:migrate") }]
+    let name = "Migrating the database".into();
+    vec![Step { name, command: where_known("db:migrate") }]
+}
+
+/// Which tasks there are depends on the gems and on the project's own Rakefile: rake is asked. A
+/// Rakefile that cannot be loaded fails the step with rake's own words.
+fn where_known(task: &str) -> String {
+    format!(
+        "tasks=$(bundle exec rake -P) && if printf '%s\\n' \"$tasks\" | grep -qx 'rake {task}'; \
+         then {RAILS} {task}; else echo 'There is no task {task}, so it is left out.'; fi"
+    )
 }
 
 fn environment() -> std::collections::BTreeMap<String, String> {
@@ -171,6 +173,7 @@ mod tests {
             (GEMFILE, "gem 'rails'\ngem 'puma'\ngem 'sprockets'\n"),
             (APPLICATION, "class Application < Rails::Application\n"),
             ("config.ru", "run Rails.application\n"),
+            (RAKEFILE, ""),
         ];
         SourceTree::from_pairs(base.iter().chain(extra).copied())
     }
@@ -198,7 +201,7 @@ mod tests {
         assert_eq!(steps(&plain).last().unwrap(), "Precompiling assets");
         let full = tree(&[(DATABASE, "production:\n"), ("package.json", "{}")]);
         let full = Rails.recipe(&full).unwrap();
-        assert_eq!(full.release[0].command, "bundle exec rails db:migrate");
+        assert!(full.release[0].command.contains("then bundle exec rails db:migrate;"));
         assert!(steps(&full).contains(&"Installing Node.js packages".to_owned()));
     }
 
@@ -222,6 +225,18 @@ mod tests {
         let with = |adapter: &str| format!("{cable}{adapter}\n");
         assert_eq!(count("gem 'pg'\n", &[("config/cable.yml", &with("redis"))]), 2);
         assert_eq!(count("gem 'pg'\n", &[("config/cable.yml", &with("async"))]), 1);
+    }
+
+    #[test]
+    fn rake_is_asked_which_tasks_there_are() {
+        let task = where_known("assets:precompile");
+        assert!(task.starts_with("tasks=$(bundle exec rake -P) && "), "{task}");
+        assert!(task.contains("grep -qx 'rake assets:precompile'; then bundle exec rails"));
+        let mut bare = tree(&[(DATABASE, "production:\n")]);
+        bare.files.remove(RAKEFILE);
+        let recipe = Rails.recipe(&bare).unwrap();
+        assert!(recipe.release.is_empty());
+        assert!(recipe.build.iter().all(|step| step.name != "Precompiling assets"));
     }
 
     #[test]

@@ -7,7 +7,9 @@ mod caps;
 mod environment;
 mod persist;
 mod prune;
+mod quiet;
 mod running;
+mod runtimes;
 mod steps;
 mod unpack;
 
@@ -21,6 +23,7 @@ use model::value::ContentHash;
 use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, TypedKey};
 
 use super::launcher::{LaunchSpec, Launcher, Purpose};
+use super::platform_log;
 use super::ports::{self, Taken};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
@@ -52,6 +55,8 @@ pub struct Preparer {
     launcher: Arc<dyn Launcher>,
     /// What applications find programs with: the node's own search path.
     path: String,
+    /// Where version managers keep interpreters.
+    homes: Vec<PathBuf>,
     builds: tokio::sync::Semaphore,
     /// One at a time works on a build: an actor that starts again asks for what goes on already.
     turns: Mutex<BTreeMap<(ApplicationName, BuildId), Turn>>,
@@ -71,7 +76,26 @@ impl Preparer {
         let builds = tokio::sync::Semaphore::new(BUILDS_AT_ONCE);
         let (turns, secrets) = (Mutex::default(), Mutex::new(()));
         let running = Running::default();
-        Preparer { layout, node, clock, store, launcher, path, builds, turns, secrets, running }
+        let homes = Vec::new();
+        Preparer {
+            layout,
+            node,
+            clock,
+            store,
+            launcher,
+            path,
+            homes,
+            builds,
+            turns,
+            secrets,
+            running,
+        }
+    }
+
+    /// The home directory of the node's own user.
+    pub fn with_home(mut self, home: Option<PathBuf>) -> Preparer {
+        self.homes.extend(home);
+        self
     }
 
     /// Builds and release steps, for good: the node is being stopped.
@@ -93,8 +117,17 @@ impl Preparer {
             let linked = self.link(application, release, directory).await;
             return linked.map_err(failure("linking what persists"));
         }
-        let _slot = self.builds.acquire().await;
+        let _slot = match self.builds.try_acquire() {
+            Ok(slot) => slot,
+            Err(_) => {
+                let log = self.layout.build_log(application, &release.id);
+                let text = "-----> Waiting: other builds go on on this machine";
+                platform_log::append(&log, self.clock.now(), text);
+                self.builds.acquire().await.map_err(|error| failure("waiting")(error.into()))?
+            }
+        };
         self.unpack(application, release, &directory).await.map_err(failure("unpacking"))?;
+        self.choose_runtimes(application, release, &directory).await?;
         self.steps(application, release, "build", &release.recipe.build).await?;
         set_mark(mark).map_err(failure("finishing the build"))?;
         self.prune_caches(application).await;

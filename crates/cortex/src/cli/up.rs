@@ -167,6 +167,7 @@ impl Up {
             fail_points: self.fail_points,
             clock_off: self.clock_off,
             search_path: std::env::var("PATH").unwrap_or_default(),
+            home: std::env::home_dir(),
             listeners: Arc::default(),
         })
     }

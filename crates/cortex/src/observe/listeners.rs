@@ -5,15 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 use model::port::Transport;
 
 use super::Snapshot;
 
 /// 100,000 sockets; a machine with more of them is read in part.
-const TABLE_BYTES_MAX: u64 = 16 << 20;
+pub(super) const TABLE_BYTES_MAX: u64 = 16 << 20;
 /// Descriptors looked at per process.
-const DESCRIPTORS_MAX: usize = 16_384;
+pub(super) const DESCRIPTORS_MAX: usize = 16_384;
 /// In the column `st`: of TCP, and of UDP where it takes datagrams from everybody.
 const LISTEN: &str = "0A";
 const UNCONNECTED: &str = "07";
@@ -62,17 +63,18 @@ impl Listeners {
             let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
             for entry in entries.flatten().take(DESCRIPTORS_MAX) {
                 let Ok(link) = fs::read_link(entry.path()) else { continue };
-                let inode = link
-                    .to_str()
-                    .and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']'))
-                    .and_then(|inode| inode.parse().ok());
-                if let Some(address) = inode.and_then(|inode: u64| self.sockets.get(&inode)) {
+                if let Some(address) = socket_inode(&link).and_then(|one| self.sockets.get(&one)) {
                     addresses.insert(*address);
                 }
             }
         }
         addresses
     }
+}
+
+/// Of a descriptor that is a socket.
+pub(super) fn socket_inode(link: &Path) -> Option<u64> {
+    link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -101,7 +103,7 @@ fn parse(line: &str, listening: &str) -> Row {
 }
 
 /// Words of 32 bits in the byte order of the machine.
-fn address_of(text: &str) -> Option<IpAddr> {
+pub(super) fn address_of(text: &str) -> Option<IpAddr> {
     let word = |index: usize| {
         let digits = text.get(index * 8..index * 8 + 8)?;
         Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())

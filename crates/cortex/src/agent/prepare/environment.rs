@@ -42,7 +42,7 @@ impl Preparer {
         };
         let text = |path: &Path| path.display().to_string();
         let mut environment: BTreeMap<String, String> = [
-            ("PATH", self.search_path(application, release)),
+            ("PATH", self.search_path(application, release).await?),
             ("HOME", text(&home)),
             ("TMPDIR", text(&temporary)),
             ("LANG", "C.UTF-8".into()),
@@ -71,12 +71,23 @@ impl Preparer {
         Ok(environment)
     }
 
-    /// The release's own programs come first: those of its virtual environment and the like.
-    fn search_path(&self, application: &ApplicationName, release: &Release) -> String {
+    /// The release's own programs come first: those of its virtual environment and the like; then
+    /// the interpreters that were chosen for it.
+    async fn search_path(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+    ) -> anyhow::Result<String> {
         let directory = self.directory(application, release);
         let own = release.recipe.path.iter().map(|path| directory.join(path).display().to_string());
-        let node = if self.path.is_empty() { PATH_FALLBACK } else { &self.path };
-        own.chain([node.to_owned()]).collect::<Vec<_>>().join(":")
+        let chosen = self.runtime_path(application, release, &directory).await?;
+        let all = own.chain(chosen).chain([self.node_path().to_owned()]);
+        Ok(all.collect::<Vec<_>>().join(":"))
+    }
+
+    /// What the node itself finds programs with.
+    pub(super) fn node_path(&self) -> &str {
+        if self.path.is_empty() { PATH_FALLBACK } else { &self.path }
     }
 
     /// What the user configured, as it was when the release was made.

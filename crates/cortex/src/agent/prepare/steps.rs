@@ -8,7 +8,7 @@ use model::release::Step;
 use model::{ApplicationName, Release};
 use tokio::time::Instant;
 
-use super::{LaunchSpec, Preparer, Purpose, caps, failure};
+use super::{LaunchSpec, Preparer, Purpose, caps, failure, quiet};
 use crate::agent::platform_log;
 
 /// Between SIGTERM and SIGKILL for a step that takes too long.
@@ -58,7 +58,7 @@ impl Preparer {
                 argv: vec!["/bin/sh".into(), "-ec".into(), step.command.clone()],
                 directory: self.directory(application, release),
                 environment,
-                log,
+                log: log.clone(),
                 port: None,
                 ports: Default::default(),
                 cap: Some(caps::of_this_machine(limits)),
@@ -67,8 +67,11 @@ impl Preparer {
         };
         let held = launch.await.map_err(failure("starting a step"))?;
         let mut exits = held.exit();
-        let ended = exits.wait_for(Option::is_some);
-        let in_time = tokio::time::timeout_at(end, ended).await.is_ok();
+        let ended = tokio::time::timeout_at(end, exits.wait_for(Option::is_some));
+        let in_time = tokio::select! {
+            ended = ended => ended.is_ok(),
+            never = quiet::watch(log, held.process().pid, self.clock) => match never {},
+        };
         if !in_time {
             held.stop(STEP_GRACE).await.map_err(failure("stopping a step that hangs"))?;
             exits.wait_for(Option::is_some).await.ok();
