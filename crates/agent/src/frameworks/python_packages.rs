@@ -1,5 +1,5 @@
 //! Which tool installs a Python project's packages. The files are handed to the tool that they are
-//! written for and never translated: a local directory or a repository turned into a bare name would
+//! written for and never translated: a local directory turned into a bare name would
 //! fetch whatever carries that name on the registry.
 
 use model::release::Step;

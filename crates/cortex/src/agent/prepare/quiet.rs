@@ -1,5 +1,6 @@
 //! A step that prints nothing for a while: one line in its log says what it is at, so that whoever
-//! pushed can tell a slow network from a long computation. Looks from outside; asks the step nothing.
+//! pushed can tell a slow network from a long computation.
+//! Looks from outside; asks the step nothing.
 
 use std::convert::Infallible;
 use std::fs;

@@ -1,5 +1,6 @@
-//! Which of this machine's interpreters a build uses: what the project's files ask for, against what
-//! is installed here. The choice lies beside what was built, so that it starts with the same one.
+//! Which of this machine's interpreters a build uses: what the project's files ask for, against
+//! what is installed here. The choice lies beside what was built, so that it starts
+//! with the same one.
 
 mod find;
 

@@ -38,128 +38,146 @@ struct Kind {
     places: &'static [&'static str],
 }
 
+const PLAIN: Kind =
+    Kind { programs: &[], is_numbered: false, question: "--version", before: "", places: &[] };
+
+const PYTHON: Kind = Kind {
+    programs: &["python3", "python"],
+    is_numbered: true,
+    before: "Python ",
+    places: &[
+        "~/.pyenv/versions/*/bin",
+        "/opt/pyenv/versions/*/bin",
+        "/usr/local/pyenv/versions/*/bin",
+        "~/.local/share/uv/python/*/bin",
+        "~/.local/share/mise/installs/python/*/bin",
+        "~/.asdf/installs/python/*/bin",
+        "~/.local/bin",
+        "/opt/python*/bin",
+        "/opt/python/*/bin",
+        "/usr/local/python*/bin",
+    ],
+    ..PLAIN
+};
+
+const RUBY: Kind = Kind {
+    programs: &["ruby", "bundle", "bundler", "gem", "rake", "irb", "erb"],
+    is_numbered: true,
+    before: "ruby ",
+    places: &[
+        "~/.rbenv/versions/*/bin",
+        "/opt/rbenv/versions/*/bin",
+        "/usr/local/rbenv/versions/*/bin",
+        "~/.rubies/*/bin",
+        "/opt/rubies/*/bin",
+        "~/.rvm/rubies/*/bin",
+        "/usr/local/rvm/rubies/*/bin",
+        "~/.local/share/mise/installs/ruby/*/bin",
+        "~/.asdf/installs/ruby/*/bin",
+        "/opt/ruby*/bin",
+        "/usr/local/ruby*/bin",
+    ],
+    ..PLAIN
+};
+
+const NODE: Kind = Kind {
+    programs: &["node", "npm", "npx", "corepack"],
+    before: "v",
+    places: &[
+        "~/.nvm/versions/node/*/bin",
+        "/usr/local/nvm/versions/node/*/bin",
+        "/opt/nvm/versions/node/*/bin",
+        "~/.local/share/fnm/node-versions/*/installation/bin",
+        "~/.fnm/node-versions/*/installation/bin",
+        "~/.volta/tools/image/node/*/bin",
+        "~/.nodenv/versions/*/bin",
+        "~/n/n/versions/node/*/bin",
+        "/usr/local/n/versions/node/*/bin",
+        "~/.local/share/mise/installs/node/*/bin",
+        "~/.asdf/installs/nodejs/*/bin",
+        "/usr/local/lib/nodejs/*/bin",
+        "/opt/node*/bin",
+        "/usr/local/node*/bin",
+    ],
+    ..PLAIN
+};
+
+const NPM: Kind = Kind { programs: &["npm"], ..PLAIN };
+
+const PHP: Kind = Kind {
+    programs: &["php"],
+    is_numbered: true,
+    before: "PHP ",
+    places: &[
+        "~/.phpenv/versions/*/bin",
+        "~/.local/share/mise/installs/php/*/bin",
+        "~/.asdf/installs/php/*/bin",
+        "/opt/php*/bin",
+        "/usr/local/php*/bin",
+    ],
+    ..PLAIN
+};
+
+const GO: Kind = Kind {
+    programs: &["go", "gofmt"],
+    question: "version",
+    before: "go version go",
+    places: &[
+        "~/sdk/go*/bin",
+        "~/.goenv/versions/*/bin",
+        "~/.local/share/mise/installs/go/*/bin",
+        "~/.asdf/installs/golang/*/go/bin",
+        "/usr/local/go*/bin",
+        "/usr/lib/go-*/bin",
+        "/opt/go*/bin",
+    ],
+    ..PLAIN
+};
+
+const RUST: Kind = Kind {
+    programs: &["rustc", "cargo"],
+    before: "rustc ",
+    places: &["~/.rustup/toolchains/*/bin", "/usr/local/rustup/toolchains/*/bin"],
+    ..PLAIN
+};
+
+const JAVA: Kind = Kind {
+    programs: &["java", "javac", "jar"],
+    question: "-version",
+    before: "version \"",
+    places: &[
+        "/usr/lib/jvm/*/bin",
+        "~/.sdkman/candidates/java/*/bin",
+        "~/.local/share/mise/installs/java/*/bin",
+        "~/.asdf/installs/java/*/bin",
+        "/opt/jdk*/bin",
+        "/opt/java*/bin",
+    ],
+    ..PLAIN
+};
+
+const ELIXIR: Kind = Kind {
+    programs: &["elixir", "mix", "iex"],
+    before: "Elixir ",
+    places: &[
+        "~/.local/share/mise/installs/elixir/*/bin",
+        "~/.asdf/installs/elixir/*/bin",
+        "/opt/elixir*/bin",
+    ],
+    ..PLAIN
+};
+
 fn kind(language: Language) -> Kind {
-    let plain =
-        Kind { programs: &[], is_numbered: false, question: "--version", before: "", places: &[] };
     match language {
-        Language::Python => Kind {
-            programs: &["python3", "python"],
-            is_numbered: true,
-            before: "Python ",
-            places: &[
-                "~/.pyenv/versions/*/bin",
-                "/root/.pyenv/versions/*/bin",
-                "/opt/pyenv/versions/*/bin",
-                "/usr/local/pyenv/versions/*/bin",
-                "~/.local/share/uv/python/*/bin",
-                "~/.local/share/mise/installs/python/*/bin",
-                "~/.asdf/installs/python/*/bin",
-                "~/.local/bin",
-                "/opt/python*/bin",
-                "/opt/python/*/bin",
-                "/usr/local/python*/bin",
-            ],
-            ..plain
-        },
-        Language::Ruby => Kind {
-            programs: &["ruby", "bundle", "bundler", "gem", "rake", "irb", "erb"],
-            is_numbered: true,
-            before: "ruby ",
-            places: &[
-                "~/.rbenv/versions/*/bin",
-                "/opt/rbenv/versions/*/bin",
-                "/usr/local/rbenv/versions/*/bin",
-                "~/.rubies/*/bin",
-                "/opt/rubies/*/bin",
-                "~/.rvm/rubies/*/bin",
-                "/usr/local/rvm/rubies/*/bin",
-                "~/.local/share/mise/installs/ruby/*/bin",
-                "~/.asdf/installs/ruby/*/bin",
-                "/opt/ruby*/bin",
-                "/usr/local/ruby*/bin",
-            ],
-            ..plain
-        },
-        Language::Node => Kind {
-            programs: &["node", "npm", "npx", "corepack"],
-            before: "v",
-            places: &[
-                "~/.nvm/versions/node/*/bin",
-                "/usr/local/nvm/versions/node/*/bin",
-                "/opt/nvm/versions/node/*/bin",
-                "~/.local/share/fnm/node-versions/*/installation/bin",
-                "~/.fnm/node-versions/*/installation/bin",
-                "~/.volta/tools/image/node/*/bin",
-                "~/.nodenv/versions/*/bin",
-                "~/n/n/versions/node/*/bin",
-                "/usr/local/n/versions/node/*/bin",
-                "~/.local/share/mise/installs/node/*/bin",
-                "~/.asdf/installs/nodejs/*/bin",
-                "/usr/local/lib/nodejs/*/bin",
-                "/opt/node*/bin",
-                "/usr/local/node*/bin",
-            ],
-            ..plain
-        },
-        Language::Npm => Kind { programs: &["npm"], ..plain },
-        Language::Php => Kind {
-            programs: &["php"],
-            is_numbered: true,
-            before: "PHP ",
-            places: &[
-                "~/.phpenv/versions/*/bin",
-                "~/.local/share/mise/installs/php/*/bin",
-                "~/.asdf/installs/php/*/bin",
-                "/opt/php*/bin",
-                "/usr/local/php*/bin",
-            ],
-            ..plain
-        },
-        Language::Go => Kind {
-            programs: &["go", "gofmt"],
-            question: "version",
-            before: "go version go",
-            places: &[
-                "~/sdk/go*/bin",
-                "~/.goenv/versions/*/bin",
-                "~/.local/share/mise/installs/go/*/bin",
-                "~/.asdf/installs/golang/*/go/bin",
-                "/usr/local/go*/bin",
-                "/usr/lib/go-*/bin",
-                "/opt/go*/bin",
-            ],
-            ..plain
-        },
-        Language::Rust => Kind {
-            programs: &["rustc", "cargo"],
-            before: "rustc ",
-            places: &["~/.rustup/toolchains/*/bin", "/usr/local/rustup/toolchains/*/bin"],
-            ..plain
-        },
-        Language::Java => Kind {
-            programs: &["java", "javac", "jar"],
-            question: "-version",
-            before: "version \"",
-            places: &[
-                "/usr/lib/jvm/*/bin",
-                "~/.sdkman/candidates/java/*/bin",
-                "~/.local/share/mise/installs/java/*/bin",
-                "~/.asdf/installs/java/*/bin",
-                "/opt/jdk*/bin",
-                "/opt/java*/bin",
-            ],
-            ..plain
-        },
-        Language::Elixir => Kind {
-            programs: &["elixir", "mix", "iex"],
-            before: "Elixir ",
-            places: &[
-                "~/.local/share/mise/installs/elixir/*/bin",
-                "~/.asdf/installs/elixir/*/bin",
-                "/opt/elixir*/bin",
-            ],
-            ..plain
-        },
+        Language::Python => PYTHON,
+        Language::Ruby => RUBY,
+        Language::Node => NODE,
+        Language::Npm => NPM,
+        Language::Php => PHP,
+        Language::Go => GO,
+        Language::Rust => RUST,
+        Language::Java => JAVA,
+        Language::Elixir => ELIXIR,
     }
 }
 
