@@ -15,6 +15,8 @@ use crate::procfile::{self, PROCFILE, Procfile, ProcfileError};
 use crate::runtimes;
 use crate::source::SourceTree;
 
+/// The variable that says where files outlive releases.
+const PERSISTENT_PLACE: &str = "CORTEX_PERSIST";
 /// Enough of the root to recognise one's own mistake by.
 const SEEN_MAX: usize = 30;
 const SHOWN_CHARS_MAX: usize = 80;
@@ -288,9 +290,15 @@ fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
         recipe.release.push(Step { name, command: command.clone() });
     }
     recipe.environment.extend(manifest.environment.clone());
-    recipe.persist.extend(manifest.persist.iter().cloned());
-    recipe.persist.sort();
+    // What a framework keeps is a directory wherever its name does not say otherwise.
+    for path in recipe.persist.iter_mut().filter(|path| is_bare(path)) {
+        path.push('/');
+    }
+    // The project's own word on the same path comes first.
+    let known = std::mem::replace(&mut recipe.persist, manifest.persist.clone());
+    manifest::add_persistent(&mut recipe.persist, &known);
     recipe.persist.dedup();
+    recipe.keeps_files |= names_persistent_place(tree, recipe);
     recipe.persist_shared = manifest.persist_shared;
     recipe.statics.splice(0..0, manifest.statics.iter().cloned());
     // Those of the project's own file win over the Procfile's of the same name.
@@ -298,6 +306,24 @@ fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
     recipe.cron.extend(manifest.cron.iter().cloned());
     recipe.ports.clone_from(&manifest.ports);
     recipe.notes.extend(manifest.notes.iter().cloned());
+}
+
+fn is_bare(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    !name.is_empty() && !name.contains('.')
+}
+
+/// Whoever names the place where files outlive releases keeps files there.
+fn names_persistent_place(tree: &SourceTree, recipe: &Recipe) -> bool {
+    let steps = recipe.build.iter().chain(&recipe.release).map(|step| &step.command);
+    let commands = recipe.processes.values().map(|process| &process.command);
+    let mut own = steps.chain(commands).chain(recipe.environment.values());
+    own.any(|text| text.contains(PERSISTENT_PLACE))
+        || tree.named("*").any(|(path, file)| {
+            let is_prose = path.ends_with(".md") || path.ends_with(".txt");
+            let text = file.text.as_deref().filter(|_| !is_prose);
+            text.is_some_and(|text| text.contains(PERSISTENT_PLACE))
+        })
 }
 
 fn replace_steps(

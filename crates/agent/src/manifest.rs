@@ -218,6 +218,28 @@ pub fn relative_path(text: &str) -> Result<String, String> {
     }
 }
 
+/// A path that outlives releases: in the tree, or below `$HOME` as in `~/.config`. A slash at its
+/// end says that it is a directory.
+pub fn persistent_path(text: &str) -> Result<String, String> {
+    let (start, rest) = match text.strip_prefix("~/") {
+        Some(rest) => ("~/", rest),
+        None => ("", text),
+    };
+    let end = if text.ends_with('/') { "/" } else { "" };
+    Ok(format!("{start}{}{end}", relative_path(rest)?))
+}
+
+/// Adds to what is kept; a path that is there already, as a directory or not, is there once.
+pub fn add_persistent(paths: &mut Vec<String>, more: &[String]) {
+    for path in more {
+        let same = |one: &String| one.trim_end_matches('/') == path.trim_end_matches('/');
+        if !paths.iter().any(same) {
+            paths.push(path.clone());
+        }
+    }
+    paths.sort();
+}
+
 /// What a shell accepts as a variable's name.
 pub fn is_variable_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')

@@ -14,6 +14,7 @@ mod keys;
 mod logs;
 mod machine;
 mod nodes;
+mod persist;
 mod pin;
 mod ports;
 mod problem;
@@ -204,6 +205,7 @@ fn router(context: ApiContext) -> Router {
         .route("/v1/apps/{app}/scale", get(processes::scale_now).post(processes::scale))
         .route("/v1/apps/{app}/port", post(ports::change))
         .route("/v1/apps/{app}/domains", get(domains::list).post(domains::change))
+        .route("/v1/apps/{app}/persist", get(persist::show).post(persist::add))
         .route("/v1/apps/{app}/pin", get(pin::show).post(pin::pin))
         .route("/v1/apps/{app}/restart", post(processes::restart))
         .route("/v1/apps/{app}/releases", get(releases::list).post(upload::push))

@@ -19,6 +19,7 @@ mod metrics;
 mod nodes;
 mod open;
 mod output;
+mod persist;
 mod pin;
 mod proxy;
 mod ps;
@@ -122,6 +123,8 @@ enum Command {
     /// List the cluster's nodes, invite, drain or remove one
     #[command(alias = "node")]
     Nodes(nodes::Nodes),
+    /// Keep files over releases, or show which are kept
+    Persist(persist::Persist),
     /// Move an application that keeps files to another node, with its files
     Pin(pin::Pin),
     /// Read and write the store
@@ -289,6 +292,7 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Releases(command) => command.run(context).await,
         Command::Rollback(command) => command.run(context).await,
         Command::Nodes(command) => command.run(context).await,
+        Command::Persist(command) => command.run(context).await,
         Command::Pin(command) => command.run(context).await,
         Command::Store(command) => command.run(context).await,
         Command::Router(command) => command.run(context).await,

@@ -11,6 +11,9 @@ pub struct DataDirectory {
     sockets: PathBuf,
 }
 
+/// Ends the name of the directory beside a build that is `$HOME` of what runs in it.
+pub const HOME_ENDING: &str = ".home";
+
 impl DataDirectory {
     /// `root` is absolute. Sockets live elsewhere, as a socket's path ends at 107 bytes:
     /// `runtime` is `$XDG_RUNTIME_DIR` or `/tmp/cortex-UID`.
@@ -107,6 +110,11 @@ impl DataDirectory {
             BuildId::Of(_) => "releases",
         };
         self.application(name).join(kind).join(build.to_string())
+    }
+
+    /// `$HOME` of what runs in a build: empty with each of them.
+    pub fn home(&self, name: &ApplicationName, build: &BuildId) -> PathBuf {
+        self.application(name).join("builds").join(format!("{build}{HOME_ENDING}"))
     }
 
     /// Where builds are: the second one from before they had names.

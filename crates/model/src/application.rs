@@ -39,6 +39,9 @@ pub struct ApplicationSpec {
     /// Since when it has each of them; one that is not there, since it was created.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub domains_since: BTreeMap<String, Timestamp>,
+    /// Added by a command to what releases keep; as in `Recipe::persist`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub persist: Vec<String>,
     /// Raised by `restart`: instances started for a lower number are replaced.
     #[serde(default)]
     pub restart: u32,
@@ -58,6 +61,7 @@ impl ApplicationSpec {
             domains: Vec::new(),
             domains_chosen: false,
             domains_since: BTreeMap::new(),
+            persist: Vec::new(),
             restart: 0,
             unknown: Unknown::new(),
         }

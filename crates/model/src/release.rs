@@ -82,6 +82,9 @@ pub struct Recipe {
     /// Paths relative to the source that outlive a release.
     #[serde(default)]
     pub persist: Vec<String>,
+    /// It names `$CORTEX_PERSIST` itself, and writes there what outlives a release.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_files: bool,
     /// They are the same everywhere, or need not be: any node may run it, each with its own.
     #[serde(default)]
     pub persist_shared: bool,
@@ -104,7 +107,7 @@ pub struct Recipe {
 impl Recipe {
     /// Whether its files keep it on the node that has them.
     pub fn is_tied(&self) -> bool {
-        !self.persist.is_empty() && !self.persist_shared
+        (self.keeps_files || !self.persist.is_empty()) && !self.persist_shared
     }
 
     /// Whether a variable becomes part of what is built.

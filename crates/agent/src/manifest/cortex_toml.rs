@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::{
     CORTEX_TOML, COUNT_MAX, LIST_LENGTH_MAX, Manifest, ManifestError, ManifestProcess,
-    is_platform_variable, is_variable_name, platform_gives, relative_path,
+    is_platform_variable, is_variable_name, persistent_path, platform_gives, relative_path,
 };
 
 /// No start, probe or stop takes a day; a longer one is a typing mistake.
@@ -155,7 +155,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         baked: baked(file.baked)?,
         portable: file.portable,
         release: commands("release", file.release)?,
-        persist: file.persist.iter().map(|path| relative_path(path)).collect::<Result<_, _>>()?,
+        persist: file.persist.iter().map(|path| persistent_path(path)).collect::<Result<_, _>>()?,
         persist_shared: file.persist_shared,
         statics: file.statics.into_iter().map(static_mount).collect::<Result<_, _>>()?,
         cron: super::cron::validate(file.cron)?,

@@ -12,27 +12,31 @@ mod running;
 mod runtimes;
 mod steps;
 mod unpack;
+mod written;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use agent::application::{Failure, IncarnationId};
 use anyhow::Context;
 use model::value::ContentHash;
-use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, TypedKey};
+use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, TypedKey};
 
 use super::launcher::{LaunchSpec, Launcher, Purpose};
 use super::platform_log;
 use super::ports::{self, Taken};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
+use crate::node::identity::private_directory;
 use crate::observe::process::boot_id;
 use crate::store::bulk::ValueName;
 use crate::store::values::suspect;
-use crate::store::{SharedStore, Value};
+use crate::store::{SharedStore, Value, lookup_record};
 
 pub use environment::shell_command;
+use persist::Tree;
 use running::Running;
 pub use running::end_all;
 
@@ -113,8 +117,9 @@ impl Preparer {
         let _turn = turn.lock().await;
         let directory = self.directory(application, release);
         let mark = mark(&directory);
+        self.collect(application, release).await.map_err(failure("keeping what persists"))?;
         if is_built(&directory, &mark) {
-            let linked = self.link(application, release, directory).await;
+            let linked = self.link(application, release, Tree::Used).await;
             return linked.map_err(failure("linking what persists"));
         }
         let _slot = match self.builds.try_acquire() {
@@ -163,15 +168,77 @@ impl Preparer {
         self.layout.build(application, &release.build_id())
     }
 
-    /// Another release of the build may keep other paths.
+    /// What persists, in the tree and below `$HOME`. What was pushed and is hidden by that is named
+    /// in the log of the build.
     async fn link(
         &self,
         application: &ApplicationName,
         release: &Release,
-        directory: PathBuf,
+        tree: Tree,
     ) -> anyhow::Result<()> {
-        let (persist, paths) = (self.layout.persist(application), release.recipe.persist.clone());
-        crate::task::spawn_blocking(move || persist::link(&directory, &persist, &paths)).await?
+        let places = self.persistent(application, release);
+        let linked = crate::task::spawn_blocking(move || {
+            let mut hidden = Vec::new();
+            for Persistent { root, kept, paths } in places {
+                private_directory(&root)?;
+                private_directory(&kept)?;
+                hidden.extend(persist::link(&root, &kept, &paths, tree)?);
+            }
+            anyhow::Ok(hidden)
+        });
+        let log = self.layout.build_log(application, &release.id);
+        for path in linked.await?? {
+            let text = format!(
+                "       {} was pushed and is not seen: what is kept under that name differs",
+                path.display()
+            );
+            platform_log::append(&log, self.clock.now(), &text);
+        }
+        Ok(())
+    }
+
+    /// What the release that serves made of paths that are to persist, before another one looks
+    /// for it.
+    async fn collect(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+    ) -> anyhow::Result<()> {
+        let Some(serving) = self.serving(application).await? else { return Ok(()) };
+        let wanted = Release { build: Some(serving.build_id()), ..release.clone() };
+        let places = self.persistent(application, &wanted);
+        crate::task::spawn_blocking(move || {
+            let there = places.iter().filter(|place| place.root.is_dir());
+            there.into_iter().try_for_each(|Persistent { root, kept, paths }| {
+                private_directory(kept)?;
+                persist::collect(root, kept, paths)
+            })
+        })
+        .await?
+    }
+
+    async fn serving(&self, application: &ApplicationName) -> anyhow::Result<Option<Release>> {
+        let rollout = TypedKey::Rollout(application.clone()).key();
+        let rollout: Option<Rollout> = lookup_record(&*self.store, rollout).await?;
+        let Some(serving) = rollout.and_then(|rollout| rollout.serving) else { return Ok(None) };
+        let key = TypedKey::Release(application.clone(), serving).key();
+        lookup_record(&*self.store, key).await
+    }
+
+    fn persistent(&self, application: &ApplicationName, release: &Release) -> [Persistent; 2] {
+        let (kept, build) = (self.layout.persist(application), release.build_id());
+        let of_home = |path: &String| path.strip_prefix(HOME_PREFIX).map(str::to_owned);
+        let all = &release.recipe.persist;
+        let below_home = all.iter().filter_map(of_home).collect();
+        let paths = all.iter().filter(|path| of_home(path).is_none()).cloned().collect();
+        [
+            Persistent { root: self.directory(application, release), kept: kept.clone(), paths },
+            Persistent {
+                root: self.layout.home(application, &build),
+                kept: kept.join("home"),
+                paths: below_home,
+            },
+        ]
     }
 
     pub async fn launch_spec(
@@ -252,10 +319,10 @@ impl Preparer {
         archive: Value,
         expected: ContentHash,
     ) -> anyhow::Result<()> {
-        let persist = self.layout.persist(application);
-        let (directory, paths) = (directory.to_path_buf(), release.recipe.persist.clone());
+        let directory = directory.to_path_buf();
+        let home = self.layout.home(application, &release.build_id());
         crate::task::spawn_blocking(move || {
-            start_over(&directory)?;
+            start_over(&directory, &home)?;
             match archive {
                 Value::Inline(bytes) => unpack::unpack(&bytes[..], expected, &directory)?,
                 Value::Away { .. } => anyhow::bail!("its bytes are not on this node yet"),
@@ -266,9 +333,10 @@ impl Preparer {
                         .inspect_err(|_| suspect(&path, &ValueName { hash: hash.0, size }))?;
                 }
             }
-            persist::link(&directory, &persist, &paths)
+            anyhow::Ok(())
         })
-        .await?
+        .await??;
+        self.link(application, release, Tree::Fresh).await
     }
 }
 
@@ -286,23 +354,73 @@ fn is_built(directory: &Path, mark: &Path) -> bool {
     directory.is_dir() && (of_this_boot || text.ends_with(DURABLE))
 }
 
-/// It is built whole.
+/// It is built whole. What is written in its tree from now on is the application's.
 fn set_mark(mark: PathBuf) -> anyhow::Result<()> {
-    let boot = boot_id()
-        .and_then(|boot| std::fs::write(&mark, &boot).map(|()| boot))
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let text = boot_id()
+        .map(|boot| format!("{boot} {}", now.as_nanos()))
+        .and_then(|text| std::fs::write(&mark, &text).map(|()| text))
         .context("the build's mark cannot be set")?;
-    make_durable(mark, boot);
+    make_durable(mark, text);
     Ok(())
 }
 
+/// None for what was built before marks had a time, or is not built.
+fn built_at(mark: &Path) -> Option<SystemTime> {
+    let text = std::fs::read_to_string(mark).ok()?;
+    let nanoseconds = text.split(' ').nth(1)?.parse().ok()?;
+    Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds))
+}
+
+/// What a release wrote into its tree and below its `$HOME`, where another build takes over: a line
+/// for people. Blocking.
+pub fn left_behind(
+    layout: &DataDirectory,
+    application: &ApplicationName,
+    old: &Release,
+    new: &Release,
+) -> Option<String> {
+    let build = old.build_id();
+    if build == new.build_id() {
+        return None;
+    }
+    let directory = layout.build(application, &build);
+    let built = built_at(&mark(&directory))?;
+    let mut written = written::since(&directory, built);
+    let home = written::since(&layout.home(application, &build), built);
+    written.more += home.more;
+    written.paths.extend(home.paths.into_iter().map(|path| format!("{HOME_PREFIX}{path}")));
+    let first = written.paths.first()?;
+    let more = match written.more {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let (short, all) = (old.id.short(), written.paths.join(", "));
+    Some(format!(
+        "{short} wrote {all}{more} here; it stays behind. Keep it: persist = [\"{first}\"] in \
+         cortex.toml. To have this one back: `cortex rollback {short} -a {application}`, `cortex \
+         persist add '{first}' -a {application}`, then push again"
+    ))
+}
+
+/// What lives on beside the builds, and where it is linked.
+struct Persistent {
+    root: PathBuf,
+    kept: PathBuf,
+    paths: Vec<String>,
+}
+
+/// Begins a persistent path that lies below `$HOME` rather than in the tree.
+const HOME_PREFIX: &str = "~/";
+
 /// In the background: nobody who pushes waits for a slow disk.
-fn make_durable(mark: PathBuf, boot: String) {
+fn make_durable(mark: PathBuf, text: String) {
     crate::task::spawn_blocking(move || {
         let settle = || {
             rustix::fs::syncfs(std::fs::File::open(&mark)?)?;
             // Not made anew where the release was removed meanwhile.
             let mut file = std::fs::OpenOptions::new().write(true).open(&mark)?;
-            std::io::Write::write_all(&mut file, format!("{boot} {DURABLE}").as_bytes())?;
+            std::io::Write::write_all(&mut file, format!("{text} {DURABLE}").as_bytes())?;
             file.sync_all()
         };
         if let Err(error) = settle() {
@@ -312,16 +430,18 @@ fn make_durable(mark: PathBuf, boot: String) {
 }
 
 /// Nothing of an earlier attempt is left, its mark first.
-fn start_over(directory: &Path) -> anyhow::Result<()> {
+fn start_over(directory: &Path, home: &Path) -> anyhow::Result<()> {
     let clear = || {
         match std::fs::remove_file(mark(directory)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        if directory.exists() {
-            std::fs::remove_dir_all(directory)?;
+        for old in [directory, home] {
+            if old.exists() {
+                std::fs::remove_dir_all(old)?;
+            }
         }
-        crate::node::identity::private_directory(directory)
+        private_directory(directory)
     };
     clear().with_context(|| format!("{} cannot be made", directory.display()))
 }

@@ -64,6 +64,7 @@ fn steps_alone(recipe: &Recipe) -> Recipe {
         processes: Default::default(),
         baked: Vec::new(),
         persist: Vec::new(),
+        keeps_files: false,
         persist_shared: false,
         statics: Vec::new(),
         ports: Vec::new(),

@@ -16,6 +16,7 @@ use super::follow::Follower;
 use super::problem::Problem;
 use super::wire::Progress;
 use super::{Shared, records, releases};
+use crate::agent::{platform_log, prepare};
 
 /// Between two looks at the steps' log; a change of phase is seen at once.
 const LOG_POLL: Duration = Duration::from_millis(50);
@@ -128,6 +129,7 @@ impl Reporter {
         match rollout.phase {
             RolloutPhase::Done => {
                 self.await_router(&app.name).await;
+                self.report_left_behind(&app).await?;
                 let (url, warning) = (app.url(&self.api.url_host()), rollout.message.clone());
                 self.end(Progress::Done { url, warning }).await
             }
@@ -154,6 +156,20 @@ impl Reporter {
         if elsewhere && self.builder.as_ref() != Some(builder) {
             self.builder = Some(builder.clone());
             self.send(Progress::Line { text: format!("On node {builder}") }).await?;
+        }
+        Ok(())
+    }
+
+    /// What the release before wrote into a tree of its own.
+    async fn report_left_behind(&mut self, app: &records::Application) -> Result<(), Ended> {
+        let new = app.release(&self.id);
+        let old = new.and_then(|new| app.release(new.replaces.as_ref()?));
+        let Some((old, new)) = old.cloned().zip(new.cloned()) else { return Ok(()) };
+        let (layout, name) = (self.api.layout.clone(), app.name.clone());
+        let look = move || prepare::left_behind(&layout, &name, &old, &new);
+        if let Ok(Some(text)) = crate::task::spawn_blocking(look).await {
+            platform_log::append(&self.api.layout.platform_log(&app.name), self.api.now(), &text);
+            self.send(Progress::Line { text }).await?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use agent::manifest;
 use axum::Json;
 use axum::extract::{Path, State};
 use model::application::Settings;
@@ -55,7 +56,8 @@ impl Draft {
 }
 
 /// Called with `Api::changes` held. The rollout is written last: until then nobody acts.
-pub async fn make(api: &Api, app: &mut Application, draft: Draft) -> Result<Release, Problem> {
+pub async fn make(api: &Api, app: &mut Application, mut draft: Draft) -> Result<Release, Problem> {
+    manifest::add_persistent(&mut draft.recipe.persist, &app.spec.persist);
     let id = ReleaseId { number: next_number(api, app).await?, node: api.node.clone() };
     let coordinator = nodes::coordinator(api).await?;
     let mut rollout =

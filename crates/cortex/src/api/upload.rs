@@ -4,7 +4,7 @@
 use std::io::{BufReader, Seek, SeekFrom};
 
 use agent::detect::{DetectError, Plan, plan_release};
-use agent::manifest::{CORTEX_TOML, Manifest};
+use agent::manifest::{CORTEX_TOML, Manifest, add_persistent};
 use agent::source::SourceTree;
 use axum::Json;
 use axum::body::Body;
@@ -221,11 +221,13 @@ fn is_serving(app: &Application, plan: &Plan, file: &ValueFile) -> bool {
         .rollout
         .as_ref()
         .is_some_and(|one| one.phase == RolloutPhase::Done && one.serving == one.target);
+    let mut recipe = plan.recipe.clone();
+    add_persistent(&mut recipe.persist, &app.spec.persist);
     done && app.serving().is_some_and(|release| {
         // A domain is the application's, whatever release of it serves.
         let mut settings = release.settings.clone();
         settings.health.domain = None;
-        release.source == file.hash && release.recipe == plan.recipe && settings == plan.settings
+        release.source == file.hash && release.recipe == recipe && settings == plan.settings
     })
 }
 

@@ -348,6 +348,18 @@ pub struct RemovedNode {
 }
 
 /// Which node has an application's files.
+/// What outlives an application's releases.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PersistShown {
+    pub application: String,
+    pub paths: Vec<String>,
+    /// The directory that has it, on the holder.
+    pub place: String,
+    pub holder: Option<String>,
+    /// The release that keeps a path that was added.
+    pub released: Option<Released>,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PinShown {
     pub application: String,

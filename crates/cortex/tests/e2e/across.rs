@@ -105,7 +105,7 @@ impl Two {
         let project = nodes.one.path(NAME);
         let server = SERVER.replace("NOT_BELOW", nodes.two.data().to_str().expect("text"));
         // Its files keep it on the node to which it was pushed.
-        let tied = "persist = [\"kept\"]\n";
+        let tied = "persist = [\"kept/\"]\n";
         let procfile = ("Procfile", "web: python3 server.py\n");
         of_files(&project, &[procfile, ("server.py", &server), ("cortex.toml", tied)]);
         nodes.one.push_as_it_is(&project, NAME).succeeded();

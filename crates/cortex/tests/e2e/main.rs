@@ -69,3 +69,4 @@ mod vera;
 mod wait;
 mod weather;
 mod witnesses;
+mod written;

@@ -306,7 +306,8 @@ impl Node {
     pub fn build_directories(&self, name: &str) -> Vec<PathBuf> {
         let builds = self.data().join("apps").join(name).join("builds");
         let entries = fs::read_dir(&builds).expect("it was pushed").flatten();
-        entries.map(|e| e.path()).filter(|path| path.is_dir()).collect()
+        let is_build = |path: &PathBuf| path.is_dir() && path.extension().is_none();
+        entries.map(|e| e.path()).filter(is_build).collect()
     }
 
     /// Processes as `ps --json` shows them.

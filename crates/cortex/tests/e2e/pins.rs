@@ -102,7 +102,7 @@ fn an_application_moves_with_its_files() {
     let two = join(&one, &[]);
     await_acquaintance(&[&one, &two]);
     let (here, there) = (id_of(&one), id_of(&two));
-    push(&one, "persist = [\"kept\"]\n");
+    push(&one, "persist = [\"kept/\"]\n");
     note(&one, "first ");
     assert_eq!(one.cortex(&["pin", NAME]).trim(), here);
     assert_eq!(info(&one)["holder"], here.as_str());
@@ -138,7 +138,7 @@ fn an_application_waits_for_the_node_that_holds_its_data() {
     let mut two = join(&one, &[]);
     await_acquaintance(&[&one, &two]);
     let (here, there) = (id_of(&one), id_of(&two));
-    push(&two, "persist = [\"kept\"]\n");
+    push(&two, "persist = [\"kept/\"]\n");
     await_source(&one);
     note(&one, "kept ");
     two.kill_nine();
@@ -170,7 +170,7 @@ fn shared_files_tie_an_application_to_no_node() {
     let one = first(&[]);
     let two = join(&one, &[]);
     await_acquaintance(&[&one, &two]);
-    push(&one, "persist = [\"kept\"]\npersist_shared = true\n");
+    push(&one, "persist = [\"kept/\"]\npersist_shared = true\n");
     one.cortex(&["scale", "-a", NAME, "web=4"]);
     wait_for("both to run a part", STATE_DEADLINE, || {
         let rows = one.ready(NAME, "web");

@@ -213,7 +213,7 @@ fn a_command_runs_where_the_files_are() {
     let mut two = join(&one, &[]);
     await_acquaintance(&[&one, &two]);
     create(&one);
-    push(&one, "persist = [\"kept\"]\n");
+    push(&one, "persist = [\"kept/\"]\n");
     let here = id_of(&one);
     let said = two.cortex(&["run", "-a", NAME, "echo $CORTEX_NODE; echo noted > kept/note"]);
     assert_eq!(said.trim(), here);

@@ -12,6 +12,7 @@ use model::value::ContentHash;
 use model::{ApplicationName, NodeId, Release, TypedKey};
 use tar::{Builder, EntryType};
 
+use super::persist::Tree;
 use super::{Preparer, is_built, mark, set_mark};
 use crate::source::header;
 use crate::store::{Value, ValueWriter};
@@ -64,7 +65,7 @@ impl Preparer {
         let directory = self.directory(application, release);
         let mark = mark(&directory);
         if is_built(&directory, &mark) {
-            return self.link(application, release, directory).await;
+            return self.link(application, release, Tree::Used).await;
         }
         let key = self.artefact(application, release, builder, platform);
         let entry = self.store.lookup(&key).await?.context("it is not in the store any more")?;

@@ -28,7 +28,8 @@ impl Preparer {
         release: &Release,
     ) -> anyhow::Result<BTreeMap<String, String>> {
         let directory = self.layout.application(application);
-        let (home, temporary) = (directory.join("home"), directory.join("tmp"));
+        let home = self.layout.home(application, &release.build_id());
+        let temporary = directory.join("tmp");
         let shared = self.layout.shared_cache();
         let cache = self.layout.cache(application);
         for path in [&home, &temporary, &shared, &cache, &self.layout.persist(application)] {

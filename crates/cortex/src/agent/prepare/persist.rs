@@ -1,11 +1,15 @@
 //! Persistent paths: what an application wrote lives in `apps/NAME/persist` and is linked into each
-//! release. Blocking; must not know frameworks or databases; driven by preparation.
+//! build. Blocking; must not know frameworks or databases; driven by preparation.
 //!
-//! Whether a path is a file or a directory is told, in this order, by what is kept already, by what
-//! came with the source, and by its name: with an extension (and no slash at its end) it is a file.
-//! A file that does not exist yet is left for the application to create, through the link: programs
-//! make a schema where there is no file. SQLite follows links before it names its `-wal`, `-shm`
-//! and `-journal` files (since 3.10), so these lie beside the kept file.
+//! Whether a path is a file or a directory is told, in this order, by what is kept already, by
+//! what came with the source, and by its name: with a slash at its end it is a directory, as are
+//! `data`, `storage`, `uploads` and the like; with an extension it is a file. A file that does
+//! not exist yet is left for the application to create, through the link: programs make a schema
+//! where there is no file. A name that tells nothing is left alone: what the program makes of it
+//! is kept from the next release on (`collect`). SQLite follows links before it names its `-wal`,
+//! `-shm` and `-journal` files (since 3.10), so these lie beside the kept file.
+
+mod in_place;
 
 use std::fs;
 use std::io;
@@ -22,10 +26,66 @@ const SQLITE_SIBLINGS: &[&str] = &["-wal", "-journal"];
 const PARTIAL: &str = ".cortex-partial";
 /// Deeper trees are no uploads; and recursion has an end.
 const DEPTH_MAX: usize = 100;
+/// What programs call the directories that they keep things in.
+const DIRECTORIES: &[&str] = &[
+    "data",
+    "database",
+    "databases",
+    "db",
+    "files",
+    "images",
+    "instance",
+    "log",
+    "logs",
+    "media",
+    "storage",
+    "uploads",
+    "var",
+];
+/// More are not read by whoever pushed.
+const HIDDEN_MAX: usize = 10;
 
-/// Links every path of `paths` in `release` to its place in `kept`. Safe to repeat.
-pub fn link(release: &Path, kept: &Path, paths: &[String]) -> anyhow::Result<()> {
-    let mut paths: Vec<(PathBuf, bool)> = paths
+/// What a path is linked into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tree {
+    /// Just unpacked: all that is in it came with the source.
+    Fresh,
+    /// It runs, or ran: what is in it may be the only copy.
+    Used,
+}
+
+/// Links every path of `paths` in `root` to its place in `kept`. Safe to repeat. Returns what was
+/// pushed and cannot be seen, as something else is kept in its place.
+pub fn link(
+    root: &Path,
+    kept: &Path,
+    paths: &[String],
+    tree: Tree,
+) -> anyhow::Result<Vec<PathBuf>> {
+    let mut hidden = Vec::new();
+    for (path, slash) in plain(paths)? {
+        link_one(root, kept, &path, slash, tree, &mut hidden)
+            .with_context(|| format!("cannot keep the persistent path '{}'", path.display()))?;
+    }
+    hidden.truncate(HIDDEN_MAX);
+    Ok(hidden)
+}
+
+/// Takes what a running release made at `paths` out of its tree, where it finds it as before.
+pub fn collect(root: &Path, kept: &Path, paths: &[String]) -> anyhow::Result<()> {
+    for (path, _) in plain(paths)? {
+        if fs::symlink_metadata(root.join(&path)).is_ok_and(|found| !found.is_symlink()) {
+            in_place::keep(&root.join(&path), &kept.join(&path))
+                .with_context(|| format!("cannot keep what was made of '{}'", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// With whether a slash says that it is a directory. What lies in a persistent directory persists
+/// with it.
+fn plain(paths: &[String]) -> anyhow::Result<Vec<(PathBuf, bool)>> {
+    let mut plain: Vec<(PathBuf, bool)> = paths
         .iter()
         .map(|text| {
             let path = inside(Path::new(text)).filter(|path| !path.as_os_str().is_empty());
@@ -35,25 +95,27 @@ pub fn link(release: &Path, kept: &Path, paths: &[String]) -> anyhow::Result<()>
             Ok((path, text.ends_with('/')))
         })
         .collect::<anyhow::Result<_>>()?;
-    paths.sort();
-    fs::create_dir_all(kept).with_context(|| format!("cannot create {}", kept.display()))?;
-    let mut linked: Vec<PathBuf> = Vec::new();
-    for (path, slash) in paths {
-        // What lies in a persistent directory persists with it.
-        if linked.iter().any(|above| path.starts_with(above)) {
-            continue;
+    plain.sort();
+    let mut all: Vec<(PathBuf, bool)> = Vec::new();
+    for (path, slash) in plain {
+        if !all.iter().any(|(above, _)| path.starts_with(above)) {
+            all.push((path, slash));
         }
-        link_one(release, kept, &path, slash)
-            .with_context(|| format!("cannot keep the persistent path '{}'", path.display()))?;
-        linked.push(path);
     }
-    Ok(())
+    Ok(all)
 }
 
-fn link_one(release: &Path, kept: &Path, path: &Path, slash: bool) -> anyhow::Result<()> {
+fn link_one(
+    root: &Path,
+    kept: &Path,
+    path: &Path,
+    slash: bool,
+    tree: Tree,
+    hidden: &mut Vec<PathBuf>,
+) -> anyhow::Result<()> {
     let parent = path.parent().unwrap_or(Path::new(""));
-    let place = resolve(release, parent)?.join(path.file_name().context("no name")?);
-    let (from, to) = (release.join(place), kept.join(path));
+    let place = resolve(root, parent)?.join(path.file_name().context("no name")?);
+    let (from, to) = (root.join(place), kept.join(path));
     if fs::read_link(&from).is_ok_and(|target| target == to) {
         return Ok(());
     }
@@ -63,9 +125,15 @@ fn link_one(release: &Path, kept: &Path, path: &Path, slash: bool) -> anyhow::Re
     let is_directory = match (fs::metadata(&to), &source) {
         (Ok(kept), _) => kept.is_dir(),
         (Err(_), Some(source)) => source.is_dir(),
-        (Err(_), None) => slash || path.extension().is_none(),
+        (Err(_), None) if slash || is_usually_a_directory(path) => true,
+        (Err(_), None) if path.extension().is_none() => return Ok(()),
+        (Err(_), None) => false,
     };
+    if source.is_some() && tree == Tree::Used {
+        return in_place::keep(&from, &to);
+    }
     if let Some(source) = source {
+        note_hidden(path, &from, &to, hidden, 0)?;
         // The other kind than what is kept: what is kept stays.
         if source.is_dir() == is_directory {
             if is_directory { copy_tree(&from, &from, &to, 0)? } else { copy_database(&from, &to)? }
@@ -81,6 +149,48 @@ fn link_one(release: &Path, kept: &Path, path: &Path, slash: bool) -> anyhow::Re
     }
     symlink(&to, &from)?;
     Ok(())
+}
+
+fn is_usually_a_directory(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| DIRECTORIES.contains(&name))
+}
+
+/// What was pushed and differs from what is kept under its name.
+fn note_hidden(
+    path: &Path,
+    from: &Path,
+    to: &Path,
+    hidden: &mut Vec<PathBuf>,
+    depth: usize,
+) -> io::Result<()> {
+    let (Ok(pushed), Ok(kept)) = (fs::metadata(from), fs::metadata(to)) else { return Ok(()) };
+    if hidden.len() >= HIDDEN_MAX || depth >= DEPTH_MAX {
+        return Ok(());
+    }
+    if !pushed.is_dir() || !kept.is_dir() {
+        let same = pushed.is_file() && kept.is_file() && is_same(from, to)?;
+        if !same {
+            hidden.push(path.into());
+        }
+        return Ok(());
+    }
+    for entry in fs::read_dir(from)? {
+        let name = entry?.file_name();
+        note_hidden(&path.join(&name), &from.join(&name), &to.join(&name), hidden, depth + 1)?;
+    }
+    Ok(())
+}
+
+fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
+    let (mut one, mut other) = (fs::File::open(one)?, fs::File::open(other)?);
+    if one.metadata()?.len() != other.metadata()?.len() {
+        return Ok(false);
+    }
+    let (mut hash, mut expected) = (blake3::Hasher::new(), blake3::Hasher::new());
+    io::copy(&mut one, &mut hash)?;
+    io::copy(&mut other, &mut expected)?;
+    Ok(hash.finalize() == expected.finalize())
 }
 
 fn create_parent(path: &Path) -> io::Result<()> {
@@ -176,7 +286,7 @@ mod tests {
 
         fn link(&self, release: &Path, paths: &[&str]) -> anyhow::Result<()> {
             let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
-            link(release, &self.kept(), &paths)
+            link(release, &self.kept(), &paths, Tree::Fresh).map(drop)
         }
     }
 
@@ -201,8 +311,11 @@ mod tests {
     fn files_and_directories_are_told_apart_by_name() {
         let place = Place::new();
         let release = place.release("v1", &[]);
-        place.link(&release, &["log", "db/x.sqlite3", "data.d/", "log/deeper"]).unwrap();
+        place
+            .link(&release, &["log/", "db/x.sqlite3", "data.d/", "log/deeper", "htpasswd"])
+            .unwrap();
         assert!(place.kept().join("log").is_dir() && place.kept().join("data.d").is_dir());
+        assert!(!release.join("htpasswd").is_symlink(), "its name tells nothing");
         assert!(!release.join("db/x.sqlite3").exists(), "left for the application to create");
         fs::write(release.join("db/x.sqlite3"), "rows").unwrap();
         assert_eq!(fs::read_to_string(place.kept().join("db/x.sqlite3")).unwrap(), "rows");
@@ -257,5 +370,35 @@ mod tests {
             }
             assert_eq!(fs::read_to_string(release.join("storage/p.sqlite3")).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn a_path_that_tells_nothing_is_what_the_program_makes_of_it() {
+        let place = Place::new();
+        let paths = ["htpasswd".to_owned(), "queue".to_owned()];
+        let first = place.release("v1", &[]);
+        place.link(&first, &["htpasswd", "queue"]).unwrap();
+        fs::write(first.join("htpasswd"), "ann").unwrap();
+        fs::create_dir(first.join("queue")).unwrap();
+        fs::write(first.join("queue/1"), "job").unwrap();
+        collect(&first, &place.kept(), &paths).unwrap();
+        fs::write(first.join("queue/2"), "job").unwrap();
+        let second = place.release("v2", &[]);
+        place.link(&second, &["htpasswd", "queue"]).unwrap();
+        for release in [&first, &second] {
+            assert_eq!(fs::read_to_string(release.join("htpasswd")).unwrap(), "ann");
+            assert!(release.join("queue/1").exists() && release.join("queue/2").exists());
+        }
+    }
+
+    #[test]
+    fn what_is_hidden_is_named_where_it_differs() {
+        let place = Place::new();
+        let first = place.release("v1", &[("up/a", "1"), ("up/b", "1"), ("seed.json", "{}")]);
+        let paths = ["up/".to_owned(), "seed.json".to_owned()];
+        assert!(link(&first, &place.kept(), &paths, Tree::Fresh).unwrap().is_empty());
+        let second = place.release("v2", &[("up/a", "2"), ("up/b", "1"), ("seed.json", "[]")]);
+        let hidden = link(&second, &place.kept(), &paths, Tree::Fresh).unwrap();
+        assert_eq!(hidden, [Path::new("seed.json"), Path::new("up/a")]);
     }
 }

@@ -8,6 +8,7 @@ use model::{ApplicationName, BuildId};
 
 use super::{BUILT, Preparer, mark};
 use crate::agent::platform_log;
+use crate::layout::HOME_ENDING;
 
 /// Packages of a dozen large applications; beyond it the least recently written ones go.
 const SHARED_CACHE_BYTES_MAX: u64 = 4 << 30;
@@ -81,20 +82,14 @@ fn remove_builds(places: &[PathBuf], kept: Vec<PathBuf>, needed: usize, bytes_ma
     let kept: Vec<PathBuf> =
         kept.into_iter().enumerate().filter(fits).map(|(_, build)| build).collect();
     for entry in places.iter().flat_map(|place| entries(place)) {
-        let build = match entry.to_string_lossy().strip_suffix(BUILT) {
-            Some(build) => PathBuf::from(build),
-            None => entry,
-        };
-        if !kept.contains(&build) && (build.exists() || mark(&build).exists()) {
-            remove_build(&build);
+        let name = entry.to_string_lossy();
+        let build = name.strip_suffix(BUILT).or_else(|| name.strip_suffix(HOME_ENDING));
+        if !kept.contains(&build.map_or_else(|| entry.clone(), PathBuf::from)) {
+            // Its mark goes first: what is left of it is never taken for whole.
+            remove(&mark(&entry));
+            remove(&entry);
         }
     }
-}
-
-/// Its mark goes first: what is left of it is never taken for whole.
-fn remove_build(build: &Path) {
-    remove(&mark(build));
-    remove(build);
 }
 
 /// Links are not followed: what persists lies elsewhere.

@@ -65,7 +65,7 @@ impl Bench {
         let mut recipe = Recipe {
             build: steps.iter().enumerate().map(step).collect(),
             path: vec!["own/bin".into()],
-            persist: vec!["kept".into()],
+            persist: vec!["kept/".into()],
             environment: [("FROM", "recipe"), ("HOST", "recipe")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into(),
@@ -100,7 +100,7 @@ async fn releases_of_one_build_are_built_once_and_keep_what_each_of_them_persist
     let build = Some(BuildId::Content([1; 16]));
     let first = Release { build: build.clone(), ..bench.release(1, &["echo x >> made"]).await };
     let mut second = Release { build, ..bench.release(2, &["echo x >> made"]).await };
-    second.recipe.persist.push("more".into());
+    second.recipe.persist.push("more/".into());
     for release in [&first, &second, &first] {
         bench.preparer.build(&app(), release).await.unwrap();
     }

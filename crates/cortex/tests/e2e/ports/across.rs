@@ -18,7 +18,7 @@ const LONG_LINE: usize = 8 << 20;
 fn a_node_without_an_instance_serves_the_port_too() {
     let (near, away) = ("127.0.0.81", "127.0.0.82");
     let ports = Ports::free();
-    let manifest = ports.manifest("persist = ['kept']");
+    let manifest = ports.manifest("persist = ['kept/']");
     let Two { one, two, project } = Two::start([near, away], SERVER, &manifest);
     one.await_ready(NAME, "broker", 2);
     for ip in [near, away] {

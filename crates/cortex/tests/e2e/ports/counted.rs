@@ -135,7 +135,7 @@ fn what_moves_through_a_port_is_counted_while_it_moves() {
 fn what_another_node_passes_on_counts_where_the_client_came() {
     let ips @ [_, away] = ["127.0.0.93", "127.0.0.94"];
     let ports = Ports::free();
-    let manifest = ports.manifest("persist = ['kept']");
+    let manifest = ports.manifest("persist = ['kept/']");
     let manifest = manifest.replace("idle = '2s'", &format!("idle = '{FLOW_IDLE}'"));
     let Two { one, two, .. } = Two::start(ips, SERVER, &manifest);
     // A push waits for the node that was asked alone.

@@ -58,7 +58,7 @@ fn pids(node: &Node) -> Vec<Option<u32>> {
 fn no_connection_is_refused_while_nodes_hand_over() {
     let ips = ["127.0.0.91", "127.0.0.92"];
     let ports = Ports::free();
-    let nodes = Two::start(ips, SERVER, &ports.manifest("persist = ['kept']"));
+    let nodes = Two::start(ips, SERVER, &ports.manifest("persist = ['kept/']"));
     nodes.one.await_ready(NAME, "broker", 2);
     let before = pids(&nodes.one);
     for ip in ips {

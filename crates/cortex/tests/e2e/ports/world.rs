@@ -187,7 +187,7 @@ impl Two {
     /// With one instance of a server that does as it is told.
     pub fn start_plain(ips: [&str; 2], port: u16, more: &str) -> Two {
         let manifest = format!(
-            "persist = ['kept']\n[processes]\nbroker = 'python3 bin/broker.py'\n\
+            "persist = ['kept/']\n[processes]\nbroker = 'python3 bin/broker.py'\n\
              [[ports]]\nport = {port}\nprocess = 'broker'\n{more}"
         );
         let nodes = Two::start(ips, PLAIN_SERVER, &manifest);
