@@ -13,7 +13,7 @@ import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        host = self.headers.get('Host', '')
+        host = self.headers.get('Host', '').split(':')[0].lower()
         print('asked as', host, self.path, flush=True)
         self.send_response(200 if host.endswith('shop.example.org') else 400)
         self.send_header('Content-Length', '0')
