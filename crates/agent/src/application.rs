@@ -23,6 +23,7 @@ use model::{
     Release, ReleaseId, Rollout, Timestamp,
 };
 
+use crate::last_words;
 use crate::placement::Hold;
 use crate::restart::History;
 use building::Artefacts;
@@ -31,13 +32,14 @@ pub use contract::{Adopted, Effect, Event, Exit, Failure, IncarnationId};
 use elsewhere::Elsewhere;
 pub use plan::{DRAIN_MAX, FAILING_PATIENCE, GONE_PATIENCE};
 use rollout::{Attempt, Stage};
-pub use rollout::{EXITS_MAX, merge};
+pub use rollout::{EXITS_MAX, LAST_WORDS_BYTES_MAX, merge};
 use slot::{Phase, Place, Slot};
 
 /// Rolling back further is rare; a build of a large application takes hundreds of megabytes.
 pub const BUILDS_KEPT: usize = 5;
-/// The platform's log is read by people: the end of an output says what went wrong.
-const NOTED_LINES_MAX: usize = 10;
+/// The platform's log is read by people: as much of an output as shows what went wrong, from the
+/// first call or the reason to the last words.
+const NOTED_LINES_MAX: usize = 24;
 /// Steps lead to steps; in practice three passes are enough.
 const PASSES_MAX: usize = 32;
 /// When they were not enough, something is wrong: look again, without spinning.
@@ -375,9 +377,9 @@ impl Application {
     }
 
     fn note_last_words(&mut self, output: &str) {
-        let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
-        let first = lines.len().saturating_sub(NOTED_LINES_MAX);
-        self.queue.extend(lines[first..].iter().map(|line| Effect::Note(format!("  | {line}"))));
+        let words = last_words::pick(output, NOTED_LINES_MAX, LAST_WORDS_BYTES_MAX);
+        let lines = words.lines().filter(|line| !line.trim().is_empty());
+        self.queue.extend(lines.map(|line| Effect::Note(format!("  | {line}"))));
     }
 }
 

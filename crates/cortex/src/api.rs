@@ -9,7 +9,6 @@ mod cluster;
 mod config;
 mod doctor;
 mod domains;
-mod follow;
 mod keys;
 mod logs;
 mod machine;

@@ -10,18 +10,22 @@ use model::{ApplicationName, NodeId, Release, ReleaseId, TypedKey};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
 use crate::agent::AgentContext;
 use crate::agent::one_off::{self, Order};
+use crate::layout::DataDirectory;
+use crate::logs::{self, Item, Wanted};
 use crate::store::bulk::BoxedStream;
-use crate::store::lookup_record;
 use crate::store::peers::Peers;
+use crate::store::{SharedStore, lookup_record};
 
 const VERSION: u32 = 1;
-/// A few names; an answer has a reason.
-const MESSAGE_BYTES_MAX: u32 = 64 << 10;
+/// A few names, a reason, or a line of a log, which is shorter than 64 KiB but for what JSON adds.
+const MESSAGE_BYTES_MAX: u32 = 512 << 10;
+/// Lines of a build's log between the file and the stream.
+const ITEMS_WAITING_MAX: usize = 64;
 /// A question comes at once, and an answer after a look at records and the disk.
 const MESSAGE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Streams that are served at a time: commands have a limit of their own, the rest are readers of
@@ -46,6 +50,10 @@ pub enum Ask {
         /// Also where the release has to be built first.
         prepare: bool,
     },
+    /// Items follow.
+    Logs { application: ApplicationName, wanted: Wanted },
+    /// Lines follow, as long as that node builds it or runs its release steps.
+    BuildLog { application: ApplicationName, release: ReleaseId },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -76,6 +84,9 @@ pub async fn call(peers: &Peers, node: &NodeId, ask: Ask) -> anyhow::Result<Boxe
 pub struct Calls {
     /// None where nothing runs.
     pub agent: Option<Arc<AgentContext>>,
+    pub store: SharedStore,
+    pub node: NodeId,
+    pub layout: DataDirectory,
 }
 
 impl Calls {
@@ -110,6 +121,21 @@ impl Calls {
                 write(&mut stream, &Answer { v: VERSION, refused: None }).await?;
                 one_off::serve(agent, order, stream).await;
             }
+            Ask::Logs { application, wanted } => {
+                write(&mut stream, &Answer { v: VERSION, refused: None }).await?;
+                let items = logs::read(self.layout.logs(&application), wanted);
+                pass_on(items, stream).await?;
+            }
+            Ask::BuildLog { application, release } => {
+                write(&mut stream, &Answer { v: VERSION, refused: None }).await?;
+                let log = self.layout.build_log(&application, &release);
+                let (store, node) = (self.store.clone(), self.node.clone());
+                let (sender, items) = mpsc::channel(ITEMS_WAITING_MAX);
+                crate::task::spawn(async move {
+                    logs::follow_build(log, store, node, application, release, sender).await.ok();
+                });
+                pass_on(items, stream).await?;
+            }
         }
         Ok(())
     }
@@ -132,6 +158,41 @@ impl Calls {
     }
 }
 
+/// Until there is no more, or nobody listens.
+async fn pass_on(mut items: mpsc::Receiver<Item>, stream: BoxedStream) -> anyhow::Result<()> {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let mut nothing = [0; 1];
+    loop {
+        let item = tokio::select! {
+            item = items.recv() => item,
+            // The caller says nothing more, and then hangs up.
+            _ = reader.read(&mut nothing) => None,
+        };
+        let Some(item) = item else { break };
+        let bytes = serde_json::to_vec(&item)?;
+        writer.write_u32_le(u32::try_from(bytes.len())?).await?;
+        writer.write_all(&bytes).await?;
+        if items.is_empty() {
+            writer.flush().await?;
+        }
+    }
+    Ok(writer.shutdown().await?)
+}
+
+/// The next message, whenever it comes; none at the end.
+pub async fn receive<T: DeserializeOwned>(stream: &mut BoxedStream) -> anyhow::Result<Option<T>> {
+    let length = match stream.read_u32_le().await {
+        Ok(length) => length,
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    ensure!(length <= MESSAGE_BYTES_MAX, "a message of {length} bytes");
+    let mut bytes = vec![0; length as usize];
+    stream.read_exact(&mut bytes).await?;
+    serde_json::from_slice(&bytes)
+        .context("it is not understood: start the same version of Cortex on both")
+}
+
 async fn write<T: Serialize>(stream: &mut BoxedStream, message: &T) -> anyhow::Result<()> {
     let bytes = serde_json::to_vec(message)?;
     let length = u32::try_from(bytes.len())?;
@@ -145,15 +206,9 @@ async fn write<T: Serialize>(stream: &mut BoxedStream, message: &T) -> anyhow::R
 }
 
 async fn read<T: DeserializeOwned>(stream: &mut BoxedStream) -> anyhow::Result<T> {
-    let reading = async {
-        let length = stream.read_u32_le().await?;
-        ensure!(length <= MESSAGE_BYTES_MAX, "a message of {length} bytes");
-        let mut bytes = vec![0; length as usize];
-        stream.read_exact(&mut bytes).await?;
-        serde_json::from_slice(&bytes)
-            .context("it is not understood: start the same version of Cortex on both")
-    };
-    timeout(MESSAGE_TIME_MAX, reading).await.context("it does not answer")?
+    let message =
+        timeout(MESSAGE_TIME_MAX, receive(stream)).await.context("it does not answer")??;
+    message.context("it hung up")
 }
 
 #[cfg(test)]

@@ -72,6 +72,17 @@ struct Global {
         hide_env_values = true
     )]
     data_dir: Option<PathBuf>,
+    /// Whether output of applications keeps its colours
+    #[arg(
+        long,
+        visible_alias = "colour",
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto"
+    )]
+    color: output::Colours,
+    #[arg(long, env = "NO_COLOR", hide = true, global = true)]
+    no_color: Option<String>,
     #[arg(long, env = "XDG_DATA_HOME", hide = true, global = true)]
     xdg_data_home: Option<PathBuf>,
     #[arg(long, env = "XDG_RUNTIME_DIR", hide = true, global = true)]
@@ -234,6 +245,8 @@ fn is_of_output(error: &anyhow::Error) -> bool {
 
 fn run(cli: Cli) -> anyhow::Result<()> {
     let layout = cli.global.layout()?;
+    let refused = cli.global.no_color.as_ref().is_some_and(|said| !said.is_empty());
+    output::show_colours(cli.global.color, refused);
     let (home, configuration) = (cli.global.home.clone(), cli.global.xdg_config_home.clone());
     let (client, runtime) = (Client::new(&layout), cli.global.runtime());
     let context = Session { client, layout, home, configuration, runtime };

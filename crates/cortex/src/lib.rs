@@ -15,6 +15,7 @@ mod footprint;
 pub mod install;
 pub mod layout;
 pub mod lockfile;
+mod logs;
 mod loopback;
 pub mod metrics;
 pub mod node;

@@ -246,7 +246,8 @@ impl Node {
         });
         let agent = roles.has(Role::Agent).then(|| self.agent_context());
         if let Some(peers) = peers {
-            Calls { agent: agent.clone() }.take(peers);
+            let (store, node, layout) = (store.clone(), id.clone(), config.layout.clone());
+            Calls { agent: agent.clone(), store, node, layout }.take(peers);
         }
         let api = ApiContext {
             store: store.clone(),

@@ -1,35 +1,38 @@
-//! Logs of an application: the last lines of all its instances and of the platform, merged by time,
-//! and then what follows.
+//! Logs of an application: the last lines of all its instances on all nodes and of the platform,
+//! merged by time, and then what follows. A node that is not reached is said so, and the rest goes
+//! on.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
-use std::path::{Path as FilePath, PathBuf};
+mod far;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use model::{ApplicationName, NodeId};
 use serde::Deserialize;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-use super::Shared;
-use super::follow::{self, Follower};
 use super::problem::Problem;
 use super::progress::ndjson;
 use super::records;
 use super::wire::LogLine;
+use super::{Api, Shared};
+use crate::logs::{self, Item, LINES_MAX, Wanted};
+use crate::store::peers::roster;
 
 /// What `heroku logs` shows.
 const LINES_DEFAULT: usize = 100;
-/// More than a person reads; the files themselves hold the rest.
-const LINES_MAX: usize = 100_000;
-/// The end of one file that is searched for lines.
-const TAIL_BYTES_MAX: u64 = 8 * 1024 * 1024;
-const POLL: Duration = Duration::from_millis(200);
-/// Lines between the files and a slow terminal.
+/// Lines between the nodes and a slow terminal: it makes them wait, and the files keep the rest.
 const LINES_WAITING_MAX: usize = 256;
-/// The platform's own lines.
-const PLATFORM: &str = "cortex";
+/// What several nodes print within this time is put in order.
+const MERGE_PAUSE: Duration = Duration::from_millis(250);
+/// Between two looks for nodes that have come.
+const LOOK_INTERVAL: Duration = Duration::from_secs(3);
+/// A node that says nothing for so long is not waited for.
+const TAIL_SILENCE_MAX: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Default, Deserialize)]
 pub struct LogQuery {
@@ -40,6 +43,9 @@ pub struct LogQuery {
     /// `web`, `web.1` or `cortex`.
     #[serde(default)]
     process: Option<String>,
+    /// Each line names its node, also where there is no other one.
+    #[serde(default)]
+    nodes: bool,
 }
 
 pub async fn lines(
@@ -48,203 +54,212 @@ pub async fn lines(
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Problem> {
     let app = records::require(&*api.store, &name).await?;
-    let wanted = query.lines.unwrap_or(LINES_DEFAULT).min(LINES_MAX);
-    let directory = api.layout.logs(&app.name);
+    let lines = query.lines.unwrap_or(LINES_DEFAULT).min(LINES_MAX);
+    let others = others(&api).await?;
+    let wanted = Wanted { lines, follow: query.follow, process: query.process, after: None };
     let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
-    let filter = query.process;
-    let follow = query.follow;
-    crate::task::spawn(async move {
-        // Followers take their places first and the last lines are read up to there: nothing falls
-        // between, and nothing is shown twice.
-        let mut followers = BTreeMap::new();
-        if follow {
-            join(&mut followers, &directory, filter.as_deref(), Follower::from_end);
-        }
-        let positions: Positions = followers
-            .iter_mut()
-            .filter_map(|(path, follower)| Some((path.clone(), follower.position()?)))
-            .collect();
-        let (tail_directory, tail_filter) = (directory.clone(), filter.clone());
-        let tail = crate::task::spawn_blocking(move || {
-            tail(&tail_directory, tail_filter.as_deref(), wanted, &positions)
-        });
-        for line in tail.await.unwrap_or_default() {
-            if sender.send(line).await.is_err() {
-                return;
-            }
-        }
-        if !follow {
-            return;
-        }
-        while pass_on(&mut followers, &sender).await.is_ok() {
-            tokio::select! {
-                () = tokio::time::sleep(POLL) => {}
-                () = sender.closed() => return,
-            }
-            join(&mut followers, &directory, filter.as_deref(), Follower::from_start);
-        }
-    });
+    let names_nodes = query.nodes || !others.is_empty();
+    let (found, waiting) = mpsc::channel(LINES_WAITING_MAX);
+    let mut listing = Listing {
+        api,
+        application: app.name,
+        wanted,
+        sources: BTreeSet::new(),
+        names_nodes,
+        found,
+        waiting,
+        sender,
+    };
+    crate::task::spawn(async move { listing.run(others).await.ok() });
     Ok(ndjson(receiver))
 }
 
-/// Up to where a file's lines are among the last ones; what comes after is followed.
-type Positions = BTreeMap<PathBuf, u64>;
-
-async fn pass_on(
-    followers: &mut BTreeMap<PathBuf, Follower>,
-    sender: &mpsc::Sender<LogLine>,
-) -> Result<(), mpsc::error::SendError<LogLine>> {
-    let mut fresh: Vec<LogLine> = followers.values_mut().flat_map(Follower::read).collect();
-    sort(&mut fresh);
-    for line in fresh {
-        sender.send(line).await?;
+/// The nodes of the cluster beside this one.
+async fn others(api: &Api) -> Result<Vec<NodeId>, Problem> {
+    if api.peers.is_none() {
+        return Ok(Vec::new());
     }
-    followers.retain(|path, _| path.exists());
-    Ok(())
+    let keys = api.store.keys(&roster::prefix()).await?;
+    let nodes = keys.iter().filter_map(roster::node_of);
+    Ok(nodes.filter(|node| *node != api.node).collect())
 }
 
-fn join(
-    followers: &mut BTreeMap<PathBuf, Follower>,
-    directory: &FilePath,
-    filter: Option<&str>,
-    follow: fn(PathBuf, String) -> Follower,
-) {
-    for (path, source) in current_files(directory, filter) {
-        followers.entry(path.clone()).or_insert_with(|| follow(path, source));
-    }
+/// Of which node, and what it has.
+type Found = (NodeId, Said);
+
+enum Said {
+    Item(Item),
+    /// For people; it counts as the end of the last lines where these were not all there.
+    Remark(String),
 }
 
-/// `NAME.log` and the name; rotated files are not among them.
-fn current_files(directory: &FilePath, filter: Option<&str>) -> Vec<(PathBuf, String)> {
-    log_files(directory, filter).into_iter().filter(|(path, _)| is_current(path)).collect()
+struct Listing {
+    api: Shared,
+    application: ApplicationName,
+    wanted: Wanted,
+    sources: BTreeSet<NodeId>,
+    names_nodes: bool,
+    found: mpsc::Sender<Found>,
+    waiting: mpsc::Receiver<Found>,
+    sender: mpsc::Sender<LogLine>,
 }
 
-fn is_current(path: &FilePath) -> bool {
-    path.extension().is_some_and(|extension| extension == "log")
-}
+/// Nobody listens.
+struct Gone;
 
-/// Also rotated ones: `NAME.log.N`.
-fn log_files(directory: &FilePath, filter: Option<&str>) -> Vec<(PathBuf, String)> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut files: Vec<(PathBuf, String)> = entries
-        .filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let (source, rest) = name.rsplit_once(".log")?;
-            let rotated = rest.is_empty() || rest[1..].bytes().all(|byte| byte.is_ascii_digit());
-            let shown = rotated && !source.starts_with("build.") && matches(source, filter);
-            shown.then(|| (entry.path(), source.to_string()))
-        })
-        .collect();
-    files.sort();
-    files
-}
-
-fn matches(source: &str, filter: Option<&str>) -> bool {
-    match filter {
-        None => true,
-        Some(filter) => {
-            source == filter
-                || source.strip_prefix(filter).is_some_and(|rest| {
-                    source != PLATFORM
-                        && rest.strip_prefix('.').is_some_and(|slot| !slot.is_empty())
-                })
+impl Listing {
+    async fn run(&mut self, others: Vec<NodeId>) -> Result<(), Gone> {
+        let directory = self.api.layout.logs(&self.application);
+        self.add_own(logs::read(directory, self.wanted.clone()));
+        let mut pending: BTreeSet<NodeId> = [self.api.node.clone()].into();
+        for node in others {
+            pending.insert(node.clone());
+            self.add_other(node, self.wanted.clone());
         }
-    }
-}
-
-/// The last `wanted` lines of all files together.
-fn tail(
-    directory: &FilePath,
-    filter: Option<&str>,
-    wanted: usize,
-    positions: &Positions,
-) -> Vec<LogLine> {
-    let mut all = Vec::new();
-    for (path, source) in log_files(directory, filter) {
-        let end = positions.get(&path).copied();
-        all.extend(last_lines(&path, &source, wanted, end));
-    }
-    sort(&mut all);
-    let excess = all.len().saturating_sub(wanted);
-    all.split_off(excess)
-}
-
-fn last_lines(path: &FilePath, source: &str, wanted: usize, end: Option<u64>) -> VecDeque<LogLine> {
-    let mut lines = VecDeque::new();
-    let Ok(mut file) = File::open(path) else {
-        return lines;
-    };
-    let size = end.unwrap_or_else(|| file.metadata().map_or(0, |metadata| metadata.len()));
-    let from = size.saturating_sub(TAIL_BYTES_MAX);
-    if file.seek(SeekFrom::Start(from)).is_err() {
-        return lines;
-    }
-    let mut reader = BufReader::new(file.take(size - from));
-    let mut bytes = Vec::new();
-    let mut torn = from > 0;
-    while reader.read_until(b'\n', &mut bytes).is_ok_and(|count| count > 0) {
-        if !std::mem::take(&mut torn) {
-            let mut line = follow::line(&bytes, source);
-            line.time =
-                line.time.or_else(|| lines.back().and_then(|last: &LogLine| last.time.clone()));
-            lines.push_back(line);
-            if lines.len() > wanted {
-                lines.pop_front();
+        let later = self.last_lines(pending).await?;
+        if !self.wanted.follow {
+            return Ok(());
+        }
+        self.pass_on(later).await?;
+        let mut look = tokio::time::interval(LOOK_INTERVAL);
+        loop {
+            tokio::select! {
+                found = self.waiting.recv() => {
+                    let Some(found) = found else { return Ok(()) };
+                    let batch = self.batch(found).await?;
+                    self.pass_on(batch).await?;
+                }
+                _ = look.tick() => self.look_for_others().await,
+                () = self.sender.closed() => return Err(Gone),
             }
         }
-        bytes.clear();
     }
-    lines
-}
 
-/// Times of one format compare as text; lines of the same time stay in their file's order.
-fn sort(lines: &mut [LogLine]) {
-    lines.sort_by(|a, b| a.time.cmp(&b.time));
-}
+    fn add_own(&mut self, mut items: mpsc::Receiver<Item>) {
+        let (found, node) = (self.found.clone(), self.api.node.clone());
+        self.sources.insert(node.clone());
+        crate::task::spawn(async move {
+            while let Some(item) = items.recv().await {
+                if found.send((node.clone(), Said::Item(item))).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn directory() -> tempfile::TempDir {
-        let directory = tempfile::tempdir().unwrap();
-        for (name, text) in [
-            ("web.1.log.1", "2026-08-01T12:00:00.000Z oldest\n"),
-            ("web.1.log", "2026-08-01T12:00:02.000Z b\n  and more\n2026-08-01T12:00:05.000Z e\n"),
-            ("web.11.log", "2026-08-01T12:00:03.000Z c\n"),
-            ("worker.1.log", "2026-08-01T12:00:04.000Z d\n"),
-            ("cortex.log", "2026-08-01T12:00:01.000Z a\n"),
-            ("build.v1.n1.log", "2026-08-01T12:00:01.500Z hidden\n"),
-        ] {
-            std::fs::write(directory.path().join(name), text).unwrap();
+    fn add_other(&mut self, node: NodeId, wanted: Wanted) {
+        let Some(peers) = self.api.peers.clone() else { return };
+        if self.sources.insert(node.clone()) {
+            let (application, found) = (self.application.clone(), self.found.clone());
+            let source = far::Source { peers, node, application, found };
+            crate::task::spawn(Arc::new(source).run(wanted));
         }
-        directory
     }
 
-    fn check(filter: Option<&str>, wanted: usize, expected: &[&str]) {
-        let directory = directory();
-        let lines = tail(directory.path(), filter, wanted, &Positions::new());
-        let texts: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
-        assert_eq!(texts, expected, "{filter:?}");
+    /// Those that joined meanwhile have something to say from now on.
+    async fn look_for_others(&mut self) {
+        for node in others(&self.api).await.unwrap_or_default() {
+            if !self.sources.contains(&node) {
+                self.names_nodes = true;
+                self.add_other(node, Wanted { lines: 0, ..self.wanted.clone() });
+            }
+        }
     }
 
-    #[test]
-    fn logs_are_merged_by_time() {
-        check(None, 100, &["oldest", "a", "b", "  and more", "c", "d", "e"]);
-        check(None, 2, &["d", "e"]);
-        check(Some("web"), 100, &["oldest", "b", "  and more", "c", "e"]);
-        check(Some("web.1"), 100, &["oldest", "b", "  and more", "e"]);
-        check(Some("cortex"), 100, &["a"]);
-        check(Some("nothing"), 100, &[]);
-        check(None, 0, &[]);
+    /// Of all nodes together, in order; what was printed since is returned.
+    async fn last_lines(&mut self, mut pending: BTreeSet<NodeId>) -> Result<Vec<Found>, Gone> {
+        let (mut lines, mut later) = (Vec::new(), Vec::new());
+        let mut deadline = Instant::now() + TAIL_SILENCE_MAX;
+        while !pending.is_empty() {
+            let (node, said) = tokio::select! {
+                found = tokio::time::timeout_at(deadline, self.waiting.recv()) => match found {
+                    Ok(Some(found)) => found,
+                    Ok(None) => break,
+                    Err(_) => {
+                        for node in std::mem::take(&mut pending) {
+                            self.remark(format!("node {node} says nothing: its lines are missing"))
+                                .await?;
+                        }
+                        break;
+                    }
+                },
+                () = self.sender.closed() => return Err(Gone),
+            };
+            if pending.contains(&node) {
+                deadline = Instant::now() + TAIL_SILENCE_MAX;
+            }
+            match said {
+                Said::Item(Item::Now) => drop(pending.remove(&node)),
+                Said::Item(Item::Line(line)) if pending.contains(&node) => {
+                    lines.push(self.named(line, node));
+                    // Whatever is dropped here has as many newer ones as are wanted.
+                    if lines.len() > 2 * self.wanted.lines {
+                        self.keep_last(&mut lines);
+                    }
+                }
+                said @ Said::Item(_) if later.len() < LINES_WAITING_MAX => later.push((node, said)),
+                Said::Item(_) => {}
+                Said::Remark(text) => {
+                    pending.remove(&node);
+                    self.remark(text).await?;
+                }
+            }
+        }
+        self.keep_last(&mut lines);
+        for line in lines {
+            self.send(line).await?;
+        }
+        Ok(later)
     }
 
-    #[test]
-    fn what_is_followed_is_not_among_the_last_lines() {
-        let directory = directory();
-        let first = "2026-08-01T12:00:02.000Z b\n  and more\n".len() as u64;
-        let positions = [(directory.path().join("web.1.log"), first)].into();
-        let lines = tail(directory.path(), Some("web.1"), 1, &positions);
-        assert_eq!(lines[0].text, "  and more");
+    fn keep_last(&self, lines: &mut Vec<LogLine>) {
+        logs::sort(lines);
+        let excess = lines.len().saturating_sub(self.wanted.lines);
+        lines.drain(..excess);
+    }
+
+    /// What comes within a moment, where several nodes print.
+    async fn batch(&mut self, first: Found) -> Result<Vec<Found>, Gone> {
+        let mut batch = vec![first];
+        if self.sources.len() < 2 {
+            return Ok(batch);
+        }
+        let deadline = Instant::now() + MERGE_PAUSE;
+        while batch.len() < LINES_WAITING_MAX {
+            match tokio::time::timeout_at(deadline, self.waiting.recv()).await {
+                Ok(Some(found)) => batch.push(found),
+                Ok(None) => return Err(Gone),
+                Err(_) => break,
+            }
+        }
+        Ok(batch)
+    }
+
+    async fn pass_on(&mut self, batch: Vec<Found>) -> Result<(), Gone> {
+        let mut lines = Vec::new();
+        for (node, said) in batch {
+            match said {
+                Said::Item(Item::Now) => {}
+                Said::Item(Item::Line(line)) => lines.push(self.named(line, node)),
+                Said::Remark(text) => self.remark(text).await?,
+            }
+        }
+        logs::sort(&mut lines);
+        for line in lines {
+            self.send(line).await?;
+        }
+        Ok(())
+    }
+
+    fn named(&self, line: LogLine, node: NodeId) -> LogLine {
+        LogLine { node: self.names_nodes.then(|| node.to_string()), ..line }
+    }
+
+    async fn remark(&self, text: String) -> Result<(), Gone> {
+        self.send(LogLine::remark(text)).await
+    }
+
+    async fn send(&self, line: LogLine) -> Result<(), Gone> {
+        self.sender.send(line).await.map_err(|_| Gone)
     }
 }

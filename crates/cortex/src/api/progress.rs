@@ -11,12 +11,15 @@ use axum::response::{IntoResponse, Response};
 use model::{ApplicationName, NodeId, Prefix, ReleaseId, Rollout, RolloutPhase, TypedKey};
 use serde::Serialize;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TryRecvError;
 
-use super::follow::Follower;
 use super::problem::Problem;
 use super::wire::Progress;
 use super::{Shared, records, releases};
 use crate::agent::{platform_log, prepare};
+use crate::calls::{self, Ask};
+use crate::logs::follow::Follower;
+use crate::logs::{Item, is_in_steps};
 
 /// Between two looks at the steps' log; a change of phase is seen at once.
 const LOG_POLL: Duration = Duration::from_millis(50);
@@ -25,6 +28,8 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// The router follows the store within milliseconds; one that is being restarted is not waited for.
 const ROUTER_WAIT_MAX: Duration = Duration::from_secs(2);
 const ROUTER_POLL: Duration = Duration::from_millis(2);
+/// Until the last lines of another node's steps have come.
+const FAR_END_MAX: Duration = Duration::from_secs(2);
 /// Lines between a step and a slow terminal.
 const LINES_WAITING_MAX: usize = 64;
 
@@ -39,7 +44,8 @@ pub async fn stream(
     let log = Follower::from_start(api.layout.build_log(&app.name, &id), "build".into());
     let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
     let unable = BTreeSet::new();
-    let reporter = Reporter { api, name, id, log, shown: None, unable, builder: None, sender };
+    let (shown, builder, far) = (None, None, None);
+    let reporter = Reporter { api, name, id, log, shown, unable, builder, far, sender };
     crate::task::spawn(async move { reporter.run(watch).await });
     Ok(ndjson(receiver))
 }
@@ -65,6 +71,8 @@ struct Reporter {
     unable: BTreeSet<NodeId>,
     /// The other node that was said to build it.
     builder: Option<NodeId>,
+    /// What the steps print there, while they do.
+    far: Option<mpsc::Receiver<String>>,
     sender: mpsc::Sender<Progress>,
 }
 
@@ -110,6 +118,8 @@ impl Reporter {
         let Some(rollout) = &app.rollout else {
             return Ok(());
         };
+        let goes_on = rollout.target.as_ref() == Some(&self.id) && is_in_steps(rollout.phase);
+        self.report_far(goes_on).await?;
         let target = rollout.target.as_ref();
         if target != Some(&self.id) {
             let ended = match target {
@@ -143,7 +153,29 @@ impl Reporter {
         }
     }
 
-    /// The output of another node's steps stays there; its end comes with a failure.
+    /// What another node's steps have printed; all of it once they have ended.
+    async fn report_far(&mut self, goes_on: bool) -> Result<(), Ended> {
+        let Some(mut far) = self.far.take() else { return Ok(()) };
+        let deadline = tokio::time::Instant::now() + FAR_END_MAX;
+        loop {
+            let next = match goes_on {
+                true => far.try_recv().map_err(|error| error == TryRecvError::Disconnected),
+                // That node hears of the end by itself.
+                false => {
+                    let next = tokio::time::timeout_at(deadline, far.recv()).await;
+                    next.ok().flatten().ok_or(true)
+                }
+            };
+            match next {
+                Ok(text) => self.send(Progress::Line { text }).await?,
+                Err(true) => return Ok(()),
+                Err(false) => break,
+            }
+        }
+        self.far = Some(far);
+        Ok(())
+    }
+
     async fn report_builder(&mut self, rollout: &Rollout) -> Result<(), Ended> {
         for (node, why) in &rollout.unable {
             if self.unable.insert(node.clone()) {
@@ -152,10 +184,12 @@ impl Reporter {
             }
         }
         let builder = &rollout.coordinator;
-        let elsewhere = rollout.phase == RolloutPhase::Building && *builder != self.api.node;
+        let building = matches!(rollout.phase, RolloutPhase::Building | RolloutPhase::Releasing);
+        let elsewhere = building && *builder != self.api.node;
         if elsewhere && self.builder.as_ref() != Some(builder) {
             self.builder = Some(builder.clone());
             self.send(Progress::Line { text: format!("On node {builder}") }).await?;
+            self.far = Some(self.listen(builder.clone()));
         }
         Ok(())
     }
@@ -172,6 +206,34 @@ impl Reporter {
             self.send(Progress::Line { text }).await?;
         }
         Ok(())
+    }
+
+    /// A node that is not reached builds all the same; the end of what it printed comes with a
+    /// failure.
+    fn listen(&self, builder: NodeId) -> mpsc::Receiver<String> {
+        let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
+        let Some(peers) = self.api.peers.clone() else { return receiver };
+        let (id, name) = (self.id.clone(), self.name.parse());
+        crate::task::spawn(async move {
+            let Ok(application) = name else { return };
+            let ask = Ask::BuildLog { application, release: id };
+            let Ok(mut stream) = calls::call(&peers, &builder, ask).await else { return };
+            loop {
+                tokio::select! {
+                    item = calls::receive::<Item>(&mut stream) => match item {
+                        Ok(Some(Item::Line(line))) => {
+                            if sender.send(line.text).await.is_err() {
+                                return;
+                            }
+                        }
+                        Ok(Some(Item::Now)) => {}
+                        Ok(None) | Err(_) => return,
+                    },
+                    () = sender.closed() => return,
+                }
+            }
+        });
+        receiver
     }
 
     /// Who is told that a release serves gets its answers, and not those of the one before.

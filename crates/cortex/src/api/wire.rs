@@ -280,9 +280,21 @@ pub type ConfigChange = BTreeMap<String, Option<String>>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogLine {
     pub time: Option<String>,
+    /// Where it was printed, as far as that is told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// `web.1`, or `cortex` for the platform's own lines.
     pub source: String,
     pub text: String,
+    /// Said of the listing itself, for people: that a node is not reached, that lines are missing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub remark: bool,
+}
+
+impl LogLine {
+    pub fn remark(text: String) -> LogLine {
+        LogLine { time: None, node: None, source: String::new(), text, remark: true }
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -46,6 +46,7 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
         )
     };
     let mut lines = session.client.lines(&path).await.with_context(lost)?;
+    let mut painted = output::Painted::for_stderr();
     while let Some(progress) = lines.next::<Progress>().await.with_context(lost)? {
         match progress {
             Progress::Phase { phase } => {
@@ -53,7 +54,9 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
                     output::say(&format!("-----> {heading}"));
                 }
             }
-            Progress::Line { text } => output::say(&format!("       {text}")),
+            Progress::Line { text } => {
+                output::say_painted(&format!("       {}", painted.line("", &text)));
+            }
             Progress::Done { url: address, warning } => {
                 warning.iter().for_each(|warning| output::complain(warning));
                 return deployed(released, address, url);

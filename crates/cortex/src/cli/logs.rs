@@ -28,21 +28,25 @@ impl Logs {
         let name = self.app.name()?;
         let process = self.process.as_deref().map(|p| format!("&process={}", encode(p)));
         let path = format!(
-            "/v1/apps/{}/logs?lines={}&follow={}{}",
+            "/v1/apps/{}/logs?lines={}&follow={}&nodes={}{}",
             encode(name.as_str()),
             self.lines,
             self.follow,
+            self.json.json,
             process.unwrap_or_default()
         );
         let mut lines = session.client.lines(&path).await?;
-        let mut any = false;
+        let (mut any, mut painted) = (false, output::Painted::for_stdout());
         while let Some(line) = lines.next::<LogLine>().await? {
+            if line.remark {
+                output::say(&format!("cortex: {}", line.text));
+                continue;
+            }
             any = true;
             if self.json.json {
                 output::print(&serde_json::to_string(&line)?)?;
             } else {
-                let time = line.time.as_deref().unwrap_or("-");
-                output::print(&format!("{time} app[{}]: {}", line.source, line.text))?;
+                print(&line, &mut painted)?;
             }
         }
         if !any && self.lines > 0 && !self.json.json {
@@ -56,4 +60,15 @@ impl Logs {
         }
         Ok(())
     }
+}
+
+fn print(line: &LogLine, painted: &mut output::Painted) -> anyhow::Result<()> {
+    let time = line.time.as_deref().unwrap_or("-");
+    let source = match &line.node {
+        Some(node) => format!("{}@{node}", line.source),
+        None => line.source.clone(),
+    };
+    let text = painted.line(&source, &line.text);
+    let head = output::plain(&format!("{time} app[{source}]: "));
+    output::print_painted(&format!("{head}{text}"))
 }

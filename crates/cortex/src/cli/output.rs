@@ -1,11 +1,19 @@
 //! What people see: sentences, aligned tables, sizes and times.
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 
+use agent::ansi::{self, Painter};
 use anyhow::Context;
+use clap::ValueEnum;
 use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+
+/// Instances whose colours are kept apart.
+const SOURCES_MAX: usize = 1000;
+const ESCAPE: char = '\u{1b}';
 
 /// Data: one line of stdout. A closed pipe is an error, which ends the command quietly.
 pub fn print(line: &str) -> anyhow::Result<()> {
@@ -49,7 +57,7 @@ pub fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
 
 /// A failed step, as Heroku shows it: ` !     why`, one line each.
 pub fn complain(text: &str) {
-    let red = io::stderr().is_terminal();
+    let red = shows(io::stderr().is_terminal());
     for line in text.lines() {
         let line = plain(line);
         let text =
@@ -58,9 +66,81 @@ pub fn complain(text: &str) {
     }
 }
 
-/// Output of applications must not take hold of the terminal; colours may pass to one.
+/// Output of applications must not take hold of the terminal: whole sequences go, not their first
+/// byte alone.
 pub fn plain(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() || *c == '\t' || *c == '\n').collect()
+    harmless(&ansi::strip(text), false)
+}
+
+fn harmless(text: &str, colours: bool) -> String {
+    let passes =
+        |c: &char| !c.is_control() || matches!(c, '\t' | '\n') || (colours && *c == ESCAPE);
+    text.chars().filter(passes).collect()
+}
+
+/// Lines of several sources with their colours, where these are shown.
+pub struct Painted {
+    shown: bool,
+    painters: BTreeMap<String, Painter>,
+}
+
+impl Painted {
+    pub fn for_stdout() -> Painted {
+        Painted { shown: shows(io::stdout().is_terminal()), painters: BTreeMap::new() }
+    }
+
+    pub fn for_stderr() -> Painted {
+        Painted { shown: shows(io::stderr().is_terminal()), painters: BTreeMap::new() }
+    }
+
+    /// The text of a line, to be written as it is.
+    pub fn line(&mut self, source: &str, text: &str) -> String {
+        if !self.shown {
+            return plain(text);
+        }
+        if self.painters.len() >= SOURCES_MAX && !self.painters.contains_key(source) {
+            self.painters.clear();
+        }
+        let painter = self.painters.entry(source.to_string()).or_default();
+        harmless(&painter.line(text), true)
+    }
+}
+
+/// As `print`, of what is harmless already.
+pub fn print_painted(line: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{line}").context("stdout")?;
+    stdout.flush().context("stdout")
+}
+
+/// As `say`, likewise.
+pub fn say_painted(line: &str) {
+    writeln!(io::stderr().lock(), "{line}").ok();
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Colours {
+    /// Where the output is a terminal, unless NO_COLOR is set
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// What this command shows, said once when it starts.
+static COLOURS: OnceLock<Colours> = OnceLock::new();
+
+pub fn show_colours(colours: Colours, refused: bool) {
+    let settled = if colours == Colours::Auto && refused { Colours::Never } else { colours };
+    COLOURS.set(settled).ok();
+}
+
+fn shows(is_terminal: bool) -> bool {
+    match COLOURS.get().copied().unwrap_or_default() {
+        Colours::Auto => is_terminal,
+        Colours::Always => true,
+        Colours::Never => false,
+    }
 }
 
 /// Columns as wide as their widest cell; the last one is not padded.
@@ -159,6 +239,16 @@ mod tests {
 
     #[test]
     fn escape_sequences_are_taken_out() {
-        assert_eq!(plain("a\x1b[31mb\x07\tc"), "a[31mb\tc");
+        assert_eq!(plain("a\x1b[31mb\x07\tc\x1b]0;title\x07d"), "ab\tcd");
+    }
+
+    #[test]
+    fn colours_are_shown_whole_or_not_at_all() {
+        let mut painted = Painted { shown: true, painters: BTreeMap::new() };
+        assert_eq!(painted.line("a", "\x1b[31mred"), "\x1b[31mred\x1b[0m");
+        assert_eq!(painted.line("b", "plain\x07"), "plain", "of another source");
+        assert_eq!(painted.line("a", "still\x1b[2J"), "\x1b[31mstill\x1b[0m");
+        let mut plain = Painted { shown: false, painters: BTreeMap::new() };
+        assert_eq!(plain.line("a", "\x1b[31mred"), "red");
     }
 }

@@ -4,6 +4,8 @@
 use std::os::fd::OwnedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use agent::{ansi, last_words};
+
 use super::log::{LogFile, stamp};
 
 /// Longer lines are split: nobody reads them, and they are held in memory.
@@ -14,8 +16,13 @@ const READ_BYTES: usize = 16 << 10;
 const WRITE_BYTES: usize = 32 << 10;
 /// Reads before other things get their turn: as much as a pipe holds.
 const READS_MAX: u32 = 4;
-/// The end of the output that is kept for people.
+/// The end of the output that is looked through for what went wrong: the places of a deep call with
+/// its causes.
+const RECENT_BYTES: usize = 32 << 10;
+/// What of it is kept for people.
 const LAST_WORDS_BYTES: usize = 4 << 10;
+/// Likewise: a screen.
+const LAST_WORDS_LINES: usize = 60;
 
 pub struct Output {
     pub pipe: OwnedFd,
@@ -129,17 +136,17 @@ impl Lines {
     }
 
     fn remember(&mut self, bytes: &[u8]) {
-        let tail = &bytes[bytes.len().saturating_sub(LAST_WORDS_BYTES)..];
-        if self.recent.len() + tail.len() > 2 * LAST_WORDS_BYTES {
-            let excess = self.recent.len().saturating_sub(LAST_WORDS_BYTES);
+        let tail = &bytes[bytes.len().saturating_sub(RECENT_BYTES)..];
+        if self.recent.len() + tail.len() > 2 * RECENT_BYTES {
+            let excess = self.recent.len().saturating_sub(RECENT_BYTES);
             self.recent.drain(..excess);
         }
         self.recent.extend_from_slice(tail);
     }
 
-    /// Begins with a whole line where anything was cut off.
+    /// What says most of why it ended; begins with a whole line where anything was cut off.
     fn last_words(&self) -> String {
-        let excess = self.recent.len().saturating_sub(LAST_WORDS_BYTES);
+        let excess = self.recent.len().saturating_sub(RECENT_BYTES);
         let mut tail = &self.recent[excess..];
         if excess > 0
             && let Some(end) = tail.iter().position(|byte| *byte == b'\n')
@@ -147,14 +154,16 @@ impl Lines {
         {
             tail = &tail[end + 1..];
         }
-        String::from_utf8_lossy(tail).trim_end().to_owned()
+        let text = ansi::strip(&String::from_utf8_lossy(tail));
+        last_words::pick(&text, LAST_WORDS_LINES, LAST_WORDS_BYTES)
     }
 }
 
-/// At most `limit`, and not within a character.
+/// At most `limit`, and neither within a character nor within a colour.
 fn boundary(bytes: &[u8], limit: usize) -> usize {
     let is_continuation = |byte: u8| byte & 0xC0 == 0x80;
-    (limit - 3..=limit).rev().find(|end| !is_continuation(bytes[*end])).unwrap_or(limit)
+    let whole = (limit - 3..=limit).rev().find(|end| !is_continuation(bytes[*end]));
+    ansi::boundary(bytes, whole.unwrap_or(limit))
 }
 
 #[cfg(test)]
@@ -196,7 +205,7 @@ mod tests {
         let (lines, last) = check(&[b"x", long.as_bytes(), b"\n"]);
         assert_eq!(lines.concat(), format!("x{long}"));
         assert!(lines.len() == 3 && lines.iter().all(|line| line.len() <= LINE_BYTES_MAX));
-        assert!(last.len() <= LAST_WORDS_BYTES + 2);
+        assert!(last.len() <= LAST_WORDS_BYTES + 100);
     }
 
     #[test]
@@ -205,6 +214,22 @@ mod tests {
         let bytes: Vec<&[u8]> = chunks.iter().map(String::as_bytes).collect();
         let last = check(&bytes).1;
         assert!(last.starts_with("line ") && last.ends_with("line 4999"), "{last}");
-        assert!(last.len() <= LAST_WORDS_BYTES && last.len() > LAST_WORDS_BYTES / 2);
+        assert!(last.len() <= LAST_WORDS_BYTES + 100 && last.contains(" left out"), "{last}");
+    }
+
+    #[test]
+    fn the_reason_is_kept_however_deep_the_call() {
+        let mut chunks = vec!["Error: no configuration\n".to_string()];
+        chunks.extend((0..200).map(|n| format!("    at f{n} (/app/module{n}.js:{n}:5)\n")));
+        let bytes: Vec<&[u8]> = chunks.iter().map(String::as_bytes).collect();
+        let last = check(&bytes).1;
+        assert!(last.starts_with("Error: no configuration\n") && last.contains("f199"), "{last}");
+    }
+
+    #[test]
+    fn a_long_line_is_not_cut_within_a_colour() {
+        let line = format!("{}\x1b[1;31mred", "x".repeat(LINE_BYTES_MAX - 3));
+        let lines = check(&[line.as_bytes(), b"\n"]).0;
+        assert_eq!(lines[1], "\u{1b}[1;31mred");
     }
 }

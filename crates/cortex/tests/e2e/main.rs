@@ -26,6 +26,7 @@ mod joining;
 mod journey;
 mod large_values;
 mod leases;
+mod logs;
 mod machine;
 mod measurements;
 mod migrations;

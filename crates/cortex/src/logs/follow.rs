@@ -4,9 +4,10 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::wire::LogLine;
+use crate::api::wire::LogLine;
+use crate::shim::log::{FILES_MAX, numbered};
 
 /// A line longer than this is cut in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
@@ -46,7 +47,11 @@ impl Follower {
     }
 
     fn open(&mut self) {
-        self.file = File::open(&self.path).ok();
+        self.open_at(&self.path.clone());
+    }
+
+    fn open_at(&mut self, path: &Path) {
+        self.file = File::open(path).ok();
         let metadata = self.file.as_ref().and_then(|file| file.metadata().ok());
         self.inode = metadata.map_or(0, |metadata| metadata.ino());
     }
@@ -61,10 +66,33 @@ impl Follower {
         let ended = self.read_open_file(&mut lines);
         if ended && self.was_replaced() {
             self.finish_line(&mut lines);
-            self.open();
+            self.open_next(&mut lines);
             self.read_open_file(&mut lines);
         }
         lines
+    }
+
+    /// The file after the one that was read: it was moved aside, perhaps more than once since.
+    fn open_next(&mut self, lines: &mut Vec<LogLine>) {
+        let is_ours = |number: &u32| {
+            let metadata = std::fs::metadata(numbered(&self.path, *number));
+            metadata.is_ok_and(|metadata| metadata.ino() == self.inode)
+        };
+        let is_current = std::fs::metadata(&self.path).is_ok_and(|now| now.ino() == self.inode);
+        let oldest = FILES_MAX - 1;
+        match (1..=oldest).find(is_ours) {
+            _ if is_current => self.open(),
+            Some(1) => self.open(),
+            Some(number) => self.open_at(&numbered(&self.path, number - 1)),
+            // It was removed, as more was printed than is kept.
+            None if numbered(&self.path, oldest).exists() => {
+                let source = &self.source;
+                let said = format!("lines of {source} are missing: it prints faster than they go");
+                lines.push(LogLine::remark(said));
+                self.open_at(&numbered(&self.path, oldest));
+            }
+            None => self.open(),
+        }
     }
 
     /// Whether the end was reached.
@@ -116,7 +144,7 @@ pub fn line(bytes: &[u8], source: &str) -> LogLine {
         None if is_time(text) => (Some(text.to_string()), ""),
         _ => (None, text),
     };
-    LogLine { time, source: source.into(), text: text.into() }
+    LogLine { time, node: None, source: source.into(), text: text.into(), remark: false }
 }
 
 fn is_time(word: &str) -> bool {
@@ -164,6 +192,27 @@ mod tests {
         std::fs::write(&path, "four\n").unwrap();
         assert_eq!(texts(follower.read()), ["two", "three", "four"]);
         assert!(follower.read().is_empty());
+    }
+
+    #[test]
+    fn a_slow_reader_reads_what_is_kept_and_is_told_what_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("web.1.log");
+        let rotate = |text: &str| {
+            std::fs::rename(numbered(&path, 1), numbered(&path, 2)).ok();
+            std::fs::rename(&path, numbered(&path, 1)).ok();
+            std::fs::write(&path, text).unwrap();
+        };
+        rotate("one\n");
+        let mut follower = Follower::from_start(path.clone(), "web.1".into());
+        assert_eq!(texts(follower.read()), ["one"]);
+        rotate("two\n");
+        rotate("three\n");
+        assert_eq!(texts([follower.read(), follower.read()].concat()), ["two", "three"]);
+        ["four\n", "five\n", "six\n", "seven\n"].into_iter().for_each(rotate);
+        let lines = [follower.read(), follower.read(), follower.read()].concat();
+        assert!(lines[0].remark && lines[0].text.contains("lines of web.1 are missing"));
+        assert_eq!(texts(lines[1..].to_vec()), ["five", "six", "seven"]);
     }
 
     #[test]
