@@ -1,6 +1,9 @@
 //! From a source tree to the way it is built, released and run. Knows the order of precedence
 //! (flag, our own file, Procfile, detection) and no framework; driven by whoever takes a push.
 
+mod elsewhere;
+mod site;
+
 use std::fmt;
 
 use model::application::{STICKY_BALANCE, Settings};
@@ -9,7 +12,7 @@ use model::{ProcessType, Recipe};
 use thiserror::Error;
 
 use crate::baked;
-use crate::frameworks::{self, Framework};
+use crate::frameworks::{self, Framework, front_end};
 use crate::manifest::{self, CORTEX_TOML, Manifest, ManifestError};
 use crate::procfile::{self, PROCFILE, Procfile, ProcfileError};
 use crate::runtimes;
@@ -40,6 +43,8 @@ pub enum DetectError {
     UnknownFramework { asked: String, known: Vec<&'static str> },
     #[error("this looks like {framework}, but {why}")]
     Unusable { framework: &'static str, why: String },
+    #[error("{0}")]
+    Elsewhere(String),
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     #[error(transparent)]
@@ -55,6 +60,8 @@ pub struct Checklist {
     /// Names in the root, at most `SEEN_MAX` of them.
     pub seen: Vec<String>,
     pub more: usize,
+    /// What a file says that is of no use here.
+    pub hint: Option<String>,
     /// Every framework's name and what it looks for.
     pub recognised: Vec<(&'static str, &'static str)>,
 }
@@ -72,6 +79,9 @@ impl fmt::Display for Checklist {
             if self.more > 0 {
                 writeln!(f, "    and {} more", self.more)?;
             }
+        }
+        if let Some(hint) = &self.hint {
+            writeln!(f, "{hint}")?;
         }
         writeln!(f, "These would be recognised:")?;
         for (name, looks_for) in &self.recognised {
@@ -104,10 +114,16 @@ pub fn plan_release(
         Some(name) => chosen(tree, name, forced.is_some(), &manifest)?,
         None => detected(tree, &manifest, name_hint)?,
     };
+    // Whatever else is done in a build comes before the look at what it left.
+    let finding = front_end::take_finding(&mut recipe);
     if let Some(procfile) = procfile {
         apply_procfile(tree, &mut recipe, procfile);
     }
     apply_manifest(tree, &mut recipe, &manifest);
+    site::apply(&mut recipe, &manifest, finding);
+    if let Some(why) = elsewhere::refusal(tree, &recipe) {
+        return Err(DetectError::Elsewhere(why));
+    }
     recipe.notes.extend(note_of_count(&recipe, &manifest));
     if !recipe.build.is_empty() {
         recipe.baked = baked::variables(tree, &manifest.baked);
@@ -166,13 +182,19 @@ fn detected(
     manifest: &Manifest,
     name_hint: &str,
 ) -> Result<Recipe, DetectError> {
+    if manifest.site.is_some()
+        && let Some(recipe) = site::of_project(tree, manifest)
+    {
+        let decided_by = format!("{CORTEX_TOML} says where the site is");
+        return Ok(Recipe { decided_by, ..recipe? });
+    }
     for framework in frameworks::ALL {
         if let Some(reason) = framework.detect(tree) {
             return recipe_of(*framework, tree, reason);
         }
     }
     let own_commands = manifest.processes.iter().any(|(_, process)| process.command.is_some());
-    if own_commands || !manifest.statics.is_empty() {
+    if own_commands || !manifest.statics.is_empty() || manifest.site.is_some() {
         return Ok(Recipe {
             framework: "procfile".into(),
             decided_by: format!("{CORTEX_TOML} says what runs"),
@@ -188,6 +210,7 @@ fn detected(
         application: shown(name_hint.to_owned()),
         seen: seen.into_iter().map(shown).collect(),
         more,
+        hint: elsewhere::container_hint(tree),
         recognised: frameworks::ALL.iter().map(|f| (f.name(), f.looks_for())).collect(),
     }))
 }
@@ -300,7 +323,6 @@ fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
     recipe.persist.dedup();
     recipe.keeps_files |= names_persistent_place(tree, recipe);
     recipe.persist_shared = manifest.persist_shared;
-    recipe.statics.splice(0..0, manifest.statics.iter().cloned());
     // Those of the project's own file win over the Procfile's of the same name.
     recipe.cron.retain(|one| manifest.cron.iter().all(|ours| ours.name != one.name));
     recipe.cron.extend(manifest.cron.iter().cloned());

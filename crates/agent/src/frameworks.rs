@@ -5,12 +5,14 @@
 mod django;
 mod fastapi;
 mod flask;
+pub mod front_end;
 pub(crate) mod gems;
 mod go;
 mod haskell;
 mod java;
 mod nextjs;
 mod node;
+mod package_json;
 mod packages;
 mod phoenix;
 mod php;
@@ -29,7 +31,7 @@ mod venv;
 
 use std::collections::BTreeMap;
 
-use model::release::ProcessRecipe;
+use model::release::{ProcessRecipe, StaticMount};
 use model::{ProcessType, Recipe};
 
 use crate::procfile::PROCFILE;
@@ -71,6 +73,7 @@ pub const ALL: &[&dyn Framework] = &[
     &fastapi::FastApi,
     &python::Python,
     &nextjs::NextJs,
+    &front_end::FrontEnd,
     &node::Node,
     &procfile_only::ProcfileOnly,
     &static_site::StaticSite,
@@ -96,6 +99,15 @@ pub fn web_stateless(
 ) -> BTreeMap<ProcessType, ProcessRecipe> {
     let web = ProcessRecipe { command, concurrency, default_count: STATELESS_COUNT };
     BTreeMap::from([(ProcessType::web(), web)])
+}
+
+/// What the router serves itself, below a prefix that begins and ends with `/`.
+pub fn site_mount(prefix: &str, directory: &str, fallback: Option<&str>) -> Vec<StaticMount> {
+    vec![StaticMount {
+        prefix: prefix.into(),
+        directory: directory.into(),
+        fallback: fallback.map(str::to_owned),
+    }]
 }
 
 /// As one word of a `/bin/sh` command.

@@ -66,8 +66,10 @@ pub struct Manifest {
     pub persist: Vec<String>,
     /// Any node may run it, whatever it persists.
     pub persist_shared: bool,
-    /// Added before the framework's own.
+    /// Added before the framework's own; one for `/` replaces the root of a site.
     pub statics: Vec<StaticMount>,
+    /// Where the build leaves the site.
+    pub site: Option<ManifestSite>,
     pub health: ManifestHealth,
     pub memory_bytes: Option<u64>,
     pub concurrency: Option<u32>,
@@ -97,6 +99,13 @@ pub struct ManifestProcess {
     pub count: Option<u32>,
     /// Requests at a time per instance.
     pub concurrency: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ManifestSite {
+    pub output: String,
+    /// None for the framework's own.
+    pub fallback: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

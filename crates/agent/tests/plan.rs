@@ -188,7 +188,8 @@ fn the_reference_file_is_read_whole() {
     assert_eq!((web.concurrency, web.default_count), (Some(5), 2));
     assert_eq!(process(&plan, "worker").default_count, 1);
     assert_eq!(plan.recipe.environment["RAILS_MAX_THREADS"], "5");
-    assert_eq!((plan.recipe.build.len(), plan.recipe.release.len()), (2, 1));
+    // The third one looks at what `static.output` names.
+    assert_eq!((plan.recipe.build.len(), plan.recipe.release.len()), (3, 1));
     assert_eq!(plan.recipe.statics[0].fallback.as_deref(), Some("index.html"));
     assert!(plan.recipe.persist.contains(&"log".to_owned()));
     let settings = plan.settings;
@@ -237,6 +238,65 @@ fn the_reference_names_every_key() {
         });
         assert!(shown, "cortex.example.toml does not show '{key}'");
     }
+}
+
+#[test]
+fn what_another_platform_brings_is_refused_with_the_way_out() {
+    let puma = "web: bin/start-nginx bundle exec puma\n";
+    assert!(message(&[("Procfile", puma)], None).contains("Write 'web: bundle exec puma'"));
+    let php = [("Procfile", "web: heroku-php-apache2 public/\n"), ("public/index.php", "")];
+    assert!(message(&php, None).contains("Remove the line"));
+    let own = "[processes]\nweb = 'puma'\n";
+    assert_eq!(process(&plan(&[("Procfile", puma), ("cortex.toml", own)]), "web").command, "puma");
+    let image = [("Dockerfile", "FROM node\nCMD [\"npm\", \"start\"]\n"), ("a.txt", "")];
+    assert!(message(&image, None).contains("'web: npm start'"));
+}
+
+const VITE: (&str, &str) = (
+    "package.json",
+    r#"{"scripts": {"build": "vite build"}, "devDependencies": {"vite": "5", "vue": "3"}}"#,
+);
+
+#[test]
+fn what_is_built_is_the_only_root_of_a_site() {
+    let files = [VITE, ("index.html", ""), ("Procfile", "worker: node work.js\n")];
+    let found = plan(&files);
+    assert_eq!(found.recipe.framework, "site");
+    let roots = |plan: &agent::detect::Plan| -> Vec<(String, String)> {
+        let mounts = plan.recipe.statics.iter();
+        mounts.map(|mount| (mount.prefix.clone(), mount.directory.clone())).collect()
+    };
+    let root = |directory: &str| ("/".to_owned(), directory.to_owned());
+    assert_eq!(roots(&found), [root("dist")]);
+    assert_eq!(found.recipe.statics[0].fallback.as_deref(), Some("index.html"));
+    assert_eq!(process(&found, "worker").command, "node work.js");
+    let with = |settings| plan(&[VITE, ("index.html", ""), ("cortex.toml", settings)]);
+    let said = with("[static]\noutput = 'html'\n");
+    assert_eq!(roots(&said), [root("html")]);
+    assert!(said.recipe.build.last().unwrap().command.contains("html"));
+    // Its own steps come before the look at what they left.
+    let built = with("build = ['make']\n");
+    let steps: Vec<&str> = built.recipe.build.iter().map(|step| step.name.as_str()).collect();
+    assert_eq!(steps, ["Running make", "Looking for the site"]);
+    let replaced = with("[[statics]]\nprefix = '/'\ndirectory = 'pages'\n");
+    assert_eq!(roots(&replaced), [root("pages")]);
+    let beside = with("[[statics]]\nprefix = '/docs'\ndirectory = 'pages'\n");
+    assert_eq!(roots(&beside), [("/docs/".into(), "pages".into()), root("dist")]);
+    let served = plan(&[VITE, ("index.html", ""), ("Procfile", "web: node serve.js\n")]);
+    assert_eq!((served.recipe.framework.as_str(), roots(&served).len()), ("node", 0));
+}
+
+#[test]
+fn the_projects_own_file_makes_a_site_of_what_looks_like_a_server() {
+    let package = r#"{"scripts": {"build": "make", "start": "node dev.js"}}"#;
+    let settings = "[static]\noutput = 'made'\nfallback = 'app.html'\n";
+    let found = plan(&[("package.json", package), ("cortex.toml", settings)]);
+    assert_eq!(found.recipe.framework, "site");
+    assert!(found.recipe.processes.is_empty());
+    assert_eq!(found.recipe.statics[0].fallback.as_deref(), Some("app.html"));
+    let bare = plan(&[("cortex.toml", &format!("build = ['make']\n{settings}")), ("Makefile", "")]);
+    assert_eq!(bare.recipe.statics[0].directory, "made");
+    assert_eq!(bare.recipe.build.len(), 2);
 }
 
 #[test]

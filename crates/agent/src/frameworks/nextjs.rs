@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 
 use model::Recipe;
-use model::release::{Portable, StaticMount, Step};
+use model::release::{Portable, Step};
 
-use super::node::Node;
-use super::{Framework, RecipeError, packages, web_only};
+use super::front_end::{self, Finding};
+use super::node::{self, Node};
+use super::package_json::{PACKAGE_JSON, Package};
+use super::{Framework, RecipeError, packages, site_mount, web_only};
 use crate::source::SourceTree;
 
-const PACKAGE_JSON: &str = "package.json";
 /// What `output: 'standalone'` leaves for others to do.
 const STANDALONE: &str = "for d in public .next/static; do [ ! -d $d ] || { mkdir -p \
     .next/standalone/$d && cp -r $d/. .next/standalone/$d/; }; done";
@@ -35,36 +36,43 @@ impl Framework for NextJs {
             let why = format!("{PACKAGE_JSON} does not list it: run 'npm install next'");
             return Err(RecipeError(why));
         }
-        let package: serde_json::Value = tree
-            .text(PACKAGE_JSON)
-            .and_then(|text| serde_json::from_str(text).ok())
-            .unwrap_or_default();
-        let script = |name: &str| package["scripts"][name].as_str().unwrap_or_default();
+        let package = Package::read(tree).map_err(RecipeError)?;
+        let start = package.script("start").unwrap_or_default();
         // A server of the project's own is started as Node.js projects are.
-        if !script("start").is_empty() && !script("start").starts_with("next start") {
+        if !start.is_empty()
+            && !start.starts_with("next start")
+            && !front_end::is_development_server(&package, start)
+        {
             let mut recipe = Node.recipe(tree)?;
             recipe.environment.extend(environment());
             return Ok(recipe);
         }
-        let built = if script("build").is_empty() { "next build" } else { "npm run build" };
+        let packages = packages::of(tree, "", &package, true).map_err(RecipeError)?;
+        let script = front_end::usual_build_script(&package);
+        let built = script.map_or_else(|| packages.call("next build"), |name| packages.run(name));
         // What the compiler keeps for the next build is the application's, not the release's.
         let cache =
             "mkdir -p \"$CORTEX_CACHE/next\" .next && ln -sfn \"$CORTEX_CACHE/next\" .next/cache";
         let command = format!("{cache} && {built}");
-        let mut build = vec![packages::install(tree, true)];
+        let mut build = node::prepare(&package, &packages);
         build.push(Step { name: "Building the site".into(), command });
+        build.extend(node::clean_up(&package, &packages));
         let mut recipe = Recipe {
-            environment: environment(),
-            path: vec!["node_modules/.bin".into()],
+            environment: node::environment(true),
+            path: packages.path(),
             // That is a link to this node's own.
             portable: Some(Portable { without: vec![".next/cache".into()] }),
+            notes: packages.notes.clone(),
             ..Recipe::default()
         };
-        match output(tree).as_deref() {
+        recipe.environment.extend(environment());
+        recipe.environment.extend(packages.environment());
+        let exports = script.and_then(|name| package.script(name)).unwrap_or_default();
+        match setting(tree, "output").as_deref() {
+            _ if exports.contains("next export") => export(tree, &mut build, &mut recipe, "out"),
             Some("export") => {
-                let directory = "out".into();
-                recipe.statics =
-                    vec![StaticMount { prefix: "/".into(), directory, fallback: None }];
+                let directory = setting(tree, "distDir").unwrap_or_else(|| "out".into());
+                export(tree, &mut build, &mut recipe, &directory);
             }
             Some("standalone") => {
                 build.push(Step { name: "Copying files".into(), command: STANDALONE.into() });
@@ -72,11 +80,18 @@ impl Framework for NextJs {
                 recipe.processes = web_only(command.into(), None);
             }
             _ => {
-                recipe.processes = web_only("next start -H \"$HOST\" -p \"$PORT\"".into(), None);
+                let command = packages.call("next start -H \"$HOST\" -p \"$PORT\"");
+                recipe.processes = web_only(command, None);
             }
         }
         Ok(Recipe { build, ..recipe })
     }
+}
+
+/// Nothing runs: the router serves what was written.
+fn export(tree: &SourceTree, build: &mut Vec<Step>, recipe: &mut Recipe, directory: &str) {
+    build.push(Finding::new(tree, Some(directory)).step());
+    recipe.statics = site_mount("/", directory, None);
 }
 
 fn environment() -> BTreeMap<String, String> {
@@ -85,17 +100,15 @@ fn environment() -> BTreeMap<String, String> {
 }
 
 fn lists_next(tree: &SourceTree) -> bool {
-    let text = tree.text(PACKAGE_JSON).unwrap_or_default();
-    let package: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
-    ["dependencies", "devDependencies"].iter().any(|list| package[list]["next"].is_string())
+    Package::read(tree).is_ok_and(|package| package.lists("next"))
 }
 
-/// `output: 'standalone'` of next.config.js and its kin, by reading.
-fn output(tree: &SourceTree) -> Option<String> {
+/// `output: 'standalone'` and the like of next.config.js and its kin, by reading.
+fn setting(tree: &SourceTree, key: &str) -> Option<String> {
     let (_, file) = tree.named("next.config.*").find(|(path, _)| !path.contains('/'))?;
     let lines = file.text.as_deref()?.lines().map(str::trim);
     let value = lines.filter_map(|line| {
-        let value = line.trim_start_matches(['"', '\'']).strip_prefix("output")?;
+        let value = line.trim_start_matches(['"', '\'']).strip_prefix(key)?;
         value.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':')
     });
     let value = value.map(|value| value.trim().trim_end_matches(',').trim_matches(['"', '\'']));

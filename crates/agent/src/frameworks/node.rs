@@ -4,16 +4,28 @@ use std::collections::BTreeMap;
 
 use model::Recipe;
 use model::release::{Portable, StaticMount, Step};
-use serde_json::Value;
 
-use super::{Framework, RecipeError, packages, shell_word, sqlite, web_only};
-use crate::procfile::PROCFILE;
+use super::front_end::{self, Role};
+use super::package_json::{PACKAGE_JSON, Package};
+use super::packages::{self, Packages};
+use super::{Framework, RecipeError, shell_word, site_mount, sqlite, static_site, web_only};
+use crate::procfile::{self, PROCFILE};
 use crate::source::SourceTree;
 
-const PACKAGE_JSON: &str = "package.json";
 /// Node's own default and the names that generators use.
 const PROGRAMS: &[&str] =
     &["index.js", "server.js", "app.js", "main.js", "index.mjs", "server.mjs"];
+/// Scripts that may need what only development needs: they build, or install what does.
+const BUILDING: &[&str] = &[
+    "heroku-prebuild",
+    "heroku-postbuild",
+    "heroku-cleanup",
+    "build",
+    "preinstall",
+    "install",
+    "postinstall",
+    "prepare",
+];
 
 pub struct Node;
 
@@ -30,31 +42,30 @@ impl Framework for Node {
         if !tree.exists(PACKAGE_JSON) {
             return None;
         }
-        let package = package(tree).unwrap_or_default();
+        let package = Package::read(tree).unwrap_or_default();
         // A site of files may keep its tools' packages in such a file.
-        let site = tree.exists("index.html") && start(tree, &package).is_none();
-        (!site).then(|| match uses(&package, "express") {
+        let pages = tree.exists("index.html") || tree.exists(static_site::STATICFILE);
+        let runs = tree.exists(PROCFILE) || front_end::usual_build_script(&package).is_some();
+        let site = pages && !runs && start(tree, &package).is_none();
+        (!site).then(|| match package.version("express").is_some() {
             true => format!("{PACKAGE_JSON} lists Express"),
             false => format!("{PACKAGE_JSON} is there"),
         })
     }
 
     fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError> {
-        let package = package(tree).map_err(RecipeError)?;
+        let package = Package::read(tree).map_err(RecipeError)?;
+        let script = front_end::usual_build_script(&package);
         let mut notes = Vec::new();
-        let processes = match start(tree, &package) {
-            Some(Start { command, file, note }) => {
-                notes.extend(note);
-                if let Some(file) = file.filter(|file| {
-                    tree.text(file).is_some_and(|text| {
-                        text.contains("listen(") && !text.contains("PORT") && !tree.exists(PROCFILE)
-                    })
-                }) {
-                    notes.push(format!(
-                        "{file} never reads process.env.PORT; it must listen on the port that it names"
-                    ));
-                }
-                web_only(command, None)
+        let start = start(tree, &package);
+        let development = builds(&package) || !runs_plainly(tree, start.as_ref());
+        let packages = packages::of(tree, "", &package, development).map_err(RecipeError)?;
+        notes.extend(packages.notes.iter().cloned());
+        let processes = match start {
+            Some(start) => {
+                notes.extend(start.note.clone());
+                notes.extend(start.file.as_deref().and_then(|file| port_note(tree, file)));
+                web_only(start.command(&packages), None)
             }
             None if tree.exists(PROCFILE) => BTreeMap::new(),
             None => {
@@ -65,22 +76,20 @@ impl Framework for Node {
                 )));
             }
         };
-        let builds = script(&package, "build").is_some();
-        let mut build = Vec::new();
-        let listed = ["dependencies", "devDependencies", "optionalDependencies", "workspaces"];
-        if listed.iter().any(|key| package.get(key).is_some()) || builds {
-            build.push(packages::install(tree, builds));
+        let mut build = prepare(&package, &packages);
+        if let Some(script) = script {
+            let name = "Running the build script".into();
+            build.push(Step { name, command: packages.run(script) });
         }
-        if builds {
-            let command = "npm run build".into();
-            build.push(Step { name: "Running the build script".into(), command });
-        }
+        build.extend(clean_up(&package, &packages));
+        let mut environment = environment(development);
+        environment.extend(packages.environment());
         Ok(Recipe {
             build,
             portable: Some(Portable::default()),
             processes,
-            environment: BTreeMap::from([("NODE_ENV".into(), "production".into())]),
-            path: vec!["node_modules/.bin".into()],
+            environment,
+            path: packages.path(),
             persist: sqlite::named_in_code(tree, "*.js"),
             statics: statics(tree),
             notes,
@@ -89,64 +98,151 @@ impl Framework for Node {
     }
 }
 
-fn package(tree: &SourceTree) -> Result<Value, String> {
-    let text = tree.text(PACKAGE_JSON).ok_or(format!("{PACKAGE_JSON} is missing or no text"))?;
-    let text = text.trim_start_matches('\u{feff}');
-    match serde_json::from_str(text) {
-        Ok(package @ Value::Object(_)) => Ok(package),
-        Ok(_) => Err(format!("{PACKAGE_JSON} holds no JSON object")),
-        Err(error) => Err(format!("{PACKAGE_JSON} is not valid JSON: {error}")),
+fn builds(package: &Package) -> bool {
+    BUILDING.iter().any(|name| package.script(name).is_some())
+}
+
+/// Whether all that runs is Node.js itself with a file: other programs may come out of packages
+/// that are listed for development.
+fn runs_plainly(tree: &SourceTree, start: Option<&Start>) -> bool {
+    let lines = tree.text(PROCFILE).map(procfile::parse).and_then(Result::ok).unwrap_or_default();
+    let plain = |command: &str| command.split_whitespace().next() == Some("node");
+    let lines = lines.processes.values().chain(&lines.release).chain(&lines.preflight);
+    let web = lines.clone().count() > 0 || start.is_none_or(|start| plain(&start.text));
+    web && lines.into_iter().all(|command| plain(command))
+}
+
+/// The manager, what the project does before, and the packages.
+pub fn prepare(package: &Package, packages: &Packages) -> Vec<Step> {
+    let mut steps: Vec<Step> = packages.tool().into_iter().collect();
+    if package.script("heroku-prebuild").is_some() {
+        let name = "Running heroku-prebuild".into();
+        steps.push(Step { name, command: packages.run("heroku-prebuild") });
     }
+    let listed = ["dependencies", "devDependencies", "optionalDependencies", "workspaces"];
+    let installs = ["preinstall", "install", "postinstall", "prepare"];
+    let wanted = listed.iter().any(|key| package.has(key))
+        || installs.iter().any(|script| package.script(script).is_some())
+        || packages.is_plug_and_play();
+    steps.extend(wanted.then(|| packages.install()));
+    steps
 }
 
-fn uses(package: &Value, dependency: &str) -> bool {
-    package.get("dependencies").and_then(|list| list.get(dependency)).is_some()
+pub fn clean_up(package: &Package, packages: &Packages) -> Option<Step> {
+    package.script("heroku-cleanup").map(|_| Step {
+        name: "Running heroku-cleanup".into(),
+        command: packages.run("heroku-cleanup"),
+    })
 }
 
-fn script<'a>(package: &'a Value, name: &str) -> Option<&'a str> {
-    let text = package.get("scripts")?.get(name)?.as_str()?.trim();
-    (!text.is_empty()).then_some(text)
+/// What is built may install packages of its own, in directories below.
+pub fn environment(development: bool) -> BTreeMap<String, String> {
+    let mut variables = vec![
+        ("NODE_ENV", "production"),
+        // Asking for a newer npm takes minutes where the network is poor.
+        ("npm_config_update_notifier", "false"),
+    ];
+    if development {
+        variables.push(("npm_config_include", "dev"));
+    }
+    variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 struct Start {
-    command: String,
+    /// As the project writes it, or as it is called.
+    text: String,
+    kind: StartKind,
     /// The program, where it is known.
     file: Option<String>,
     note: Option<String>,
 }
 
-fn start(tree: &SourceTree, package: &Value) -> Option<Start> {
-    if let Some(text) = script(package, "start") {
-        let hooks = ["prestart", "poststart"].iter().any(|name| script(package, name).is_some());
+#[derive(PartialEq)]
+enum StartKind {
+    /// The start script, by the package manager.
+    Script,
+    /// A program of Node.js, or of a package.
+    Program,
+}
+
+impl Start {
+    fn command(&self, packages: &Packages) -> String {
+        match self.kind {
+            StartKind::Script => packages.start(),
+            StartKind::Program => packages.call(&self.text),
+        }
+    }
+
+    fn program(text: String, file: Option<String>) -> Start {
+        Start { text, kind: StartKind::Program, file, note: None }
+    }
+}
+
+fn start(tree: &SourceTree, package: &Package) -> Option<Start> {
+    let script = package.script("start");
+    let script = script.filter(|text| !front_end::is_development_server(package, text));
+    if let Some(text) = script {
+        let hooks = ["prestart", "poststart"].iter().any(|name| package.script(name).is_some());
         let words: Vec<&str> = text.split_whitespace().collect();
         let plain = words.first() == Some(&"node")
             && text.chars().all(|c| c.is_ascii_alphanumeric() || " ._/-=".contains(c));
         // npm itself would stay beside it with as much memory as a small application.
         return Some(if plain && !hooks {
             let file = words.last().map(|file| file.trim_start_matches("./").to_owned());
-            Start { command: text.into(), file, note: None }
+            Start::program(text.into(), file)
         } else {
-            Start { command: "npm start".into(), file: None, note: None }
+            Start { text: text.into(), kind: StartKind::Script, file: None, note: None }
         });
     }
-    let main =
-        package.get("main").and_then(Value::as_str).map(|main| main.trim_start_matches("./"));
+    if let Some(Role::Server(command)) = front_end::role(tree, package) {
+        return Some(Start::program(command, None));
+    }
+    let (file, note) = program(tree, package);
+    let file = file.or_else(|| compiled_program(package))?;
+    let text = format!("node {}", shell_word(&file));
+    Some(Start { note, ..Start::program(text, Some(file)) })
+}
+
+/// The main file, or one with a usual name; and what is odd.
+fn program(tree: &SourceTree, package: &Package) -> (Option<String>, Option<String>) {
+    let main = package.text(&["main"]).map(|main| main.trim_start_matches("./"));
     let exists = |file: &str| {
         let spellings = [file.to_owned(), format!("{file}.js"), format!("{file}/index.js")];
         spellings.into_iter().find(|path| tree.exists(path))
     };
     let found = main.and_then(exists);
-    let note = match (main, &found) {
-        (Some(main), None) => {
-            Some(format!("{PACKAGE_JSON}: the main file '{}' is not there", main.escape_debug()))
-        }
-        _ => None,
-    };
-    let file = found.or_else(|| {
-        PROGRAMS.iter().find(|program| tree.exists(program)).map(|program| (*program).into())
-    })?;
-    let command = format!("node {}", shell_word(&file));
-    Some(Start { command, file: Some(file), note })
+    let compiled = compiled_program(package).is_some();
+    let note = main.filter(|_| found.is_none() && !compiled).map(|main| {
+        format!("{PACKAGE_JSON}: the main file '{}' is not there", main.escape_debug())
+    });
+    let usual = || PROGRAMS.iter().find(|program| tree.exists(program)).map(|one| (*one).into());
+    (found.or_else(|| if compiled { None } else { usual() }), note)
+}
+
+/// What the build script makes of TypeScript and the like, where `main` names it.
+fn compiled_program(package: &Package) -> Option<String> {
+    let main = package.text(&["main"])?.trim_start_matches("./");
+    let script = front_end::usual_build_script(package).and_then(|name| package.script(name))?;
+    let built = ["dist/", "build/", "lib/", "out/"].iter().any(|made| main.starts_with(made));
+    (built && front_end::only_compiles(script)).then(|| main.to_owned())
+}
+
+/// Whether a project without a start script has a program that is a server.
+pub fn listens(tree: &SourceTree, package: &Package) -> bool {
+    if compiled_program(package).is_some() {
+        return true;
+    }
+    let (file, _) = program(tree, package);
+    let text = file.and_then(|file| tree.text(&file)).unwrap_or_default();
+    [".listen(", "listen(", "createServer(", "serve("].iter().any(|call| text.contains(call))
+}
+
+fn port_note(tree: &SourceTree, file: &str) -> Option<String> {
+    let text = tree.text(file)?;
+    let deaf = text.contains("listen(") && !text.contains("PORT") && !tree.exists(PROCFILE);
+    deaf.then(|| {
+        format!("{file} never reads process.env.PORT; it must listen on the port that it names")
+    })
 }
 
 /// Express serves a directory of the project by its own route; only the usual line is taken over,
@@ -168,74 +264,11 @@ fn statics(tree: &SourceTree) -> Vec<StaticMount> {
     };
     if tree.has_directory("public") && texts().any(|text| usual.iter().any(|call| uses(text, call)))
     {
-        vec![StaticMount { prefix: "/".into(), directory: "public".into(), fallback: None }]
+        site_mount("/", "public", None)
     } else {
         Vec::new()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(files: &[(&str, &str)], expected: Result<&str, &str>) {
-        let tree = SourceTree::from_pairs(files.iter().copied());
-        let recipe = Node.recipe(&tree);
-        match (recipe, expected) {
-            (Ok(recipe), Ok(command)) => {
-                assert_eq!(recipe.processes.values().next().unwrap().command, command, "{files:?}");
-            }
-            (Err(error), Err(words)) => assert!(error.0.contains(words), "{files:?}: {}", error.0),
-            (found, _) => panic!("{files:?}: {found:?}"),
-        }
-    }
-
-    #[test]
-    fn the_start_is_found() {
-        let start = r#"{"scripts": {"start": "node bin/www"}}"#;
-        check(&[(PACKAGE_JSON, start)], Ok("node bin/www"));
-        let hooked = r#"{"scripts": {"start": "node a.js", "prestart": "x"}}"#;
-        check(&[(PACKAGE_JSON, hooked)], Ok("npm start"));
-        check(&[(PACKAGE_JSON, r#"{"scripts": {"start": "A=1 node a.js"}}"#)], Ok("npm start"));
-        check(
-            &[(PACKAGE_JSON, r#"{"main": "./lib"}"#), ("lib/index.js", "")],
-            Ok("node lib/index.js"),
-        );
-        check(&[(PACKAGE_JSON, r#"{"main": "x.js"}"#), ("server.js", "")], Ok("node server.js"));
-        check(&[(PACKAGE_JSON, "{}")], Err("no start script"));
-        check(&[(PACKAGE_JSON, "{")], Err("not valid JSON"));
-        check(&[(PACKAGE_JSON, "[]")], Err("no JSON object"));
-        check(&[("index.js", "")], Err("package.json is missing"));
-    }
-
-    #[test]
-    fn packages_are_installed_by_their_manager() {
-        let install = |files: &[(&str, &str)]| {
-            packages::install(&SourceTree::from_pairs(files.iter().copied()), false).command
-        };
-        assert!(install(&[("package-lock.json", "")]).starts_with("npm ci --omit=dev"));
-        assert!(install(&[]).starts_with("npm install --omit=dev"));
-        assert!(install(&[("yarn.lock", "")]).contains("yarn install"));
-        let chosen = [(PACKAGE_JSON, r#"{"packageManager": "pnpm@9.1"}"#), ("yarn.lock", "")];
-        assert!(install(&chosen).contains("pnpm install"));
-    }
-
-    #[test]
-    fn a_build_script_is_run_with_development_packages() {
-        let files = [(PACKAGE_JSON, r#"{"scripts": {"build": "tsc"}}"#), ("index.js", "")];
-        let recipe = Node.recipe(&SourceTree::from_pairs(files)).unwrap();
-        assert!(recipe.build[0].command.contains("--include=dev"));
-        assert_eq!(recipe.build[1].command, "npm run build");
-    }
-
-    #[test]
-    fn public_files_are_taken_over_only_when_they_come_first() {
-        let mounts = |code: &str| {
-            let files = [(PACKAGE_JSON, "{}"), ("index.js", code), ("public/a.css", "")];
-            statics(&SourceTree::from_pairs(files)).len()
-        };
-        assert_eq!(mounts("app.use(express.static('public'));\n"), 1);
-        assert_eq!(mounts("app.use(login);\napp.use(express.static('public'));\n"), 0);
-        assert_eq!(mounts("app.use('/files', express.static('public'));\n"), 0);
-    }
-}
+mod tests;

@@ -51,13 +51,12 @@ impl Framework for Phoenix {
         let step = |name: &str, command: &str| Step { name: name.into(), command: command.into() };
         let mut build = vec![step("Installing Elixir packages", DEPENDENCIES)];
         build.push(step("Compiling", "mix compile"));
+        let mut path = Vec::new();
         if has_alias(text, "assets.deploy") {
             if tree.exists("assets/package.json") {
-                let command = packages::install(tree, true).command;
-                build.push(step(
-                    "Installing Node.js packages",
-                    &format!("cd assets && {{ {command}; }}"),
-                ));
+                let packages = packages::for_assets(tree, "assets").map_err(RecipeError)?;
+                build.extend(packages.steps());
+                path = packages.path();
             }
             build.push(step("Building assets", "mix assets.deploy"));
         }
@@ -73,6 +72,7 @@ impl Framework for Phoenix {
             release,
             processes: web_only(START.into(), None),
             environment,
+            path,
             persist: sqlite::named_in_code(tree, "runtime.exs"),
             ..Recipe::default()
         })

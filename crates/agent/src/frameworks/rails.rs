@@ -4,6 +4,7 @@ use model::Recipe;
 use model::release::{StaticMount, Step};
 
 use super::gems::{self, GEMFILE, Server};
+use super::packages::{self, Packages};
 use super::{Framework, RecipeError, sqlite, web_only, web_stateless};
 use crate::source::SourceTree;
 
@@ -51,8 +52,15 @@ impl Framework for Rails {
                 "{PRODUCTION} sets force_ssl: plain HTTP is answered with a redirect to HTTPS"
             ));
         }
+        let mut build = gems::install();
+        build.push(gems::server_files(tree));
+        let packages = asset_packages(tree).map_err(RecipeError)?;
+        build.extend(packages.iter().flat_map(Packages::steps));
+        build.extend(tree.exists(RAKEFILE).then(precompile));
         Ok(Recipe {
-            build: build(tree),
+            build,
+            // The pipeline itself calls the package manager.
+            path: packages.iter().flat_map(Packages::path).collect(),
             release: release(tree),
             processes: match keeps_nothing(tree) {
                 true => web_stateless(server.command, server.concurrency),
@@ -71,17 +79,13 @@ impl Framework for Rails {
     }
 }
 
-fn build(tree: &SourceTree) -> Vec<Step> {
-    let mut steps = gems::install();
-    steps.push(gems::server_files(tree));
-    if tree.exists("package.json") {
-        steps.push(super::packages::install(tree, true));
-    }
-    if tree.exists(RAKEFILE) {
-        let name = "Precompiling assets".into();
-        steps.push(Step { name, command: where_known("assets:precompile") });
-    }
-    steps
+fn asset_packages(tree: &SourceTree) -> Result<Option<Packages>, String> {
+    tree.exists("package.json").then(|| packages::for_assets(tree, "")).transpose()
+}
+
+fn precompile() -> Step {
+    let name = "Precompiling assets".into();
+    Step { name, command: where_known("assets:precompile") }
 }
 
 /// Rails keeps sessions in cookies and data in its database. Where that is a server, instances

@@ -1,15 +1,15 @@
 //! A site of files: nothing runs, the router serves it.
 
 use model::Recipe;
-use model::release::StaticMount;
 
-use super::{Framework, RecipeError};
+use super::package_json::Package;
+use super::{Framework, RecipeError, front_end, site_mount};
 use crate::manifest::relative_path;
 use crate::source::SourceTree;
 
 /// Where the pages are, in order; the root itself is last.
 const DIRECTORIES: &[&str] = &["public", "dist", "build", "_site", "out", "htdocs"];
-const STATICFILE: &str = "Staticfile";
+pub const STATICFILE: &str = "Staticfile";
 
 pub struct StaticSite;
 
@@ -34,34 +34,52 @@ impl Framework for StaticSite {
     }
 
     fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError> {
-        let mut mount = StaticMount {
-            prefix: "/".into(),
-            directory: directory_with_index(tree).unwrap_or(".").into(),
-            fallback: None,
-        };
-        let mut notes = Vec::new();
-        for line in tree.text(STATICFILE).unwrap_or_default().lines() {
-            let Some((key, value)) = line.split_once(':') else { continue };
-            let value = value.trim().trim_matches(['"', '\'']);
-            match key.trim() {
-                "root" => {
-                    mount.directory = relative_path(value)
-                        .map_err(|why| RecipeError(format!("{STATICFILE}: root: {why}")))?;
-                    if !tree.has_directory(&mount.directory) {
-                        let why =
-                            format!("{STATICFILE} names the root '{value}', which is not there");
-                        return Err(RecipeError(why));
-                    }
-                }
-                "pushstate" | "index_fallback" if !matches!(value, "" | "false" | "disabled") => {
-                    mount.fallback = Some("index.html".into());
-                }
-                key if key.starts_with('#') || key == "pushstate" || key == "index_fallback" => {}
-                key => notes.push(format!("{STATICFILE}: '{}' was ignored", key.escape_debug())),
-            }
+        // Who chooses this type for a site that is built wants it built.
+        if Package::read(tree)
+            .is_ok_and(|package| front_end::usual_build_script(&package).is_some())
+        {
+            return front_end::FrontEnd.recipe(tree);
         }
-        Ok(Recipe { statics: vec![mount], notes, ..Recipe::default() })
+        let wanted = staticfile(tree)?;
+        if let Some(root) = wanted.root.as_ref().filter(|root| !tree.has_directory(root)) {
+            let why = format!("{STATICFILE} names the root '{root}', which is not there");
+            return Err(RecipeError(why));
+        }
+        let found = directory_with_index(tree).unwrap_or(".");
+        let directory = wanted.root.as_deref().unwrap_or(found);
+        let statics = site_mount("/", directory, wanted.fallback.as_deref());
+        Ok(Recipe { statics, notes: wanted.notes, ..Recipe::default() })
     }
+}
+
+/// What a Staticfile asks for.
+#[derive(Default)]
+pub struct Staticfile {
+    pub root: Option<String>,
+    pub fallback: Option<String>,
+    pub notes: Vec<String>,
+}
+
+/// Empty where there is no such file.
+pub fn staticfile(tree: &SourceTree) -> Result<Staticfile, RecipeError> {
+    let mut found = Staticfile::default();
+    for line in tree.text(STATICFILE).unwrap_or_default().lines() {
+        let Some((key, value)) = line.split_once(':') else { continue };
+        let value = value.trim().trim_matches(['"', '\'']);
+        match key.trim() {
+            "root" => {
+                let root = relative_path(value)
+                    .map_err(|why| RecipeError(format!("{STATICFILE}: root: {why}")))?;
+                found.root = Some(root);
+            }
+            "pushstate" | "index_fallback" if !matches!(value, "" | "false" | "disabled") => {
+                found.fallback = Some("index.html".into());
+            }
+            key if key.starts_with('#') || key == "pushstate" || key == "index_fallback" => {}
+            key => found.notes.push(format!("{STATICFILE}: '{}' was ignored", key.escape_debug())),
+        }
+    }
+    Ok(found)
 }
 
 fn directory_with_index(tree: &SourceTree) -> Option<&'static str> {

@@ -10,7 +10,8 @@ use serde::Deserialize;
 
 use super::{
     CORTEX_TOML, COUNT_MAX, LIST_LENGTH_MAX, Manifest, ManifestError, ManifestProcess,
-    is_platform_variable, is_variable_name, persistent_path, platform_gives, relative_path,
+    ManifestSite, is_platform_variable, is_variable_name, persistent_path, platform_gives,
+    relative_path,
 };
 
 /// No start, probe or stop takes a day; a longer one is a typing mistake.
@@ -57,6 +58,8 @@ struct File {
     requests: Requests,
     #[serde(default)]
     statics: Vec<Static>,
+    #[serde(rename = "static")]
+    site: Option<Site>,
     #[serde(default)]
     cron: Vec<super::cron::Entry>,
     #[serde(default)]
@@ -116,6 +119,13 @@ struct Static {
     fallback: Option<String>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Site {
+    output: String,
+    fallback: Option<String>,
+}
+
 pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
     let error = |why: String| ManifestError { file: CORTEX_TOML, why };
     let file: File = toml::from_str(text.trim_start_matches('\u{feff}'))
@@ -158,6 +168,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         persist: file.persist.iter().map(|path| persistent_path(path)).collect::<Result<_, _>>()?,
         persist_shared: file.persist_shared,
         statics: file.statics.into_iter().map(static_mount).collect::<Result<_, _>>()?,
+        site: file.site.map(site).transpose()?,
         cron: super::cron::validate(file.cron)?,
         ports: super::ports::validate(file.ports, file.port, duration)?,
         health: super::health::of_table(file.health)?,
@@ -316,12 +327,22 @@ fn static_mount(entry: Static) -> Result<StaticMount, String> {
         "" => "/".to_owned(),
         inner => format!("/{inner}/"),
     };
-    let directory = match entry.directory.as_str() {
-        "." | "./" => ".".to_owned(),
-        directory => relative_path(directory).map_err(|why| format!("statics: {why}"))?,
-    };
+    let directory = directory("statics", &entry.directory)?;
     let fallback = entry.fallback.map(|path| relative_path(&path)).transpose()?;
     Ok(StaticMount { prefix, directory, fallback })
+}
+
+fn site(entry: Site) -> Result<ManifestSite, String> {
+    let output = directory("static.output", &entry.output)?;
+    let fallback = entry.fallback.map(|path| relative_path(&path)).transpose()?;
+    Ok(ManifestSite { output, fallback })
+}
+
+fn directory(key: &str, text: &str) -> Result<String, String> {
+    match text {
+        "." | "./" => Ok(".".to_owned()),
+        directory => relative_path(directory).map_err(|why| format!("{key}: {why}")),
+    }
 }
 
 pub(super) fn duration(key: &str, text: Option<String>) -> Result<Option<u64>, String> {

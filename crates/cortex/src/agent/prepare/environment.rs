@@ -53,6 +53,9 @@ impl Preparer {
             ("PIP_CACHE_DIR", text(&shared.join("pip"))),
             ("npm_config_cache", text(&shared.join("npm"))),
             ("BUNDLE_USER_CACHE", text(&shared.join("bundle"))),
+            // pnpm's store and Yarn's archives.
+            ("PNPM_HOME", text(&shared.join("pnpm"))),
+            ("YARN_GLOBAL_FOLDER", text(&shared.join("yarn"))),
         ]
         .map(|(name, value)| (name.to_string(), value))
         .into();
@@ -149,26 +152,71 @@ fn secret(directory: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// What the shell itself does, and what begins a construct of it: no program of these names would
+/// do the same, or is there at all.
+const SHELL_WORDS: &[&str] = &[
+    "!", ".", ":", "[", "[[", "alias", "bg", "break", "builtin", "case", "cd", "command",
+    "continue", "declare", "do", "done", "echo", "elif", "else", "esac", "eval", "exec", "exit",
+    "export", "false", "fc", "fg", "fi", "for", "function", "getopts", "hash", "if", "jobs",
+    "kill", "let", "local", "popd", "printf", "pushd", "pwd", "read", "readonly", "return",
+    "select", "set", "shift", "shopt", "source", "test", "then", "time", "times", "trap", "true",
+    "type", "typeset", "ulimit", "umask", "unalias", "unset", "until", "wait", "while", "{", "}",
+];
+
+/// Written for bash, which runs people's Procfiles elsewhere: other shells refuse these or take
+/// them for something else.
+const BASH_PIECES: &[&str] = &[
+    "[[ ",
+    "<(",
+    ">(",
+    "&>",
+    "|&",
+    "<<<",
+    "$'",
+    "((",
+    "pipefail",
+    "PIPESTATUS",
+    "BASH_",
+    "$RANDOM",
+    "${!",
+];
+const BASH_WORDS: &[&str] = &[
+    "source", "shopt", "declare", "pushd", "popd", "function", "let", "time", "typeset", "builtin",
+];
+const BASH: &str = "/bin/bash";
+
 /// `exec` spares a shell per process and lets signals arrive where they should; a compound command
 /// needs its shell.
 pub fn shell_command(command: &str) -> Vec<String> {
-    /// Words that a shell does itself: there is no such program, or it would change only itself.
-    const OWN: &str = ". : ! [[ alias bg break builtin case cd command continue declare eval exec exit \
-                       export fc fg for function getopts hash if jobs let local read readonly return \
-                       set shift source time times trap type typeset ulimit umask unalias unset \
-                       until wait while";
-    let first = command.split_whitespace().next().unwrap_or_default();
     let compound = command.contains(['&', '|', ';', '\n', '(', '{', '`', '<', '>'])
-        || OWN.split_whitespace().any(|word| word == first)
+        || SHELL_WORDS.contains(&first_word(command))
         || starts_with_assignment(command);
     let script = if compound { command.to_string() } else { format!("exec {command}") };
-    vec!["/bin/sh".into(), "-c".into(), script]
+    let bash = needs_bash(command) && Path::new(BASH).exists();
+    let shell = if bash { BASH } else { "/bin/sh" };
+    vec![shell.into(), "-c".into(), script]
+}
+
+fn first_word(command: &str) -> &str {
+    command.split_whitespace().next().unwrap_or_default()
+}
+
+fn needs_bash(command: &str) -> bool {
+    // `{1..3}` and `${name/a/b}`, `${name^^}`, `${name[0]}`.
+    let expansions = command.split("${").skip(1).any(|rest| {
+        let inner = rest.split('}').next().unwrap_or_default();
+        let name = inner.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        name.starts_with(['/', '^', ',', '[', '@'])
+    });
+    let commands = command.split(['&', '|', ';', '\n', '(', '{']);
+    BASH_PIECES.iter().any(|piece| command.contains(piece))
+        || expansions
+        || commands.into_iter().any(|one| BASH_WORDS.contains(&first_word(one)))
 }
 
 /// `A=b program`: `exec A=b program` would look for a program of that name.
 fn starts_with_assignment(command: &str) -> bool {
-    let first = command.split_whitespace().next().unwrap_or_default();
-    first.split_once('=').is_some_and(|(name, _)| {
+    first_word(command).split_once('=').is_some_and(|(name, _)| {
         !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
     })
 }
@@ -194,9 +242,28 @@ mod tests {
             ("! run", "! run"),
             ("cdx run", "exec cdx run"),
             ("./cd run", "exec ./cd run"),
-            ("test -f x", "exec test -f x"),
+            ("test -f x", "test -f x"),
+            ("  eval \"$RUN\"", "  eval \"$RUN\""),
+            ("commander x", "exec commander x"),
         ] {
-            assert_eq!(shell_command(command)[2], expected);
+            assert_eq!(shell_command(command)[1..], ["-c", expected], "{command}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_for_bash_is_run_by_it() {
+        for (command, expected) in [
+            ("source env.sh && run", true),
+            ("cd x && source env.sh; run", true),
+            ("[[ -n $A ]] && run", true),
+            ("set -o pipefail; run | tee log", true),
+            ("run --name ${NAME//a/b}", true),
+            ("run --port ${PORT:-5000}", false),
+            ("run --name ${NAME#a} ${OTHER%b}", false),
+            (". ./env.sh && run", false),
+            ("python3 app.py", false),
+        ] {
+            assert_eq!(needs_bash(command), expected, "{command}");
         }
     }
 
