@@ -71,7 +71,7 @@ fn the_hello_example_is_serial_and_needs_no_build() {
     let settings = include_str!("../../../examples/hello/cortex.toml");
     let plan = plan(&[("app.py", code), ("cortex.toml", settings)]);
     let web = process(&plan, "web");
-    assert_eq!(web.command, "/usr/bin/python3 app.py");
+    assert_eq!(web.command, "python3 app.py");
     assert_eq!((web.concurrency, web.default_count), (Some(1), 4));
     assert!(plan.recipe.build.is_empty() && plan.recipe.release.is_empty());
 }
@@ -104,7 +104,7 @@ fn a_procfile_keeps_the_frameworks_build() {
 #[test]
 fn odd_file_names_stay_one_word() {
     let plan = plan(&[("it's odd $(x).py", "PORT")]);
-    assert_eq!(process(&plan, "web").command, "/usr/bin/python3 'it'\\''s odd $(x).py'");
+    assert_eq!(process(&plan, "web").command, "python3 'it'\\''s odd $(x).py'");
 }
 
 /// Debian has no program `python`, and people's Procfiles do.
@@ -191,7 +191,7 @@ fn the_reference_file_is_read_whole() {
     // The third one looks at what `static.output` names.
     assert_eq!((plan.recipe.build.len(), plan.recipe.release.len()), (3, 1));
     assert_eq!(plan.recipe.statics[0].fallback.as_deref(), Some("index.html"));
-    assert!(plan.recipe.persist.contains(&"log".to_owned()));
+    assert!(plan.recipe.persist.contains(&"log/".to_owned()));
     let settings = plan.settings;
     assert_eq!(settings.health.path.as_deref(), Some("/up"));
     assert_eq!(settings.limits.memory_bytes, Some(512 << 20));
