@@ -12,6 +12,7 @@ pub mod instance;
 pub mod key;
 pub mod machine;
 pub mod mutants;
+pub mod never_public;
 pub mod node;
 pub mod port;
 pub mod probe;

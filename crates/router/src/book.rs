@@ -34,6 +34,8 @@ pub struct Description {
     /// How the release wants its requests to be handled.
     pub settings: Settings,
     pub statics: Vec<StaticMount>,
+    /// The files are what a build made, not what was pushed.
+    pub is_built: bool,
     pub processes: Processes,
     /// They take requests.
     pub endpoints: Vec<EndpointDescription>,
@@ -178,6 +180,7 @@ impl Book {
             port: spec.port,
             settings: release.map(|release| release.settings.clone()).unwrap_or_default(),
             statics: release.map(|release| release.recipe.statics.clone()).unwrap_or_default(),
+            is_built: release.is_some_and(|release| !release.recipe.build.is_empty()),
             processes: processes(records, spec, release),
             services: release.map(|release| self.services(records, release)).unwrap_or_default(),
             unreachable: lost && far.is_empty() && endpoints.is_empty(),

@@ -13,8 +13,8 @@ const PATH_LENGTH_MAX: usize = 4096;
 pub const INDEX: &str = "index.html";
 
 /// The mounts that the request path lies under, longest prefix first, each with the decoded path
-/// below it: no `..`, no empty or hidden tokens, so that joining it stays below the directory.
-/// None where the path is malformed or tries to leave.
+/// below it: no `..`, no empty tokens, so that joining it stays below the directory. What is kept
+/// back is for the caller. None where the path is malformed or tries to leave.
 pub fn resolve<'a>(
     mounts: &'a [StaticMount],
     target: &[u8],
@@ -51,11 +51,11 @@ fn decode(path: &[u8]) -> Option<String> {
     (!text.contains(|c: char| c.is_control() || c == '\\')).then_some(text)
 }
 
-/// A path that ends with `/` keeps it. `.well-known` is the one hidden name that is meant for all.
+/// A path that ends with `/` keeps it.
 fn relative(rest: &str) -> Option<String> {
     let mut safe = String::with_capacity(rest.len());
     for token in rest.split('/').filter(|token| !token.is_empty() && *token != ".") {
-        if token.starts_with('.') && token != ".well-known" {
+        if token == ".." {
             return None;
         }
         if !safe.is_empty() {
@@ -67,6 +67,25 @@ fn relative(rest: &str) -> Option<String> {
         safe.push('/');
     }
     Some(safe)
+}
+
+/// Whether whoever asks wants a page, as far as that can be told: then a single-page application has
+/// its own for it. A script or a picture that is not there is simply not there.
+pub fn wants_page(path: &str, accept: Option<&str>) -> bool {
+    !has_extension(path) || accept.is_some_and(takes_html)
+}
+
+/// Of the path's last name.
+pub fn has_extension(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|name| name.contains('.'))
+}
+
+/// By name; whoever takes anything may want a script.
+fn takes_html(accept: &str) -> bool {
+    let kinds = accept.split(',').filter_map(|kind| kind.split(';').next());
+    kinds.map(str::trim).any(|kind| {
+        kind.eq_ignore_ascii_case("text/html") || kind.eq_ignore_ascii_case("application/xhtml+xml")
+    })
 }
 
 /// By the name's end; what is unknown is never interpreted by a browser.
@@ -161,6 +180,7 @@ mod tests {
         check("/docs/", Some("docs/"));
         check("//a//b", Some("a/b"));
         check("/.well-known/x", Some(".well-known/x"));
+        check("/%2eenv", Some(".env"));
         for bad in [
             "",
             "x",
@@ -168,7 +188,6 @@ mod tests {
             "/a/../b",
             "/%2e%2e/x",
             "/a%2f..%2fb",
-            "/.env",
             "/%",
             "/%zz",
             "/a%00",
@@ -186,6 +205,24 @@ mod tests {
         assert_eq!(found[0], (&mounts[1], "x.js".into()));
         assert_eq!(found[1], (&mounts[0], "assets/x.js".into()));
         assert_eq!(resolve(&mounts, b"/other").unwrap().len(), 1);
+    }
+
+    #[test]
+    fn pages_are_told_from_what_they_load() {
+        let browser = Some("text/html,application/xhtml+xml;q=0.9,*/*;q=0.8");
+        for (path, accept, expected) in [
+            ("orders/7", None, true),
+            ("orders/7", Some("*/*"), true),
+            ("", None, true),
+            ("assets/gone.js", None, false),
+            ("assets/gone.js", Some("*/*"), false),
+            ("v1.2/users", None, true),
+            ("users/a.b", browser, true),
+            ("users/a.b", Some("Text/HTML ; q=1"), true),
+            ("users/a.b", Some("application/json"), false),
+        ] {
+            assert_eq!(wants_page(path, accept), expected, "{path} {accept:?}");
+        }
     }
 
     #[test]

@@ -381,6 +381,7 @@ impl Connection {
             _ if !application.endpoints.is_empty() || !application.far.is_empty() => None,
             Processes::Stopped => Some(pages::STOPPED),
             Processes::NoRelease => Some(pages::NO_RELEASE),
+            Processes::FilesOnly if application.is_only_read(&head) => Some(pages::FILES_ONLY),
             Processes::FilesOnly => Some(pages::NO_FILE),
         };
         if let Some(page) = missing {

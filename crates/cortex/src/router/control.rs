@@ -388,6 +388,7 @@ impl Control {
             rights: description.rights,
             processes: description.processes,
             statics: description.statics,
+            is_built: description.is_built,
             services,
         }
     }

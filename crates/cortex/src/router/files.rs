@@ -15,13 +15,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
+use model::never_public::{Served, is_kept_back};
 use model::release::StaticMount;
 use router::files::coding::{self, Coding};
 use router::files::fingerprint::is_fingerprinted;
-use router::files::{INDEX, content_type};
+use router::files::{INDEX, content_type, has_extension, wants_page};
 use tokio::runtime::Handle;
 
 pub use self::answer::Answer;
+use self::answer::{Kind, Slash};
 pub use self::conditions::Conditions;
 pub use self::recent::Recent;
 use super::table::Roots;
@@ -39,6 +41,9 @@ const UNUSED_TIME_MAX: Duration = Duration::from_secs(60);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// What a descriptor counts for, so that at most 256 are kept.
 const DESCRIPTOR_COST: usize = 256 * 1024;
+
+/// What a site says where it has nothing else, with status 404.
+const NOT_FOUND: &str = "404.html";
 
 /// Shared by all threads.
 pub struct Files {
@@ -91,6 +96,10 @@ impl Found {
             codings: Vec::new(),
         }
     }
+
+    fn is_file(&self) -> bool {
+        matches!(self.content, Content::Small(_) | Content::Large(_))
+    }
 }
 
 enum Content {
@@ -102,41 +111,154 @@ enum Content {
     Directory,
 }
 
-/// None when no file answers and the application is asked.
+/// How an application's files are looked for.
+#[derive(Clone, Copy)]
+pub struct Rules {
+    /// Nobody else answers: pages need no `.html` in their address, and there is one for what is
+    /// not there.
+    pub is_site: bool,
+    /// A build made them.
+    pub is_built: bool,
+}
+
+pub struct Looked {
+    /// None when no file answers and the application is asked.
+    pub answer: Option<Answer>,
+    /// Whoever takes something else may get something else under this address.
+    pub varies: bool,
+}
+
+/// Of `candidates` the first that answers.
 pub async fn find(
     files: &Arc<Files>,
     roots: &Roots,
+    rules: Rules,
+    candidates: &[(&StaticMount, String)],
+    conditions: Box<Conditions>,
+) -> Looked {
+    let varies =
+        |(mount, path): &(&StaticMount, String)| mount.fallback.is_some() && has_extension(path);
+    let varies = candidates.iter().any(varies);
+    Looked { answer: answer(files, roots, rules, candidates, conditions).await, varies }
+}
+
+async fn answer(
+    files: &Arc<Files>,
+    roots: &Roots,
+    rules: Rules,
     candidates: &[(&StaticMount, String)],
     conditions: Box<Conditions>,
 ) -> Option<Answer> {
-    for (mount, path) in candidates {
-        let directory = roots.build.join(&mount.directory);
-        let asked = directory.join(path);
-        let mut asked =
-            if path.is_empty() || path.ends_with('/') { asked.join(INDEX) } else { asked };
-        let mut plain = files.open(asked.clone(), roots).await?;
-        if matches!(plain.content, Content::Missing)
-            && let Some(fallback) = &mount.fallback
-        {
-            asked = directory.join(fallback);
-            plain = files.open(asked.clone(), roots).await?;
-        }
-        if matches!(plain.content, Content::Missing) {
-            continue;
-        }
-        let redirect = matches!(plain.content, Content::Directory);
+    let places =
+        candidates.iter().map(|(mount, path)| (Place::new(files, roots, rules, mount), path));
+    let places: Vec<_> = places.collect();
+    for (place, path) in &places {
+        let (name, plain) = match place.look(path, rules).await? {
+            Sought::File(name, plain) => (name, plain),
+            Sought::Elsewhere(slash) => {
+                let found = Arc::new(Found::missing());
+                return Some(Answer { kind: Kind::Redirect(slash), ..Answer::whole(found) });
+            }
+            Sought::Nothing => match place.fallback(path, &conditions).await? {
+                Some(found) => found,
+                None => continue,
+            },
+        };
         let has = |coding| plain.codings.contains(&coding);
         let coding = coding::choose(conditions.accepted.as_deref(), has);
         let found = match coding {
-            Some(coding) => files.open(beside(&asked, coding), roots).await?,
+            Some(coding) => files.open(beside(&place.directory.join(name), coding), roots).await?,
             None => plain.clone(),
         };
         // It may be gone since.
-        let is_file = matches!(found.content, Content::Small(_) | Content::Large(_));
-        let (found, coding) = if is_file { (found, coding) } else { (plain.clone(), None) };
-        return Some(Answer { found, plain, coding, conditions: Some(conditions), redirect });
+        let (found, coding) = if found.is_file() { (found, coding) } else { (plain.clone(), None) };
+        let conditions = Some(conditions);
+        return Some(Answer { found, plain, coding, conditions, kind: Kind::Content });
+    }
+    for (place, _) in places.iter().filter(|_| rules.is_site) {
+        let found = place.open(NOT_FOUND).await?;
+        if found.is_file() {
+            return Some(Answer { kind: Kind::NotFound, ..Answer::whole(found) });
+        }
     }
     None
+}
+
+/// A directory whose files may answer.
+struct Place<'a> {
+    files: &'a Arc<Files>,
+    roots: &'a Roots,
+    mount: &'a StaticMount,
+    directory: PathBuf,
+    served: Served,
+}
+
+enum Sought {
+    /// By its name in the place.
+    File(String, Arc<Found>),
+    Elsewhere(Slash),
+    Nothing,
+}
+
+impl<'a> Place<'a> {
+    fn new(
+        files: &'a Arc<Files>,
+        roots: &'a Roots,
+        rules: Rules,
+        mount: &'a StaticMount,
+    ) -> Place<'a> {
+        let directory = roots.build.join(&mount.directory);
+        let served = mount.served(rules.is_built && rules.is_site);
+        Place { files, roots, mount, directory, served }
+    }
+
+    /// What is kept back is not there. None when the disk's pool is gone.
+    async fn open(&self, name: &str) -> Option<Arc<Found>> {
+        if is_kept_back(name, self.served) {
+            return Some(Arc::new(Found::missing()));
+        }
+        self.files.open(self.directory.join(name), self.roots).await
+    }
+
+    async fn look(&self, path: &str, rules: Rules) -> Option<Sought> {
+        let is_directory = path.is_empty() || path.ends_with('/');
+        let name = if is_directory { format!("{path}{INDEX}") } else { path.to_owned() };
+        let found = self.open(&name).await?;
+        if found.is_file() {
+            return Some(Sought::File(name, found));
+        }
+        let bare = path.trim_end_matches('/');
+        if rules.is_site && !bare.is_empty() {
+            let name = format!("{bare}.html");
+            let page = self.open(&name).await?;
+            if page.is_file() {
+                return Some(match is_directory {
+                    true => Sought::Elsewhere(Slash::Without),
+                    false => Sought::File(name, page),
+                });
+            }
+        }
+        if matches!(found.content, Content::Directory)
+            && self.open(&format!("{path}/{INDEX}")).await?.is_file()
+        {
+            return Some(Sought::Elsewhere(Slash::With));
+        }
+        Some(Sought::Nothing)
+    }
+
+    /// The page that a single-page application has for all of its addresses.
+    async fn fallback(
+        &self,
+        path: &str,
+        conditions: &Conditions,
+    ) -> Option<Option<(String, Arc<Found>)>> {
+        let Some(fallback) = &self.mount.fallback else { return Some(None) };
+        if !wants_page(path, conditions.kinds.as_deref()) {
+            return Some(None);
+        }
+        let found = self.open(fallback).await?;
+        Some(found.is_file().then(|| (fallback.clone(), found)))
+    }
 }
 
 /// Where another form of a file lies.
@@ -150,6 +272,11 @@ impl Files {
     /// `blocking` is a runtime whose pool reads the disk.
     pub fn new(blocking: Handle) -> Files {
         Files { blocking, cache: Mutex::default() }
+    }
+
+    /// Where the disk is waited for.
+    pub fn pool(&self) -> &Handle {
+        &self.blocking
     }
 
     /// None when the disk's pool is gone.

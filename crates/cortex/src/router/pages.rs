@@ -21,6 +21,13 @@ pub const NO_APPLICATION: Page = Page {
 };
 pub const NO_FILE: Page =
     Page { status: 404, reason: "no-file", text: "There is nothing under this address.", hint: "" };
+/// To whoever sends something to a site of files.
+pub const FILES_ONLY: Page = Page {
+    status: 405,
+    reason: "files-only",
+    text: "This site takes no data: it can only be read.",
+    hint: "",
+};
 pub const STOPPED: Page = Page {
     status: 503,
     reason: "stopped",
@@ -152,14 +159,26 @@ impl Page {
     }
 
     pub fn write(&self, out: &mut Vec<u8>, head_only: bool, keep_alive: bool) {
+        self.write_with(None, out, head_only, keep_alive);
+    }
+
+    /// `detail` is a paragraph of its own.
+    pub fn write_with(
+        &self,
+        detail: Option<&str>,
+        out: &mut Vec<u8>,
+        head_only: bool,
+        keep_alive: bool,
+    ) {
         use std::io::Write;
         let Page { status, reason, text, hint } = self;
         let space = if hint.is_empty() { "" } else { " " };
         let phrase = phrase(*status);
+        let detail = detail.map(|detail| format!("<p>{}</p>", escaped(detail))).unwrap_or_default();
         let body = format!(
             "<!doctype html><meta charset=utf-8><title>{status} {phrase}</title>\
              <style>body{{font:16px sans-serif;margin:15vh auto;max-width:34em;padding:0 1em}}\
-             </style><h1>{phrase}</h1><p>{text}{space}{hint}</p>\n"
+             </style><h1>{phrase}</h1><p>{text}{space}{hint}</p>{detail}\n"
         );
         out.clear();
         // Writing to memory cannot fail.
@@ -169,6 +188,9 @@ impl Page {
              Content-Length: {}\r\nCache-Control: no-store\r\nX-Cortex-Error: {reason}\r\n",
             body.len()
         );
+        if *reason == FILES_ONLY.reason {
+            out.extend_from_slice(b"Allow: GET, HEAD\r\n");
+        }
         if matches!(status, 429 | 503) {
             let _ = write!(out, "Retry-After: {RETRY_AFTER_SECONDS}\r\n");
         }
@@ -180,9 +202,32 @@ impl Page {
     }
 }
 
+/// What an application answered is in it: a browser must not take that for markup.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn details_are_no_markup() {
+        let mut out = Vec::new();
+        BAD_ANSWER.write_with(Some("'<script>&\"'"), &mut out, false, true);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("<p>'&lt;script&gt;&amp;&quot;'</p>"), "{text}");
+    }
 
     #[test]
     fn hints_are_for_nodes_alone() {

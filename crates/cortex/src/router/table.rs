@@ -16,6 +16,7 @@ use router::far::FarCandidate;
 use router::routes::{self, Claim, Rights};
 
 use super::endpoint::Endpoint;
+use super::files::Rules;
 use super::limits::Limits;
 use super::queue::Queue;
 use crate::metrics::ports::PortCounters;
@@ -31,6 +32,8 @@ pub struct Application {
     pub rights: Rights,
     pub processes: Processes,
     pub statics: Vec<StaticMount>,
+    /// A build made them.
+    pub is_built: bool,
     pub serving: Option<ReleaseId>,
     /// Directories that static files may lie in: the serving release's build, then the persistent
     /// one.
@@ -82,6 +85,7 @@ impl Application {
             rights: Rights::default(),
             processes: Processes::Expected,
             statics: Vec::new(),
+            is_built: false,
             serving: None,
             roots: None,
             limits: Limits::default(),
@@ -111,6 +115,16 @@ impl Application {
     /// Whether a static file on this machine could be the answer.
     pub fn may_have(&self, head: &RequestHead) -> bool {
         !self.statics.is_empty() && self.has_files && matches!(head.method, "GET" | "HEAD")
+    }
+
+    /// Nobody here takes what a request with this method brings.
+    pub fn is_only_read(&self, head: &RequestHead) -> bool {
+        !self.statics.is_empty() && !matches!(head.method, "GET" | "HEAD")
+    }
+
+    /// Where files are all there is, what none of them answers has no answer.
+    pub fn file_rules(&self) -> Rules {
+        Rules { is_site: self.processes == Processes::FilesOnly, is_built: self.is_built }
     }
 
     /// How many requests instances take at a time, here and elsewhere.

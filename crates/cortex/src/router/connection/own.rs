@@ -32,8 +32,11 @@ impl Connection {
             _ => {
                 let bytes = buffer.filled();
                 let target = &bytes[head.target.clone()];
-                let answer = Box::pin(self.look_up(application, head, bytes)).await;
-                recent.learn(application, target, answer.as_ref(), started);
+                let looked = Box::pin(self.look_up(application, head, bytes)).await?;
+                let answer = looked.answer;
+                if !looked.varies {
+                    recent.learn(application, target, answer.as_ref(), started);
+                }
                 answer?
             }
         };
@@ -69,12 +72,13 @@ impl Connection {
         application: &Arc<Application>,
         head: &RequestHead,
         bytes: &[u8],
-    ) -> Option<files::Answer> {
+    ) -> Option<files::Looked> {
         let roots = application.roots.as_ref()?;
         let mounts: &[StaticMount] = &application.statics;
         let found = router::files::resolve(mounts, &bytes[head.target.clone()])?;
         let conditions = files::Conditions::read(&bytes[..head.length]);
-        files::find(&self.thread.shared.files, roots, &found, conditions).await
+        let rules = application.file_rules();
+        Some(files::find(&self.thread.shared.files, roots, rules, &found, conditions).await)
     }
 
     /// An answer of our own instead of the application's.
@@ -108,9 +112,20 @@ impl Connection {
         head_only: bool,
         keep_alive: bool,
     ) -> Option<After> {
+        self.page_with(page, None, out, head_only, keep_alive).await
+    }
+
+    pub async fn page_with(
+        &self,
+        page: Page,
+        detail: Option<&str>,
+        out: &mut Vec<u8>,
+        head_only: bool,
+        keep_alive: bool,
+    ) -> Option<After> {
         let has_node = self.thread.shared.only.is_none();
         let page = if has_node { page } else { page.without_hint() };
-        page.write(out, head_only, keep_alive);
+        page.write_with(detail, out, head_only, keep_alive);
         write_all(&self.stream, out, WRITE_TIME_MAX).await.ok()?;
         Some(if keep_alive { After::KeepAlive } else { After::Close })
     }

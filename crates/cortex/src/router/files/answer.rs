@@ -28,7 +28,22 @@ pub struct Answer {
     pub(super) coding: Option<Coding>,
     /// Most clients make none.
     pub(super) conditions: Option<Box<Conditions>>,
-    pub(super) redirect: bool,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Content,
+    /// The same address, but for its end.
+    Redirect(Slash),
+    /// There is nothing, says the file.
+    NotFound,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slash {
+    With,
+    Without,
 }
 
 struct Head {
@@ -63,12 +78,13 @@ pub(super) fn prepare(mut found: Found) -> Found {
 impl Answer {
     pub(super) fn whole(found: Arc<Found>) -> Answer {
         let plain = found.clone();
-        Answer { found, plain, coding: None, conditions: None, redirect: false }
+        Answer { found, plain, coding: None, conditions: None, kind: Kind::Content }
     }
 
     /// What whoever goes on asking gets of it: head and content as they are kept.
     pub fn prepared(&self) -> Option<&[u8]> {
-        let plain = self.conditions.is_none() && self.coding.is_none() && !self.redirect;
+        let plain =
+            self.conditions.is_none() && self.coding.is_none() && self.kind == Kind::Content;
         Some(&*self.found.answer).filter(|answer| plain && !answer.is_empty())
     }
 
@@ -86,7 +102,10 @@ impl Answer {
         out: &mut Vec<u8>,
     ) -> (u16, Option<u64>) {
         let (head, pace) = (self.head(), Pace::default());
-        let target = self.redirect.then(|| request_path(out));
+        let target = match self.kind {
+            Kind::Redirect(slash) => Some(elsewhere(out, slash)),
+            Kind::Content | Kind::NotFound => None,
+        };
         let (found, plain) = (&*self.found, &*self.plain);
         let form = Form { found, plain, coding: self.coding, target: target.as_deref() };
         form.write_head(out, &head, keep_alive);
@@ -114,11 +133,12 @@ impl Answer {
         let conditions = self.conditions.as_deref();
         let whole = Wanted::Content { ranged: false };
         let wanted = conditions.map_or(whole, |conditions| conditions.wanted(&self.found));
-        let (status, start, length) = match wanted {
-            _ if self.redirect => (308, 0, 0),
-            Wanted::NotModified => (304, 0, 0),
-            Wanted::PreconditionFailed => (412, 0, 0),
-            Wanted::Content { ranged } => {
+        let (status, start, length) = match (self.kind, wanted) {
+            (Kind::Redirect(_), _) => (308, 0, 0),
+            (Kind::NotFound, _) => (404, 0, self.found.size),
+            (_, Wanted::NotModified) => (304, 0, 0),
+            (_, Wanted::PreconditionFailed) => (412, 0, 0),
+            (_, Wanted::Content { ranged }) => {
                 let asked = conditions.and_then(Conditions::range).filter(|_| ranged);
                 match range(asked, self.found.size) {
                     Range::Whole => (200, 0, self.found.size),
@@ -139,8 +159,10 @@ impl Form<'_> {
         // Writing to memory cannot fail.
         let _ = write!(out, "HTTP/1.1 {status} {}\r\n", phrase(*status));
         if let Some(target) = self.target {
-            // One `/` in front: `//host` would lead elsewhere.
-            let _ = write!(out, "Location: /{}/\r\n", target.trim_matches('/'));
+            let _ = write!(out, "Location: {target}\r\n");
+        } else if *status == 404 {
+            // It has no state of its own that a browser could ask about.
+            let _ = write!(out, "Cache-Control: {ASK_AGAIN}\r\n");
         } else {
             let _ = write!(
                 out,
@@ -153,7 +175,7 @@ impl Form<'_> {
         if !plain.codings.is_empty() {
             out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
         }
-        if matches!(status, 200 | 206) {
+        if matches!(status, 200 | 206 | 404) {
             let _ = write!(out, "Content-Type: {}\r\n", plain.content_type);
             if let Some(coding) = self.coding {
                 let _ = write!(out, "Content-Encoding: {}\r\n", coding.name());
@@ -173,8 +195,38 @@ impl Form<'_> {
     }
 }
 
-/// The path that was asked for, from the head as it was written for an instance.
-fn request_path(out: &[u8]) -> String {
+/// The address that was asked for, from the head as it was written for an instance, with another
+/// end.
+fn elsewhere(out: &[u8], slash: Slash) -> String {
     let target = out.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
-    String::from_utf8_lossy(target.split(|byte| *byte == b'?').next().unwrap_or_default()).into()
+    let target = String::from_utf8_lossy(target);
+    let (path, query) = target.split_at(target.find('?').unwrap_or(target.len()));
+    let mut path = path.trim_matches('/');
+    // Written otherwise it is the same, and would lead here again.
+    while let Some(rest) = path.strip_suffix("%2f").or_else(|| path.strip_suffix("%2F")) {
+        path = rest.trim_end_matches('/');
+    }
+    let end = if slash == Slash::With { "/" } else { "" };
+    // One `/` in front: `//host` would lead elsewhere.
+    format!("/{path}{end}{query}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirect_stays_on_the_site_and_keeps_the_query() {
+        for (target, slash, expected) in [
+            ("/docs", Slash::With, "/docs/"),
+            ("/docs?a=/b/", Slash::With, "/docs/?a=/b/"),
+            ("//evil.example", Slash::With, "/evil.example/"),
+            ("/about/", Slash::Without, "/about"),
+            ("//evil.example//", Slash::Without, "/evil.example"),
+            ("/about%2F/%2f?x", Slash::Without, "/about?x"),
+        ] {
+            let head = format!("GET {target} HTTP/1.1\r\n");
+            assert_eq!(elsewhere(head.as_bytes(), slash), expected, "{target}");
+        }
+    }
 }

@@ -22,6 +22,9 @@ pub struct Conditions {
     modified_since: Option<String>,
     if_range: Option<String>,
     range: Option<String>,
+    /// `Accept`.
+    pub kinds: Option<String>,
+    /// `Accept-Encoding`.
     pub accepted: Option<String>,
 }
 
@@ -50,6 +53,7 @@ impl Conditions {
             let is = |known: &str| name.eq_ignore_ascii_case(known);
             let field = match name.len() {
                 5 if is("range") => &mut conditions.range,
+                6 if is("accept") => &mut conditions.kinds,
                 8 if is("if-match") => &mut conditions.if_match,
                 8 if is("if-range") => &mut conditions.if_range,
                 13 if is("if-none-match") => &mut conditions.none_match,

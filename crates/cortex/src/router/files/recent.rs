@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use model::hash;
 
+use super::answer::Kind;
 use super::{Answer, Content, Found};
 use crate::router::table::Application;
 
@@ -88,7 +89,10 @@ impl Recent {
         let is_same = |answer: &Answer| {
             let found = &answer.found;
             let is_small = matches!(found.content, Content::Small(_));
-            is_small && !answer.redirect && answer.coding.is_none() && found.codings.is_empty()
+            is_small
+                && answer.kind == Kind::Content
+                && answer.coding.is_none()
+                && found.codings.is_empty()
         };
         if target.len() > TARGET_BYTES_MAX || !answer.is_none_or(is_same) {
             return;

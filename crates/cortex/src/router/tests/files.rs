@@ -1,6 +1,7 @@
 //! Static files over real sockets: which form, which part, how long, and none from elsewhere.
 
 mod lane;
+mod site;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,7 +17,8 @@ use super::world::{Backend, Reply, World, app, release_id};
 struct Site {
     world: World,
     public: PathBuf,
-    _application: Backend,
+    /// None where files are all there is.
+    _application: Option<Backend>,
 }
 
 impl Site {
@@ -37,7 +39,7 @@ impl Site {
         world.application_set(|_| (), recipe, Settings { requests, ..Settings::default() });
         world.claim(1, None, &[(1, Ready, application.port)]);
         world.routed().await;
-        Site { world, public, _application: application }
+        Site { world, public, _application: Some(application) }
     }
 
     async fn ask(&self, method: &str, path: &str, fields: &str) -> Reply {

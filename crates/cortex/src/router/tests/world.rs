@@ -293,7 +293,9 @@ impl World {
         let process = ProcessSpec { count: 1, ..ProcessSpec::default() };
         record.processes.insert(ProcessType::web(), process);
         spec(&mut record);
-        recipe.processes.insert(ProcessType::web(), ProcessRecipe::default());
+        if recipe.framework != "static" {
+            recipe.processes.insert(ProcessType::web(), ProcessRecipe::default());
+        }
         let release = Release {
             v: 1,
             id: release_id(),
