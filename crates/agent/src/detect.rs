@@ -251,7 +251,7 @@ fn apply_procfile(tree: &SourceTree, recipe: &mut Recipe, procfile: Procfile) {
         match manifest::relative_path(&directory) {
             Ok(directory) if tree.has_directory(&directory) => {
                 let mount = StaticMount { prefix: "/".into(), directory, fallback: None };
-                recipe.statics.insert(0, mount);
+                put_statics(recipe, vec![mount], PROCFILE);
             }
             _ => recipe.notes.push(format!(
                 "{PROCFILE}: 'static' was ignored: there is no directory '{directory}'"
@@ -370,6 +370,14 @@ fn set_command(
     command: String,
     by: Option<&str>,
 ) {
+    let framework = frameworks::ALL.iter().find(|framework| framework.name() == recipe.framework);
+    if process.is_web()
+        && let Some((web, note)) = framework.and_then(|one| one.in_place_of(tree, &command))
+    {
+        recipe.notes.push(note);
+        recipe.processes.insert(process, web);
+        return;
+    }
     let concurrency =
         if process.is_web() { frameworks::concurrency_of(tree, &command) } else { None };
     if let (Some(old), Some(by)) = (recipe.processes.get(&process), by)

@@ -50,6 +50,12 @@ pub trait Framework: Sync {
     /// How it is built, released and started. Called after `detect` said yes, or because the user
     /// chose this framework. `framework` and `decided_by` are filled in by the caller.
     fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError>;
+
+    /// What runs in place of a command that is written for another platform's own server, and the
+    /// note that says so.
+    fn in_place_of(&self, _tree: &SourceTree, _command: &str) -> Option<(ProcessRecipe, String)> {
+        None
+    }
 }
 
 /// Why there is no way to run it, and what to do: the end of "this looks like Rails, but …".

@@ -1,20 +1,18 @@
-//! PHP, by its own web server: one request at a time, so several instances.
+//! PHP, by its own web server: one request at a time, so several instances. What nginx or Apache
+//! would do in front of it is done by a page of ours.
+
+mod front;
+mod heroku;
+mod htaccess;
 
 use model::Recipe;
-use model::release::{Portable, Step};
+use model::release::{Portable, ProcessRecipe, Step};
 
 use super::{Framework, RecipeError, shell_word, sqlite, web_only};
 use crate::source::SourceTree;
 
 /// Where `index.php` is, in order: those of Symfony, Laravel and the like come before the root.
 const DOCUMENT_ROOTS: &[&str] = &["public", "web", "www", "htdocs", "."];
-
-/// What the server would answer with the file itself: settings, repositories, databases, packages.
-const ROUTER: &str = "\
-<?php $path = urldecode(strtok($_SERVER[\"REQUEST_URI\"], \"?\"));
-if (preg_match(\"#/\\.(?!well-known/)|^/(vendor|node_modules|composer\\.|cortex\\.toml|Procfile)|\
-\\.(db|sqlite3?|ini|lock|log|sh|sql)\\$#i\", $path)) { http_response_code(404); exit(\"Not found\"); }
-return false;";
 
 /// A program with a syntax error must not replace one without.
 const CHECK: &str = "foreach (file(\"php://stdin\", FILE_IGNORE_NEW_LINES) as $f) { try { \
@@ -33,6 +31,9 @@ impl Framework for Php {
     }
 
     fn detect(&self, tree: &SourceTree) -> Option<String> {
+        if let Some(asked) = heroku::asked_for(tree) {
+            return Some(format!("the Procfile asks for {}", asked.server));
+        }
         document_root(tree).map(|root| match root {
             "." => "index.php is in the root".into(),
             root => format!("{root}/index.php is there"),
@@ -40,8 +41,11 @@ impl Framework for Php {
     }
 
     fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError> {
-        let Some(root) = document_root(tree) else {
-            return Err(RecipeError("there is no index.php in the root or in public/".into()));
+        let root = match heroku::asked_for(tree) {
+            Some(asked) => asked.document_root(tree)?,
+            None => document_root(tree).map(str::to_owned).ok_or_else(|| {
+                RecipeError("there is no index.php in the root or in public/".into())
+            })?,
         };
         let mut build = Vec::new();
         if tree.exists("composer.json") && !tree.has_directory("vendor") {
@@ -54,17 +58,30 @@ impl Framework for Php {
         let files = "find . -name '*.php' -not -path '*/vendor/*' -not -path '*/tests/*'";
         let command = format!("{files} | php -r {}", shell_word(CHECK));
         build.push(Step { name: "Checking the PHP files".into(), command });
-        let command = format!("printf '%s\\n' {} > .cortex-router.php", shell_word(ROUTER));
-        build.push(Step { name: "Preparing the server".into(), command });
-        let server = "php -d display_errors=0 -d log_errors=1 -d expose_php=0 -S \"$HOST:$PORT\"";
+        build.push(Step { name: "Preparing the server".into(), command: front::command() });
         Ok(Recipe {
             build,
             portable: Some(Portable::default()),
-            processes: web_only(format!("{server} -t {root} .cortex-router.php"), Some(1)),
+            processes: web_only(server(&root), Some(1)),
             persist: sqlite::named_in_code(tree, "*.php"),
+            notes: htaccess::notes(tree, &root),
             ..Recipe::default()
         })
     }
+
+    fn in_place_of(&self, tree: &SourceTree, command: &str) -> Option<(ProcessRecipe, String)> {
+        let asked = heroku::parse(command)?;
+        let root = asked.document_root(tree).ok()?;
+        let web = web_only(server(&root), Some(1)).into_values().next()?;
+        Some((web, asked.note(&root)))
+    }
+}
+
+/// What starts it. The page that stands in front is in the release's own directory.
+fn server(root: &str) -> String {
+    let options = "-d display_errors=0 -d log_errors=1 -d expose_php=0";
+    let (root, front) = (shell_word(root), front::FILE);
+    format!("php {options} -S \"$HOST:$PORT\" -t {root} {front}")
 }
 
 fn document_root(tree: &SourceTree) -> Option<&'static str> {
@@ -95,6 +112,21 @@ mod tests {
         check(&[("web/index.php", ""), ("composer.json", ""), ("vendor/a.php", "")], "web", 2);
         assert_eq!(Php.detect(&SourceTree::from_pairs([("lib/a.php", "")])), None);
         assert!(Php.recipe(&SourceTree::new()).is_err());
+    }
+
+    #[test]
+    fn servers_of_heroku_name_the_document_root() {
+        let procfile = "web: vendor/bin/heroku-php-nginx -C nginx.conf src/web/\n";
+        let files = [("Procfile", procfile), ("composer.json", "{}"), ("src/web/a.php", "")];
+        check(&files, "src/web", 3);
+        let tree = SourceTree::from_pairs(files);
+        let (web, note) = Php.in_place_of(&tree, "heroku-php-apache2 src/web").unwrap();
+        assert!(web.command.contains(" -t src/web ") && web.concurrency == Some(1));
+        assert!(note.contains("heroku-php-apache2"), "{note}");
+        assert_eq!(Php.in_place_of(&tree, "php -S 0.0.0.0:80"), None);
+        let gone = [("Procfile", "web: heroku-php-apache2 gone/"), ("index.php", "")];
+        let error = Php.recipe(&SourceTree::from_pairs(gone)).unwrap_err();
+        assert!(error.0.contains("'gone/'"), "{}", error.0);
     }
 
     #[test]

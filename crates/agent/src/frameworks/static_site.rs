@@ -48,7 +48,9 @@ impl Framework for StaticSite {
         let found = directory_with_index(tree).unwrap_or(".");
         let directory = wanted.root.as_deref().unwrap_or(found);
         let statics = site_mount("/", directory, wanted.fallback.as_deref());
-        Ok(Recipe { statics, notes: wanted.notes, ..Recipe::default() })
+        let mut notes = wanted.notes;
+        notes.extend(statics.first().and_then(|mount| kept_back_note(tree, mount)));
+        Ok(Recipe { statics, notes, ..Recipe::default() })
     }
 }
 
@@ -80,6 +82,24 @@ pub fn staticfile(tree: &SourceTree) -> Result<Staticfile, RecipeError> {
         }
     }
     Ok(found)
+}
+
+/// Where pages ask for what nobody is given: it would be missed without a word.
+fn kept_back_note(tree: &SourceTree, mount: &StaticMount) -> Option<String> {
+    let directory = if mount.directory == "." { "" } else { mount.directory.as_str() };
+    let program = tree.under(directory).find(|(path, _)| path.ends_with(".php"));
+    if let Some((path, _)) = program {
+        return Some(format!("{path} is neither run nor shown: PHP runs beside an index.php"));
+    }
+    let mut pages = tree.under(directory).filter(|(path, _)| path.ends_with(".html"));
+    let asks = |text: &str| {
+        ["\"node_modules/", "\"/node_modules/", "\"./node_modules/"]
+            .iter()
+            .any(|one| text.contains(one))
+    };
+    let (page, _) =
+        pages.find(|(_, file)| mount.directory == "." && file.text.as_deref().is_some_and(asks))?;
+    Some(format!("{page} loads from node_modules/, which is not served: copy what it needs"))
 }
 
 fn directory_with_index(tree: &SourceTree) -> Option<&'static str> {
