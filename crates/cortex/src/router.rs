@@ -48,6 +48,7 @@ use std::time::Duration;
 
 use ::router::book::IncarnationKey;
 use ::router::book::far::FarDescription;
+use ::router::complaints::Complaints;
 use ::router::far::{Outcome, Reply, Room};
 use ::router::http::request::Telling;
 use ::router::proxy_protocol::Senders;
@@ -66,6 +67,7 @@ use self::queue::QueueLimits;
 use self::serve::{Awaited, Command, Scope, Stop};
 use self::table::{Application, Table};
 use self::tls::Tls;
+use crate::agent::platform_log;
 use crate::driver::Clock;
 use crate::faults::Faults;
 use crate::layout::DataDirectory;
@@ -132,6 +134,7 @@ pub struct Shared {
     only: Option<ArcSwapOption<Application>>,
     files: Arc<files::Files>,
     suspects: mpsc::Sender<Suspicion>,
+    complaints: Mutex<Complaints>,
     /// Wakes the control task: a draining endpoint is empty.
     control: Arc<Notify>,
     threads: Vec<mpsc::Sender<Command>>,
@@ -147,6 +150,26 @@ impl Shared {
     /// Not a byte of a head is changed.
     fn is_transparent(&self) -> bool {
         self.telling == Telling::Nothing
+    }
+
+    /// Some where a fault of this kind is to be told, with how many others there were.
+    fn heard(&self, application: &ApplicationName, rule: &'static str) -> Option<u64> {
+        let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        complaints.heard(self.clock.now().0, application, rule)
+    }
+
+    /// Says it to the application's owner, as soon as the disk takes it.
+    fn log(&self, application: &ApplicationName, line: String) {
+        tracing::warn!(%application, line, "router.bad_answer");
+        if self.only.is_none() {
+            let (path, now) = (self.layout.platform_log(application), self.clock.now());
+            self.files.pool().spawn_blocking(move || {
+                // Of an application that was removed meanwhile nothing is to come back.
+                if path.parent().is_some_and(std::path::Path::is_dir) {
+                    platform_log::append(&path, now, &line);
+                }
+            });
+        }
     }
 }
 
@@ -235,6 +258,7 @@ pub fn start(
         only: None,
         files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),
         suspects,
+        complaints: Mutex::default(),
         control: Arc::new(Notify::new()),
         threads: senders,
         serials: AtomicU64::new(1),

@@ -6,6 +6,7 @@
 pub mod balance;
 pub mod book;
 pub mod breaker;
+pub mod complaints;
 pub mod detect;
 pub mod fair;
 pub mod far;

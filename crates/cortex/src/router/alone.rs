@@ -67,6 +67,7 @@ impl Alone {
             only: Some(ArcSwapOption::empty()),
             files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),
             suspects,
+            complaints: Mutex::default(),
             control: Arc::new(Notify::new()),
             threads: senders,
             serials: AtomicU64::new(1),

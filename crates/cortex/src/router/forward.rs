@@ -4,6 +4,7 @@
 mod answer;
 mod attempt;
 mod client;
+mod complaint;
 mod hedge;
 mod relay;
 mod reply;
@@ -18,11 +19,12 @@ use std::time::{Duration, Instant};
 use router::breaker::{Failure, pause_ms};
 use router::retry::{Progress, may_retry};
 
+use self::complaint::Fault;
 pub use self::relay::TURN_BYTES;
 use self::underway::Begun;
 pub use self::underway::{Step, Underway, go_on, may_be_underway};
 use super::connection::{After, Connection};
-use super::endpoint::{Endpoint, Reach};
+use super::endpoint::Endpoint;
 use super::far::host;
 use super::pace::Pace;
 use super::pages::{self, Page};
@@ -31,6 +33,7 @@ use super::table::Application;
 use crate::metrics::{ApplicationRef, CLIENT_GONE, micros};
 use router::http::body::{BadChunks, Body};
 use router::http::request::RequestHead;
+use router::http::response::BadResponse;
 use router::http::trailers::Trailers;
 
 const BAD_BODY: Page = pages::bad_request(400, "The body of the request is malformed.");
@@ -70,13 +73,15 @@ enum Failed {
     /// The client's body is malformed, or too large.
     BadBody(Page),
     Instance(Progress, &'static str),
+    /// Its answer breaks a rule, and none of it was passed on.
+    Malformed(BadResponse),
     TimedOut,
     /// This machine can make no connection.
     Short,
     /// The instances of that node have no room.
     Busy,
-    /// The answer had begun.
-    Truncated,
+    /// The answer had begun; what was wrong with the rest.
+    Truncated(&'static str),
 }
 
 #[derive(Default)]
@@ -208,29 +213,30 @@ impl Exchange<'_> {
                     return self.fail(pages::ANSWER_TIMEOUT, Some(&endpoint), counts).await;
                 }
                 Failed::Short => return self.fail(pages::SHORT, None, counts).await,
-                Failed::Truncated => {
+                Failed::Truncated(why) => {
                     thread.suspect(&endpoint, "the connection was cut during an answer");
+                    self.complain(&endpoint, &Fault::Malformed(&BadResponse::new(why)));
                     self.record(Some(&endpoint), counts);
                     return Some(After::Cut);
                 }
+                Failed::Malformed(bad) => {
+                    self.complain(&endpoint, &Fault::Malformed(&bad));
+                    let detail = format!("its answer is malformed: {bad}");
+                    return self.no_answer(&endpoint, &detail, counts).await;
+                }
                 Failed::Instance(progress, why) => {
                     let failure = match progress {
-                        Progress::NotConnected => Some(Failure::Refused),
-                        Progress::NoAnswer { .. } => Some(Failure::Silent),
-                        Progress::Answering => None,
+                        Progress::NotConnected => Failure::Refused,
+                        Progress::NoAnswer { .. } | Progress::Answering => Failure::Silent,
                     };
-                    let is_out = failure.is_none_or(|failure| {
-                        thread.failed(&self.application, &endpoint, failure, why)
-                    });
+                    let is_out = thread.failed(&self.application, &endpoint, failure, why);
                     let again = may_retry(progress, self.head.idempotent, retries);
                     let paid =
                         progress == Progress::NotConnected || thread.budget.borrow_mut().withdraw();
                     if !again || !paid {
-                        let page = match endpoint.reach {
-                            Reach::Near(_) => pages::BAD_ANSWER,
-                            Reach::Far(_) => pages::NODE_LOST,
-                        };
-                        return self.fail(page, Some(&endpoint), counts).await;
+                        self.complain(&endpoint, &Fault::None(why));
+                        let detail = format!("it gave no answer: {why}");
+                        return self.no_answer(&endpoint, &detail, counts).await;
                     }
                     retries += u32::from(progress != Progress::NotConnected);
                     if !is_out {
@@ -260,12 +266,23 @@ impl Exchange<'_> {
         endpoint: Option<&Arc<Endpoint>>,
         counts: &mut Counts,
     ) -> Option<After> {
+        self.fail_with(page, None, endpoint, counts).await
+    }
+
+    /// `detail` is for whoever reads the page.
+    async fn fail_with(
+        &mut self,
+        page: Page,
+        detail: Option<&str>,
+        endpoint: Option<&Arc<Endpoint>>,
+        counts: &mut Counts,
+    ) -> Option<After> {
         counts.status = page.status;
         self.record(endpoint.filter(|endpoint| endpoint.site().is_none()), counts);
         self.admit().ok()?;
         let head_only = self.head.is_head();
         // Its body may be half read: the connection ends.
-        self.connection.page(page, self.out, head_only, false).await
+        self.connection.page_with(page, detail, self.out, head_only, false).await
     }
 
     async fn bad_body(&mut self, page: Page, counts: &mut Counts) -> Option<After> {

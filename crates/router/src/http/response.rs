@@ -1,5 +1,7 @@
 //! The head of an answer: how its body ends, and how it is written anew for the client.
 
+pub mod fault;
+
 use std::mem::MaybeUninit;
 
 use thiserror::Error;
@@ -19,9 +21,21 @@ pub struct ResponseHead {
     pub client_keeps_alive: bool,
 }
 
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("the application's answer is no valid HTTP/1.1: {0}")]
-pub struct BadResponse(&'static str);
+/// Which rule an answer broke, and with what: for the application's owner.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{rule}{}", .shown.as_deref().unwrap_or_default())]
+pub struct BadResponse {
+    /// One of few.
+    pub rule: &'static str,
+    /// What goes on behind that: `: 'Foo bar'`.
+    pub shown: Option<Box<str>>,
+}
+
+impl BadResponse {
+    pub fn new(rule: &'static str) -> BadResponse {
+        BadResponse { rule, shown: None }
+    }
+}
 
 /// What the answer must know of its request.
 #[derive(Clone, Copy, Debug)]
@@ -53,22 +67,22 @@ pub fn parse(
     let length = match parsed {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) if ends_are_whole(buffer) => return Ok(None),
-        Ok(httparse::Status::Partial) => return Err(BadResponse("a line ends with a bare LF")),
-        Err(httparse::Error::TooManyHeaders) => return Err(BadResponse("too many headers")),
-        Err(_) => return Err(BadResponse("its head cannot be read")),
+        Ok(httparse::Status::Partial) => return Err(fault::of_head(buffer)),
+        Err(httparse::Error::TooManyHeaders) => return Err(fault::too_many(buffer)),
+        Err(_) => return Err(fault::of_head(buffer)),
     };
     if !ends_are_whole(&buffer[..length]) {
-        return Err(BadResponse("a line ends with a bare LF"));
+        return Err(fault::of_head(&buffer[..length]));
     }
     if response.headers.len() > HEADERS_MAX && !asked.of_router {
-        return Err(BadResponse("too many headers"));
+        return Err(fault::too_many(&buffer[..length]));
     }
     let status = response.code.unwrap_or(0);
     if status < 100 {
-        return Err(BadResponse("its status is none"));
+        return Err(fault::of_first_line("its status is below 100", buffer));
     }
     if status == 101 && !response.headers.iter().any(|one| is_upgrade(one.name)) {
-        return Err(BadResponse("it switches to no protocol"));
+        return Err(BadResponse::new("status 101 without an Upgrade header"));
     }
     let modern = response.version == Some(1);
     let (body, keep_alive) = framing(response.headers, status, asked.head, modern)?;
@@ -95,14 +109,17 @@ fn framing(
     let (mut length, mut chunked, mut keep_alive) = (None, false, modern);
     for header in headers {
         if header.name.eq_ignore_ascii_case("content-length") {
-            let read =
-                content_length(header.value).ok_or(BadResponse("its length is no number"))?;
+            let read = content_length(header.value)
+                .ok_or_else(|| fault::of_field("its Content-Length is no number", header))?;
             if length.replace(read).is_some_and(|earlier| earlier != read) {
-                return Err(BadResponse("it has two lengths"));
+                return Err(fault::of_field("it has two different Content-Lengths", header));
             }
         } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
-            if chunked || !header.value.eq_ignore_ascii_case(b"chunked") {
-                return Err(BadResponse("its Transfer-Encoding is not chunked"));
+            if chunked {
+                return Err(fault::of_field("it has two Transfer-Encodings", header));
+            }
+            if !header.value.eq_ignore_ascii_case(b"chunked") {
+                return Err(fault::of_field("its Transfer-Encoding is not chunked", header));
             }
             chunked = true;
         } else if header.name.eq_ignore_ascii_case("connection") {
@@ -121,7 +138,9 @@ fn framing(
     }
     let body = match (chunked, length) {
         _ if head || has_none || status == 304 => Body::Empty,
-        (true, Some(_)) => return Err(BadResponse("it has both a length and chunks")),
+        (true, Some(_)) => {
+            return Err(BadResponse::new("it has both Content-Length and Transfer-Encoding"));
+        }
         (true, None) => Body::chunked(),
         (false, Some(length)) => Body::Length(length),
         (false, None) => Body::UntilClose,

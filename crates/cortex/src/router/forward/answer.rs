@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use router::http::HEAD_BYTES_MAX;
 use router::http::body::Body;
 use router::http::request::RequestHead;
-use router::http::response::{self, Asked, ResponseHead};
+use router::http::response::{self, Asked, BadResponse, ResponseHead, fault};
 use router::retry::Progress;
 
 use super::{Exchange, Failed};
@@ -53,11 +53,10 @@ impl Exchange<'_> {
                 if out.capacity() == 0 {
                     *out = thread.pool.scratch();
                 }
-                let parsed = response::parse(answer.filled(), asked, out)
-                    .map_err(|_| Failed::Instance(Progress::Answering, "no valid answer"))?;
-                match parsed {
+                let parsed = response::parse(answer.filled(), asked, out);
+                match parsed.map_err(Failed::Malformed)? {
                     Some(head) if head.status == 101 && !self.head.upgrade => {
-                        return Err(Failed::Instance(Progress::Answering, "no valid answer"));
+                        return Err(malformed("status 101, which nobody asked for"));
                     }
                     Some(head) if head.status == 101 || head.status >= 200 => {
                         answer.consume(head.length);
@@ -65,7 +64,7 @@ impl Exchange<'_> {
                         return Ok(Some(head));
                     }
                     Some(_) if wait.interims == INTERIMS_MAX => {
-                        return Err(Failed::Instance(Progress::Answering, "no end of interims"));
+                        return Err(malformed("no end of answers with a status below 200"));
                     }
                     Some(head) => {
                         wait.interims += 1;
@@ -85,7 +84,7 @@ impl Exchange<'_> {
                 }
                 if answer.is_full() {
                     if answer.filled().len() >= HEAD_BYTES_MAX {
-                        return Err(Failed::Instance(Progress::Answering, "its head is too large"));
+                        return Err(Failed::Malformed(fault::too_large(answer.filled())));
                     }
                     answer.grow(HEAD_BYTES_MAX);
                 }
@@ -107,7 +106,7 @@ impl Exchange<'_> {
                 }
             };
             match filled {
-                Ok(0) if begun => return Err(Failed::Instance(Progress::Answering, "cut off")),
+                Ok(0) if begun => return Err(malformed("it ended within its head")),
                 Ok(0) => return Err(Failed::Instance(progress, "closed without an answer")),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
@@ -116,11 +115,15 @@ impl Exchange<'_> {
                     }
                     return Err(Failed::TimedOut);
                 }
-                Err(_) if begun => return Err(Failed::Instance(Progress::Answering, "cut off")),
+                Err(_) if begun => return Err(malformed("it was reset within its head")),
                 Err(_) => return Err(Failed::Instance(progress, "reset without an answer")),
             }
         }
     }
+}
+
+fn malformed(rule: &'static str) -> Failed {
+    Failed::Malformed(BadResponse::new(rule))
 }
 
 /// What the answer to this request has to know.

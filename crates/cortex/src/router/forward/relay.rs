@@ -18,6 +18,12 @@ use router::http::trailers::Trailers;
 /// A quick server and a quick client would keep the thread to themselves.
 pub const TURN_BYTES: usize = 1 << 20;
 
+const SHORT: &str = "it ended before as many bytes had come as its Content-Length says";
+const UNFINISHED: &str = "it ended before its last chunk";
+const BAD_CHUNKS: &str = "its chunks are malformed";
+const RESET: &str = "its connection was reset before its end";
+pub(super) const LATE: &str = "it stopped before its end, for longer than the limit 'answer'";
+
 /// An answer of which the instance has said all.
 pub(super) struct Relayed {
     /// Nothing follows it that nobody asked for.
@@ -107,14 +113,14 @@ impl Exchange<'_> {
         let decode =
             matches!(head.body, Body::Chunked(_)) && !self.head.modern && !self.is_transparent();
         let (head_length, mut body) = (head.length, head.body);
-        self.read_rest(upstream, answer, body).map_err(|_| Failed::Truncated)?;
+        self.read_rest(upstream, answer, body).map_err(|_| Failed::Truncated(RESET))?;
         loop {
             let was_full = answer.is_full();
             let taken = match decode {
                 true => body.decode(answer.filled(), out),
                 false => body.accept(answer.filled()),
             };
-            let taken = taken.map_err(|_| Failed::Truncated)?;
+            let taken = taken.map_err(|_| Failed::Truncated(BAD_CHUNKS))?;
             if !decode {
                 if let (Wire::Plain(_), Some(left)) = (client, long_rest(body)) {
                     let begun = std::mem::take(answer);
@@ -134,7 +140,8 @@ impl Exchange<'_> {
                 Ok(0) if body == Body::UntilClose => {
                     return Ok(Relayed { clean: true, end: End::default() });
                 }
-                Ok(0) | Err(_) => return Err(Failed::Truncated),
+                Ok(0) => return Err(Failed::Truncated(ended(body))),
+                Err(_) => return Err(Failed::Truncated(RESET)),
                 Ok(_) => {}
             }
         }
@@ -219,10 +226,10 @@ impl Exchange<'_> {
             self.send_begun(out, std::mem::take(&mut begun), is_here, counts).await?;
             let Some((taken, pipe, to)) = pipe else { return Ok(Spliced::Left(left)) };
             match taken {
-                Ok(0) => return Err(Failed::Truncated),
+                Ok(0) => return Err(Failed::Truncated(SHORT)),
                 Ok(count) if count as u64 > left => {
                     let mut piece = Buffer::default();
-                    pipe.read_back(&mut piece).map_err(|_| Failed::Truncated)?;
+                    pipe.read_back(&mut piece).map_err(|_| Failed::Truncated(RESET))?;
                     piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                     let end = End { piece, pipe: None };
                     return Ok(Spliced::Whole(Relayed { clean: false, end }));
@@ -236,10 +243,11 @@ impl Exchange<'_> {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     drop(pipe);
-                    Box::pin(self.until_more(upstream)).await?.map_err(|_| Failed::Truncated)?;
+                    let more = Box::pin(self.until_more(upstream)).await?;
+                    more.map_err(late_or_reset)?;
                     turn = 0;
                 }
-                Err(_) => return Err(Failed::Truncated),
+                Err(_) => return Err(Failed::Truncated(RESET)),
             }
             // There may be more at once: others have their turn first.
             if turn >= TURN_BYTES {
@@ -333,21 +341,21 @@ impl Exchange<'_> {
             }
             if taken.is_err() {
                 thread.pool.give_back(piece);
-                return Err(Failed::Truncated);
+                return Err(Failed::Truncated(BAD_CHUNKS));
             }
             self.send_begun(out, piece, false, counts).await?;
             match read {
                 Ok(0) if body == Body::UntilClose => {
                     return Ok(Relayed { clean: true, end: End::default() });
                 }
-                Ok(0) => return Err(Failed::Truncated),
+                Ok(0) => return Err(Failed::Truncated(ended(body))),
                 // There is more at once: others have their turn first.
                 Ok(_) if was_full => tokio::task::yield_now().await,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.until_more(upstream).await?.map_err(|_| Failed::Truncated)?;
+                    self.until_more(upstream).await?.map_err(late_or_reset)?;
                 }
-                Err(_) => return Err(Failed::Truncated),
+                Err(_) => return Err(Failed::Truncated(RESET)),
             }
         }
     }
@@ -386,6 +394,15 @@ pub(super) fn long_rest(body: Body) -> Option<u64> {
         Body::Length(left) if left > BUFFER_BYTES as u64 => Some(left),
         _ => None,
     }
+}
+
+fn ended(body: Body) -> &'static str {
+    if matches!(body, Body::Chunked(_)) { UNFINISHED } else { SHORT }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn late_or_reset(error: io::Error) -> Failed {
+    Failed::Truncated(if error.kind() == io::ErrorKind::TimedOut { LATE } else { RESET })
 }
 
 /// Where chunks are written anew, and the trailers so far.

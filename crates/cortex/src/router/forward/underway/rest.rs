@@ -12,7 +12,7 @@ use router::http::response::ResponseHead;
 use super::{Call, Step, Underway};
 use crate::router::connection::{After, Connection};
 use crate::router::endpoint::{Endpoint, Permit};
-use crate::router::forward::relay::{End, Relayed};
+use crate::router::forward::relay::{End, LATE, Relayed};
 use crate::router::forward::{Counts, Exchange, Failed, TURN_BYTES};
 use crate::router::limits::Limits;
 use crate::router::plain::Plain;
@@ -164,7 +164,7 @@ impl Exchange<'_> {
         if left > 0 {
             self.send_end(&mut unsent, end, counts).await?;
             if is_late {
-                return Err(Failed::Truncated);
+                return Err(Failed::Truncated(LATE));
             }
             let (out, answer) = (&mut unsent, Buffer::default());
             let relayed = self.relay_long(&upstream, out, answer, left, head_length, counts);

@@ -1,5 +1,6 @@
 //! Sites of files alone: their pages' addresses, what is not there, and what nobody gets.
 
+use model::BuildId;
 use model::application::Settings;
 use model::release::{Recipe, StaticMount, Step};
 use model::request::RequestLimits;
@@ -16,7 +17,7 @@ impl Site {
         files: &[&str],
     ) -> Site {
         let world = World::new();
-        let public = world.layout.release(&app(), &release_id()).join(directory);
+        let public = world.layout.build(&app(), &BuildId::Of(release_id())).join(directory);
         for name in files {
             let path = public.join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
