@@ -4,13 +4,16 @@
 //! may be lost or repeated at the cost of latency alone.
 
 mod adopt;
+mod advice;
 mod building;
 mod contract;
 mod elsewhere;
+mod first;
 mod plan;
 mod rollout;
 mod slot;
 mod supervise;
+mod taking_back;
 mod unfit;
 
 use std::collections::BTreeMap;
@@ -28,12 +31,14 @@ use crate::placement::Hold;
 use crate::restart::History;
 use building::Artefacts;
 pub use building::{BUILDERS_MAX, Candidate};
-pub use contract::{Adopted, Effect, Event, Exit, Failure, IncarnationId};
+pub use contract::{Adopted, Effect, Event, Exit, Failure, IncarnationId, Mistake};
 use elsewhere::Elsewhere;
 pub use plan::{DRAIN_MAX, FAILING_PATIENCE, GONE_PATIENCE};
 use rollout::{Attempt, Stage};
 pub use rollout::{EXITS_MAX, LAST_WORDS_BYTES_MAX, merge};
 use slot::{Phase, Place, Slot};
+use taking_back::Watched;
+pub use taking_back::{SERVES_WELL_AFTER, Taken, taken_back};
 
 /// Rolling back further is rare; a build of a large application takes hundreds of megabytes.
 pub const BUILDS_KEPT: usize = 5;
@@ -60,6 +65,8 @@ pub struct Application {
     /// A release that nobody asked to roll out yet, and since when.
     unrequested: Option<(ReleaseId, Timestamp)>,
     attempt: Option<Attempt>,
+    /// What has begun to serve, as long as it may be taken back.
+    watched: Option<Watched>,
     /// Since when the record says that something serves which is older than what does.
     outdated: Option<Timestamp>,
     /// Back in the middle of release steps: until when others may say that they went on.
@@ -115,6 +122,7 @@ impl Application {
             accepted: None,
             unrequested: None,
             attempt: None,
+            watched: None,
             outdated: None,
             returned: None,
             orphaned: None,
@@ -187,12 +195,11 @@ impl Application {
                 self.started(now, id, process, (port, ports));
             }
             Event::StartFailed { id, why } => self.start_failed(now, &id, &why),
-            Event::Healthy { id, warning } => self.healthy(now, &id, warning),
-            Event::NotYetHealthy { id, detail } => {
-                if let Some(process) = self.process_mut(&id) {
-                    process.detail = Some(detail);
-                }
+            Event::Healthy { id, warning, remark } => self.healthy(now, &id, warning, remark),
+            Event::NotYetHealthy { id, detail, mistake } => {
+                self.not_yet_healthy(&id, &detail, mistake);
             }
+            Event::Hopeless { id, detail, mistake } => self.hopeless(now, &id, &detail, mistake),
             Event::Exited { id, exit } => self.exited(now, id, exit),
             Event::Drained { id } => {
                 if let Some(process) = self.process_mut(&id) {

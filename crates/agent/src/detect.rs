@@ -417,6 +417,7 @@ fn settings(manifest: &Manifest) -> Settings {
     settings.health.headers.clone_from(&health.headers);
     for (value, setting) in [
         (health.start_timeout_ms, &mut settings.health.start_timeout_ms),
+        (health.settle_ms, &mut settings.health.settle_ms),
         (health.timeout_ms, &mut settings.health.timeout_ms),
         (health.interval_ms, &mut settings.health.interval_ms),
         (manifest.stop_grace_ms, &mut settings.stop_grace_ms),

@@ -114,6 +114,7 @@ pub struct ManifestHealth {
     pub host: Option<String>,
     pub headers: BTreeMap<String, String>,
     pub start_timeout_ms: Option<u64>,
+    pub settle_ms: Option<u64>,
     pub timeout_ms: Option<u64>,
     pub interval_ms: Option<u64>,
 }
@@ -205,6 +206,7 @@ impl Manifest {
             ours.headers.entry(name).or_insert(value);
         }
         ours.start_timeout_ms = ours.start_timeout_ms.or(theirs.start_timeout_ms);
+        ours.settle_ms = ours.settle_ms.or(theirs.settle_ms);
         ours.timeout_ms = ours.timeout_ms.or(theirs.timeout_ms);
         ours.interval_ms = ours.interval_ms.or(theirs.interval_ms);
     }

@@ -15,4 +15,7 @@ model::mutants! {
     DATA_STAYS_BEHIND = 12,
     NO_LEASE = 13,
     UNFENCED_RELEASES = 14,
+    FIRST_STARTS_AT_ONCE = 15,
+    NEVER_TAKE_BACK = 16,
+    TAKE_BACK_AGAIN = 17,
 }

@@ -17,6 +17,7 @@ pub mod prepare;
 pub mod ready;
 pub mod registry;
 pub mod scheduled;
+pub mod taking_back;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -76,6 +77,8 @@ pub struct AgentContext {
     pub adopted: Arc<AtomicBool>,
     /// Set before actors are told, so that one which starts again meanwhile knows it too.
     pub shutting_down: AtomicBool,
+    /// As in `ApiContext`.
+    pub changes: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl AgentContext {

@@ -92,13 +92,14 @@ pub struct ApiContext {
     pub agent: Option<Arc<AgentContext>>,
     /// None where the store is kept alone.
     pub upgrading: Option<Arc<Upgrading>>,
+    /// Held while numbers and ports are given out, by commands and by the agent: read, choose and
+    /// write must not interleave.
+    pub changes: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Api {
     context: ApiContext,
     started_at: Timestamp,
-    /// Held while numbers and ports are given out: read, choose and write must not interleave.
-    changes: tokio::sync::Mutex<()>,
 }
 
 type Shared = Arc<Api>;
@@ -156,7 +157,7 @@ fn reads_all(routes: Router) -> Router {
 
 fn shared(context: ApiContext) -> Shared {
     let started_at = context.clock.now();
-    Arc::new(Api { context, started_at, changes: tokio::sync::Mutex::new(()) })
+    Arc::new(Api { context, started_at })
 }
 
 fn key_routes<S: Clone + Send + Sync + 'static>(store: SharedStore) -> Router<S> {

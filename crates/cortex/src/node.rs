@@ -260,6 +260,7 @@ impl Node {
             peers: peers.clone(),
             agent: agent.clone(),
             upgrading: Some(upgrading.clone()),
+            changes: agent.as_ref().map(|agent| agent.changes.clone()).unwrap_or_default(),
         };
         let mut parts = JoinSet::new();
         if let Some(peers) = peers.clone() {
@@ -425,6 +426,7 @@ fn agent_context(
         one_offs: Default::default(),
         adopted: adopted.clone(),
         shutting_down: AtomicBool::new(false),
+        changes: Arc::default(),
     })
 }
 

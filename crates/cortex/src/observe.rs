@@ -16,7 +16,7 @@ use process::Stat;
 
 /// Trees beyond this are cut off: no application needs as many, and a fork bomb must not stall
 /// whoever looks at it.
-const TREE_PROCESSES_MAX: usize = 4096;
+pub const TREE_PROCESSES_MAX: usize = 4096;
 /// Up to so many processes are asked for their exact share; it takes the kernel about a
 /// millisecond for each GiB.
 const EXACT_PROCESSES_MAX: usize = 64;
@@ -69,6 +69,10 @@ impl Snapshot {
             return tree;
         }
         self.tree_and_session(pid).iter().map(|stat| stat.pid).collect()
+    }
+
+    pub fn stat(&self, pid: u32) -> Option<&Stat> {
+        self.processes.get(&pid)
     }
 
     /// As `tree`, for a process whose shim is gone.

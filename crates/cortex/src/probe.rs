@@ -14,6 +14,12 @@ use tokio::net::TcpStream;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HEADERS_MAX: usize = 64;
 
+/// RFC 9113, section 3.4, with an empty frame of settings.
+const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+const H2_FRAME_HEAD_BYTES: usize = 9;
+const H2_FRAME_TYPE_AT: usize = 3;
+const H2_SETTINGS: u8 = 4;
+
 #[derive(Debug, Error)]
 pub enum ProbeError {
     #[error("connection refused")]
@@ -52,6 +58,20 @@ pub async fn http_get(
         request.push_str("\r\n");
         stream.write_all(request.as_bytes()).await?;
         read_status(&mut stream).await
+    })
+    .await
+}
+
+/// Whether what listens there speaks HTTP/2 in clear text, as gRPC has it: it says its settings
+/// first.
+pub async fn h2(address: SocketAddr, timeout: Duration) -> Result<(), ProbeError> {
+    within(timeout, async {
+        let mut stream = connect(address).await?;
+        stream.write_all(H2_PREFACE).await?;
+        let mut head = [0; H2_FRAME_HEAD_BYTES];
+        let read = stream.read_exact(&mut head).await;
+        let settings = read.is_ok() && head[H2_FRAME_TYPE_AT] == H2_SETTINGS;
+        if settings { Ok(()) } else { Err(ProbeError::NotHttp) }
     })
     .await
 }
@@ -147,6 +167,14 @@ mod tests {
         let expected = "GET /up HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\nAccept: */*\r\n\
                         user-agent: probe\r\nx-forwarded-proto: https\r\n\r\n";
         assert_eq!(request, expected);
+    }
+
+    #[tokio::test]
+    async fn http2_says_its_settings_first() {
+        let speaks = answering(b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64").await;
+        h2(speaks, TIMEOUT).await.unwrap();
+        let other = answering(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        assert!(matches!(h2(other, TIMEOUT).await, Err(ProbeError::NotHttp)));
     }
 
     #[tokio::test]

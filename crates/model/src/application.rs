@@ -190,6 +190,14 @@ pub const STOP_GRACE_MS_DEFAULT: u64 = 30_000;
 /// What Heroku and Kamal give a web process to bind its port, and Rails with many gems may need.
 pub const START_TIMEOUT_MS_DEFAULT: u64 = 60_000;
 
+/// A master whose workers cannot start, and a server that cannot reach its database, fail within
+/// this as a rule.
+pub const SETTLE_MS_DEFAULT: u64 = 4_000;
+
+fn settle_ms_default() -> u64 {
+    SETTLE_MS_DEFAULT
+}
+
 /// How requests are kept together where nothing else is said: a name from `router::balance`.
 pub const STICKY_BALANCE: &str = "rendezvous";
 
@@ -330,6 +338,10 @@ pub struct Health {
     pub headers: BTreeMap<String, String>,
     /// From the start of the process until it must be ready.
     pub start_timeout_ms: u64,
+    /// So long an instance that answers nothing, or nothing but errors of its own, has to live and
+    /// to hold its port before it counts as ready.
+    #[serde(default = "settle_ms_default")]
+    pub settle_ms: u64,
     /// One probe's time limit.
     pub timeout_ms: u64,
     /// Between two probes by the checker.
@@ -344,6 +356,7 @@ impl Default for Health {
             domain: None,
             headers: BTreeMap::new(),
             start_timeout_ms: START_TIMEOUT_MS_DEFAULT,
+            settle_ms: SETTLE_MS_DEFAULT,
             timeout_ms: 5_000,
             interval_ms: 1_000,
         }

@@ -182,6 +182,8 @@ pub enum TypedKey {
     Source(ApplicationName, ContentHash),
     /// What came of a build on a node, as a tar archive; for nodes of this platform.
     Artefact(ApplicationName, BuildId, NodeId, String),
+    /// What became of a release that does not serve as it was to.
+    Outcome(ApplicationName, ReleaseId),
     Rollout(ApplicationName),
     /// Who has the files of its persistent paths.
     Holder(ApplicationName),
@@ -240,6 +242,9 @@ impl TypedKey {
             TypedKey::Artefact(app, build, builder, platform) => {
                 format!("app::{app}::artefact::{build}::{builder}::{platform}")
             }
+            TypedKey::Outcome(app, id) => {
+                format!("app::{app}::outcome::{}::{}", id.number, id.node)
+            }
             TypedKey::Rollout(app) => format!("app::{app}::rollout"),
             TypedKey::Holder(app) => format!("app::{app}::holder"),
             TypedKey::Move(app) => format!("app::{app}::move"),
@@ -288,10 +293,11 @@ impl TypedKey {
         Some(match tokens[..] {
             ["app", app, "spec"] => TypedKey::Spec(app.parse().ok()?),
             ["app", app, "config"] => TypedKey::Config(app.parse().ok()?),
-            ["app", app, word @ ("release" | "config"), number, node] => {
+            ["app", app, word @ ("release" | "config" | "outcome"), number, node] => {
                 let id = ReleaseId { number: number.parse().ok()?, node: node.parse().ok()? };
                 match word {
                     "release" => TypedKey::Release(app.parse().ok()?, id),
+                    "outcome" => TypedKey::Outcome(app.parse().ok()?, id),
                     _ => TypedKey::ConfigAt(app.parse().ok()?, id),
                 }
             }
@@ -355,6 +361,7 @@ impl TypedKey {
             | TypedKey::Release(app, _)
             | TypedKey::Source(app, _)
             | TypedKey::Artefact(app, ..)
+            | TypedKey::Outcome(app, _)
             | TypedKey::Rollout(app)
             | TypedKey::Holder(app)
             | TypedKey::Move(app)
@@ -437,6 +444,7 @@ mod tests {
             TypedKey::Config(app.clone()),
             TypedKey::ConfigAt(app.clone(), release.clone()),
             TypedKey::Release(app.clone(), release.clone()),
+            TypedKey::Outcome(app.clone(), release.clone()),
             TypedKey::Artefact(app.clone(), BuildId::Of(release), node.clone(), "x86_64".into()),
             TypedKey::Artefact(
                 app.clone(),

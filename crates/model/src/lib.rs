@@ -33,6 +33,6 @@ pub use key::{Key, Prefix, TypedKey};
 pub use machine::Machine;
 pub use port::PortId;
 pub use release::{Recipe, Release};
-pub use rollout::{Rollout, RolloutPhase};
+pub use rollout::{Fate, Outcome, Rollout, RolloutPhase};
 pub use time::Timestamp;
 pub use value::ValueRef;

@@ -35,6 +35,9 @@ pub struct Release {
     /// What served when this was asked for: where `rollback` goes by default.
     #[serde(default)]
     pub replaces: Option<ReleaseId>,
+    /// Made without anybody's asking: it brings back what served before this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub takes_back: Option<ReleaseId>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }

@@ -23,6 +23,9 @@ pub struct Rollout {
     /// whoever pushed it should know.
     #[serde(default)]
     pub message: Option<String>,
+    /// What served before `serving`: where an automatic return goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<ReleaseId>,
     /// The node that built `target` and offers what came of it to the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built_on: Option<NodeId>,
@@ -43,6 +46,7 @@ impl Rollout {
             phase: RolloutPhase::Done,
             coordinator,
             message: None,
+            before: None,
             built_on: None,
             unable: BTreeMap::new(),
             changed_at: now,
@@ -66,4 +70,26 @@ pub enum RolloutPhase {
     Done,
     /// `serving` is what it was before.
     Failed,
+}
+
+/// `app::NAME::outcome::N::NODE`: what became of a release that does not serve as it was to. Written
+/// by the coordinator of its rollout, and kept as long as the release.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub v: u32,
+    pub fate: Fate,
+    /// For people, with the application's last output.
+    pub why: String,
+    pub at: Timestamp,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fate {
+    /// It never served.
+    Failed,
+    /// It served, and the release before it was brought back.
+    TakenBack,
 }

@@ -138,12 +138,12 @@ impl World {
         match process.healthy_at {
             Some(at) => {
                 let wait = at.saturating_sub(self.now) + 1;
-                self.answer(name, life, wait, Event::Healthy { id, warning: None });
+                self.answer(name, life, wait, Event::Healthy { id, warning: None, remark: None });
             }
             None => {
                 self.count(Fault::NeverReady);
                 let detail = "no port is bound".into();
-                self.answer(name, life, 10, Event::NotYetHealthy { id, detail });
+                self.answer(name, life, 10, Event::NotYetHealthy { id, detail, mistake: None });
             }
         }
     }

@@ -87,6 +87,7 @@ impl World {
             author: "ann".into(),
             note: String::new(),
             replaces: None,
+            takes_back: None,
             unknown: Unknown::new(),
         }
     }

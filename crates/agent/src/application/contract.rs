@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::application::{Health, Holder};
+use model::application::{Health, Holder, InstanceProtocol};
 use model::instance::ProcessIdentity;
 use model::port::InstancePorts;
 use model::probe::Verdict;
 use model::{
-    ApplicationSpec, BuildId, Claim, Generation, InstanceId, NodeId, ProcessType, Release,
+    ApplicationSpec, BuildId, Claim, Generation, InstanceId, NodeId, Outcome, ProcessType, Release,
     ReleaseId, Rollout,
 };
 
@@ -87,15 +87,24 @@ pub enum Event {
         id: IncarnationId,
         why: String,
     },
-    /// Answers to `AwaitHealthy`. `warning` names an address other than loopback that was bound.
+    /// Answers to `AwaitHealthy`. `warning` names an address other than loopback that was bound;
+    /// `remark` says what is odd about its first answer.
     Healthy {
         id: IncarnationId,
         warning: Option<String>,
+        remark: Option<String>,
     },
     /// Not healthy yet; repeated when the detail changes. The machine keeps the time limit.
     NotYetHealthy {
         id: IncarnationId,
         detail: String,
+        mistake: Option<Mistake>,
+    },
+    /// It will not become healthy: that lasted too long.
+    Hopeless {
+        id: IncarnationId,
+        detail: String,
+        mistake: Mistake,
     },
     /// The whole process tree is gone.
     Exited {
@@ -113,6 +122,17 @@ pub enum Event {
     },
     /// `cortex down`: stop everything, start nothing.
     Shutdown,
+}
+
+/// What an application does that keeps it from becoming ready, and that it has to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// It listens on another port than `$PORT`.
+    Port,
+    /// It listens on `$PORT`, where `$HOST` does not reach it.
+    Address,
+    /// Its worker processes end one after the other.
+    Workers,
 }
 
 /// What a shim says of the process it holds, or held.
@@ -140,6 +160,8 @@ pub struct Exit {
     pub lease_over: bool,
     /// Its shim stopped it, as it took more than it may: what of it, "used more than 512 MB".
     pub over_cap: Option<String>,
+    /// Its first process ended by itself with exit status 0 while others of its tree went on.
+    pub background: bool,
 }
 
 /// Why a build or release step failed.
@@ -184,12 +206,14 @@ pub enum Effect {
         process: ProcessType,
     },
     /// Probe until healthy or the process exits: the ports bound by the process's tree, then the
-    /// HTTP path where set. Without a port (workers): alive for a second.
+    /// HTTP path where set, otherwise any answer over HTTP or a settling time. Without a port
+    /// (workers): alive for a second.
     AwaitHealthy {
         id: IncarnationId,
         port: Option<u16>,
         ports: InstancePorts,
         health: Health,
+        protocol: InstanceProtocol,
     },
     /// SIGTERM to the whole tree, SIGKILL after `grace`. `Exited` follows.
     Stop {
@@ -207,6 +231,17 @@ pub enum Effect {
     },
     WriteRollout(Rollout),
     WriteHolder(Holder),
+    /// Kept as long as the release, whatever is rolled out later.
+    WriteOutcome {
+        release: ReleaseId,
+        outcome: Outcome,
+    },
+    /// Make a release that is `to` again, and ask for it, unless that was done. `taken_back` says
+    /// what is to be written.
+    TakeBack {
+        from: ReleaseId,
+        to: ReleaseId,
+    },
     /// What was to run here cannot be prepared or started here.
     Unfit,
     /// That was said of a release that is not wanted any more.

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::application::{Holder, RolloutMode};
-use model::{Claim, Incarnation, InstanceId, InstanceState, NodeId, ReleaseId, Timestamp};
+use model::{
+    Claim, Incarnation, InstanceId, InstanceState, NodeId, ProcessType, ReleaseId, Timestamp,
+};
 
 use super::rollout::EXITS_MAX;
 use super::slot::{Place, Slot};
@@ -40,6 +42,12 @@ impl Elsewhere {
     pub fn has_ready(&self, place: &Place, release: &ReleaseId) -> bool {
         self.incarnations().any(|(at, _, one)| {
             at == place && one.release == *release && one.state == InstanceState::Ready
+        })
+    }
+
+    pub fn any_ready(&self, process: &ProcessType, release: &ReleaseId) -> bool {
+        self.incarnations().any(|((at, _), _, one)| {
+            at == process && one.release == *release && one.state == InstanceState::Ready
         })
     }
 
@@ -106,7 +114,8 @@ impl Application {
     /// Nothing here depends on what other nodes have.
     pub(super) fn is_indifferent(&self) -> bool {
         let apart = |release: &model::Release| release.settings.rollout == RolloutMode::StopFirst;
-        self.attempt.is_none() && !self.releases.values().any(apart)
+        let waits = self.attempt.is_some() || self.watched.is_some() || self.followed().is_some();
+        !waits && !self.releases.values().any(apart)
     }
 
     /// The first in line of those that live.

@@ -8,6 +8,7 @@ use model::application::{RolloutMode, STOP_GRACE_MS_DEFAULT};
 use model::probe::Health;
 use model::{Generation, ProcessType, Release, ReleaseId, Timestamp};
 
+use super::first::is_its_turn;
 use super::slot::{Phase, Place, Process, Replace, Slot};
 use super::{Application, Stage};
 use crate::mutants;
@@ -19,6 +20,8 @@ pub const DRAIN_MAX: Duration = Duration::from_secs(30);
 pub const LAUNCH_MAX: Duration = Duration::from_secs(30);
 /// A stop that was not answered so long after its grace is ordered again.
 pub const STOP_REPEAT: Duration = Duration::from_secs(10);
+/// Most instances are ready before; who waits longer is told why.
+const TELL_AFTER: Duration = Duration::from_secs(3);
 /// A listener that is gone this long does not come back by itself.
 pub const GONE_PATIENCE: Duration = Duration::from_secs(2);
 /// A database's hiccup should not restart what depends on it.
@@ -55,6 +58,11 @@ pub(super) enum Step {
     },
     /// The checker changed its mind.
     Trust {
+        place: Place,
+        generation: Generation,
+    },
+    /// It takes its time: everybody may know what is missing.
+    Tell {
         place: Place,
         generation: Generation,
     },
@@ -209,6 +217,11 @@ impl Plan {
                     let seconds = health.start_timeout_ms as f64 / 1000.0;
                     let why = format!("was not ready within {seconds} s: {detail}");
                     self.steps.push(Step::GiveUp { place, generation, why });
+                } else if !process.told
+                    && process.detail.is_some()
+                    && self.is_over(now, since, TELL_AFTER)
+                {
+                    self.steps.push(Step::Tell { place, generation });
                 }
             }
             Phase::Draining => {
@@ -353,7 +366,8 @@ impl Plan {
         let built = matches!(app.build_state(&role.release), Some(super::Build::Done));
         let overdue = |p: &Process| p.overdue.is_some() && p.record.release == role.release;
         let given_up = role.target && slot.living.iter().any(overdue);
-        if !built || given_up || !slot.has_room() || must_wait_for_others(app, slot, role) {
+        let waits = must_wait_for_others(app, slot, role) || !is_its_turn(app, place, role);
+        if !built || given_up || !slot.has_room() || waits {
             return;
         }
         // Failures in a rollout of its own end the rollout; others are tried again after a pause.

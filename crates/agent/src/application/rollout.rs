@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::application::RolloutMode;
-use model::{NodeId, Release, ReleaseId, Rollout, RolloutPhase, Timestamp};
+use model::{Fate, NodeId, Outcome, Release, ReleaseId, Rollout, RolloutPhase, Timestamp};
 
 use super::building::{Choice, NOWHERE};
 use super::plan::{DRAIN_MAX, LAUNCH_MAX, STOP_REPEAT, all_places, mode, stop_grace};
@@ -54,6 +54,8 @@ pub(super) struct Attempt {
     pub exits: BTreeMap<Place, u32>,
     /// For whoever pushed; the first is enough, as all instances are alike.
     pub warning: Option<String>,
+    /// What was odd about the first answer of each; none where nothing was.
+    pub remarks: BTreeMap<Place, Option<String>>,
     /// Nodes that cannot start it: why, and the last words of what ended there.
     pub failed: BTreeMap<NodeId, (String, String)>,
     /// When the last of them was heard of.
@@ -71,6 +73,7 @@ impl Attempt {
             lacking: None,
             exits,
             warning: None,
+            remarks: BTreeMap::new(),
             failed,
             failed_at: now,
         }
@@ -277,7 +280,8 @@ impl Application {
             return;
         }
         match record.phase {
-            RolloutPhase::Done | RolloutPhase::Failed => {}
+            RolloutPhase::Done => self.watch_again(now),
+            RolloutPhase::Failed => {}
             RolloutPhase::Requested => {
                 self.accepted = Some((record.target.clone(), record.changed_at));
                 self.begin(now, Stage::Building);
@@ -327,7 +331,7 @@ impl Application {
         if self.restore_serving(now) || self.replace_coordinator(now) {
             return true;
         }
-        if self.resume_when_heard(now) {
+        if self.resume_when_heard(now) || self.look_at_instances_elsewhere(now) {
             return true;
         }
         let Some(attempt) = self.attempt.clone() else { return false };
@@ -379,16 +383,22 @@ impl Application {
                         (RolloutMode::StopFirst, Some(old)) => stop_grace(self, old) * 2,
                         _ => Duration::ZERO,
                     };
-                    let tries = (start + LAUNCH_MAX) * EXITS_MAX;
+                    // First starts come one after the other, then all the rest.
+                    let types = release.recipe.processes.len();
+                    let waves = u32::try_from(types).unwrap_or(u32::MAX).saturating_add(1);
+                    let tries = ((start + LAUNCH_MAX) * EXITS_MAX).saturating_mul(waves);
                     let limit = tries + DRAIN_MAX + stop + STOP_REPEAT;
                     return self.give_up_after(now, &attempt, limit, || {
                         "its processes could not be started in time".into()
                     });
                 }
                 self.attempt = None;
-                self.serving = Some(attempt.target.clone());
-                let said: Vec<String> = attempt.warning.into_iter().chain(self.unable()).collect();
+                let before = self.serving.replace(attempt.target.clone());
+                let remark = first_remark(&attempt.remarks);
+                let said = attempt.warning.into_iter().chain(remark).chain(self.unable());
+                let said: Vec<String> = said.collect();
                 let said = (!said.is_empty()).then(|| said.join("; "));
+                self.switched(now, before);
                 self.write_rollout(now, RolloutPhase::Done, said);
                 self.note(format!("{} is serving", attempt.target.short()));
             }
@@ -562,17 +572,26 @@ impl Application {
         if let Some(unable) = self.unable().filter(|_| !message.contains(NOWHERE)) {
             message = format!("{message} ({unable})");
         }
-        let words = tail(last_words.trim_end(), LAST_WORDS_BYTES_MAX);
-        if !words.is_empty() {
-            message.push('\n');
-            message.push_str(words);
-        }
+        message.push_str(&self::last_words(last_words));
         let serving = match &self.serving {
             Some(serving) => format!("{} keeps serving", serving.short()),
             None => "nothing serves".into(),
         };
         self.note(format!("{} failed, {serving}: {message}", attempt.target.short()));
+        self.write_outcome(now, attempt.target, Fate::Failed, message.clone());
         self.write_rollout(now, RolloutPhase::Failed, Some(message));
+    }
+
+    pub(super) fn write_outcome(
+        &mut self,
+        now: Timestamp,
+        release: ReleaseId,
+        fate: Fate,
+        why: String,
+    ) {
+        let unknown = model::record::Unknown::new();
+        let outcome = Outcome { v: model::record::RECORD_VERSION, fate, why, at: now, unknown };
+        self.emit(Effect::WriteOutcome { release, outcome });
     }
 
     fn write_rollout(&mut self, now: Timestamp, phase: RolloutPhase, message: Option<String>) {
@@ -584,6 +603,18 @@ impl Application {
         let record = record.clone();
         self.emit(Effect::WriteRollout(record));
     }
+}
+
+/// Where all instances that were heard of have one: what only some answer oddly is no news.
+fn first_remark(remarks: &BTreeMap<Place, Option<String>>) -> Option<String> {
+    let all = remarks.values().all(Option::is_some);
+    remarks.values().next().filter(|_| all).cloned().flatten()
+}
+
+/// On lines of their own below what they belong to.
+pub(super) fn last_words(output: &str) -> String {
+    let words = tail(output.trim_end(), LAST_WORDS_BYTES_MAX);
+    if words.is_empty() { String::new() } else { format!("\n{words}") }
 }
 
 /// The end of `text`, at most `bytes_max` long, cut between characters.

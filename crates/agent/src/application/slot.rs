@@ -45,6 +45,8 @@ pub(super) struct Process {
     pub ready_at: Option<Timestamp>,
     /// What the last unsuccessful look at its health saw.
     pub detail: Option<String>,
+    /// Everybody may read that in its claim: it lasts, or somebody has to do something.
+    pub told: bool,
     pub replace: Option<Replace>,
     /// Stopped as soon as it is known to exist.
     pub doomed: bool,
@@ -64,6 +66,7 @@ impl Process {
             since: now,
             ready_at: (phase == Phase::Ready).then_some(now),
             detail: None,
+            told: false,
             replace: None,
             doomed: false,
             drained: false,
@@ -108,7 +111,11 @@ impl Process {
             Phase::Ready => InstanceState::Ready,
             Phase::Draining | Phase::Stopping => InstanceState::Draining,
         };
-        Incarnation { state, ..self.record.clone() }
+        let mut shown = Incarnation { state, ..self.record.clone() };
+        if self.told && self.phase == Phase::Waking {
+            shown.reason = self.detail.clone().or(shown.reason);
+        }
+        shown
     }
 }
 

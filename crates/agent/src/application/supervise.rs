@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
+use model::application::Settings;
 use model::instance::ProcessIdentity;
 use model::port::InstancePorts;
 use model::{Generation, Incarnation, InstanceId, InstanceState, ReleaseId, Timestamp};
 
+use super::advice::{BACKGROUND, advised};
 use super::plan::{Step, stop_grace};
 use super::slot::{Phase, Place, Process, Replace, Slot};
-use super::{Application, Effect, Exit, IncarnationId, Stage};
+use super::{Application, Effect, Exit, IncarnationId, Mistake, Stage};
 use crate::mutants;
 
 const MEGABYTE: u64 = 1_000_000;
@@ -40,6 +42,12 @@ impl Application {
                 if let Some(process) = self.process_mut(&id) {
                     process.replace = None;
                     process.record.reason = None;
+                }
+            }
+            Step::Tell { place, generation } => {
+                let id = self.id(&place, generation);
+                if let Some(process) = self.process_mut(&id) {
+                    process.told = true;
                 }
             }
             Step::StopStray(id) => self.stop_stray(now, id),
@@ -140,6 +148,7 @@ impl Application {
             }
         } else if counts {
             self.count_failure(now, place, &process, why, "");
+            self.consider_taking_back(now, &process, place, why, "");
         }
         self.stop(now, place, generation);
     }
@@ -202,12 +211,55 @@ impl Application {
         let Some(process) = self.process_mut(&id) else { return };
         let (port, ports) = (process.record.port, process.record.ports.clone());
         let release = process.record.release.clone();
-        let settings = self.releases.get(&release).map(|release| &release.settings);
-        let health = settings.map(|settings| settings.health.clone()).unwrap_or_default();
-        self.emit(Effect::AwaitHealthy { id, port, ports, health });
+        let settings = self.releases.get(&release).map(|release| release.settings.clone());
+        let Settings { health, protocol, .. } = settings.unwrap_or_default();
+        self.emit(Effect::AwaitHealthy { id, port, ports, health, protocol });
     }
 
-    pub(super) fn healthy(&mut self, now: Timestamp, id: &IncarnationId, warning: Option<String>) {
+    pub(super) fn not_yet_healthy(
+        &mut self,
+        id: &IncarnationId,
+        detail: &str,
+        mistake: Option<Mistake>,
+    ) {
+        let Some(process) = self.process_mut(id) else { return };
+        let release = process.record.release.clone();
+        let said = match mistake {
+            Some(mistake) => advised(detail, mistake, self.framework(&release)),
+            None => detail.to_owned(),
+        };
+        if let Some(process) = self.process_mut(id) {
+            process.detail = Some(said);
+            process.told |= mistake.is_some();
+        }
+    }
+
+    pub(super) fn hopeless(
+        &mut self,
+        now: Timestamp,
+        id: &IncarnationId,
+        detail: &str,
+        mistake: Mistake,
+    ) {
+        let Some(process) = self.process_mut(id) else { return };
+        if process.phase == Phase::Waking {
+            let release = process.record.release.clone();
+            let why = advised(detail, mistake, self.framework(&release));
+            self.give_up(now, &place_of(id), id.generation, &why);
+        }
+    }
+
+    fn framework(&self, release: &ReleaseId) -> &str {
+        self.releases.get(release).map_or("", |release| &release.recipe.framework)
+    }
+
+    pub(super) fn healthy(
+        &mut self,
+        now: Timestamp,
+        id: &IncarnationId,
+        warning: Option<String>,
+        remark: Option<String>,
+    ) {
         let Some(process) = self.process_mut(id) else { return };
         if process.phase != Phase::Waking {
             return;
@@ -215,12 +267,24 @@ impl Application {
         process.enter(Phase::Ready, now);
         process.detail = None;
         let release = process.record.release.clone();
+        self.take_remark(id, &release, remark);
         if let Some(warning) = warning {
             let warning = format!("{} {warning}", id.instance.label());
             if let Some(attempt) = self.attempt.as_mut().filter(|a| a.target == release) {
                 attempt.warning.get_or_insert_with(|| warning.clone());
             }
             self.note(warning);
+        }
+    }
+
+    /// Of HTTP processes alone; where the router itself answers `/`, nobody is told.
+    fn take_remark(&mut self, id: &IncarnationId, release: &ReleaseId, remark: Option<String>) {
+        let record = self.releases.get(release);
+        let covered = record.is_some_and(|one| one.recipe.statics.iter().any(|s| s.prefix == "/"));
+        let attempt = self.attempt.as_mut().filter(|attempt| attempt.target == *release);
+        if let Some(attempt) = attempt.filter(|_| id.instance.process.is_web() && !covered) {
+            let remark = remark.map(|remark| format!("{}: {remark}", id.instance.label()));
+            attempt.remarks.insert(place_of(id), remark);
         }
     }
 
@@ -249,9 +313,12 @@ impl Application {
         if exit.lease_over {
             self.lapse(now, &place);
         } else if process.is_current() {
-            process.record.reason = Some(exit.how.clone());
-            let why = format!("ended: {}", exit.how);
+            let background = exit.background && exit.success;
+            let how = if background { BACKGROUND.to_owned() } else { exit.how.clone() };
+            process.record.reason = Some(how.clone());
+            let why = if background { how } else { format!("ended: {how}") };
             self.count_failure(now, &place, &process, &why, &exit.last_words);
+            self.consider_taking_back(now, &process, &place, &why, &exit.last_words);
             self.bury(&place, process, InstanceState::Crashed);
         } else if process.failed {
             if let Some(why) = process.overdue.take() {

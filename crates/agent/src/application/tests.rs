@@ -6,7 +6,7 @@ use model::port::PortRecipe;
 use model::record::Unknown;
 use model::release::{ProcessRecipe, Recipe, Step};
 use model::value::ContentHash;
-use model::{InstanceState, PortId, ProcessType, RolloutPhase};
+use model::{Fate, Incarnation, InstanceState, Outcome, PortId, ProcessType, RolloutPhase};
 
 use super::*;
 
@@ -23,6 +23,7 @@ struct World {
     ended: bool,
     /// What happens to processes of a release, by its number.
     broken: BTreeMap<u64, Broken>,
+    outcomes: Vec<(ReleaseId, Outcome)>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -59,6 +60,7 @@ impl World {
             next_pid: 1,
             ended: false,
             broken: BTreeMap::new(),
+            outcomes: Vec::new(),
         };
         world.event(Event::Spec(Some(ApplicationSpec::new(Timestamp(START)))));
         world.event(Event::Adopted(Vec::new()));
@@ -83,6 +85,7 @@ impl World {
             author: "ann".into(),
             note: String::new(),
             replaces: None,
+            takes_back: None,
             unknown: Unknown::new(),
         }
     }
@@ -140,9 +143,13 @@ impl World {
             Effect::AwaitHealthy { id, .. } => match self.broken.get(&self.release_of(&id)) {
                 Some(Broken::Exits) => vec![Event::Exited { id, exit: exit("exit status 1") }],
                 Some(Broken::NeverReady) => {
-                    vec![Event::NotYetHealthy { id, detail: "no port is bound".into() }]
+                    vec![Event::NotYetHealthy {
+                        id,
+                        detail: "no port is bound".into(),
+                        mistake: None,
+                    }]
                 }
-                _ => vec![Event::Healthy { id, warning: None }],
+                _ => vec![Event::Healthy { id, warning: None, remark: None }],
             },
             Effect::Stop { id, .. } => {
                 let exit = Exit { how: "killed".into(), ..Exit::default() };
@@ -166,11 +173,32 @@ impl World {
             }
             Effect::Note(_) | Effect::Forget { .. } | Effect::PruneBuilds { .. } => Vec::new(),
             Effect::WriteHolder(_) | Effect::Unfit | Effect::Fit => Vec::new(),
+            Effect::WriteOutcome { release, outcome } => {
+                self.outcomes.push((release, outcome));
+                Vec::new()
+            }
+            Effect::TakeBack { from, to } => self.take_back(&from, &to),
             // Never of a node that runs everything itself.
             Effect::Fetch { .. } | Effect::Share { .. } | Effect::FindBuilders { .. } => {
                 panic!("{effect:?}")
             }
         }
+    }
+
+    /// As a shell does it.
+    fn take_back(&mut self, from: &ReleaseId, to: &ReleaseId) -> Vec<Event> {
+        let releases = self.machine.releases.values();
+        if taken_back(Some(&self.rollout), releases, from) != Taken::Unmade {
+            return Vec::new();
+        }
+        let number = self.machine.releases.keys().map(|id| id.number).max().unwrap() + 1;
+        let id = release_id(number);
+        let takes_back = Some(from.clone());
+        let release = Release { id: id.clone(), takes_back, ..self.machine.releases[to].clone() };
+        self.rollout.target = Some(id.clone());
+        self.rollout.phase = RolloutPhase::Requested;
+        self.rollout.changed_at = self.now;
+        vec![Event::Release(id, Some(release)), Event::Rollout(Some(self.rollout.clone()))]
     }
 
     fn release_of(&self, id: &IncarnationId) -> u64 {
@@ -410,7 +438,7 @@ fn a_warning_reaches_whoever_pushed() {
     world.broken.insert(2, Broken::NeverReady);
     world.push(World::release(2, 1));
     let id = world.id(1);
-    world.event(Event::Healthy { id, warning: Some("listens on 0.0.0.0".into()) });
+    world.event(Event::Healthy { id, warning: Some("listens on 0.0.0.0".into()), remark: None });
     assert_eq!(world.rollout.phase, RolloutPhase::Done);
     assert_eq!(world.rollout.message.as_deref(), Some("web.1 listens on 0.0.0.0"));
     world.push(World::release(3, 1));
@@ -446,7 +474,7 @@ fn a_restart_replaces_one_slot_after_the_other() {
     assert_eq!(world.shown(), "1:v1:ready 1:v1:starting 2:v1:ready");
     world.broken.clear();
     let id = world.id(1);
-    world.event(Event::Healthy { id, warning: None });
+    world.event(Event::Healthy { id, warning: None, remark: None });
     assert_eq!(world.shown(), "1:v1:draining 1:v1:ready 2:v1:draining 2:v1:ready");
     world.drain_all();
     assert!(world.claims.values().all(|claim| claim.incarnations[0].restart == 1));
@@ -578,3 +606,5 @@ fn a_request_is_never_lost_under_the_coordinators_own_writing() {
     assert_eq!(merged, Rollout { serving: Some(release_id(2)), ..request });
     assert_eq!(merge(None, ours.clone()), ours);
 }
+
+mod ready;

@@ -158,6 +158,7 @@ mod tests {
             author: "ann".into(),
             note: String::new(),
             replaces: None,
+            takes_back: None,
             unknown: Default::default(),
         }
     }

@@ -37,6 +37,7 @@ pub(super) struct Table {
     #[serde(default)]
     headers: BTreeMap<String, String>,
     start_timeout: Option<String>,
+    settle: Option<String>,
     timeout: Option<String>,
     interval: Option<String>,
 }
@@ -48,6 +49,7 @@ pub(super) fn of_table(table: Table) -> Result<ManifestHealth, String> {
     let mut health = ManifestHealth {
         path: table.path,
         start_timeout_ms: duration("health.start_timeout", table.start_timeout)?,
+        settle_ms: duration("health.settle", table.settle)?,
         timeout_ms: duration("health.timeout", table.timeout)?,
         interval_ms: duration("health.interval", table.interval)?,
         ..ManifestHealth::default()

@@ -19,9 +19,9 @@ use tokio::sync::{Mutex, mpsc, watch};
 
 use super::launcher::{Held, Purpose};
 use super::placing::{Assignments, Placing};
-use super::ready::{Awaited, Readiness, await_healthy};
+use super::ready::{Awaited, Missing, Readiness, await_healthy};
 use super::registry::Stopping;
-use super::{AgentContext, builders, claims};
+use super::{AgentContext, builders, claims, taking_back};
 use crate::driver::{Shell, drive};
 use crate::store::{StoreError, Value, readable};
 
@@ -396,18 +396,21 @@ async fn watch_until_healthy(
     awaited: Awaited,
 ) {
     let host = awaited.health.host(&id.instance.application);
-    let report = |detail| {
-        events.try_send(Event::NotYetHealthy { id: id.clone(), detail }).ok();
+    let report = |Missing { detail, mistake }| {
+        events.try_send(Event::NotYetHealthy { id: id.clone(), detail, mistake }).ok();
     };
     match await_healthy(held.process(), &awaited, &host, report).await {
-        Ok(Readiness::Healthy { warning }) => {
-            events.send(Event::Healthy { id, warning }).await.ok();
+        Ok(Readiness::Healthy { warning, remark }) => {
+            events.send(Event::Healthy { id, warning, remark }).await.ok();
+        }
+        Ok(Readiness::Hopeless { detail, mistake }) => {
+            events.send(Event::Hopeless { id, detail, mistake }).await.ok();
         }
         // `Exited` tells the rest.
         Ok(Readiness::Gone) => {}
         Err(error) => {
             let detail = format!("its sockets cannot be looked at: {error}");
-            events.send(Event::NotYetHealthy { id, detail }).await.ok();
+            events.send(Event::NotYetHealthy { id, detail, mistake: None }).await.ok();
         }
     }
 }
@@ -451,13 +454,13 @@ impl Shell for ActorShell {
                 Some(Event::Released { release: release.id, result })
             }),
             Effect::Start { id, release, process } => self.start(id, release, process),
-            Effect::AwaitHealthy { id, port, ports, health } => {
+            Effect::AwaitHealthy { id, port, ports, health, protocol } => {
                 if let Some(held) = context.registry.get(&id) {
                     crate::task::spawn(watch_until_healthy(
                         self.events.clone(),
                         id,
                         held,
-                        Awaited { port, ports, health },
+                        Awaited { port, ports, health, protocol },
                     ));
                 }
             }
@@ -488,6 +491,14 @@ impl Shell for ActorShell {
             Effect::WriteHolder(holder) => {
                 self.write(TypedKey::Holder(name), Some(record::encode(&holder))).await?;
             }
+            Effect::WriteOutcome { release, outcome } => {
+                let key = TypedKey::Outcome(name, release);
+                self.write(key, Some(record::encode(&outcome))).await?;
+            }
+            // Not awaited: whoever holds the lock may be writing a large source.
+            Effect::TakeBack { from, to } => drop(crate::task::spawn(async move {
+                taking_back::take_back(&context, &name, &from, &to).await;
+            })),
             Effect::Unfit => {
                 if let Some(placing) = &context.placing {
                     placing.set_fit(name, false);

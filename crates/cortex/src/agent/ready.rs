@@ -2,16 +2,24 @@
 //! missing meanwhile. Knows processes, ports and HTTP, not claims or rollouts; driven by an
 //! application's actor, which keeps the time limit and drops the wait when it has passed.
 
+mod elsewhere;
+mod settle;
+mod workers;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use agent::application::Mistake;
 use model::PortId;
-use model::application::Health;
+use model::application::{Health, InstanceProtocol};
 use model::instance::ProcessIdentity;
 use model::port::{InstancePorts, Transport};
 
+use self::elsewhere::Elsewhere;
+use self::settle::{Settled, settle};
+use self::workers::Workers;
 use crate::observe::process::is_alive;
 use crate::observe::{Listeners, Snapshot};
 use crate::probe;
@@ -27,10 +35,13 @@ const ALIVE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// `warning` names addresses that others can reach, past the router.
-    Healthy { warning: Option<String> },
+    /// `warning` names addresses that others can reach, past the router; `remark` says what is odd
+    /// about its first answer.
+    Healthy { warning: Option<String>, remark: Option<String> },
     /// It ended; its shim says how.
     Gone,
+    /// It will not become healthy.
+    Hopeless { detail: String, mistake: Mistake },
 }
 
 /// What is expected of a process.
@@ -40,6 +51,7 @@ pub struct Awaited {
     pub port: Option<u16>,
     pub ports: InstancePorts,
     pub health: Health,
+    pub protocol: InstanceProtocol,
 }
 
 /// One port that is to be bound.
@@ -64,43 +76,77 @@ impl Awaited {
     }
 }
 
+/// What keeps it from being healthy, as it was seen last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    pub detail: String,
+    pub mistake: Option<Mistake>,
+}
+
+impl From<String> for Missing {
+    fn from(detail: String) -> Missing {
+        Missing { detail, mistake: None }
+    }
+}
+
 /// `host` is what a health check over HTTP names. `report` gets each new reason for not being
 /// healthy yet.
 pub async fn await_healthy(
     process: &ProcessIdentity,
     awaited: &Awaited,
     host: &str,
-    mut report: impl FnMut(String) + Send,
+    mut report: impl FnMut(Missing) + Send,
 ) -> io::Result<Readiness> {
     let (started, wanted) = (Instant::now(), awaited.wanted());
     let mut looked_elsewhere = started;
-    let mut last = String::new();
+    let mut last = Missing::default();
+    let (mut elsewhere, mut workers) = (Elsewhere::default(), Workers::default());
     loop {
         if !is_alive(process) {
             return Ok(Readiness::Gone);
         }
         let checked = match wanted.is_empty() {
             true if started.elapsed() >= ALIVE => Ok(None),
-            true => Err("running for less than a second".to_owned()),
+            true => Err(Missing::from("running for less than a second".to_owned())),
             false => {
-                let elsewhere = looked_elsewhere.elapsed() >= LOOK_ELSEWHERE;
-                if elsewhere {
+                let everywhere = looked_elsewhere.elapsed() >= LOOK_ELSEWHERE;
+                if everywhere {
                     looked_elsewhere = Instant::now();
                 }
-                match check(process.pid, &wanted, elsewhere, &awaited.health, host).await? {
+                match check(process.pid, &wanted, everywhere, &awaited.health, host).await? {
                     Some(checked) => checked,
                     // Nothing is known beyond what was.
                     None => Err(last.clone()),
                 }
             }
         };
-        match checked {
-            Ok(warning) => return Ok(Readiness::Healthy { warning }),
-            Err(detail) if detail != last => {
-                report(detail.clone());
-                last = detail;
+        let mut tell = |missing: Missing| {
+            if missing != last {
+                report(missing.clone());
+                last = missing;
             }
-            Err(_) => {}
+        };
+        match checked {
+            Ok(warning) if awaited.port.is_none() || awaited.health.path.is_some() => {
+                return Ok(Readiness::Healthy { warning, remark: None });
+            }
+            Ok(warning) => match settle(process, awaited, host, &mut workers, &mut tell).await? {
+                Settled::Ready { remark } => return Ok(Readiness::Healthy { warning, remark }),
+                Settled::Dying(detail) => {
+                    return Ok(Readiness::Hopeless { detail, mistake: Mistake::Workers });
+                }
+                // The next look says which.
+                Settled::Lost => {}
+            },
+            Err(missing) => {
+                let tried = missing.mistake;
+                tell(missing);
+                if let Some(mistake) = tried
+                    && elsewhere.lasts(process.pid, &last.detail)
+                {
+                    return Ok(Readiness::Hopeless { detail: last.detail, mistake });
+                }
+            }
         }
         let late = started.elapsed() >= LOOK_LATER_AFTER;
         tokio::time::sleep(if late { LOOK_LATER } else { LOOK_FIRST }).await;
@@ -108,7 +154,7 @@ pub async fn await_healthy(
 }
 
 /// Healthy with a warning, or what is missing.
-type Checked = Result<Option<String>, String>;
+type Checked = Result<Option<String>, Missing>;
 
 async fn check(
     pid: u32,
@@ -125,7 +171,7 @@ async fn check(
     };
     let warning = match bound {
         Bound::Right { warning } => warning,
-        Bound::Wrong { detail } => return Ok(Some(Err(detail))),
+        Bound::Wrong(missing) => return Ok(Some(Err(missing))),
     };
     let timeout = Duration::from_millis(health.timeout_ms);
     for one in wanted.iter().filter(|one| one.transport() == Transport::Tcp) {
@@ -147,7 +193,7 @@ async fn check(
             None => None,
         };
         if let Some(refused) = refused {
-            return Ok(Some(Err(refused)));
+            return Ok(Some(Err(refused.into())));
         }
     }
     Ok(Some(Ok(warning)))
@@ -175,7 +221,7 @@ fn look(pid: u32, wanted: &[Wanted], elsewhere: bool) -> io::Result<Option<Bound
         for one in of_it {
             match judge(one, listeners.any_on(one.port), &addresses) {
                 Bound::Right { warning } => first = first.or(warning),
-                wrong @ Bound::Wrong { .. } => return Ok(Some(wrong)),
+                wrong @ Bound::Wrong(_) => return Ok(Some(wrong)),
             }
         }
     }
@@ -185,7 +231,7 @@ fn look(pid: u32, wanted: &[Wanted], elsewhere: bool) -> io::Result<Option<Bound
 #[derive(Debug, PartialEq, Eq)]
 enum Bound {
     Right { warning: Option<String> },
-    Wrong { detail: String },
+    Wrong(Missing),
 }
 
 fn judge(wanted: Wanted, taken: bool, addresses: &BTreeSet<SocketAddr>) -> Bound {
@@ -204,18 +250,20 @@ fn judge(wanted: Wanted, taken: bool, addresses: &BTreeSet<SocketAddr>) -> Bound
         return Bound::Right { warning };
     }
     let all: Vec<SocketAddr> = addresses.iter().copied().collect();
-    let detail = if all.iter().any(|address| address.port() == port) {
-        format!("listens on {}, but HOST is 127.0.0.1", join(&all))
+    let missing = |detail, mistake| Bound::Wrong(Missing { detail, mistake });
+    if all.iter().any(|address| address.port() == port) {
+        let detail = format!("listens on {}, but HOST is 127.0.0.1", join(&all));
+        missing(detail, Some(Mistake::Address))
     } else if taken {
-        format!("port {port} is taken by a process that is not the application's")
+        let detail = format!("port {port} is taken by a process that is not the application's");
+        missing(detail, None)
     } else if let Some(id) = wanted.id {
-        format!("nothing listens on port {port}, which is for {id}")
+        missing(format!("nothing listens on port {port}, which is for {id}"), None)
     } else if all.is_empty() {
-        format!("nothing listens on port {port}")
+        missing(format!("nothing listens on port {port}"), None)
     } else {
-        format!("listens on {}, but PORT is {port}", join(&all))
-    };
-    Bound::Wrong { detail }
+        missing(format!("listens on {}, but PORT is {port}", join(&all)), Some(Mistake::Port))
+    }
 }
 
 /// More than a person reads is cut off.
@@ -247,8 +295,8 @@ mod tests {
         judge(wanted, taken, &addresses.iter().map(|address| address.parse().unwrap()).collect())
     }
 
-    fn wrong(detail: &str) -> Bound {
-        Bound::Wrong { detail: detail.into() }
+    fn wrong(detail: &str, mistake: Option<Mistake>) -> Bound {
+        Bound::Wrong(Missing { detail: detail.into(), mistake })
     }
 
     #[test]
@@ -263,12 +311,18 @@ mod tests {
             assert!(warning.starts_with(&format!("listens on {address}, which")), "{warning}");
         }
         let other = check_judge(&["127.0.0.1:3000"], false);
-        assert_eq!(other, wrong("listens on 127.0.0.1:3000, but PORT is 20001"));
+        assert_eq!(
+            other,
+            wrong("listens on 127.0.0.1:3000, but PORT is 20001", Some(Mistake::Port))
+        );
         let six = check_judge(&["[::1]:20001"], true);
-        assert_eq!(six, wrong("listens on [::1]:20001, but HOST is 127.0.0.1"));
-        assert_eq!(check_judge(&[], false), wrong("nothing listens on port 20001"));
+        assert_eq!(
+            six,
+            wrong("listens on [::1]:20001, but HOST is 127.0.0.1", Some(Mistake::Address))
+        );
+        assert_eq!(check_judge(&[], false), wrong("nothing listens on port 20001", None));
         let taken = "port 20001 is taken by a process that is not the application's";
-        assert_eq!(check_judge(&[], true), wrong(taken));
+        assert_eq!(check_judge(&[], true), wrong(taken, None));
     }
 
     /// A child that does nothing; killed and reaped in the end.
@@ -299,8 +353,8 @@ mod tests {
         let awaited = Awaited { port: Some(port), ..Awaited::default() };
         let mut killer = Some(&mut idle);
         // Killed when it is first complained about.
-        let readiness = await_healthy(&process, &awaited, "x", |detail| {
-            assert_eq!(detail, format!("nothing listens on port {port}"));
+        let readiness = await_healthy(&process, &awaited, "x", |missing| {
+            assert_eq!(missing.detail, format!("nothing listens on port {port}"));
             killer.take().unwrap().0.kill().unwrap();
         });
         assert_eq!(readiness.await.unwrap(), Readiness::Gone);
@@ -311,7 +365,7 @@ mod tests {
         let idle = Idle::start();
         let process = identity(idle.0.id()).unwrap();
         let readiness = await_healthy(&process, &Awaited::default(), "x", |_| {}).await;
-        assert_eq!(readiness.unwrap(), Readiness::Healthy { warning: None });
+        assert_eq!(readiness.unwrap(), Readiness::Healthy { warning: None, remark: None });
     }
 
     #[tokio::test]
@@ -322,8 +376,8 @@ mod tests {
         let process = identity(idle.0.id()).unwrap();
         let mut details = Vec::new();
         let awaited = Awaited { port: Some(port), ..Awaited::default() };
-        let readiness = await_healthy(&process, &awaited, "x", |detail| {
-            details.push(detail);
+        let readiness = await_healthy(&process, &awaited, "x", |missing| {
+            details.push(missing.detail);
             idle.0.kill().unwrap();
         });
         assert_eq!(readiness.await.unwrap(), Readiness::Gone);
@@ -340,8 +394,8 @@ mod tests {
         awaited.ports.insert(PortId::tcp(1883), tcp.local_addr().unwrap().port());
         awaited.ports.insert(PortId::udp(53), free);
         let (mut late, mut details) = (None, Vec::new());
-        let readiness = await_healthy(&own, &awaited, "x", |detail| {
-            details.push(detail);
+        let readiness = await_healthy(&own, &awaited, "x", |missing| {
+            details.push(missing.detail);
             late.get_or_insert_with(|| std::net::UdpSocket::bind(("127.0.0.1", free)).unwrap());
         });
         assert!(matches!(readiness.await.unwrap(), Readiness::Healthy { .. }));
@@ -367,8 +421,8 @@ mod tests {
         let health = Health { path: Some("/up".into()), ..Health::default() };
         let awaited = Awaited { port: Some(port), health, ..Awaited::default() };
         let mut details = Vec::new();
-        let readiness = await_healthy(&own, &awaited, "shop.localhost", |detail| {
-            details.push(detail);
+        let readiness = await_healthy(&own, &awaited, "shop.localhost", |missing| {
+            details.push(missing.detail);
         });
         // Other tests of this process may listen elsewhere: the warning is theirs.
         assert!(matches!(readiness.await.unwrap(), Readiness::Healthy { .. }));

@@ -71,6 +71,7 @@ fn context_of(
         one_offs: Default::default(),
         adopted: Arc::default(),
         shutting_down: AtomicBool::new(false),
+        changes: Arc::default(),
     })
 }
 
@@ -94,6 +95,7 @@ async fn push(context: &AgentContext) {
         author: "tester".into(),
         note: String::new(),
         replaces: None,
+        takes_back: None,
         unknown: Default::default(),
     };
     let spec = ApplicationSpec::new(context.clock.now());

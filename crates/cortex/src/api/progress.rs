@@ -8,7 +8,9 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use model::{ApplicationName, NodeId, Prefix, ReleaseId, Rollout, RolloutPhase, TypedKey};
+use model::{
+    ApplicationName, InstanceState, NodeId, Prefix, ReleaseId, Rollout, RolloutPhase, TypedKey,
+};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TryRecvError;
@@ -30,6 +32,8 @@ const ROUTER_WAIT_MAX: Duration = Duration::from_secs(2);
 const ROUTER_POLL: Duration = Duration::from_millis(2);
 /// Until the last lines of another node's steps have come.
 const FAR_END_MAX: Duration = Duration::from_secs(2);
+/// More different complaints than that of one start tell nobody anything.
+const WAITING_LINES_MAX: usize = 100;
 /// Lines between a step and a slow terminal.
 const LINES_WAITING_MAX: usize = 64;
 
@@ -43,9 +47,9 @@ pub async fn stream(
     let watch = api.store.watch(Prefix::from(key), None).await?;
     let log = Follower::from_start(api.layout.build_log(&app.name, &id), "build".into());
     let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
-    let unable = BTreeSet::new();
+    let (unable, waiting) = (BTreeSet::new(), BTreeSet::new());
     let (shown, builder, far) = (None, None, None);
-    let reporter = Reporter { api, name, id, log, shown, unable, builder, far, sender };
+    let reporter = Reporter { api, name, id, log, shown, unable, builder, far, waiting, sender };
     crate::task::spawn(async move { reporter.run(watch).await });
     Ok(ndjson(receiver))
 }
@@ -73,6 +77,8 @@ struct Reporter {
     builder: Option<NodeId>,
     /// What the steps print there, while they do.
     far: Option<mpsc::Receiver<String>>,
+    /// What was said of instances that are not ready.
+    waiting: BTreeSet<String>,
     sender: mpsc::Sender<Progress>,
 }
 
@@ -136,6 +142,9 @@ impl Reporter {
             self.send(Progress::Phase { phase }).await?;
         }
         self.report_builder(rollout).await?;
+        if rollout.phase == RolloutPhase::Starting {
+            self.report_waiting(&app).await?;
+        }
         match rollout.phase {
             RolloutPhase::Done => {
                 self.await_router(&app.name).await;
@@ -234,6 +243,22 @@ impl Reporter {
             }
         });
         receiver
+    }
+
+    /// What keeps its instances from being ready, on any node, once each.
+    async fn report_waiting(&mut self, app: &records::Application) -> Result<(), Ended> {
+        for (instance, _, one) in app.incarnations() {
+            let waits = matches!(one.state, InstanceState::Starting | InstanceState::Crashed);
+            let Some(reason) = one.reason.as_ref().filter(|_| waits && one.release == self.id)
+            else {
+                continue;
+            };
+            let text = format!("{}: {reason}", instance.label());
+            if self.waiting.len() < WAITING_LINES_MAX && self.waiting.insert(text.clone()) {
+                self.send(Progress::Line { text }).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Who is told that a release serves gets its answers, and not those of the one before.

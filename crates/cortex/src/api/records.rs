@@ -9,7 +9,7 @@ use model::key::{application_prefix, instances_prefix};
 use model::record;
 use model::{
     ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, NodeId,
-    ProcessType, Release, ReleaseId, Rollout, RolloutPhase, Timestamp, TypedKey,
+    Outcome, ProcessType, Release, ReleaseId, Rollout, RolloutPhase, Timestamp, TypedKey,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,6 +28,8 @@ pub struct Application {
     pub rollout: Option<Rollout>,
     /// Oldest first.
     pub releases: Vec<Release>,
+    /// Of those that do not serve as they were to.
+    pub outcomes: BTreeMap<ReleaseId, Outcome>,
     pub claims: Vec<(InstanceId, NodeId, Claim)>,
     /// Who has its persistent files.
     pub holder: Option<Holder>,
@@ -84,6 +86,7 @@ pub async fn find(
         spec,
         rollout: None,
         releases: Vec::new(),
+        outcomes: BTreeMap::new(),
         claims: Vec::new(),
         holder: None,
     };
@@ -93,6 +96,10 @@ pub async fn find(
             Some(TypedKey::Holder(_)) => app.holder = readable(&entry.key, Some(&entry.value)),
             Some(TypedKey::Release(..)) => {
                 app.releases.extend(readable(&entry.key, Some(&entry.value)))
+            }
+            Some(TypedKey::Outcome(_, id)) => {
+                let outcome = readable(&entry.key, Some(&entry.value));
+                app.outcomes.extend(outcome.map(|outcome| (id, outcome)));
             }
             _ => {}
         }
@@ -170,6 +177,7 @@ impl Application {
             spec: ApplicationSpec::new(now),
             rollout: None,
             releases: Vec::new(),
+            outcomes: BTreeMap::new(),
             claims: Vec::new(),
             holder: None,
         }

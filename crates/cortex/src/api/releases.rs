@@ -9,7 +9,9 @@ use axum::extract::{Path, State};
 use model::application::Settings;
 use model::record::{RECORD_VERSION, Unknown};
 use model::value::ContentHash;
-use model::{BuildId, Key, Recipe, Release, ReleaseId, Rollout, RolloutPhase, TypedKey};
+use model::{
+    BuildId, Fate, Key, Outcome, Recipe, Release, ReleaseId, Rollout, RolloutPhase, TypedKey,
+};
 
 use super::problem::Problem;
 use super::records::{self, Application, Config};
@@ -18,8 +20,6 @@ use super::{Api, Shared, domains, nodes, ports};
 
 /// Enough to go back to last month's; older ones and their sources are removed.
 const RELEASES_KEPT: usize = 30;
-/// How far back the history is asked for numbers that were given out and removed.
-const HISTORY_SEEN_MAX: usize = 1_000;
 
 /// All that a new release is made of, but for its number.
 pub struct Draft {
@@ -76,6 +76,7 @@ pub async fn make(api: &Api, app: &mut Application, mut draft: Draft) -> Result<
         author: draft.author,
         note: draft.note,
         replaces: rollout.serving.clone(),
+        takes_back: None,
         unknown: Unknown::new(),
     };
     let store = &*api.store;
@@ -96,26 +97,10 @@ pub async fn make(api: &Api, app: &mut Application, mut draft: Draft) -> Result<
     Ok(release)
 }
 
-/// One more than the highest ever seen, also of removed releases and of an application that was
-/// destroyed: directories and logs carry these numbers.
 async fn next_number(api: &Api, app: &Application) -> Result<u64, Problem> {
     let known = app.releases.iter().map(|release| release.id.number).max().unwrap_or(0);
-    let prefix = format!("app::{}::release", app.name)
-        .parse()
-        .map_err(|error| Problem::internal(format!("no prefix: {error}")))?;
-    let history = api.store.history(&prefix, HISTORY_SEEN_MAX).await?;
-    let seen = history
-        .iter()
-        .filter_map(|entry| match TypedKey::parse(&entry.key) {
-            Some(TypedKey::Release(_, id)) => Some(id.number),
-            _ => None,
-        })
-        .max()
-        .unwrap_or(0);
-    known
-        .max(seen)
-        .checked_add(1)
-        .ok_or_else(|| Problem::internal("there is no number left for a release"))
+    let next = crate::agent::taking_back::next_number(&*api.store, &app.name, known).await;
+    next.map_err(|error| Problem::internal(format!("{error:#}")))
 }
 
 /// Never removes what serves or what is being rolled out.
@@ -138,7 +123,9 @@ async fn prune(api: &Api, app: &mut Application) -> Result<(), Problem> {
     let sources: BTreeSet<ContentHash> =
         app.releases.iter().map(|release| release.source).collect();
     let is_stale = |key: &Key| match TypedKey::parse(key) {
-        Some(TypedKey::Release(_, id) | TypedKey::ConfigAt(_, id)) => removed.contains(&id),
+        Some(TypedKey::Release(_, id) | TypedKey::ConfigAt(_, id) | TypedKey::Outcome(_, id)) => {
+            removed.contains(&id)
+        }
         Some(TypedKey::Source(_, hash)) => !sources.contains(&hash),
         // The nodes that ran an older one keep its build, and offer it again when it is wanted.
         Some(TypedKey::Artefact(_, build, ..)) => !builds.contains(&build),
@@ -172,9 +159,13 @@ pub async fn list(
     Path(app): Path<String>,
 ) -> Result<Json<Vec<ReleaseRow>>, Problem> {
     let app = records::require(&*api.store, &app).await?;
-    let state = |id: &ReleaseId| match &app.rollout {
-        Some(rollout) if rollout.serving.as_ref() == Some(id) => "serving",
-        Some(rollout) if rollout.target.as_ref() == Some(id) => records::phase_word(rollout.phase),
+    let state = |id: &ReleaseId| match (&app.rollout, app.outcomes.get(id)) {
+        (Some(rollout), _) if rollout.serving.as_ref() == Some(id) => "serving",
+        (_, Some(Outcome { fate: Fate::Failed, .. })) => "failed",
+        (_, Some(Outcome { fate: Fate::TakenBack, .. })) => "taken back",
+        (Some(rollout), None) if rollout.target.as_ref() == Some(id) => {
+            records::phase_word(rollout.phase)
+        }
         _ => "",
     };
     let rows = app.releases.iter().rev().map(|release| ReleaseRow {
@@ -188,6 +179,7 @@ pub async fn list(
         source: release.source.to_string(),
         source_bytes: release.source_bytes,
         state: state(&release.id).into(),
+        why: app.outcomes.get(&release.id).map(|outcome| outcome.why.clone()),
     });
     Ok(Json(rows.collect()))
 }

@@ -89,6 +89,7 @@ impl Fixture {
             peers: None,
             agent: None,
             upgrading: None,
+            changes: Arc::default(),
         };
         let serving = tokio::spawn(super::serve(context));
         let client = Client::new(&layout);

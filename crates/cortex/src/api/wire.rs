@@ -199,8 +199,11 @@ pub struct ReleaseRow {
     pub build: String,
     pub source: String,
     pub source_bytes: u64,
-    /// `serving`, `failed`, `building` …, or empty.
+    /// `serving`, `failed`, `taken back`, `building` …, or empty.
     pub state: String,
+    /// Why it failed or was taken back, with the application's last output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

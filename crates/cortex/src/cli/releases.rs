@@ -34,10 +34,18 @@ impl Releases {
                     row.note.clone(),
                     row.author.clone(),
                     output::since(&row.created_at),
-                    row.state.clone(),
+                    state(row),
                 ]
             })
             .collect();
         output::table(&["RELEASE", "WHAT", "BY", "WHEN", "STATE"], &cells)
+    }
+}
+
+/// With the first line of why; `--json` has all of it.
+fn state(row: &ReleaseRow) -> String {
+    match row.why.as_deref().and_then(|why| why.lines().next()) {
+        Some(why) => format!("{}: {why}", row.state),
+        None => row.state.clone(),
     }
 }

@@ -58,14 +58,17 @@ impl Listeners {
 
     /// What the tree of `pid` listens on.
     pub fn of(&self, snapshot: &Snapshot, pid: u32) -> BTreeSet<SocketAddr> {
+        snapshot.tree(pid).into_iter().flat_map(|pid| self.of_process(pid)).collect()
+    }
+
+    /// What one process listens on, alone or with others.
+    pub fn of_process(&self, pid: u32) -> BTreeSet<SocketAddr> {
         let mut addresses = BTreeSet::new();
-        for pid in snapshot.tree(pid) {
-            let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
-            for entry in entries.flatten().take(DESCRIPTORS_MAX) {
-                let Ok(link) = fs::read_link(entry.path()) else { continue };
-                if let Some(address) = socket_inode(&link).and_then(|one| self.sockets.get(&one)) {
-                    addresses.insert(*address);
-                }
+        let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return addresses };
+        for entry in entries.flatten().take(DESCRIPTORS_MAX) {
+            let Ok(link) = fs::read_link(entry.path()) else { continue };
+            if let Some(address) = socket_inode(&link).and_then(|one| self.sockets.get(&one)) {
+                addresses.insert(*address);
             }
         }
         addresses

@@ -14,6 +14,8 @@ pub struct Stat {
     pub state: u8,
     pub start_ticks: u64,
     pub resident_pages: u64,
+    /// Processor time that it has used, in the kernel's ticks.
+    pub used_ticks: u64,
 }
 
 impl Stat {
@@ -36,9 +38,12 @@ fn parse(pid: u32, line: &[u8]) -> Option<Stat> {
     let state = *fields.next()?.as_bytes().first()?;
     let parent = fields.next()?.parse().ok()?;
     let session = fields.nth(1)?.parse().ok()?;
-    let start_ticks = fields.nth(15)?.parse().ok()?;
+    let user_ticks: u64 = fields.nth(7)?.parse().ok()?;
+    let system_ticks: u64 = fields.next()?.parse().ok()?;
+    let start_ticks = fields.nth(6)?.parse().ok()?;
     let resident_pages = fields.nth(1)?.parse().ok()?;
-    Some(Stat { pid, parent, session, state, start_ticks, resident_pages })
+    let used_ticks = user_ticks.saturating_add(system_ticks);
+    Some(Stat { pid, parent, session, state, start_ticks, resident_pages, used_ticks })
 }
 
 /// Every process, in the order of the kernel: ascending.
@@ -75,6 +80,7 @@ mod tests {
         let stat = parse(42, line).unwrap();
         assert_eq!((stat.parent, stat.session, stat.state), (7, 41, b'S'));
         assert_eq!((stat.start_ticks, stat.resident_pages), (99, 25));
+        assert_eq!(stat.used_ticks, 5 + 6);
     }
 
     #[test]

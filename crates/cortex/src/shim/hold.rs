@@ -111,6 +111,7 @@ struct Running {
     lease_over: bool,
     watch: Option<Watch>,
     over_cap: Option<String>,
+    background: bool,
     stopping: Option<Stopping>,
 }
 
@@ -302,6 +303,7 @@ impl Shim {
             lease_over: false,
             watch: cap.map(|cap| Watch::new(cap, Instant::now())),
             over_cap: None,
+            background: false,
             stopping: None,
         };
         if let Err(error) = written {
@@ -466,6 +468,7 @@ impl Running {
             }
         }
         if self.status.is_some() && self.stopping.is_none() {
+            self.background = true;
             self.stop(LEFTOVER_GRACE);
         }
         if self.stopping.is_none() && self.lease.is_over(self.monotonic()) {
@@ -512,6 +515,7 @@ impl Running {
             last_words: self.output.finish(),
             lease_over,
             over_cap: self.over_cap,
+            background: self.background,
             ended_at: Timestamp(now_ms()),
             holding: self.holding,
         }

@@ -57,6 +57,9 @@ pub struct Ended {
     /// The shim stopped it by itself, as it took more than its cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_cap: Option<String>,
+    /// The first process ended by itself while others of its tree went on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub background: bool,
     pub ended_at: Timestamp,
 }
 
@@ -69,6 +72,7 @@ impl Ended {
             last_words: self.last_words.clone(),
             lease_over: self.lease_over,
             over_cap: self.over_cap.clone(),
+            background: self.background,
         }
     }
 }

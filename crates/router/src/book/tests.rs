@@ -67,6 +67,7 @@ impl World {
             author: String::new(),
             note: String::new(),
             replaces: None,
+            takes_back: None,
             unknown: Default::default(),
         };
         let mut rollout = Rollout::new("n1".parse().unwrap(), Timestamp(0));

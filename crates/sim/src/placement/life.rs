@@ -151,6 +151,7 @@ impl World {
             author: "ann".into(),
             note: String::new(),
             replaces: None,
+            takes_back: None,
             unknown: Unknown::new(),
         };
         self.write(at, Key::Release(name.clone(), id.clone()), Some(Record::Release(release)));

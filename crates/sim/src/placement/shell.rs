@@ -94,7 +94,7 @@ impl World {
                     |release: &ReleaseId| self.broken.contains(&(name.clone(), release.clone()));
                 if process.is_some_and(|process| !broken(&process.release)) {
                     let wait = self.random.between(100, 1_200);
-                    let event = Event::Healthy { id: id.clone(), warning: None };
+                    let event = Event::Healthy { id: id.clone(), warning: None, remark: None };
                     self.answer(at, life, name, wait, event);
                 } else {
                     self.later(60, Happening::Exit { at, id, lease_over: false });

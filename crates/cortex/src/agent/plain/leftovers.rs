@@ -91,6 +91,7 @@ pub fn bury(run: &Path) -> anyhow::Result<Option<Ended>> {
         last_words: String::new(),
         lease_over: false,
         over_cap: None,
+        background: false,
         ended_at: Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
     };
     let exit = run.join(EXIT);

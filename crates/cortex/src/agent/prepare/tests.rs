@@ -85,6 +85,7 @@ impl Bench {
             author: "tester".into(),
             note: String::new(),
             replaces: None,
+            takes_back: None,
             unknown: Default::default(),
         }
     }

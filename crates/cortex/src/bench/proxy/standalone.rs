@@ -208,6 +208,7 @@ impl World {
             author: String::new(),
             note: String::new(),
             replaces: None,
+            takes_back: None,
             unknown: BTreeMap::default(),
         };
         let mut rollout = Rollout::new(self.node.clone(), self.clock.now());

@@ -122,6 +122,7 @@ impl Serve {
             peers: peers.clone(),
             agent: None,
             upgrading: None,
+            changes: Arc::default(),
         };
         let mut parts = JoinSet::new();
         if let Some(peers) = peers {

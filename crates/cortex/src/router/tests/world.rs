@@ -308,6 +308,7 @@ impl World {
             author: String::new(),
             note: String::new(),
             replaces: None,
+            takes_back: None,
             unknown: BTreeMap::default(),
         };
         let mut rollout = Rollout::new(node(), Timestamp(0));
