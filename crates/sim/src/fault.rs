@@ -25,10 +25,12 @@ pub enum Fault {
     ExitAtStart,
     NeverReady,
     StartFailed,
+    Dies,
+    TakenBack,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 21] = [
+    pub const ALL: [Fault; 23] = [
         Fault::Crash,
         Fault::CrashLoop,
         Fault::Hang,
@@ -50,6 +52,8 @@ impl Fault {
         Fault::ExitAtStart,
         Fault::NeverReady,
         Fault::StartFailed,
+        Fault::Dies,
+        Fault::TakenBack,
     ];
 }
 

@@ -16,6 +16,9 @@ use crate::world::World;
 /// Back-off allows seven or so; rollouts, restarts and users add some.
 const STARTS_PER_SLOT_AND_MINUTE_MAX: usize = 25;
 
+/// Two lives, a start that fails, notices that come late, and what is asked again meanwhile.
+const DYING_SERVES_MAX_MS: u64 = 120_000;
+
 /// How many processes of a type serve, and of those how many really answer.
 type Serving = std::collections::BTreeMap<ProcessType, (usize, usize)>;
 
@@ -122,6 +125,24 @@ impl World {
                 assert!(count >= wanted, "{name}: switched with {count} of {wanted} {process}");
             }
             self.served.insert(name.clone());
+            self.note_switch(name);
+        }
+    }
+
+    /// Only where something good served before is there something to go back to.
+    fn note_switch(&mut self, name: &ApplicationName) {
+        let Some(rollout) = self.records.rollouts.get(name) else { return };
+        let (serving, before) = (rollout.serving.clone(), rollout.before.clone());
+        let returned = serving.as_ref().is_some_and(|serving| {
+            let release = self.records.releases.get(&(name.clone(), serving.clone()));
+            release.is_none_or(|release| release.takes_back.is_some())
+        });
+        let good = before.is_some_and(|before| {
+            self.qualities.get(&(name.clone(), before)) == Some(&Quality::Good)
+        });
+        match serving.filter(|_| good && !returned) {
+            Some(serving) => drop(self.switched.insert(name.clone(), (serving, self.now))),
+            None => drop(self.switched.remove(name)),
         }
     }
 
@@ -137,7 +158,7 @@ impl World {
         if idle && prepared {
             self.untried.insert(key.clone());
         }
-        let fine = quality == Quality::Good || self.untried.contains(&key);
+        let fine = matches!(quality, Quality::Good | Quality::Dies) || self.untried.contains(&key);
         assert!(fine, "{name}: {} serves, which is {quality:?}", key.1);
     }
 
@@ -156,6 +177,70 @@ impl World {
         starts.retain(|at| now - at < 60_000);
         starts.push(now);
         assert!(starts.len() <= STARTS_PER_SLOT_AND_MINUTE_MAX, "{} flaps", id.instance);
+    }
+
+    /// Of a release that never served: the first of a process type starts when nothing else of what
+    /// has not yet been ready is there.
+    pub(crate) fn judge_first_start(&self, id: &IncarnationId, release: &model::Release) {
+        let name = &id.instance.application;
+        let unproven = |process: &ProcessType| {
+            !self.proven.contains(&(name.clone(), release.id.clone(), process.clone()))
+        };
+        if self.serving(name) == Some(&release.id) || !unproven(&id.instance.process) {
+            return;
+        }
+        let other = self.processes.values().find(|other| {
+            let instance = &other.id.instance;
+            let same = instance.application == *name && other.release == release.id;
+            // One that a dead actor started is not known to anybody yet.
+            let claim = self.records.claims.get(instance);
+            let known = claim.is_some_and(|claim| {
+                let generations = claim.incarnations.iter().map(|one| one.generation);
+                generations.into_iter().any(|generation| generation == other.id.generation)
+            });
+            same && other.is_alive() && known && unproven(&instance.process)
+        });
+        assert!(other.is_none(), "{} starts for the first time beside {other:?}", id.instance);
+    }
+
+    pub(crate) fn note_proven(&mut self, instance: &InstanceId) {
+        let Some(claim) = self.records.claims.get(instance) else { return };
+        let ready = claim.incarnations.iter().filter(|one| one.state == InstanceState::Ready);
+        let (name, process) = (&instance.application, &instance.process);
+        self.proven.extend(ready.map(|one| (name.clone(), one.release.clone(), process.clone())));
+    }
+
+    /// One that was made to take another back stays, and nothing is taken back twice.
+    pub(crate) fn judge_taking_back(
+        &self,
+        name: &ApplicationName,
+        from: &ReleaseId,
+        to: &ReleaseId,
+    ) {
+        assert!(to < from, "{name}: {from} is taken back for {to}");
+        let release = &self.records.releases[&(name.clone(), from.clone())];
+        let again = release.takes_back.is_some();
+        assert!(!again, "{name}: {from} is taken back, which takes back another one");
+        let made = self.records.releases.iter().filter(|((owner, _), release)| {
+            owner == name && release.takes_back.as_ref() == Some(from)
+        });
+        assert!(made.count() <= 1, "{name}: {from} was taken back twice");
+    }
+
+    /// What dies does not go on serving where something better served before.
+    fn judge_dying(&self) {
+        for (name, (serving, since)) in &self.switched {
+            let kept = self.records.specs.contains_key(name) && self.serving(name) == Some(serving);
+            let dies = self.qualities.get(&(name.clone(), serving.clone())) == Some(&Quality::Dies);
+            let rollout = self.records.rollouts.get(name);
+            let rests = rollout.is_some_and(|rollout| rollout.phase == RolloutPhase::Done);
+            let web = self.wanted(name, &ProcessType::web()) > 0;
+            if kept && dies && rests && web && self.node.is_some() {
+                let since = (*since).max(self.disturbed_at);
+                let long = self.now - since > DYING_SERVES_MAX_MS;
+                assert!(!long, "{name}: {serving} goes on dying since {since}");
+            }
+        }
     }
 
     pub(crate) fn judge_launch(&self, id: &IncarnationId, release: &ReleaseId) {
@@ -201,11 +286,17 @@ impl World {
 
     /// After every happening: in fair weather a request always finds somebody.
     pub(crate) fn judge(&self) {
+        self.judge_dying();
         if self.weather != Weather::Fair {
             return;
         }
         for name in &self.served {
             if !self.records.specs.contains_key(name) {
+                continue;
+            }
+            // It was taken for good; what served before is on its way.
+            let serving = self.serving(name).map(|id| (name.clone(), id.clone()));
+            if serving.is_some_and(|key| self.qualities.get(&key) == Some(&Quality::Dies)) {
                 continue;
             }
             let web = ProcessType::web();

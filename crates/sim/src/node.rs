@@ -72,6 +72,7 @@ impl World {
             && node.agents.remove(name).is_some()
         {
             node.pausing.insert(name.clone());
+            self.disturbed_at = self.now;
             // Its next actor begins with a back-off of its own.
             self.starts.retain(|instance, _| instance.application != *name);
             self.count(Fault::ActorPanic);
@@ -85,6 +86,7 @@ impl World {
             return;
         }
         self.tell(|| "node up".into());
+        self.disturbed_at = self.now;
         self.starts.clear();
         let (agents, checker) = (BTreeMap::new(), Checker::new(self.random.draw()));
         self.node = Some(Node {

@@ -13,6 +13,8 @@ pub enum Quality {
     ExitsAtStart,
     NeverReady,
     StartFails,
+    /// Becomes ready, and ends a while later.
+    Dies,
 }
 
 impl Quality {
@@ -24,6 +26,7 @@ impl Quality {
             "exits-at-start" => Quality::ExitsAtStart,
             "never-ready" => Quality::NeverReady,
             "start-fails" => Quality::StartFails,
+            "dies" => Quality::Dies,
             _ => return None,
         })
     }

@@ -47,6 +47,7 @@ impl World {
             Effect::Start { id, release, .. } => {
                 self.tell(|| format!("start {} {}", id.instance.label(), release.id.short()));
                 self.judge_start(&id);
+                self.judge_first_start(&id, &release);
                 let wait = self.delay(10, 200);
                 self.later(wait, Happening::Launch { life, id, release: release.id });
             }
@@ -79,6 +80,7 @@ impl World {
                     Some(claim) => self.records.claims.insert(instance.clone(), stored(&claim)),
                     None => self.records.claims.remove(&instance),
                 };
+                self.note_proven(&instance);
                 self.judge_change(name, before);
                 self.notify(Notice::Claim(instance));
             }
@@ -107,6 +109,10 @@ impl World {
             Effect::WriteHolder(_) | Effect::Unfit | Effect::Fit => {
                 unreachable!("a node alone places nothing")
             }
+            Effect::WriteOutcome { release, .. } => {
+                self.tell(|| format!("outcome of {}", release.short()));
+            }
+            Effect::TakeBack { from, to } => self.take_back(name, &from, &to),
             Effect::Note(note) => self.tell(|| format!("note {note}")),
             Effect::PruneBuilds { keep, .. } => self.judge_prune(name, &keep),
             Effect::AllStopped => {
@@ -185,6 +191,10 @@ impl World {
             self.count(if looping { Fault::CrashLoop } else { Fault::ExitAtStart });
             let wait = self.delay(20, 60);
             self.later(wait, Happening::Exit { id: id.clone(), how: "exit status 1" });
+        } else if quality == Quality::Dies {
+            self.count(Fault::Dies);
+            let wait = healthy_at - self.now + self.delay(500, 10_000);
+            self.later(wait, Happening::Exit { id: id.clone(), how: "exit status 3" });
         } else {
             self.fate(&id);
         }

@@ -1,5 +1,6 @@
 //! What users do: push, scale, restart, roll back, destroy; by a script or at random.
 
+use agent::application::{Taken, taken_back};
 use model::application::{Limits, ProcessSpec, RolloutMode, Settings};
 use model::record::Unknown;
 use model::release::{ProcessRecipe, Recipe, Step};
@@ -33,9 +34,7 @@ pub struct Push {
 
 impl World {
     pub fn push(&mut self, name: &ApplicationName, push: &Push) -> ReleaseId {
-        let numbers = self.qualities.keys().filter(|(owner, _)| owner == name);
-        let number = numbers.map(|(_, id)| id.number).max().unwrap_or(0) + 1;
-        let id = ReleaseId { number, node: self.id.clone() };
+        let id = self.next_release(name);
         self.tell(|| format!("push {} {:?}", id.short(), push.quality));
         if !self.records.specs.contains_key(name) {
             let spec = ApplicationSpec::new(self.timestamp());
@@ -45,19 +44,47 @@ impl World {
         let mut release = self.release(id.clone(), push);
         let before = self.records.releases.iter().rev().find(|((owner, _), _)| owner == name);
         release.build = before.filter(|_| push.same_build).map(|(_, before)| before.build_id());
-        self.qualities.insert((name.clone(), id.clone()), push.quality);
+        self.ask_for(name, release, push.quality);
+        id
+    }
+
+    fn ask_for(&mut self, name: &ApplicationName, release: Release, quality: Quality) {
+        let id = release.id.clone();
+        self.qualities.insert((name.clone(), id.clone()), quality);
         self.records.releases.insert((name.clone(), id.clone()), stored(&release));
         self.notify(Notice::Release(name.clone(), id.clone()));
         let now = self.timestamp();
         let node = self.id.clone();
         let before = self.records.rollouts.get(name).cloned();
         let mut rollout = before.unwrap_or_else(|| Rollout::new(node, now));
-        rollout.target = Some(id.clone());
+        rollout.target = Some(id);
         rollout.phase = RolloutPhase::Requested;
         rollout.changed_at = now;
         self.records.rollouts.insert(name.clone(), stored(&rollout));
         self.notify(Notice::Rollout(name.clone()));
-        id
+    }
+
+    /// As a shell does it: what served before is pushed once more.
+    pub(crate) fn take_back(&mut self, name: &ApplicationName, from: &ReleaseId, to: &ReleaseId) {
+        let of_it = self.records.releases.iter().filter(|((owner, _), _)| owner == name);
+        let releases = of_it.map(|(_, release)| release);
+        let taken = taken_back(self.records.rollouts.get(name), releases, from);
+        self.judge_taking_back(name, from, to);
+        let old = self.records.releases.get(&(name.clone(), to.clone())).cloned();
+        let (Taken::Unmade, Some(old)) = (taken, old) else { return };
+        self.count(Fault::TakenBack);
+        let quality = self.qualities[&(name.clone(), to.clone())];
+        let id = self.next_release(name);
+        self.tell(|| format!("{} is taken back by {}", from.short(), id.short()));
+        let (takes_back, build) = (Some(from.clone()), Some(old.build_id()));
+        let release = Release { id: id.clone(), takes_back, build, ..old };
+        self.ask_for(name, release, quality);
+    }
+
+    fn next_release(&self, name: &ApplicationName) -> ReleaseId {
+        let numbers = self.qualities.keys().filter(|(owner, _)| owner == name);
+        let number = numbers.map(|(_, id)| id.number).max().unwrap_or(0) + 1;
+        ReleaseId { number, node: self.id.clone() }
     }
 
     fn release(&self, id: ReleaseId, push: &Push) -> Release {
@@ -98,6 +125,7 @@ impl World {
         change: impl FnOnce(&mut ApplicationSpec),
     ) {
         if let Some(spec) = self.records.specs.get_mut(name) {
+            self.disturbed_at = self.now;
             change(spec);
             self.notify(Notice::Spec(name.clone()));
         }
@@ -161,9 +189,10 @@ impl World {
             Quality::ExitsAtStart,
             Quality::NeverReady,
             Quality::StartFails,
+            Quality::Dies,
         ];
-        let quality = match self.random.between(0, 12) {
-            n @ 0..5 => bad[n as usize],
+        let quality = match self.random.between(0, 13) {
+            n @ 0..6 => bad[n as usize],
             _ => Quality::Good,
         };
         let apart = self.storm(20);

@@ -108,6 +108,12 @@ pub struct World {
     /// What a coordinator has said that it starts: a later request is written over that, and heard
     /// of later.
     pub(crate) starting: BTreeMap<ApplicationName, ReleaseId>,
+    /// Process types of which one of a release has been ready.
+    pub(crate) proven: BTreeSet<(ApplicationName, ReleaseId, model::ProcessType)>,
+    /// What began to serve after something good, and when.
+    pub(crate) switched: BTreeMap<ApplicationName, (ReleaseId, u64)>,
+    /// When the node was away last, or a user asked for something.
+    pub(crate) disturbed_at: u64,
     pub(crate) next_pid: u32,
     queue: BTreeMap<(u64, u64), Happening>,
     sequence: u64,
@@ -135,6 +141,9 @@ impl World {
             served: BTreeSet::new(),
             untried: BTreeSet::new(),
             starting: BTreeMap::new(),
+            proven: BTreeSet::new(),
+            switched: BTreeMap::new(),
+            disturbed_at: 0,
             next_pid: 100,
             queue: BTreeMap::new(),
             sequence: 0,

@@ -78,3 +78,21 @@ fn leaving_strays_alone_is_noticed() {
 fn using_a_generation_twice_is_noticed() {
     check_mutant(agent::mutants::REUSE_GENERATIONS);
 }
+
+#[cfg(feature = "mutants")]
+#[test]
+fn first_starts_beside_each_other_are_noticed() {
+    check_mutant(agent::mutants::FIRST_STARTS_AT_ONCE);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn never_taking_back_what_dies_is_noticed() {
+    check_mutant(agent::mutants::NEVER_TAKE_BACK);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn taking_back_what_took_another_back_is_noticed() {
+    check_mutant(agent::mutants::TAKE_BACK_AGAIN);
+}

@@ -318,8 +318,8 @@ impl Application {
             process.record.reason = Some(how.clone());
             let why = if background { how } else { format!("ended: {how}") };
             self.count_failure(now, &place, &process, &why, &exit.last_words);
+            self.bury(&place, process.clone(), InstanceState::Crashed);
             self.consider_taking_back(now, &process, &place, &why, &exit.last_words);
-            self.bury(&place, process, InstanceState::Crashed);
         } else if process.failed {
             if let Some(why) = process.overdue.take() {
                 self.count_failure(now, &place, &process, &why, &exit.last_words);

@@ -1,8 +1,8 @@
 //! Performs the application machines' effects on a node.
 
-use agent::application::{Candidate, Effect, Event, Exit, IncarnationId, merge};
+use agent::application::{Candidate, Effect, Event, Exit, IncarnationId, Taken, merge, taken_back};
 use model::instance::ProcessIdentity;
-use model::{ApplicationName, Claim, InstanceState, ReleaseId, RolloutPhase};
+use model::{ApplicationName, Claim, InstanceState, Release, ReleaseId, RolloutPhase};
 
 use super::checking::Condition;
 use super::happening::Happening;
@@ -148,11 +148,39 @@ impl World {
             Effect::WriteHolder(holder) => {
                 self.write(at, Key::Holder(name.clone()), Some(Record::Holder(holder)));
             }
+            Effect::WriteOutcome { .. } => {}
+            Effect::TakeBack { from, to } => self.take_back(at, name, &from, &to),
             Effect::Unfit => self.placement(at, agent::placement::Event::Unfit(name.clone())),
             Effect::Fit => self.placement(at, agent::placement::Event::Fit(name.clone())),
             Effect::Note(_) | Effect::PruneBuilds { .. } | Effect::AllStopped => {}
         }
         true
+    }
+
+    fn take_back(&mut self, at: usize, name: &ApplicationName, from: &ReleaseId, to: &ReleaseId) {
+        let replica = &self.nodes[at].replica;
+        let releases: Vec<Release> = replica.releases(name).into_values().collect();
+        let rollout = replica.rollout(name).cloned();
+        let taken = taken_back(rollout.as_ref(), releases.iter(), from);
+        let old = releases.iter().find(|release| release.id == *to);
+        let highest = releases.iter().map(|release| release.id.number).max();
+        let (Taken::Unmade, Some(old), Some(highest), Some(mut rollout)) =
+            (taken, old, highest, rollout)
+        else {
+            return;
+        };
+        self.count("taken back");
+        let node = self.nodes[at].id.clone();
+        let id = ReleaseId { number: highest + 1, node: node.clone() };
+        let (takes_back, build) = (Some(from.clone()), Some(old.build_id()));
+        let release = Release { id: id.clone(), takes_back, build, ..old.clone() };
+        self.tell(|| format!("{from} of {name} is taken back by {id}"));
+        self.write(at, Key::Release(name.clone(), id.clone()), Some(Record::Release(release)));
+        rollout.target = Some(id);
+        rollout.phase = RolloutPhase::Requested;
+        rollout.coordinator = node;
+        rollout.changed_at = self.clock(at);
+        self.write(at, Key::Rollout(name.clone()), Some(Record::Rollout(rollout)));
     }
 
     fn write_or_keep(&mut self, at: usize, life: u64, key: Key, record: Option<Record>) {

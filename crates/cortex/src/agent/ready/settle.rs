@@ -13,7 +13,7 @@ use super::workers::{Id, Workers};
 use super::{Awaited, Missing};
 use crate::observe::process::is_alive;
 use crate::observe::{Listeners, Snapshot};
-use crate::probe;
+use crate::probe::{self, ProbeError};
 
 /// Between two looks at its tree, which has no other sign of life for us meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
@@ -55,7 +55,7 @@ pub async fn settle(
         answer(port, awaited, host, left().max(LOOK)).await
     };
     let mut asking = Box::pin(ask(Duration::ZERO));
-    let mut why = format!("GET {PATH} is not answered");
+    let mut why = unanswered();
     loop {
         tokio::select! {
             answer = &mut asking => match answer {
@@ -78,6 +78,7 @@ pub async fn settle(
                 if !holds {
                     return Ok(Settled::Lost);
                 }
+                tell(why.clone().into());
                 if over {
                     let seconds = time.as_secs_f64();
                     let remark = format!(
@@ -88,6 +89,10 @@ pub async fn settle(
             }
         }
     }
+}
+
+fn unanswered() -> String {
+    format!("GET {PATH} is not answered")
 }
 
 fn dying(workers: &Workers, began: Instant) -> String {
@@ -112,6 +117,7 @@ async fn answer(port: u16, awaited: &Awaited, host: &str, timeout: Duration) -> 
             Answer::Counts { remark: Some(format!("GET {PATH} answers {status}")) }
         }
         Ok(status) => Answer::Not(format!("GET {PATH} answers {status}")),
+        Err(ProbeError::TimedOut(_)) => Answer::Not(unanswered()),
         Err(error) => Answer::Not(format!("GET {PATH}: {error}")),
     }
 }
