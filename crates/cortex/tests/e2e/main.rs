@@ -6,6 +6,7 @@ mod across;
 mod adoption;
 mod artefacts;
 mod bad_input;
+mod becoming_ready;
 mod builds;
 mod commands;
 mod contention;
