@@ -115,6 +115,7 @@ async fn make(
         note: format!("return to {}, as {} failed", old.id.short(), from.short()),
         replaces: Some(from.clone()),
         takes_back: Some(from.clone()),
+        build: Some(old.build_id()),
         ..old.clone()
     };
     let key = TypedKey::Release(name.clone(), id.clone()).key();
