@@ -15,6 +15,7 @@ mod slot;
 mod supervise;
 mod taking_back;
 mod unfit;
+mod words;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

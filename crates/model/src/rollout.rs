@@ -72,8 +72,8 @@ pub enum RolloutPhase {
     Failed,
 }
 
-/// `app::NAME::outcome::N::NODE`: what became of a release that does not serve as it was to. Written
-/// by the coordinator of its rollout, and kept as long as the release.
+/// `app::NAME::outcome::N::NODE`: what became of a release that does not serve as it was to.
+/// Written by the coordinator of its rollout, and kept as long as the release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     pub v: u32,

@@ -2,7 +2,7 @@
 
 use agent::application::{Effect, Event, Failure, IncarnationId, merge};
 use model::instance::ProcessIdentity;
-use model::{ApplicationName, ReleaseId, RolloutPhase};
+use model::{ApplicationName, ReleaseId, Rollout, RolloutPhase};
 
 use crate::fault::Fault;
 use crate::process::{Process, Quality};
@@ -84,28 +84,7 @@ impl World {
                 self.judge_change(name, before);
                 self.notify(Notice::Claim(instance));
             }
-            Effect::WriteRollout(rollout) => {
-                let before = self.serving_well(name);
-                match &rollout.target {
-                    Some(target) if rollout.phase == RolloutPhase::Starting => {
-                        self.starting.insert(name.clone(), target.clone());
-                    }
-                    _ => drop(self.starting.remove(name)),
-                }
-                let rollout = merge(self.records.rollouts.get(name).cloned(), rollout);
-                self.tell(|| {
-                    let short = |id: &Option<ReleaseId>| {
-                        id.as_ref().map_or("none".into(), ReleaseId::short)
-                    };
-                    let (serving, target) = (short(&rollout.serving), short(&rollout.target));
-                    let phase = format!("{:?}", rollout.phase).to_lowercase();
-                    format!("rollout {phase}, target {target}, serving {serving}")
-                });
-                self.records.rollouts.insert(name.clone(), stored(&rollout));
-                self.judge_rollout(name);
-                self.judge_change(name, before);
-                self.notify(Notice::Rollout(name.clone()));
-            }
+            Effect::WriteRollout(rollout) => self.write_rollout(name, rollout),
             Effect::WriteHolder(_) | Effect::Unfit | Effect::Fit => {
                 unreachable!("a node alone places nothing")
             }
@@ -127,6 +106,28 @@ impl World {
                 }
             }
         }
+    }
+
+    fn write_rollout(&mut self, name: &ApplicationName, rollout: Rollout) {
+        let before = self.serving_well(name);
+        match &rollout.target {
+            Some(target) if rollout.phase == RolloutPhase::Starting => {
+                self.starting.insert(name.clone(), target.clone());
+            }
+            _ => drop(self.starting.remove(name)),
+        }
+        let rollout = merge(self.records.rollouts.get(name).cloned(), rollout);
+        self.tell(|| {
+            let short =
+                |id: &Option<ReleaseId>| id.as_ref().map_or("none".into(), ReleaseId::short);
+            let (serving, target) = (short(&rollout.serving), short(&rollout.target));
+            let phase = format!("{:?}", rollout.phase).to_lowercase();
+            format!("rollout {phase}, target {target}, serving {serving}")
+        });
+        self.records.rollouts.insert(name.clone(), stored(&rollout));
+        self.judge_rollout(name);
+        self.judge_change(name, before);
+        self.notify(Notice::Rollout(name.clone()));
     }
 
     fn step_result(&mut self, bad: bool, fault: Fault, why: &str) -> Result<(), Failure> {

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::application::RolloutMode;
-use model::{Fate, NodeId, Outcome, Release, ReleaseId, Rollout, RolloutPhase, Timestamp};
+use model::{Fate, NodeId, Release, ReleaseId, Rollout, RolloutPhase, Timestamp};
 
 use super::building::{Choice, NOWHERE};
 use super::plan::{DRAIN_MAX, LAUNCH_MAX, STOP_REPEAT, all_places, mode, stop_grace};
 use super::slot::{Place, Process};
-use super::{Application, Build, Effect, Failure};
+use super::{Application, Build, Effect, Failure, words};
 use crate::lease::{LEASE, LEASE_GRACE};
 use crate::mutants;
 use crate::placement::UNHEARD_MAX;
@@ -28,8 +28,6 @@ pub const REQUEST_WAIT_MAX: Duration = Duration::from_secs(2);
 pub const TAKE_OVER_AFTER: Duration = Duration::from_secs(5);
 /// A write takes less than this to reach everybody, as a rule.
 const RESTORE_STEP: Duration = Duration::from_millis(500);
-/// People read the end of an output; a record in the store must stay small.
-pub const LAST_WORDS_BYTES_MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -394,7 +392,7 @@ impl Application {
                 }
                 self.attempt = None;
                 let before = self.serving.replace(attempt.target.clone());
-                let remark = first_remark(&attempt.remarks);
+                let remark = words::first_remark(&attempt.remarks);
                 let said = attempt.warning.into_iter().chain(remark).chain(self.unable());
                 let said: Vec<String> = said.collect();
                 let said = (!said.is_empty()).then(|| said.join("; "));
@@ -572,7 +570,7 @@ impl Application {
         if let Some(unable) = self.unable().filter(|_| !message.contains(NOWHERE)) {
             message = format!("{message} ({unable})");
         }
-        message.push_str(&self::last_words(last_words));
+        message.push_str(&words::last_words(last_words));
         let serving = match &self.serving {
             Some(serving) => format!("{} keeps serving", serving.short()),
             None => "nothing serves".into(),
@@ -580,18 +578,6 @@ impl Application {
         self.note(format!("{} failed, {serving}: {message}", attempt.target.short()));
         self.write_outcome(now, attempt.target, Fate::Failed, message.clone());
         self.write_rollout(now, RolloutPhase::Failed, Some(message));
-    }
-
-    pub(super) fn write_outcome(
-        &mut self,
-        now: Timestamp,
-        release: ReleaseId,
-        fate: Fate,
-        why: String,
-    ) {
-        let unknown = model::record::Unknown::new();
-        let outcome = Outcome { v: model::record::RECORD_VERSION, fate, why, at: now, unknown };
-        self.emit(Effect::WriteOutcome { release, outcome });
     }
 
     fn write_rollout(&mut self, now: Timestamp, phase: RolloutPhase, message: Option<String>) {
@@ -603,23 +589,4 @@ impl Application {
         let record = record.clone();
         self.emit(Effect::WriteRollout(record));
     }
-}
-
-/// Where all instances that were heard of have one: what only some answer oddly is no news.
-fn first_remark(remarks: &BTreeMap<Place, Option<String>>) -> Option<String> {
-    let all = remarks.values().all(Option::is_some);
-    remarks.values().next().filter(|_| all).cloned().flatten()
-}
-
-/// On lines of their own below what they belong to.
-pub(super) fn last_words(output: &str) -> String {
-    let words = tail(output.trim_end(), LAST_WORDS_BYTES_MAX);
-    if words.is_empty() { String::new() } else { format!("\n{words}") }
-}
-
-/// The end of `text`, at most `bytes_max` long, cut between characters.
-pub(super) fn tail(text: &str, bytes_max: usize) -> &str {
-    let start = text.len().saturating_sub(bytes_max);
-    let start = (start..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-    &text[start..]
 }

@@ -185,22 +185,6 @@ impl World {
         }
     }
 
-    /// As a shell does it.
-    fn take_back(&mut self, from: &ReleaseId, to: &ReleaseId) -> Vec<Event> {
-        let releases = self.machine.releases.values();
-        if taken_back(Some(&self.rollout), releases, from) != Taken::Unmade {
-            return Vec::new();
-        }
-        let number = self.machine.releases.keys().map(|id| id.number).max().unwrap() + 1;
-        let id = release_id(number);
-        let takes_back = Some(from.clone());
-        let release = Release { id: id.clone(), takes_back, ..self.machine.releases[to].clone() };
-        self.rollout.target = Some(id.clone());
-        self.rollout.phase = RolloutPhase::Requested;
-        self.rollout.changed_at = self.now;
-        vec![Event::Release(id, Some(release)), Event::Rollout(Some(self.rollout.clone()))]
-    }
-
     fn release_of(&self, id: &IncarnationId) -> u64 {
         let claim = &self.claims[&id.instance];
         claim.incarnations.iter().find(|i| i.generation == id.generation).unwrap().release.number
@@ -430,19 +414,6 @@ fn a_crash_is_repaired_at_once_then_ever_later() {
     let incarnation = world.claims.values().next().unwrap().incarnations[0].clone();
     assert_eq!(incarnation.restarts, 2);
     assert_eq!(incarnation.reason.as_deref(), Some("killed by signal 9"));
-}
-
-#[test]
-fn a_warning_reaches_whoever_pushed() {
-    let mut world = World::serving(1);
-    world.broken.insert(2, Broken::NeverReady);
-    world.push(World::release(2, 1));
-    let id = world.id(1);
-    world.event(Event::Healthy { id, warning: Some("listens on 0.0.0.0".into()), remark: None });
-    assert_eq!(world.rollout.phase, RolloutPhase::Done);
-    assert_eq!(world.rollout.message.as_deref(), Some("web.1 listens on 0.0.0.0"));
-    world.push(World::release(3, 1));
-    assert_eq!((world.rollout.phase, world.rollout.message), (RolloutPhase::Done, None));
 }
 
 #[test]

@@ -491,14 +491,12 @@ impl Shell for ActorShell {
             Effect::WriteHolder(holder) => {
                 self.write(TypedKey::Holder(name), Some(record::encode(&holder))).await?;
             }
-            Effect::WriteOutcome { release, outcome } => {
-                let key = TypedKey::Outcome(name, release);
-                self.write(key, Some(record::encode(&outcome))).await?;
+            Effect::WriteOutcome { release: id, outcome } => {
+                self.write(TypedKey::Outcome(name, id), Some(record::encode(&outcome))).await?;
             }
-            // Not awaited: whoever holds the lock may be writing a large source.
-            Effect::TakeBack { from, to } => drop(crate::task::spawn(async move {
-                taking_back::take_back(&context, &name, &from, &to).await;
-            })),
+            Effect::TakeBack { from, to } => {
+                crate::task::spawn(taking_back::take_back(context, name, from, to));
+            }
             Effect::Unfit => {
                 if let Some(placing) = &context.placing {
                     placing.set_fit(name, false);

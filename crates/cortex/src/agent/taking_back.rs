@@ -1,6 +1,7 @@
 //! Brings back what served before a release that failed, as commands do it: a release of its own,
 //! with the old one's variables. Asked by an application's actor; may be repeated.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent::application::{Taken, taken_back};
@@ -23,15 +24,16 @@ const AUTHOR: &str = "cortex";
 /// How far back the history is asked for numbers that were given out and removed.
 const HISTORY_SEEN_MAX: usize = 1_000;
 
-/// Until it is asked for, or somebody else asked for something.
+/// Until it is asked for, or somebody else asked for something. Not to be awaited by an actor:
+/// whoever holds the lock may be writing a large source.
 pub async fn take_back(
-    context: &AgentContext,
-    name: &ApplicationName,
-    from: &ReleaseId,
-    to: &ReleaseId,
+    context: Arc<AgentContext>,
+    name: ApplicationName,
+    from: ReleaseId,
+    to: ReleaseId,
 ) {
     for _ in 0..TRIES_MAX {
-        match try_take_back(context, name, from, to).await {
+        match try_take_back(&context, &name, &from, &to).await {
             Ok(()) => return,
             Err(error) => {
                 let error = format!("{error:#}");

@@ -12,6 +12,22 @@ fn with_workers(number: u64, web: u32, workers: u32) -> Release {
 }
 
 impl World {
+    /// As a shell does it.
+    pub(super) fn take_back(&mut self, from: &ReleaseId, to: &ReleaseId) -> Vec<Event> {
+        let releases = self.machine.releases.values();
+        if taken_back(Some(&self.rollout), releases, from) != Taken::Unmade {
+            return Vec::new();
+        }
+        let number = self.machine.releases.keys().map(|id| id.number).max().unwrap() + 1;
+        let id = release_id(number);
+        let takes_back = Some(from.clone());
+        let release = Release { id: id.clone(), takes_back, ..self.machine.releases[to].clone() };
+        self.rollout.target = Some(id.clone());
+        self.rollout.phase = RolloutPhase::Requested;
+        self.rollout.changed_at = self.now;
+        vec![Event::Release(id, Some(release)), Event::Rollout(Some(self.rollout.clone()))]
+    }
+
     fn starting(&self) -> Vec<String> {
         let mut starting = Vec::new();
         for (instance, claim) in &self.claims {
@@ -47,6 +63,19 @@ impl World {
         let (_, claim) = self.claims.iter().find(|(id, _)| id.slot == slot).unwrap();
         claim.incarnations.last().unwrap().reason.clone()
     }
+}
+
+#[test]
+fn a_warning_reaches_whoever_pushed() {
+    let mut world = World::serving(1);
+    world.broken.insert(2, Broken::NeverReady);
+    world.push(World::release(2, 1));
+    let id = world.id(1);
+    world.event(Event::Healthy { id, warning: Some("listens on 0.0.0.0".into()), remark: None });
+    assert_eq!(world.rollout.phase, RolloutPhase::Done);
+    assert_eq!(world.rollout.message.as_deref(), Some("web.1 listens on 0.0.0.0"));
+    world.push(World::release(3, 1));
+    assert_eq!((world.rollout.phase, world.rollout.message), (RolloutPhase::Done, None));
 }
 
 #[test]
