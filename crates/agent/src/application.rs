@@ -36,10 +36,11 @@ pub use contract::{Adopted, Effect, Event, Exit, Failure, IncarnationId, Mistake
 use elsewhere::Elsewhere;
 pub use plan::{DRAIN_MAX, FAILING_PATIENCE, GONE_PATIENCE};
 use rollout::{Attempt, Stage};
-pub use rollout::{EXITS_MAX, LAST_WORDS_BYTES_MAX, merge};
+pub use rollout::{EXITS_MAX, merge};
 use slot::{Phase, Place, Slot};
 use taking_back::Watched;
 pub use taking_back::{SERVES_WELL_AFTER, Taken, taken_back};
+pub use words::LAST_WORDS_BYTES_MAX;
 
 /// Rolling back further is rare; a build of a large application takes hundreds of megabytes.
 pub const BUILDS_KEPT: usize = 5;

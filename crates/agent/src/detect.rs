@@ -348,6 +348,24 @@ fn names_persistent_place(tree: &SourceTree, recipe: &Recipe) -> bool {
         })
 }
 
+/// Before the framework's own. Where nothing runs, these are the site: what was found for the same
+/// address is not served behind it.
+fn put_statics(recipe: &mut Recipe, new: Vec<StaticMount>, file: &str) {
+    if !recipe.processes.contains_key(&ProcessType::web()) {
+        let notes = &mut recipe.notes;
+        recipe.statics.retain(|old| {
+            let by = new.iter().find(|one| one.prefix == old.prefix);
+            if let Some(by) = by.filter(|by| by.directory != old.directory) {
+                let StaticMount { prefix, directory, .. } = old;
+                let new = &by.directory;
+                notes.push(format!("{file}: '{prefix}' is '{new}', not '{directory}'"));
+            }
+            by.is_none()
+        });
+    }
+    recipe.statics.splice(0..0, new);
+}
+
 fn replace_steps(
     steps: &mut Vec<Step>,
     new: Vec<Step>,

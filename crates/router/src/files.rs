@@ -69,8 +69,8 @@ fn relative(rest: &str) -> Option<String> {
     Some(safe)
 }
 
-/// Whether whoever asks wants a page, as far as that can be told: then a single-page application has
-/// its own for it. A script or a picture that is not there is simply not there.
+/// Whether whoever asks wants a page, as far as that can be told: then a single-page application
+/// has its own for it. A script or a picture that is not there is simply not there.
 pub fn wants_page(path: &str, accept: Option<&str>) -> bool {
     !has_extension(path) || accept.is_some_and(takes_html)
 }

@@ -1,6 +1,7 @@
 //! A site of files: nothing runs, the router serves it.
 
 use model::Recipe;
+use model::release::StaticMount;
 
 use super::package_json::Package;
 use super::{Framework, RecipeError, front_end, site_mount};

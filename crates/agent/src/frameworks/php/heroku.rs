@@ -1,5 +1,5 @@
-//! Heroku's servers for PHP in a Procfile: `web: heroku-php-apache2 public/`. They are not here; the
-//! document root that they are given is.
+//! Heroku's servers for PHP in a Procfile: `web: heroku-php-apache2 public/`. They are not here;
+//! the document root that they are given is.
 
 use model::ProcessType;
 

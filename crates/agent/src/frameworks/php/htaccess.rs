@@ -1,5 +1,5 @@
-//! What Apache's own files ask for and does not happen here, for people. Whether they let anybody in
-//! is obeyed, when a request comes: `front.php` reads that.
+//! What Apache's own files ask for and does not happen here, for people. Whether they let anybody
+//! in is obeyed, when a request comes: `front.php` reads that.
 
 use crate::source::SourceTree;
 

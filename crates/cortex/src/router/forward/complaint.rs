@@ -1,5 +1,6 @@
-//! What an instance did wrong, told to the application's owner: in the application's log, and on the
-//! page where whoever asked sits at this machine. Others get a number that stands in the log, too.
+//! What an instance did wrong, told to the application's owner: in the application's log, and on
+//! the page where whoever asked sits at this machine. Others get a number that stands in the log,
+//! too.
 
 use std::sync::Arc;
 
