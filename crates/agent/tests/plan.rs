@@ -244,8 +244,6 @@ fn the_reference_names_every_key() {
 fn what_another_platform_brings_is_refused_with_the_way_out() {
     let puma = "web: bin/start-nginx bundle exec puma\n";
     assert!(message(&[("Procfile", puma)], None).contains("Write 'web: bundle exec puma'"));
-    let php = [("Procfile", "web: heroku-php-apache2 public/\n"), ("public/index.php", "")];
-    assert!(message(&php, None).contains("Remove the line"));
     let own = "[processes]\nweb = 'puma'\n";
     assert_eq!(process(&plan(&[("Procfile", puma), ("cortex.toml", own)]), "web").command, "puma");
     let image = [("Dockerfile", "FROM node\nCMD [\"npm\", \"start\"]\n"), ("a.txt", "")];

@@ -388,7 +388,7 @@ mod tests {
             "Dockerfile.prod",
             "Makefile",
             "node_modules/left-pad/index.js",
-            "vendor/autoload.php.txt",
+            "vendor/autoload.txt",
             "vendor/composer/installed.json",
             "config.py",
             "npm-debug.log",
