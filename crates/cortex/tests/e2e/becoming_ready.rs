@@ -36,7 +36,7 @@ while True:
 
 fn project(node: &Node, name: &str, program: &str) -> std::path::PathBuf {
     let path = node.path(name);
-    let manifest = "[health]\nsettle = \"2s\"\n\n[processes]\nweb = \"python3 app.py\"\n";
+    let manifest = "[health]\nsettle = \"8s\"\n\n[processes]\nweb = \"python3 app.py\"\n";
     of_files(&path, &[("app.py", program), ("cortex.toml", manifest)]);
     path
 }
