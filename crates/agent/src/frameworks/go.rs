@@ -4,6 +4,7 @@ use model::Recipe;
 use model::release::{Portable, Step};
 
 use super::{Framework, RecipeError, shell_word, sqlite, web_only};
+use crate::procfile::PROCFILE;
 use crate::source::{SourceFile, SourceTree};
 
 /// Modules are shared by all applications; the build cache is too, by `XDG_CACHE_HOME`. Writable,
@@ -31,8 +32,16 @@ impl Framework for Go {
             return Err(RecipeError(why.into()));
         };
         let command = format!("{BUILD} -o .cortex-app {}", shell_word(&package));
+        let mut build = vec![Step { name: "Building the Go program".into(), command }];
+        let named = named_in_procfile(tree);
+        if !named.is_empty() {
+            let packages: Vec<String> = named.iter().map(|package| shell_word(package)).collect();
+            let command = format!("mkdir -p bin && {BUILD} -o bin/ {}", packages.join(" "));
+            build.push(Step { name: "Building what the Procfile names".into(), command });
+        }
         Ok(Recipe {
-            build: vec![Step { name: "Building the Go program".into(), command }],
+            path: if named.is_empty() { Vec::new() } else { vec!["bin".into()] },
+            build,
             portable: Some(Portable::default()),
             processes: web_only("./.cortex-app".into(), None),
             persist: sqlite::named_in_code(tree, "*.go"),
@@ -42,18 +51,53 @@ impl Framework for Go {
     }
 }
 
+/// Heroku puts programs into `bin`, which is searched, under the names that Go gives them: people's
+/// Procfiles start them so.
+fn named_in_procfile(tree: &SourceTree) -> Vec<String> {
+    let procfile = tree.text(PROCFILE).unwrap_or_default();
+    let names = |name: &str| {
+        let mut words = procfile.split(|c: char| c.is_whitespace() || "/;&|\"'".contains(c));
+        words.any(|word| word == name)
+    };
+    let root = module_name(tree.text("go.mod").unwrap_or_default());
+    let mut packages = main_packages(tree);
+    packages.retain(|package| match package.strip_prefix("cmd/") {
+        Some(name) => names(name),
+        None => package.is_empty() && root.is_some_and(names),
+    });
+    packages.into_iter().map(|package| format!("./{package}")).collect()
+}
+
+/// The last part of the module's path that is no version.
+fn module_name(go_mod: &str) -> Option<&str> {
+    let mut lines = go_mod.lines().map(str::trim);
+    let path = lines.find_map(|line| line.strip_prefix("module "))?.trim().trim_matches('"');
+    let is_version = |part: &str| {
+        let digits = part.strip_prefix('v').unwrap_or_default();
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    path.rsplit('/').find(|part| !is_version(part))
+}
+
 /// The root, or the first of `cmd/`: the usual layout of a module with libraries.
 fn main_package(tree: &SourceTree) -> Option<String> {
+    let found = main_packages(tree);
+    let root = found.iter().find(|directory| directory.is_empty());
+    root.or_else(|| found.iter().find(|directory| directory.starts_with("cmd/")))
+        .map(|directory| format!("./{directory}"))
+}
+
+/// Directories with a main package.
+fn main_packages(tree: &SourceTree) -> Vec<String> {
     let is_main = |(path, file): &(&str, &SourceFile)| {
         let text = file.text.as_deref().unwrap_or_default();
         !path.ends_with("_test.go") && text.lines().any(|line| line.trim() == "package main")
     };
     let directory = |path: &str| path.rsplit_once('/').map_or(String::new(), |(d, _)| d.into());
-    let found: Vec<String> =
+    let mut found: Vec<String> =
         tree.named("*.go").filter(is_main).map(|(path, _)| directory(path)).collect();
-    let root = found.iter().find(|directory| directory.is_empty());
-    root.or_else(|| found.iter().find(|directory| directory.starts_with("cmd/")))
-        .map(|directory| format!("./{directory}"))
+    found.dedup();
+    found
 }
 
 #[cfg(test)]
@@ -74,6 +118,26 @@ mod tests {
         check(&commands, Some("./cmd/shop"));
         check(&[("a_test.go", "package main"), ("tools/x.go", "package main")], None);
         check(&[("go.mod", "")], None);
+    }
+
+    #[test]
+    fn a_procfile_finds_programs_under_the_names_that_go_gives_them() {
+        let commands = |procfile: &str| -> Vec<String> {
+            let files = [
+                ("go.mod", "module github.com/ann/shop/v2\n\ngo 1.22\n"),
+                ("main.go", "package main"),
+                ("more.go", "package main"),
+                ("cmd/worker/main.go", "package main"),
+                ("Procfile", procfile),
+            ];
+            let recipe = Go.recipe(&SourceTree::from_pairs(files)).unwrap();
+            assert_eq!(recipe.path.is_empty(), recipe.build.len() == 1);
+            recipe.build.into_iter().skip(1).map(|step| step.command).collect()
+        };
+        let built = |packages: &str| vec![format!("mkdir -p bin && {BUILD} -o bin/ {packages}")];
+        assert_eq!(commands("web: shop\n"), built("./"));
+        assert_eq!(commands("web: bin/shop -x\nworker: worker"), built("./cmd/worker ./"));
+        assert_eq!(commands("web: ./.cortex-app\n"), [""; 0]);
     }
 
     #[test]
