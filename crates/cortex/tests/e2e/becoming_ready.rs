@@ -49,7 +49,8 @@ fn what_will_not_become_ready_is_refused_early_with_the_way_out() {
     let listens = format!("listens on 127.0.0.1:{port}, but PORT is");
     let path = project(&node, "elsewhere", &elsewhere);
     node.push_as_it_is(&path, "elsewhere").refused().saying(&[&listens, "os.environ[\"PORT\"]"]);
-    let background = format!("{SERVE}if os.fork() == 0:\n    serve()\n");
+    // Its first process is gone by the time that anything answers.
+    let background = format!("{SERVE}if os.fork():\n    os._exit(0)\ntime.sleep(1)\nserve()\n");
     let path = project(&node, "background", &background);
     let said = ["went to the background", "gunicorn without --daemon"];
     node.push_as_it_is(&path, "background").refused().saying(&said);

@@ -9,11 +9,12 @@ const APP: &str = r#"
 import http.server, os, sqlite3
 db = sqlite3.connect("count.db", isolation_level=None)
 db.execute("create table if not exists calls (n integer)")
+found = os.listdir(os.environ["HOME"])
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         db.execute("insert into calls values (1)")
         rows = db.execute("select count(*) from calls").fetchone()[0]
-        text = f"{rows} {os.listdir(os.environ['HOME'])}"
+        text = f"{rows} {found}"
         open(os.environ["HOME"] + "/session", "w").write("x")
         self.send_response(200)
         self.send_header("Content-Length", str(len(text)))
