@@ -121,6 +121,7 @@ pub struct Rules {
     pub is_built: bool,
 }
 
+#[derive(Default)]
 pub struct Looked {
     /// None when no file answers and the application is asked.
     pub answer: Option<Answer>,
@@ -128,7 +129,7 @@ pub struct Looked {
     pub varies: bool,
 }
 
-/// Of `candidates` the first that answers.
+/// Looks through `candidates` until one of them answers.
 pub async fn find(
     files: &Arc<Files>,
     roots: &Roots,
@@ -136,10 +137,9 @@ pub async fn find(
     candidates: &[(&StaticMount, String)],
     conditions: Box<Conditions>,
 ) -> Looked {
-    let varies =
-        |(mount, path): &(&StaticMount, String)| mount.fallback.is_some() && has_extension(path);
-    let varies = candidates.iter().any(varies);
-    Looked { answer: answer(files, roots, rules, candidates, conditions).await, varies }
+    let mut varies = false;
+    let answer = answer(files, roots, rules, candidates, conditions, &mut varies).await;
+    Looked { answer, varies }
 }
 
 async fn answer(
@@ -148,21 +148,23 @@ async fn answer(
     rules: Rules,
     candidates: &[(&StaticMount, String)],
     conditions: Box<Conditions>,
+    varies: &mut bool,
 ) -> Option<Answer> {
-    let places =
-        candidates.iter().map(|(mount, path)| (Place::new(files, roots, rules, mount), path));
-    let places: Vec<_> = places.collect();
-    for (place, path) in &places {
+    for (mount, path) in candidates {
+        let place = Place::new(files, roots, rules, mount);
         let (name, plain) = match place.look(path, rules).await? {
             Sought::File(name, plain) => (name, plain),
             Sought::Elsewhere(slash) => {
                 let found = Arc::new(Found::missing());
                 return Some(Answer { kind: Kind::Redirect(slash), ..Answer::whole(found) });
             }
-            Sought::Nothing => match place.fallback(path, &conditions).await? {
-                Some(found) => found,
-                None => continue,
-            },
+            Sought::Nothing => {
+                *varies |= mount.fallback.is_some() && has_extension(path);
+                match place.fallback(path, &conditions).await? {
+                    Some(found) => found,
+                    None => continue,
+                }
+            }
         };
         let has = |coding| plain.codings.contains(&coding);
         let coding = coding::choose(conditions.accepted.as_deref(), has);
@@ -175,8 +177,8 @@ async fn answer(
         let conditions = Some(conditions);
         return Some(Answer { found, plain, coding, conditions, kind: Kind::Content });
     }
-    for (place, _) in places.iter().filter(|_| rules.is_site) {
-        let found = place.open(NOT_FOUND).await?;
+    for (mount, _) in candidates.iter().filter(|_| rules.is_site) {
+        let found = Place::new(files, roots, rules, mount).open(NOT_FOUND).await?;
         if found.is_file() {
             return Some(Answer { kind: Kind::NotFound, ..Answer::whole(found) });
         }
@@ -404,6 +406,26 @@ mod tests {
 
     fn found() -> Arc<Found> {
         Arc::new(Found::missing())
+    }
+
+    #[tokio::test]
+    async fn only_what_is_missing_depends_on_what_a_client_takes() {
+        let directory = tempfile::tempdir().unwrap();
+        let build = directory.path().to_path_buf();
+        for name in ["index.html", "app.js"] {
+            std::fs::write(build.join(name), name).unwrap();
+        }
+        let files = Arc::new(Files::new(Handle::current()));
+        let roots = Roots { build: build.clone(), persist: build };
+        let mount =
+            StaticMount { prefix: "/".into(), directory: ".".into(), fallback: Some(INDEX.into()) };
+        let rules = Rules { is_site: true, is_built: true };
+        for (path, expected) in [("app.js", false), ("old.js", true), ("about", false)] {
+            let conditions = Conditions::read(b"GET / HTTP/1.1\r\n\r\n");
+            let asked = [(&mount, path.to_owned())];
+            let looked = find(&files, &roots, rules, &asked, conditions).await;
+            assert_eq!(looked.varies, expected, "{path}");
+        }
     }
 
     #[test]

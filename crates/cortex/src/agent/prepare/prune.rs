@@ -75,8 +75,9 @@ impl Preparer {
 /// `kept` has the likeliest to be run first.
 fn remove_builds(places: &[PathBuf], kept: Vec<PathBuf>, needed: usize, bytes_max: u64) {
     let mut bytes = 0;
+    let measured = kept.len() > needed;
     let fits = |(at, build): &(usize, PathBuf)| {
-        bytes += tree_bytes(build);
+        bytes += if measured { tree_bytes(build) } else { 0 };
         *at < needed || bytes <= bytes_max
     };
     let kept: Vec<PathBuf> =

@@ -32,9 +32,9 @@ impl Connection {
             _ => {
                 let bytes = buffer.filled();
                 let target = &bytes[head.target.clone()];
-                let looked = Box::pin(self.look_up(application, head, bytes)).await?;
-                let answer = looked.answer;
-                if !looked.varies {
+                let looked = Box::pin(self.look_up(application, head, bytes)).await;
+                let files::Looked { answer, varies } = looked.unwrap_or_default();
+                if !varies {
                     recent.learn(application, target, answer.as_ref(), started);
                 }
                 answer?
