@@ -6,6 +6,7 @@
 mod adopt;
 mod advice;
 mod building;
+mod builds;
 mod contract;
 mod elsewhere;
 mod first;
@@ -32,6 +33,7 @@ use crate::placement::Hold;
 use crate::restart::History;
 use building::Artefacts;
 pub use building::{BUILDERS_MAX, Candidate};
+pub use builds::BUILDS_KEPT;
 pub use contract::{Adopted, Effect, Event, Exit, Failure, IncarnationId, Mistake};
 use elsewhere::Elsewhere;
 pub use plan::{DRAIN_MAX, FAILING_PATIENCE, GONE_PATIENCE};
@@ -42,8 +44,6 @@ use taking_back::Watched;
 pub use taking_back::{SERVES_WELL_AFTER, Taken, taken_back};
 pub use words::LAST_WORDS_BYTES_MAX;
 
-/// Rolling back further is rare; a build of a large application takes hundreds of megabytes.
-pub const BUILDS_KEPT: usize = 5;
 /// The platform's log is read by people: as much of an output as shows what went wrong, from the
 /// first call or the reason to the last words.
 const NOTED_LINES_MAX: usize = 24;
@@ -62,6 +62,8 @@ pub struct Application {
     rollout: Option<Rollout>,
     /// The coordinator's own memory of what serves: requests carry what a command read earlier.
     serving: Option<ReleaseId>,
+    /// What served when that was last looked at.
+    served: Option<ReleaseId>,
     /// The request that was acted upon last: it may be seen again.
     accepted: Option<(Option<ReleaseId>, Timestamp)>,
     /// A release that nobody asked to roll out yet, and since when.
@@ -93,7 +95,8 @@ pub struct Application {
     ended: bool,
     /// No generation up to this one is used in a new claim.
     generation_floor: Generation,
-    kept: Vec<BuildId>,
+    /// What was said last of builds to keep, and how many of them are needed.
+    kept: (Vec<BuildId>, usize),
     queue: Vec<Effect>,
     wake: Option<Timestamp>,
 }
@@ -121,6 +124,7 @@ impl Application {
             releases: BTreeMap::new(),
             rollout: None,
             serving: None,
+            served: None,
             accepted: None,
             unrequested: None,
             attempt: None,
@@ -141,7 +145,7 @@ impl Application {
             shutdown: false,
             ended: false,
             generation_floor: 0,
-            kept: Vec::new(),
+            kept: Default::default(),
             queue: Vec::new(),
             wake: None,
         }
@@ -271,6 +275,7 @@ impl Application {
         }
         self.tidy();
         self.flush_claims();
+        self.name_written();
         self.prune();
         self.end();
     }
@@ -300,49 +305,6 @@ impl Application {
         });
         let slots = &self.slots;
         self.verdicts.retain(|place, _| slots.contains_key(place));
-    }
-
-    /// Which builds stay on this node's disk. Those that run or may run at any moment come first,
-    /// then what a rollback would go to, the newest first.
-    fn prune(&mut self) {
-        if self.is_ending() {
-            return;
-        }
-        let wanted = self.serving.iter().chain(self.rollout.iter().flat_map(|r| &r.target));
-        let processes = self.slots.values().flat_map(|slot| &slot.living);
-        let running = processes.map(|process| &process.record.release);
-        let needed: Vec<&ReleaseId> = wanted.chain(running).collect();
-        let mut keep: Vec<BuildId> = Vec::new();
-        for release in &needed {
-            let build = self.build_of(release);
-            if !keep.contains(&build) {
-                keep.push(build);
-            }
-        }
-        let needed = keep.len();
-        for release in self.releases.values().rev() {
-            let build = release.build_id();
-            if keep.len() < BUILDS_KEPT.max(needed) && !keep.contains(&build) {
-                keep.push(build);
-            }
-        }
-        if keep != self.kept {
-            self.builds.retain(|build, _| keep.contains(build));
-            self.artefacts.keep(&keep);
-            self.kept.clone_from(&keep);
-            self.emit(Effect::PruneBuilds { keep, needed });
-        }
-    }
-
-    /// The build that a release runs. Of one whose record is not known, its own.
-    fn build_of(&self, release: &ReleaseId) -> BuildId {
-        let known = self.releases.get(release).map(Release::build_id);
-        known.unwrap_or_else(|| BuildId::Of(release.clone()))
-    }
-
-    /// How far the build of a release is.
-    fn build_state(&self, release: &ReleaseId) -> Option<&Build> {
-        self.builds.get(&self.build_of(release))
     }
 
     fn end(&mut self) {

@@ -92,6 +92,7 @@ impl World {
                 self.tell(|| format!("outcome of {}", release.short()));
             }
             Effect::TakeBack { from, to } => self.take_back(name, &from, &to),
+            Effect::NameWritten { .. } => {}
             Effect::Note(note) => self.tell(|| format!("note {note}")),
             Effect::PruneBuilds { keep, .. } => self.judge_prune(name, &keep),
             Effect::AllStopped => {

@@ -248,6 +248,12 @@ pub enum Effect {
     Fit,
     /// One line for people, into the application's own log.
     Note(String),
+    /// Say in the application's log what `old` wrote into the tree of its build, as `new` has
+    /// another one.
+    NameWritten {
+        old: Release,
+        new: Release,
+    },
     /// All other builds may be removed. The first `needed` of those to keep run or are about to,
     /// the others are for rollbacks as far as there is room, the likeliest first.
     PruneBuilds {

@@ -171,7 +171,10 @@ impl World {
                 self.ended = true;
                 Vec::new()
             }
-            Effect::Note(_) | Effect::Forget { .. } | Effect::PruneBuilds { .. } => Vec::new(),
+            Effect::Note(_)
+            | Effect::Forget { .. }
+            | Effect::PruneBuilds { .. }
+            | Effect::NameWritten { .. } => Vec::new(),
             Effect::WriteHolder(_) | Effect::Unfit | Effect::Fit => Vec::new(),
             Effect::WriteOutcome { release, outcome } => {
                 self.outcomes.push((release, outcome));
@@ -578,4 +581,5 @@ fn a_request_is_never_lost_under_the_coordinators_own_writing() {
     assert_eq!(merge(None, ours.clone()), ours);
 }
 
+mod builds;
 mod ready;

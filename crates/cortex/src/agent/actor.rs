@@ -11,7 +11,8 @@ use anyhow::bail;
 use model::key::Board;
 use model::probe::Verdict;
 use model::{
-    ApplicationName, Claim, Incarnation, InstanceState, Key, Prefix, ProcessType, Release, TypedKey,
+    ApplicationName, BuildId, Claim, Incarnation, InstanceState, Key, Prefix, ProcessType, Release,
+    TypedKey,
 };
 use model::{key, record};
 use serde::de::DeserializeOwned;
@@ -297,6 +298,17 @@ impl ActorShell {
         });
     }
 
+    /// What somebody has open there goes with a later one.
+    fn prune_builds(&self, keep: Vec<BuildId>, needed: usize) {
+        let (context, name) = (self.context.clone(), self.name.clone());
+        let open = context.one_offs.builds_of(&name);
+        let needed = needed + open.len();
+        let keep = open.into_iter().chain(keep).collect();
+        crate::task::spawn(async move {
+            context.preparer.prune_builds(&name, keep, needed).await;
+        });
+    }
+
     fn forget(&self, id: &IncarnationId) {
         let Some(held) = self.context.registry.remove(id) else { return };
         self.context.ports.release(held.port(), held.ports());
@@ -511,15 +523,12 @@ impl Shell for ActorShell {
                 tracing::info!(application = %self.name, text, "agent.note");
                 context.preparer.note(&self.name, &text);
             }
-            Effect::PruneBuilds { keep, needed } => {
-                // What somebody has open there goes with a later one.
-                let open = context.one_offs.builds_of(&name);
-                let needed = needed + open.len();
-                let keep = open.into_iter().chain(keep).collect();
+            Effect::NameWritten { old, new } => {
                 crate::task::spawn(async move {
-                    context.preparer.prune_builds(&name, keep, needed).await;
+                    context.preparer.name_written(&name, old, new).await;
                 });
             }
+            Effect::PruneBuilds { keep, needed } => self.prune_builds(keep, needed),
             Effect::AllStopped => drop(self.all_stopped.send(true)),
         }
         Ok(())

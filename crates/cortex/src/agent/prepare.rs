@@ -217,6 +217,15 @@ impl Preparer {
         .await?
     }
 
+    /// In the application's log.
+    pub async fn name_written(&self, application: &ApplicationName, old: Release, new: Release) {
+        let (layout, name) = (self.layout.clone(), application.clone());
+        let look = move || left_behind(&layout, &name, &old, &new);
+        if let Ok(Some(text)) = crate::task::spawn_blocking(look).await {
+            self.note(application, &text);
+        }
+    }
+
     async fn serving(&self, application: &ApplicationName) -> anyhow::Result<Option<Release>> {
         let rollout = TypedKey::Rollout(application.clone()).key();
         let rollout: Option<Rollout> = lookup_record(&*self.store, rollout).await?;

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use super::problem::Problem;
 use super::wire::Progress;
 use super::{Shared, records, releases};
-use crate::agent::{platform_log, prepare};
+use crate::agent::prepare;
 use crate::calls::{self, Ask};
 use crate::logs::follow::Follower;
 use crate::logs::{Item, is_in_steps};
@@ -211,7 +211,6 @@ impl Reporter {
         let (layout, name) = (self.api.layout.clone(), app.name.clone());
         let look = move || prepare::left_behind(&layout, &name, &old, &new);
         if let Ok(Some(text)) = crate::task::spawn_blocking(look).await {
-            platform_log::append(&self.api.layout.platform_log(&app.name), self.api.now(), &text);
             self.send(Progress::Line { text }).await?;
         }
         Ok(())

@@ -3,6 +3,7 @@
 
 use crate::node::Node;
 use crate::project::of_files;
+use crate::wait::wait_until;
 
 /// Counts in an SQLite database, which it makes where there is none, and holds open.
 const APP: &str = r#"
@@ -47,6 +48,9 @@ fn what_was_written_is_named_and_can_be_kept_while_it_is_open() {
         "v1 wrote count.db, ~/session here; it stays behind",
         "persist = [\"count.db\"]",
     ]);
+    wait_until("the log says it, too", || {
+        node.cortex(&["logs", "-a", "app"]).contains("it stays behind")
+    });
     let body = site.get("/").body;
     assert!(body.ends_with("[]"), "HOME is empty with each build: {body}");
     // As the words say that are printed then.

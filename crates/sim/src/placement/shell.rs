@@ -152,7 +152,10 @@ impl World {
             Effect::TakeBack { from, to } => self.take_back(at, name, &from, &to),
             Effect::Unfit => self.placement(at, agent::placement::Event::Unfit(name.clone())),
             Effect::Fit => self.placement(at, agent::placement::Event::Fit(name.clone())),
-            Effect::Note(_) | Effect::PruneBuilds { .. } | Effect::AllStopped => {}
+            Effect::Note(_)
+            | Effect::PruneBuilds { .. }
+            | Effect::NameWritten { .. }
+            | Effect::AllStopped => {}
         }
         true
     }

@@ -12,6 +12,8 @@ const ENTRIES_MAX: usize = 200_000;
 const NAMED_MAX: usize = 8;
 /// Deeper trees hold packages, and recursion has an end.
 const DEPTH_MAX: usize = 30;
+/// Begins the names of what the platform itself leaves in a tree.
+const OWN: &str = ".cortex-";
 /// Written while running, and made again by whoever needs them.
 const CACHES: &[&str] = &[
     "__pycache__",
@@ -104,7 +106,8 @@ impl Scan {
             }
             let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
             let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
-            let is_cache = CACHES.iter().any(|cache| *cache == name || *cache == path)
+            let is_cache = name.starts_with(OWN)
+                || CACHES.iter().any(|cache| *cache == name || *cache == path)
                 || CACHE_ENDINGS.iter().any(|ending| name.ends_with(ending));
             let Ok(metadata) = entry.metadata() else { continue };
             if is_cache || metadata.is_symlink() {
@@ -163,7 +166,14 @@ mod tests {
     fn caches_and_logs_are_no_loss() {
         check(
             &["app.py", "lib/a.py"],
-            &["lib/__pycache__/a.pyc", "log/production.log", "tmp/x", "server.pid", "app.db-wal"],
+            &[
+                "lib/__pycache__/a.pyc",
+                "log/production.log",
+                "tmp/x",
+                "server.pid",
+                "app.db-wal",
+                ".cortex-runtimes",
+            ],
             &[],
         );
     }
