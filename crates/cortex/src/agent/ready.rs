@@ -3,6 +3,7 @@
 //! application's actor, which keeps the time limit and drops the wait when it has passed.
 
 mod elsewhere;
+mod parent;
 mod settle;
 mod workers;
 
@@ -18,6 +19,7 @@ use model::instance::ProcessIdentity;
 use model::port::{InstancePorts, Transport};
 
 use self::elsewhere::Elsewhere;
+use self::parent::stays;
 use self::settle::{Settled, settle};
 use self::workers::Workers;
 use crate::observe::process::is_alive;
@@ -126,17 +128,17 @@ pub async fn await_healthy(
                 last = missing;
             }
         };
-        match checked {
+        let settled = match checked {
             Ok(warning) if awaited.port.is_none() || awaited.health.path.is_some() => {
-                return Ok(Readiness::Healthy { warning, remark: None });
+                Some((warning, None))
             }
             Ok(warning) => match settle(process, awaited, host, &mut workers, &mut tell).await? {
-                Settled::Ready { remark } => return Ok(Readiness::Healthy { warning, remark }),
+                Settled::Ready { remark } => Some((warning, remark)),
                 Settled::Dying(detail) => {
                     return Ok(Readiness::Hopeless { detail, mistake: Mistake::Workers });
                 }
                 // The next look says which.
-                Settled::Lost => {}
+                Settled::Lost => None,
             },
             Err(missing) => {
                 let tried = missing.mistake;
@@ -146,7 +148,13 @@ pub async fn await_healthy(
                 {
                     return Ok(Readiness::Hopeless { detail: last.detail, mistake });
                 }
+                None
             }
+        };
+        if let Some((warning, remark)) = settled
+            && stays(process, &wanted).await?
+        {
+            return Ok(Readiness::Healthy { warning, remark });
         }
         let late = started.elapsed() >= LOOK_LATER_AFTER;
         tokio::time::sleep(if late { LOOK_LATER } else { LOOK_FIRST }).await;

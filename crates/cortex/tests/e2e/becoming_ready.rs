@@ -49,11 +49,14 @@ fn what_will_not_become_ready_is_refused_early_with_the_way_out() {
     let listens = format!("listens on 127.0.0.1:{port}, but PORT is");
     let path = project(&node, "elsewhere", &elsewhere);
     node.push_as_it_is(&path, "elsewhere").refused().saying(&[&listens, "os.environ[\"PORT\"]"]);
-    // Its first process is gone by the time that anything answers.
-    let background = format!("{SERVE}if os.fork():\n    os._exit(0)\ntime.sleep(1)\nserve()\n");
-    let path = project(&node, "background", &background);
-    let said = ["went to the background", "gunicorn without --daemon"];
-    node.push_as_it_is(&path, "background").refused().saying(&said);
+    // The child answers before the first process has ended, and after.
+    let sooner = "if os.fork():\n    time.sleep(0.3)\nelse:\n    serve()\n";
+    let later = "if os.fork():\n    os._exit(0)\ntime.sleep(1)\nserve()\n";
+    for (name, rest) in [("sooner", sooner), ("later", later)] {
+        let path = project(&node, name, &format!("{SERVE}{rest}"));
+        let said = ["went to the background", "gunicorn without --daemon"];
+        node.push_as_it_is(&path, name).refused().saying(&said);
+    }
     let path = project(&node, "workers", WORKERS);
     let said = ["its worker processes end one after the other", "no module named shop"];
     node.push_as_it_is(&path, "workers").refused().saying(&said);

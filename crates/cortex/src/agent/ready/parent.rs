@@ -1,0 +1,85 @@
+//! Whether the process that was started stays. One that becomes a daemon leaves its port to a child
+//! and ends, and the child may have answered before that.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use model::instance::ProcessIdentity;
+use model::port::Transport;
+
+use super::{LOOK_FIRST, Wanted};
+use crate::observe::Listeners;
+use crate::observe::process::is_alive;
+
+/// An interpreter that forked needs this long to end on a busy machine; whoever starts a server
+/// through npm or a shell waits for as long.
+const STAYS: Duration = Duration::from_millis(500);
+
+/// False once it has ended. Nothing is waited for where it holds its ports itself, alone or with
+/// its children.
+pub async fn stays(process: &ProcessIdentity, wanted: &[Wanted]) -> io::Result<bool> {
+    let (pid, all) = (process.pid, wanted.to_vec());
+    if crate::task::spawn_blocking(move || holds(pid, &all)).await?? {
+        return Ok(is_alive(process));
+    }
+    let began = Instant::now();
+    while is_alive(process) {
+        if began.elapsed() >= STAYS {
+            return Ok(true);
+        }
+        tokio::time::sleep(LOOK_FIRST).await;
+    }
+    Ok(false)
+}
+
+/// Blocking.
+fn holds(pid: u32, wanted: &[Wanted]) -> io::Result<bool> {
+    for transport in [Transport::Tcp, Transport::Udp] {
+        let of_it: Vec<u16> =
+            wanted.iter().filter(|one| one.transport() == transport).map(|one| one.port).collect();
+        if of_it.is_empty() {
+            continue;
+        }
+        let addresses = Listeners::take(transport)?.of_process(pid);
+        if !of_it.iter().all(|port| addresses.iter().any(|address| address.port() == *port)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::process::identity;
+    use std::net::TcpListener;
+    use std::process::{Command, Stdio};
+
+    #[tokio::test]
+    async fn whoever_holds_its_port_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let wanted = Wanted { port: listener.local_addr().unwrap().port(), id: None };
+        let own = identity(std::process::id()).unwrap();
+        assert!(holds(own.pid, &[wanted]).unwrap());
+        assert!(stays(&own, &[wanted]).await.unwrap());
+        let other = Wanted { port: 1, id: None };
+        assert!(!holds(own.pid, &[wanted, other]).unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_process_that_leaves_its_port_to_another_does_not_stay() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let wanted = [Wanted { port: listener.local_addr().unwrap().port(), id: None }];
+        let start = |program: &str| {
+            Command::new("sleep").arg(program).stdin(Stdio::null()).spawn().unwrap()
+        };
+        let mut brief = start("0.1");
+        let mut patient = start("1000");
+        let (one, other) = (identity(brief.id()).unwrap(), identity(patient.id()).unwrap());
+        assert!(!stays(&one, &wanted).await.unwrap());
+        assert!(stays(&other, &wanted).await.unwrap());
+        patient.kill().unwrap();
+        patient.wait().unwrap();
+        brief.wait().unwrap();
+    }
+}
