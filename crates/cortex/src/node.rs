@@ -31,7 +31,7 @@ use crate::agent::moving::Moving;
 use crate::agent::placing::Placing;
 use crate::agent::plain::PlainLauncher;
 use crate::agent::ports::Ports;
-use crate::agent::prepare::Preparer;
+use crate::agent::prepare::{Network, Preparer};
 use crate::agent::registry::Registry;
 use crate::api::wire::{PortRow, PortTraffic};
 use crate::api::{ApiContext, NodeControl};
@@ -410,7 +410,8 @@ fn agent_context(
         launcher.clone(),
         config.search_path.clone(),
     )
-    .with_home(config.home.clone());
+    .with_home(config.home.clone())
+    .with_network(Network::of_this_node());
     Arc::new(AgentContext {
         store: store.clone(),
         node: node.clone(),

@@ -98,8 +98,12 @@ impl Packages {
         }
         let version = self.chosen.version.as_deref()?;
         let package = format!("{}@{version}", self.chosen.kind.package());
+        // `--prefix` would move the place where npm looks for the machine's settings, and without
+        // a package.json npm looks for one above. The project's settings may name a registry.
         let command = format!(
-            "npm install --prefix {TOOLS} --no-save --no-audit --no-fund --loglevel=error {}",
+            "mkdir -p {TOOLS} && echo '{{}}' > {TOOLS}/package.json && \
+             {{ ! test -f .npmrc || cp .npmrc {TOOLS}/; }} && cd {TOOLS} && \
+             npm install --no-save --no-audit --no-fund --loglevel=error {}",
             shell_word(&package)
         );
         let name = format!("Installing {} {version}", self.chosen.kind.program());

@@ -51,12 +51,6 @@ impl Tool {
     }
 }
 
-/// These bring certificates of their own, and shall trust what the machine trusts.
-const CERTIFICATES: &str = "for f in /etc/ssl/certs/ca-certificates.crt \
-    /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem; do if [ -f \"$f\" ]; then \
-    export SSL_CERT_FILE=\"${SSL_CERT_FILE:-$f}\" \
-    REQUESTS_CA_BUNDLE=\"${REQUESTS_CA_BUNDLE:-$f}\"; break; fi; done; ";
-
 /// In pip's format, as Poetry writes it.
 const LIST: &str = ".venv/poetry.txt";
 
@@ -75,7 +69,7 @@ const OWN: &str = "own() { t=\"$HOME/.cortex-tools/DIRECTORY\"; \
     runs() { \"$1\" --version >/dev/null 2>&1; }; ";
 
 pub fn steps(tree: &SourceTree, tool: Tool) -> Result<Vec<Step>, RecipeError> {
-    let mut command = format!("{CERTIFICATES}export VIRTUAL_ENV=\"$PWD/.venv\"; ");
+    let mut command = "export VIRTUAL_ENV=\"$PWD/.venv\"; ".to_owned();
     command.push_str(&match tool {
         Tool::Uv => uv(tree),
         Tool::Poetry => poetry(tree),

@@ -5,6 +5,7 @@
 mod artefact;
 mod caps;
 mod environment;
+mod network;
 mod persist;
 mod prune;
 mod quiet;
@@ -36,9 +37,11 @@ use crate::store::values::suspect;
 use crate::store::{SharedStore, Value, lookup_record};
 
 pub use environment::shell_command;
+pub use network::Network;
 use persist::Tree;
 use running::Running;
 pub use running::end_all;
+use steps::BUILD;
 
 /// Ends the name of the file beside a build's directory that says that it is built whole. Virtual
 /// environments hard-code their path, so a release is built where it will run; a mark that is set
@@ -61,6 +64,7 @@ pub struct Preparer {
     path: String,
     /// Where version managers keep interpreters.
     homes: Vec<PathBuf>,
+    network: Network,
     builds: tokio::sync::Semaphore,
     /// One at a time works on a build: an actor that starts again asks for what goes on already.
     turns: Mutex<BTreeMap<(ApplicationName, BuildId), Turn>>,
@@ -80,7 +84,7 @@ impl Preparer {
         let builds = tokio::sync::Semaphore::new(BUILDS_AT_ONCE);
         let (turns, secrets) = (Mutex::default(), Mutex::new(()));
         let running = Running::default();
-        let homes = Vec::new();
+        let (homes, network) = (Vec::new(), Network::default());
         Preparer {
             layout,
             node,
@@ -89,6 +93,7 @@ impl Preparer {
             launcher,
             path,
             homes,
+            network,
             builds,
             turns,
             secrets,
@@ -99,6 +104,12 @@ impl Preparer {
     /// The home directory of the node's own user.
     pub fn with_home(mut self, home: Option<PathBuf>) -> Preparer {
         self.homes.extend(home);
+        self
+    }
+
+    /// For build steps; instances and release steps get what the user configured, and no more.
+    pub fn with_network(mut self, network: Network) -> Preparer {
+        self.network = network;
         self
     }
 
@@ -133,7 +144,7 @@ impl Preparer {
         };
         self.unpack(application, release, &directory).await.map_err(failure("unpacking"))?;
         self.choose_runtimes(application, release, &directory).await?;
-        self.steps(application, release, "build", &release.recipe.build).await?;
+        self.steps(application, release, BUILD, &release.recipe.build).await?;
         set_mark(mark).map_err(failure("finishing the build"))?;
         self.prune_caches(application).await;
         Ok(())

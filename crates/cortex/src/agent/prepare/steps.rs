@@ -18,6 +18,9 @@ const NOT_FOUND: &str = "exit status 127";
 /// Where a project says that its builds need more.
 const SETTINGS: &str = "under [limits] in cortex.toml";
 
+/// The kind of step that may reach the network as the node does.
+pub(super) const BUILD: &str = "build";
+
 impl Preparer {
     /// One after the other; `kind` tells those of a build from others.
     pub(super) async fn steps(
@@ -29,18 +32,18 @@ impl Preparer {
     ) -> Result<(), Failure> {
         let end = Instant::now() + caps::time_max(&release.settings.limits);
         for (number, step) in steps.iter().enumerate() {
-            self.step(application, release, step, &format!("{kind}-{number}"), end).await?;
+            self.step(application, release, step, (kind, number), end).await?;
         }
         Ok(())
     }
 
-    /// `name` is unique among the steps of one release.
+    /// Kind and number are unique among the steps of one release.
     async fn step(
         &self,
         application: &ApplicationName,
         release: &Release,
         step: &Step,
-        name: &str,
+        (kind, number): (&str, usize),
         end: Instant,
     ) -> Result<(), Failure> {
         let limits = &release.settings.limits;
@@ -48,11 +51,14 @@ impl Preparer {
         let now = self.clock.now();
         platform_log::append(&log, now, &format!("-----> {}", step.name));
         let launch = async {
-            let environment = self.environment(application, release).await?;
+            let mut environment = self.environment(application, release).await?;
+            if kind == BUILD {
+                self.network.add_to(&mut environment);
+            }
             let spec = LaunchSpec {
                 purpose: Purpose::Task {
                     application: application.clone(),
-                    name: format!("{name}.{}", release.id),
+                    name: format!("{kind}-{number}.{}", release.id),
                 },
                 // A compound command's first failure counts.
                 argv: vec!["/bin/sh".into(), "-ec".into(), step.command.clone()],
