@@ -228,6 +228,12 @@ impl Preparer {
         .await?
     }
 
+    /// All that is to persist is where that is kept: before it goes to another node.
+    pub async fn collect_all(&self, application: &ApplicationName) -> anyhow::Result<()> {
+        let Some(serving) = self.serving(application).await? else { return Ok(()) };
+        self.collect(application, &serving).await
+    }
+
     /// In the application's log.
     pub async fn name_written(&self, application: &ApplicationName, old: Release, new: Release) {
         let (layout, name) = (self.layout.clone(), application.clone());

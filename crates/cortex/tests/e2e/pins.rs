@@ -39,6 +39,9 @@ class Notes(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
+if not os.path.exists("made"):
+    with open("made", "w") as made:
+        made.write(os.environ["CORTEX_NODE"])
 HTTPServer((os.environ["HOST"], int(os.environ["PORT"])), Notes).serve_forever()
 "#;
 
@@ -102,7 +105,7 @@ fn an_application_moves_with_its_files() {
     let two = join(&one, &[]);
     await_acquaintance(&[&one, &two]);
     let (here, there) = (id_of(&one), id_of(&two));
-    push(&one, "persist = [\"kept/\"]\n");
+    push(&one, "persist = [\"kept/\", \"made\"]\n");
     note(&one, "first ");
     assert_eq!(one.cortex(&["pin", NAME]).trim(), here);
     assert_eq!(info(&one)["holder"], here.as_str());
@@ -123,6 +126,9 @@ fn an_application_moves_with_its_files() {
     two.run(&["pin", NAME, &there[..6]]).succeeded().saying(&["on node", "running there"]);
     await_only_on(&one, &there);
     await_notes(&one, "first ");
+    // What it is was left to the program, which made a file of it.
+    let made = fs::read_to_string(two.data().join("apps").join(NAME).join("persist/made"));
+    assert_eq!(made.expect("it came along"), here);
     note(&one, "second ");
     await_notes(&two, "first second ");
     assert!(!kept.exists(), "what is left there is no longer its own");

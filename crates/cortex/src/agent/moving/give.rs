@@ -72,6 +72,7 @@ async fn give(
     ensure!(wire.receive().await? == Frame::Last, "it did not ask for the rest");
     let pause = placing.pause(&name);
     await_stopped(moving, &name, wire).await?;
+    moving.agent.preparer.collect_all(&name).await?;
     send(moving, &name, wire, known).await?;
     ensure!(wire.receive().await? == Frame::Taken, "it did not say that it has all");
     let changed = check(moving, peer, &ask).await? != quiet;

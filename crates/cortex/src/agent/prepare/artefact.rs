@@ -64,6 +64,7 @@ impl Preparer {
         let _turn = turn.lock().await;
         let directory = self.directory(application, release);
         let mark = mark(&directory);
+        self.collect(application, release).await?;
         if is_built(&directory, &mark) {
             return self.link(application, release, Tree::Used).await;
         }
