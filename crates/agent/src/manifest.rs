@@ -240,11 +240,15 @@ pub fn persistent_path(text: &str) -> Result<String, String> {
     Ok(format!("{start}{}{end}", relative_path(rest)?))
 }
 
-/// Adds to what is kept; a path that is there already, as a directory or not, is there once.
+/// Whether a path is kept, as a directory or not.
+pub fn is_persistent(paths: &[String], path: &str) -> bool {
+    paths.iter().any(|one| one.trim_end_matches('/') == path.trim_end_matches('/'))
+}
+
+/// Adds to what is kept; a path that is there already is there once.
 pub fn add_persistent(paths: &mut Vec<String>, more: &[String]) {
     for path in more {
-        let same = |one: &String| one.trim_end_matches('/') == path.trim_end_matches('/');
-        if !paths.iter().any(same) {
+        if !is_persistent(paths, path) {
             paths.push(path.clone());
         }
     }

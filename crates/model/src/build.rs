@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::hash::from_hex;
 use crate::id::{IdError, ReleaseId};
 
 /// Half of a BLAKE3 hash: builds of one application are told apart, nobody gains by a collision.
@@ -39,15 +40,9 @@ impl FromStr for BuildId {
     fn from_str(text: &str) -> Result<Self, IdError> {
         let Some(hex) = text.strip_prefix('b') else { return text.parse().map(BuildId::Of) };
         let error = || IdError::BuildId(text.chars().take(80).collect());
-        let lower = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        if hex.len() != 2 * BUILD_HASH_BYTES || !hex.bytes().all(lower) {
-            return Err(error());
-        }
-        let mut hash = [0; BUILD_HASH_BYTES];
-        for (i, byte) in hash.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map_err(|_| error())?;
-        }
-        Ok(BuildId::Content(hash))
+        // A name has one spelling.
+        let hash = (*hex == hex.to_ascii_lowercase()).then(|| from_hex(hex)).flatten();
+        hash.map(BuildId::Content).ok_or_else(error)
     }
 }
 

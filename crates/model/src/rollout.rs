@@ -53,6 +53,17 @@ impl Rollout {
             unknown: Unknown::new(),
         }
     }
+
+    /// Asks for another release; what was said of the attempt before it is forgotten.
+    pub fn request(&mut self, target: ReleaseId, coordinator: NodeId, now: Timestamp) {
+        self.target = Some(target);
+        self.phase = RolloutPhase::Requested;
+        self.coordinator = coordinator;
+        self.message = None;
+        self.built_on = None;
+        self.unable.clear();
+        self.changed_at = now;
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -26,14 +26,7 @@ impl FromStr for ContentHash {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let error = || format!("'{}' is no hash: 64 hex digits were expected", text.escape_debug());
-        if text.len() != 64 || !text.is_ascii() {
-            return Err(error());
-        }
-        let mut hash = [0; 32];
-        for (i, byte) in hash.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).map_err(|_| error())?;
-        }
-        Ok(ContentHash(hash))
+        crate::hash::from_hex(text).map(ContentHash).ok_or_else(error)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent::application::{Taken, taken_back};
 use anyhow::Context;
 use model::key::application_prefix;
-use model::{ApplicationName, Release, ReleaseId, Rollout, RolloutPhase, TypedKey, record};
+use model::{ApplicationName, Release, ReleaseId, Rollout, TypedKey, record};
 
 use super::AgentContext;
 use crate::store::{Store, readable};
@@ -75,19 +75,10 @@ async fn try_take_back(
             id
         }
     };
-    let Some(rollout) = rollout else { return Ok(()) };
-    let request = Rollout {
-        target: Some(id),
-        phase: RolloutPhase::Requested,
-        coordinator: context.node.clone(),
-        message: None,
-        built_on: None,
-        unable: Default::default(),
-        changed_at: context.clock.now(),
-        ..rollout
-    };
+    let Some(mut rollout) = rollout else { return Ok(()) };
+    rollout.request(id, context.node.clone(), context.clock.now());
     let key = TypedKey::Rollout(name.clone()).key();
-    store.set(key, record::encode(&request).into()).await?;
+    store.set(key, record::encode(&rollout).into()).await?;
     Ok(())
 }
 

@@ -134,7 +134,7 @@ async fn claims(api: &Api) -> Vec<Check> {
         Ok(clashes) if clashes.is_empty() => Vec::new(),
         Ok(clashes) => {
             let check = |one: &domains::Clash| {
-                warn("claims", one.said(), &format!("decide whose it is: {}", one.advice))
+                warn("claims", one.said(), &format!("decide whose it is: {}", one.advice()))
             };
             clashes.iter().map(check).collect()
         }

@@ -2,6 +2,7 @@
 //! claimed once; two claims meet only where two nodes did not hear of each other.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use agent::manifest::domains::domain;
 use agent::manifest::{CORTEX_TOML, LIST_LENGTH_MAX};
@@ -152,44 +153,56 @@ pub async fn clashes(api: &Api) -> Result<Vec<Clash>, Problem> {
     let mut clashes = Vec::new();
     for (domain, mut of) in wanted.into_iter().filter(|(_, of)| of.len() > 1) {
         of.sort_by(|a, b| a.0.to_host(&domain, &a.1).cmp(&b.0.to_host(&domain, &b.1)));
-        let what = of_domain(&domain);
-        let advice =
-            |loser: &ApplicationName| format!("`cortex domains remove {domain} -a {loser}`");
-        clashes.push(Clash::new(what, of, advice));
+        clashes.push(Clash::new(Claimed::Domain(domain), of));
     }
     for (id, mut of) in ports.into_iter().filter(|(_, of)| of.len() > 1) {
         of.sort_by(|a, b| a.0.to_port(&a.1).cmp(&b.0.to_port(&b.1)));
-        let advice = |loser: &ApplicationName| {
-            format!("another port in {CORTEX_TOML} of '{loser}', and a push")
-        };
-        clashes.push(Clash::new(format!("port {id}"), of, advice));
+        clashes.push(Clash::new(Claimed::Port(id), of));
     }
     Ok(clashes)
 }
 
-fn of_domain(domain: &str) -> String {
-    format!("the domain {domain}")
+/// What can be had by one application alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    Domain(String),
+    Port(PortId),
+}
+
+impl fmt::Display for Claimed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Claimed::Domain(domain) => write!(f, "the domain {domain}"),
+            Claimed::Port(id) => write!(f, "port {id}"),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clash {
-    pub what: String,
+    pub what: Claimed,
     pub owner: ApplicationName,
     pub others: Vec<ApplicationName>,
-    pub advice: String,
 }
 
 impl Clash {
-    fn new(
-        what: String,
-        of: Vec<(Rights, ApplicationName)>,
-        advice: impl Fn(&ApplicationName) -> String,
-    ) -> Clash {
+    fn new(what: Claimed, of: Vec<(Rights, ApplicationName)>) -> Clash {
         let mut names = of.into_iter().map(|(_, name)| name);
         let owner = names.next().expect("several want it");
-        let others: Vec<ApplicationName> = names.collect();
-        let advice = others.iter().map(advice).collect::<Vec<_>>().join("; ");
-        Clash { what, owner, others, advice }
+        Clash { what, owner, others: names.collect() }
+    }
+
+    fn is_of_domain(&self, name: &str) -> bool {
+        matches!(&self.what, Claimed::Domain(domain) if domain == name)
+    }
+
+    /// How each of the others gives it up.
+    pub fn advice(&self) -> String {
+        let of_one = |other: &ApplicationName| match &self.what {
+            Claimed::Domain(domain) => format!("`cortex domains remove {domain} -a {other}`"),
+            Claimed::Port(_) => format!("another port in {CORTEX_TOML} of '{other}', and a push"),
+        };
+        self.others.iter().map(of_one).collect::<Vec<_>>().join("; ")
     }
 
     pub fn concerns(&self, name: &ApplicationName) -> bool {
@@ -198,7 +211,7 @@ impl Clash {
 
     /// Whether this domain leads to another application.
     pub fn is_lost_by(&self, domain: &str, name: &ApplicationName) -> bool {
-        self.others.contains(name) && self.what == of_domain(domain)
+        self.others.contains(name) && self.is_of_domain(domain)
     }
 
     pub fn said(&self) -> String {
@@ -224,7 +237,7 @@ async fn shown(api: &Api, app: &Application) -> Result<DomainsShown, Problem> {
     let row = |domain: &String| DomainRow {
         domain: domain.clone(),
         since: records::rfc3339(app.spec.has_domain_since(domain)),
-        clash: clashes.iter().find(|one| one.what == of_domain(domain)).map(Clash::said),
+        clash: clashes.iter().find(|one| one.is_of_domain(domain)).map(Clash::said),
     };
     Ok(DomainsShown {
         application: app.name.to_string(),

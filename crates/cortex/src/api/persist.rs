@@ -1,7 +1,7 @@
 //! What outlives releases: shows it, and adds to it. What a running release has written at an added
 //! path is moved out of its tree by its node, while it runs.
 
-use agent::manifest::{LIST_LENGTH_MAX, add_persistent, persistent_path};
+use agent::manifest::{LIST_LENGTH_MAX, add_persistent, is_persistent, persistent_path};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Path, State};
@@ -51,8 +51,7 @@ pub async fn add(
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &app).await?;
     let before = shown(&api, &app);
-    let same = |one: &String| one.trim_end_matches('/') == path.trim_end_matches('/');
-    if before.paths.iter().any(same) {
+    if is_persistent(&before.paths, &path) {
         return Ok(Json(before));
     }
     if app.spec.persist.len() >= LIST_LENGTH_MAX {

@@ -9,9 +9,7 @@ use axum::extract::{Path, State};
 use model::application::Settings;
 use model::record::{RECORD_VERSION, Unknown};
 use model::value::ContentHash;
-use model::{
-    BuildId, Fate, Key, Outcome, Recipe, Release, ReleaseId, Rollout, RolloutPhase, TypedKey,
-};
+use model::{BuildId, Fate, Key, Outcome, Recipe, Release, ReleaseId, Rollout, TypedKey};
 
 use super::problem::Problem;
 use super::records::{self, Application, Config};
@@ -82,13 +80,7 @@ pub async fn make(api: &Api, app: &mut Application, mut draft: Draft) -> Result<
     let store = &*api.store;
     records::write(store, TypedKey::ConfigAt(app.name.clone(), id.clone()), &draft.config).await?;
     records::write(store, TypedKey::Release(app.name.clone(), id.clone()), &release).await?;
-    rollout.target = Some(id);
-    rollout.phase = RolloutPhase::Requested;
-    rollout.coordinator = coordinator;
-    rollout.message = None;
-    rollout.built_on = None;
-    rollout.unable.clear();
-    rollout.changed_at = api.now();
+    rollout.request(id, coordinator, api.now());
     records::write(store, TypedKey::Rollout(app.name.clone()), &rollout).await?;
     app.rollout = Some(rollout);
     app.releases.push(release.clone());
