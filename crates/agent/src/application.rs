@@ -3,6 +3,7 @@
 //! the effects and reports what happened as events. Decides from whole state, so that any event
 //! may be lost or repeated at the cost of latency alone.
 
+pub mod absent;
 mod adopt;
 mod advice;
 mod building;

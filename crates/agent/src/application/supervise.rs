@@ -8,7 +8,8 @@ use model::instance::ProcessIdentity;
 use model::port::InstancePorts;
 use model::{Generation, Incarnation, InstanceId, InstanceState, ReleaseId, Timestamp};
 
-use super::advice::{BACKGROUND, advised};
+use super::absent;
+use super::advice::{BACKGROUND, FOR_GOOD, advised};
 use super::plan::{Step, stop_grace};
 use super::slot::{Phase, Place, Process, Replace, Slot};
 use super::{Application, Effect, Exit, IncarnationId, Mistake, Stage};
@@ -316,7 +317,12 @@ impl Application {
             let background = exit.background && exit.success;
             let how = if background { BACKGROUND.to_owned() } else { exit.how.clone() };
             process.record.reason = Some(how.clone());
-            let why = if background { how } else { format!("ended: {how}") };
+            let why = match absent::advice(&how, &exit.last_words) {
+                _ if background => how,
+                _ if exit.success => format!("ended: {how}; {FOR_GOOD}"),
+                Some(advice) => format!("ended: {how}; {advice}"),
+                None => format!("ended: {how}"),
+            };
             self.count_failure(now, &place, &process, &why, &exit.last_words);
             self.bury(&place, process.clone(), InstanceState::Crashed);
             self.consider_taking_back(now, &process, &place, &why, &exit.last_words);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agent::application::{Exit, Failure};
+use agent::application::{Exit, Failure, absent};
 use model::release::Step;
 use model::{ApplicationName, Release};
 use tokio::time::Instant;
@@ -13,8 +13,6 @@ use crate::agent::platform_log;
 
 /// Between SIGTERM and SIGKILL for a step that takes too long.
 const STEP_GRACE: Duration = Duration::from_secs(5);
-/// What shells, and make, npm and the like after them, end with where there is no such program.
-const NOT_FOUND: &str = "exit status 127";
 /// Where a project says that its builds need more.
 const SETTINGS: &str = "under [limits] in cortex.toml";
 
@@ -95,10 +93,13 @@ impl Preparer {
                 )
             }
             Some(exit) if exit.success => return Ok(()),
-            Some(exit) => format!(" failed: {}", exit.how),
+            Some(exit) => match absent::advice(&exit.how, &exit.last_words) {
+                Some(advice) => format!(" failed: {}; {advice}", exit.how),
+                None => format!(" failed: {}", exit.how),
+            },
         };
         let exit = exit.unwrap_or_default();
-        let lacks_tool = exit.how == NOT_FOUND;
+        let lacks_tool = exit.how == absent::NOT_FOUND;
         let why = format!("{}{how}", step.name);
         Err(Failure { why, last_words: exit.last_words, lacks_tool })
     }
