@@ -31,8 +31,12 @@ pub const WRITES_WAITING_MAX: usize = 16 * BATCH_WRITES_MAX;
 pub const SQUASH_INTERVAL: Duration = Duration::from_secs(3600);
 /// How long superseded commits tell who set what.
 pub const SQUASH_AGE: Duration = Duration::from_secs(24 * 3600);
-/// Superseded commits and deletes beyond this are squashed early, oldest first: some 40 MB.
-pub const DROPPABLE_MAX: usize = 200_000;
+/// Superseded commits and deletes beyond this, and beyond a share of the keys that have a value, are
+/// squashed early, oldest first. They take some 12 MB; a node of a small machine may write as many
+/// in an hour.
+pub const DROPPABLE_MAX: usize = 65_536;
+/// To find the oldest half takes a look at every commit: with many keys it is looked for less often.
+const LIVE_PER_DROPPABLE: usize = 4;
 /// Expiries announced in one tick, so that writers hardly wait for a million keys that end at once.
 pub const EXPIRIES_PER_TICK_MAX: usize = 1024;
 
@@ -55,7 +59,8 @@ pub struct StoreMachine {
     writes_from: Timestamp,
     /// After a tick that left some for the next one.
     expire_not_before: Timestamp,
-    droppable_max: usize,
+    /// What could be dropped when that was tried last, and some more.
+    squash_early_from: usize,
     pub(crate) doubt: Option<ClockDoubt>,
     pub(crate) alarmed: BTreeSet<Alarm>,
     pub(crate) sync: Sync,
@@ -93,7 +98,7 @@ impl StoreMachine {
             squash_at: now.after(SQUASH_INTERVAL),
             writes_from: now.after(wait),
             expire_not_before: now,
-            droppable_max: DROPPABLE_MAX,
+            squash_early_from: 0,
             // Alone, nobody else's stamps can be in the way.
             doubt: if alone { None } else { doubt(now, past.clock) },
             alarmed: BTreeSet::new(),
@@ -177,6 +182,19 @@ impl StoreMachine {
             effects.push(Effect::Expired { arrival, commit });
         }
         self.expire_not_before = Timestamp(now.0.saturating_add(1));
+    }
+
+    /// Deletes that a lost member has not heard of stay, and are not looked through with each write.
+    fn squash_early(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        let droppable = self.replica.droppable();
+        let most = DROPPABLE_MAX.max(self.replica.live(now) / LIVE_PER_DROPPABLE);
+        if droppable <= most {
+            self.squash_early_from = 0;
+        } else if droppable >= self.squash_early_from {
+            self.squash_early_from = droppable + most / 8;
+            let before = self.replica.median_droppable();
+            self.squash(now, before, effects);
+        }
     }
 
     fn squash(&mut self, now: Timestamp, before: Stamp, effects: &mut Vec<Effect>) {

@@ -6,7 +6,8 @@ use model::{Machine, Prefix, Timestamp};
 use proptest::prelude::*;
 use store::event::{Change, Effect, Entry, Event, Ticket, Unwritten, Write};
 use store::machine::{
-    BATCH_WRITES_MAX, EXPIRIES_PER_TICK_MAX, SQUASH_AGE, SQUASH_INTERVAL, WRITES_WAITING_MAX,
+    BATCH_WRITES_MAX, DROPPABLE_MAX, EXPIRIES_PER_TICK_MAX, SQUASH_AGE, SQUASH_INTERVAL,
+    WRITES_WAITING_MAX,
 };
 use store::sync::message::ClusterId;
 use store::{Expiry, Location, Past, StoreMachine};
@@ -193,6 +194,25 @@ fn the_hourly_squash_keeps_a_day_and_drops_deletes_for_good() {
     let left: Vec<u64> = machine.replica().history().iter().map(|c| c.size()).collect();
     assert_eq!(left, [3]);
     assert_eq!(machine.replica().live(at), 1);
+}
+
+#[test]
+fn what_newer_writes_have_replaced_is_bounded_before_a_day_has_passed() {
+    let (mut machine, mut now, mut most) = (machine(), NOW, 0);
+    // Beside horizons and the like there is room for these in one batch.
+    const WRITES: u64 = BATCH_WRITES_MAX as u64 / 2;
+    for round in 0..2 * DROPPABLE_MAX as u64 / WRITES {
+        now = now.after(std::time::Duration::from_millis(1));
+        let value = round as u8;
+        let of_one = |ticket| write(ticket, &format!("a{}", ticket % 8), Some(value));
+        commit(&mut machine, now, (0..WRITES).map(of_one).collect());
+        most = most.max(machine.replica().droppable());
+    }
+    let bound = DROPPABLE_MAX + 2 * BATCH_WRITES_MAX;
+    assert!(DROPPABLE_MAX < most && most <= bound, "{most} of {bound}");
+    assert_eq!(machine.replica().live(now), 8);
+    // The newer half of it still tells who set what.
+    assert!(machine.replica().history().len() > DROPPABLE_MAX / 3);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -56,7 +56,8 @@ struct Cache {
     /// By the bytes of their paths: those are compared faster than their components.
     files: BTreeMap<OsString, Cached>,
     bytes: usize,
-    swept_at: Option<Instant>,
+    /// Somebody looks for what nobody asks for.
+    swept: bool,
 }
 
 struct Cached {
@@ -289,7 +290,12 @@ impl Files {
         let (files, roots) = (self.clone(), roots.clone());
         let task = self.blocking.spawn_blocking(move || {
             let found = Arc::new(read(&path, &roots));
-            files.lock().put(path, found.clone());
+            let mut cache = files.lock();
+            cache.put(path, found.clone());
+            if !std::mem::replace(&mut cache.swept, true) {
+                files.blocking.spawn(sweep(Arc::downgrade(&files)));
+            }
+            drop(cache);
             found
         });
         task.await.ok()
@@ -312,26 +318,7 @@ impl Cache {
 
     fn put(&mut self, path: PathBuf, found: Arc<Found>) {
         let path = path.into_os_string();
-        let cost = |path: &OsStr, found: &Found| {
-            let content = match &found.content {
-                Content::Small(bytes) => bytes.len(),
-                Content::Large(_) => DESCRIPTOR_COST,
-                Content::Missing | Content::Directory => 0,
-            };
-            content + path.len() + 256
-        };
         let now = Instant::now();
-        if self.swept_at.is_none_or(|at| now - at > SWEEP_INTERVAL) {
-            self.swept_at = Some(now);
-            let bytes = &mut self.bytes;
-            self.files.retain(|path, one| {
-                let keep = now.saturating_duration_since(one.read_at) < UNUSED_TIME_MAX;
-                if !keep {
-                    *bytes -= cost(path, &one.found);
-                }
-                keep
-            });
-        }
         if let Some(old) = self.files.remove(&path) {
             self.bytes -= cost(&path, &old.found);
         }
@@ -344,6 +331,41 @@ impl Cache {
             self.bytes -= cost(&path, &old.found);
         }
     }
+
+    fn sweep(&mut self) {
+        let (now, bytes) = (Instant::now(), &mut self.bytes);
+        self.files.retain(|path, one| {
+            let keep = now.saturating_duration_since(one.read_at) < UNUSED_TIME_MAX;
+            if !keep {
+                *bytes -= cost(path, &one.found);
+            }
+            keep
+        });
+        self.swept = !self.files.is_empty();
+    }
+}
+
+/// Forgets what nobody asks for, until nothing is left.
+async fn sweep(files: Weak<Files>) {
+    loop {
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+        let Some(files) = files.upgrade() else { return };
+        let mut cache = files.lock();
+        cache.sweep();
+        if !cache.swept {
+            return;
+        }
+    }
+}
+
+/// In bytes of memory.
+fn cost(path: &OsStr, found: &Found) -> usize {
+    let content = match &found.content {
+        Content::Small(bytes) => bytes.len(),
+        Content::Large(_) => DESCRIPTOR_COST,
+        Content::Missing | Content::Directory => 0,
+    };
+    content + path.len() + 256
 }
 
 fn read(path: &Path, roots: &Roots) -> Found {
@@ -437,9 +459,27 @@ mod tests {
         cache.put("b".into(), Arc::new(large));
         assert_eq!((cache.files.len(), Arc::strong_count(&file)), (2, 2));
         cache.files.values_mut().for_each(|one| one.read_at -= UNUSED_TIME_MAX);
-        cache.swept_at = None;
         cache.put("c".into(), found());
+        cache.sweep();
         assert_eq!((cache.files.len(), cache.bytes, Arc::strong_count(&file)), (1, 257, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_asks_for_is_forgotten_without_another_request() {
+        let directory = tempfile::tempdir().unwrap();
+        let build = directory.path().to_path_buf();
+        let roots = Roots { build: build.clone(), persist: build.clone() };
+        let files = Arc::new(Files::new(Handle::current()));
+        files.open(build.join("index.html"), &roots).await.unwrap();
+        let known = || {
+            let cache = files.lock();
+            (cache.files.len(), cache.swept)
+        };
+        tokio::time::sleep(2 * SWEEP_INTERVAL).await;
+        assert_eq!(known(), (1, true));
+        files.lock().files.values_mut().for_each(|one| one.read_at -= UNUSED_TIME_MAX);
+        tokio::time::sleep(2 * SWEEP_INTERVAL).await;
+        assert_eq!(known(), (0, false));
     }
 
     #[test]

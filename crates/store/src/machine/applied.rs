@@ -32,10 +32,7 @@ impl StoreMachine {
         self.sync.members.promise(self.durable_stamp);
         self.give_raised(effects);
         self.take_raised(now, effects);
-        if self.replica.droppable() > self.droppable_max {
-            let before = self.replica.median_droppable();
-            self.squash(now, before, effects);
-        }
+        self.squash_early(now, effects);
     }
 
     /// Nothing was written: the number is free again, and the log has no gap.
