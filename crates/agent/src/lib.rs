@@ -11,6 +11,7 @@ pub mod last_words;
 pub mod lease;
 pub mod manifest;
 pub mod mutants;
+pub mod paths;
 pub mod placement;
 pub mod procfile;
 pub mod restart;

@@ -52,7 +52,6 @@ use crate::layout::DataDirectory;
 use crate::store::SharedStore;
 use crate::store::peers::Peers;
 use crate::upgrade::Upgrading;
-pub use archive::stays_inside;
 pub use machine::user_name;
 use problem::Problem;
 use wire::PortRow;

@@ -17,6 +17,9 @@ use process::Stat;
 /// Trees beyond this are cut off: no application needs as many, and a fork bomb must not stall
 /// whoever looks at it.
 pub const TREE_PROCESSES_MAX: usize = 4096;
+/// First argument of a process that holds an application's tree and takes over what it leaves
+/// behind: a shim.
+pub const HOLDER: &str = "__shim";
 /// Up to so many processes are asked for their exact share; it takes the kernel about a
 /// millisecond for each GiB.
 const EXACT_PROCESSES_MAX: usize = 64;
@@ -150,5 +153,5 @@ fn proportional_bytes(pid: u32) -> Option<u64> {
 
 fn is_shim(pid: u32) -> bool {
     let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else { return false };
-    line.split(|byte| *byte == 0).nth(1) == Some(crate::shim::SHIM.as_bytes())
+    line.split(|byte| *byte == 0).nth(1) == Some(HOLDER.as_bytes())
 }

@@ -22,11 +22,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+use crate::observe::HOLDER;
+
 /// First argument of the process that starts the shim and goes away, so that the shim is nobody's
 /// child. Then: run directory, path of the socket. Standard input is the listening socket.
 pub const DETACH: &str = "__shim-detach";
-/// First argument of the shim itself; the rest as above.
-pub const SHIM: &str = "__shim";
 /// First argument of what becomes the application's process: no other argument, as everything
 /// else comes through standard input.
 const EXEC: &str = "__exec";
@@ -41,7 +41,7 @@ pub fn dispatch() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let result = match arguments.next()?.to_str()? {
         DETACH => detach(arguments.collect()),
-        SHIM => shim(arguments.collect()),
+        HOLDER => shim(arguments.collect()),
         EXEC => child::become_program(),
         _ => return None,
     };
@@ -56,7 +56,7 @@ pub fn dispatch() -> Option<ExitCode> {
 
 fn detach(arguments: Vec<OsString>) -> anyhow::Result<()> {
     rustix::process::setsid()?;
-    Command::new(OWN_BINARY).arg0(OWN_NAME).arg(SHIM).args(arguments).spawn()?;
+    Command::new(OWN_BINARY).arg0(OWN_NAME).arg(HOLDER).args(arguments).spawn()?;
     Ok(())
 }
 

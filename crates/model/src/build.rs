@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::hash::from_hex;
+use crate::hex::{from_hex, to_hex};
 use crate::id::{IdError, ReleaseId};
 
 /// Half of a BLAKE3 hash: builds of one application are told apart, nobody gains by a collision.
@@ -25,10 +25,7 @@ pub enum BuildId {
 impl fmt::Display for BuildId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BuildId::Content(hash) => {
-                f.write_str("b")?;
-                hash.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
+            BuildId::Content(hash) => write!(f, "b{}", to_hex(hash)),
             BuildId::Of(release) => release.fmt(f),
         }
     }

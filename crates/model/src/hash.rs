@@ -11,20 +11,6 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Two digits for each byte, in either case, and nothing else.
-pub fn from_hex<const LENGTH: usize>(text: &str) -> Option<[u8; LENGTH]> {
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    if pairs.len() != LENGTH || !rest.is_empty() {
-        return None;
-    }
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let mut bytes = [0; LENGTH];
-    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-        *byte = u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()?;
-    }
-    Some(bytes)
-}
-
 pub fn bytes(bytes: &[u8]) -> u64 {
     mix(fnv1a(bytes))
 }

@@ -7,6 +7,7 @@ pub mod application;
 pub mod build;
 pub mod cron;
 pub mod hash;
+pub mod hex;
 pub mod id;
 pub mod instance;
 pub mod key;

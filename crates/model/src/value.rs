@@ -26,7 +26,7 @@ impl FromStr for ContentHash {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let error = || format!("'{}' is no hash: 64 hex digits were expected", text.escape_debug());
-        crate::hash::from_hex(text).map(ContentHash).ok_or_else(error)
+        crate::hex::from_hex(text).map(ContentHash).ok_or_else(error)
     }
 }
 

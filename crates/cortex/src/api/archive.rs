@@ -4,6 +4,7 @@
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
+use agent::paths::stays_inside;
 use agent::source::SourceTree;
 use tar::{Archive, EntryType};
 
@@ -78,20 +79,6 @@ fn inside(path: &Path) -> Option<String> {
     }
     // Names that are no UTF-8 are allowed on Linux, and tell no framework.
     Some(clean.to_string_lossy().into_owned())
-}
-
-/// Whether a link at `path` leads to a place in the same tree.
-pub fn stays_inside(path: &Path, target: &Path) -> bool {
-    let mut depth = path.components().count().saturating_sub(1);
-    for component in target.components() {
-        match component {
-            Component::Normal(_) => depth += 1,
-            Component::CurDir => {}
-            Component::ParentDir if depth > 0 => depth -= 1,
-            _ => return false,
-        }
-    }
-    true
 }
 
 fn damaged(error: &std::io::Error) -> Problem {

@@ -14,9 +14,9 @@ use store::{Action, Commit, Location, Position};
 
 use super::{Command, Committer};
 use crate::store::log::LogError;
-use crate::store::peers::identity::to_hex as hex;
 use crate::store::replication::Incoming;
 use crate::store::{Cursor, StoreError};
+use model::hex::to_hex as hex;
 
 /// One write of a file of what is kept aside.
 const CHUNK: usize = 1 << 20;

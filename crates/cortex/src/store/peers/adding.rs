@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use model::NodeId;
+use model::hex::to_hex;
 use rcgen::{CertificateParams, KeyPair};
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,7 +20,7 @@ use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use super::frame::{GREETING_BYTES_MAX, read_json, write_json};
-use super::identity::{Pin, node_key, pin_of, pin_of_key, to_hex};
+use super::identity::{Pin, node_key, pin_of, pin_of_key};
 use super::invitation::Token;
 use super::tls::{Trust, agreed, provider, stranger};
 

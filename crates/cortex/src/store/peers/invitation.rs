@@ -6,11 +6,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use model::hex::{from_hex, to_hex};
 use model::{NodeId, Timestamp};
 use store::sync::message::ClusterId;
 use thiserror::Error;
-
-use super::identity::{from_hex, to_hex};
 
 /// Long enough to walk to the other machine.
 pub const INVITATION_AGE_MAX: Duration = Duration::from_secs(3600);

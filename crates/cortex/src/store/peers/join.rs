@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
+use model::hex::{from_hex, to_hex};
 use model::{NodeId, Timestamp, TypedKey};
 use serde::{Deserialize, Serialize};
 use store::NodeTag;
@@ -19,9 +20,7 @@ use tokio_rustls::TlsConnector;
 use super::Net;
 use super::PeerOptions;
 use super::frame::{GREETING_BYTES_MAX, Versions, read_json, write_json};
-use super::identity::{
-    self, Authority, Membership, Pin, Seed, fingerprint, from_hex, pin_of, to_hex,
-};
+use super::identity::{self, Authority, Membership, Pin, Seed, fingerprint, pin_of};
 use super::invitation::{Redeemed, Secret, Token};
 use super::roster::{self, ADDRESSES_MAX, Roster};
 use super::tls;

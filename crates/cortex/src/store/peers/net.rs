@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use async_trait::async_trait;
+use model::hex::from_hex;
 use model::{NodeId, Timestamp, TypedKey};
 use rcgen::KeyPair;
 use store::NodeTag;
@@ -18,7 +19,7 @@ use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
 use super::frame::Versions;
-use super::identity::{Authority, Membership, Pin, Seed, from_hex};
+use super::identity::{Authority, Membership, Pin, Seed};
 use super::invitation::InvitationBook;
 use super::link::{self, Ended};
 use super::links::Links;

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use anyhow::Context;
+use model::hex::{from_hex, to_hex};
 use model::node::{Member, NodeAddress};
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{Key, NodeId, Prefix, Timestamp, TypedKey};
 
-use super::identity::{Pin, from_hex, to_hex};
+use super::identity::Pin;
 use crate::store::{Store, StoreError, Watch, WatchEvent, readable};
 
 /// Of one member; more are not tried.

@@ -1,11 +1,11 @@
 //! What people are shown of a cluster: every member, and how this node stands with it.
 
+use model::hex::to_hex;
 use model::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use store::NodeTag;
 
 use super::Net;
-use super::identity::to_hex;
 use super::roster::Addresses;
 use super::side::Side;
 use crate::store::replication::PeerState;

@@ -8,9 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, ensure};
 use model::NodeId;
+use model::hex::{from_hex, to_hex};
 use serde::{Deserialize, Serialize};
 
-use crate::store::peers::identity::{Pin, Seed, from_hex, to_hex, write_private};
+use crate::store::peers::identity::{Pin, Seed, write_private};
 use crate::store::peers::roster::{Addresses, Roster};
 
 const FORMAT: u32 = 1;

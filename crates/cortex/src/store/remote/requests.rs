@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use model::hex::from_hex;
 use model::{Key, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
 use store::{Position, Stamp};
@@ -17,7 +18,6 @@ use super::super::{
 use super::ledger::{self, closed};
 use super::wire::{self, Part, Request, Told};
 use super::{Guest, Shared};
-use crate::store::peers::identity::from_hex;
 
 impl Shared {
     async fn ask(&self, what: Request) -> Result<Vec<(Part, Bytes)>, StoreError> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
+use model::hex::to_hex;
 use model::{Key, Prefix, TypedKey};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -20,7 +21,6 @@ use super::super::{
 use super::wire::{self, At, FromStore, PART_BYTES, Part, Past, Request, Shape, ToStore, Told};
 use crate::store::bulk::BoxedStream;
 use crate::store::peers::apart;
-use crate::store::peers::identity::to_hex;
 use crate::store::reply::Reply;
 
 /// Requests of one stream that are under way; the rest waits in the kernel.

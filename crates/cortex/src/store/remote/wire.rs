@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
+use model::hex::{from_hex, to_hex};
 use model::value::ContentHash;
 use model::{Key, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,6 @@ use store::{NodeTag, Position, Stamp};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::store::peers::identity::{from_hex, to_hex};
 use crate::store::{CommitId, Cursor, HistoryEntry, StoreError, Version};
 
 /// One record of the largest size and its head.
