@@ -34,15 +34,16 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use self::actor::Letter;
-use self::launcher::{Launcher, Purpose};
+use self::launcher::Launcher;
 use self::placing::Placing;
 use self::ports::Ports;
 use self::prepare::{Preparer, end_all};
 use self::registry::Registry;
 use crate::driver::Clock;
 use crate::faults::Faults;
-use crate::node::parts;
+use crate::shim::spec::Purpose;
 use crate::store::{SharedStore, WatchEvent};
+use crate::supervise;
 
 /// Letters wait here while an actor reads the store; one that falls behind is started again, which
 /// reads everything.
@@ -290,7 +291,7 @@ async fn keep(
                 tracing::error!(application = %name, error = format!("{error:#}"), "actor.failed");
             }
             Err(panic) => {
-                let panic = parts::panic_text(&*panic);
+                let panic = supervise::panic_text(&*panic);
                 tracing::error!(application = %name, panic, "actor.panicked");
             }
         }

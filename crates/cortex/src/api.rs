@@ -261,7 +261,7 @@ struct PeerListener {
 
 impl PeerListener {
     fn bind(layout: &DataDirectory) -> anyhow::Result<PeerListener> {
-        crate::node::identity::socket_directory(layout)?;
+        crate::directory::socket_directory(layout)?;
         let path = layout.api_socket();
         // The lock on the data directory is held: a socket that lies here is nobody's.
         std::fs::remove_file(&path).ok();

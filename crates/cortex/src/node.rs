@@ -2,7 +2,6 @@
 //! over them and stops them in order.
 
 pub mod identity;
-pub mod parts;
 pub mod platform;
 pub mod roles;
 pub mod started;
@@ -24,7 +23,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use self::parts::supervise;
 use self::started::Started;
 use crate::agent::AgentContext;
 use crate::agent::moving::Moving;
@@ -36,6 +34,7 @@ use crate::agent::registry::Registry;
 use crate::api::wire::{PortRow, PortTraffic};
 use crate::api::{ApiContext, NodeControl};
 use crate::calls::Calls;
+use crate::directory;
 use crate::driver::Clock;
 use crate::faults::{Fault, Faults};
 use crate::footprint;
@@ -52,6 +51,7 @@ use crate::store::face::{FaceConfig, FaceHandle};
 use crate::store::open::Options;
 use crate::store::peers::{self, PeerOptions, Peers, roster};
 use crate::store::remote;
+use crate::supervise::supervise;
 use crate::upgrade::succession::{Left, Testament};
 use crate::upgrade::{Origin, Upgrading};
 
@@ -111,7 +111,7 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(30);
 pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyhow::Result<Ended> {
     let layout = config.layout.clone();
     let _lock = identity::lock(&layout)?;
-    identity::socket_directory(&layout)?;
+    directory::socket_directory(&layout)?;
     let id = identity::node_id(&layout)?;
     let roles = roles::settle(&layout, config.roles.as_ref(), &config.store, config.peers.joins())?;
     let (clock, faults) = (Clock::start_off(config.clock_off), Faults::default());

@@ -5,6 +5,7 @@
 
 pub mod message;
 pub mod record;
+pub mod spec;
 
 mod cap;
 mod child;

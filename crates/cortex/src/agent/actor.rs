@@ -18,12 +18,13 @@ use model::{key, record};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, mpsc, watch};
 
-use super::launcher::{Held, Purpose};
+use super::launcher::Held;
 use super::placing::{Assignments, Placing};
 use super::ready::{Awaited, Missing, Readiness, await_healthy};
 use super::registry::Stopping;
 use super::{AgentContext, builders, claims, taking_back};
 use crate::driver::{Shell, drive};
+use crate::shim::spec::Purpose;
 use crate::store::{StoreError, Value, readable};
 
 /// Reports wait here while a claim is being written. Far more than an application has instances.

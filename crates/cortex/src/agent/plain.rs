@@ -19,11 +19,12 @@ use anyhow::Context;
 use async_trait::async_trait;
 use tokio::sync::{OnceCell, watch};
 
-use super::launcher::{Attached, Held, LaunchSpec, Launcher};
+use super::launcher::{Held, Launcher};
 use crate::binaries;
 use crate::layout::DataDirectory;
 use crate::shim::message::{Ask, Attachment, Tell};
 use crate::shim::record::{self, Ended, Holding};
+use crate::shim::spec::{Attached, LaunchSpec};
 use held::PlainHeld;
 use link::Link;
 

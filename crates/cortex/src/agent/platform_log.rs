@@ -8,7 +8,7 @@ use std::path::Path;
 
 use model::Timestamp;
 
-use crate::node::identity::private_directory;
+use crate::directory::private_directory;
 use crate::shim::log::stamp;
 
 /// Years of events.

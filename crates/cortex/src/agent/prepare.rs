@@ -25,13 +25,14 @@ use anyhow::Context;
 use model::value::ContentHash;
 use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, TypedKey};
 
-use super::launcher::{LaunchSpec, Launcher, Purpose};
+use super::launcher::Launcher;
 use super::platform_log;
 use super::ports::{self, Taken};
+use crate::directory::private_directory;
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
-use crate::node::identity::private_directory;
 use crate::observe::process::boot_id;
+use crate::shim::spec::{LaunchSpec, Purpose};
 use crate::store::bulk::ValueName;
 use crate::store::values::suspect;
 use crate::store::{SharedStore, Value, lookup_record};

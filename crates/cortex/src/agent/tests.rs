@@ -35,7 +35,7 @@ fn context(directory: &Path) -> Arc<AgentContext> {
 
 fn context_with(directory: &Path, launcher: Arc<FakeLauncher>) -> Arc<AgentContext> {
     let layout = DataDirectory::new(directory.join("data"), directory);
-    crate::node::identity::private_directory(layout.root()).unwrap();
+    crate::directory::private_directory(layout.root()).unwrap();
     let (clock, node) = (Clock::start(), "n1".parse::<NodeId>().unwrap());
     let store = crate::store::open::open(&layout, node.clone(), clock).unwrap();
     context_of(layout, clock, node, launcher, store)
@@ -172,7 +172,7 @@ async fn an_instance_that_dies_comes_back_and_shutdown_stops_all() {
 async fn what_is_given_up_is_stopped_although_the_disk_is_full() {
     let directory = tempfile::tempdir().unwrap();
     let layout = DataDirectory::new(directory.path().join("data"), directory.path());
-    crate::node::identity::private_directory(layout.root()).unwrap();
+    crate::directory::private_directory(layout.root()).unwrap();
     let (clock, node) = (Clock::start(), "n1".parse::<NodeId>().unwrap());
     let disk = Faults::default();
     let options = Options::with_faults(disk.clone());

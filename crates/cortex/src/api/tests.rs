@@ -74,7 +74,7 @@ impl Fixture {
         let directory = tempfile::tempdir().unwrap();
         let layout =
             DataDirectory::new(directory.path().join("data"), &directory.path().join("run"));
-        crate::node::identity::private_directory(layout.root()).unwrap();
+        crate::directory::private_directory(layout.root()).unwrap();
         let (node, clock): (NodeId, Clock) = ("n1".parse().unwrap(), Clock::start());
         let store = crate::store::open::open(&layout, node.clone(), clock).unwrap();
         let control = Arc::new(Control::default());

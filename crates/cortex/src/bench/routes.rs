@@ -29,10 +29,10 @@ use crate::driver::Clock;
 use crate::faults::Faults;
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
-use crate::node::parts::supervise;
 use crate::router::queue::QueueLimits;
 use crate::router::{CONNECTIONS_MAX, RouterConfig, RouterHandle};
 use crate::store::SharedStore;
+use crate::supervise::supervise;
 
 /// Writes under way at a time: the store commits them together.
 const WRITES_AT_ONCE: usize = 512;

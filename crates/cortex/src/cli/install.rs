@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::up::Up;
 use super::{Json, Session, output};
 use crate::binaries::{self, Role};
+use crate::directory;
 use crate::install::{self, Start, crontab, unit};
-use crate::node::identity;
 use crate::node::started::Started;
 
 /// The binary has two names.
@@ -209,7 +209,7 @@ fn configuration(session: &Session) -> anyhow::Result<PathBuf> {
 /// What starts from now on is this binary, or what an upgrade has put there since.
 fn put_binary(session: &Session) -> anyhow::Result<()> {
     let directory = session.layout.bin();
-    identity::private_directory(session.layout.root())?;
+    directory::private_directory(session.layout.root())?;
     let copy = binaries::install(Path::new("/proc/self/exe"), &directory)?;
     binaries::name(&directory, Role::Current, &copy)
 }

@@ -20,7 +20,7 @@ use tracing::level_filters::LevelFilter;
 
 use self::options::{seconds, to_address};
 use super::Session;
-use crate::node::identity;
+use crate::directory;
 use crate::proxy::back_ends::Wanted;
 use crate::proxy::health::Check;
 use crate::proxy::{Config, Mode};
@@ -184,7 +184,7 @@ impl Serve {
         log.with_ansi(colours).with_writer(std::io::stderr).init();
         let config = self.config(session)?;
         if config.control.is_none() {
-            identity::private_socket_directory(&config.runtime)?;
+            directory::private_socket_directory(&config.runtime)?;
         }
         allow_descriptors_up_to(DESCRIPTORS_WANTED);
         crate::proxy::run(&config, &table::Said)

@@ -7,9 +7,9 @@ use anyhow::{Context, ensure};
 use clap::Args;
 
 use super::output;
+use crate::directory::private_directory;
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
-use crate::node::identity::private_directory;
 use crate::store::open::open;
 use crate::upgrade::formats::Formats;
 

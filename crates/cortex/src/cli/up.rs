@@ -276,7 +276,7 @@ impl Up {
                 layout.root().display()
             );
         }
-        crate::node::identity::private_directory(layout.root()).with_context(|| {
+        crate::directory::private_directory(layout.root()).with_context(|| {
             format!("{} cannot be made; choose another --data-dir", layout.root().display())
         })?;
         let log = log_path(layout);

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::record::{Ended, Holding};
-use crate::agent::launcher::LaunchSpec;
+use crate::shim::spec::LaunchSpec;
 
 /// The only version so far.
 pub const VERSION: u32 = 1;

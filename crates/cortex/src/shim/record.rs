@@ -13,7 +13,7 @@ use model::port::InstancePorts;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::launcher::Purpose;
+use crate::shim::spec::Purpose;
 
 /// In the run directory.
 pub const STATE: &str = "state.json";

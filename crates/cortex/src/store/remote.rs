@@ -45,7 +45,7 @@ use super::{SharedStore, Store, Value};
 use crate::driver::{Clock, drive};
 use crate::layout::DataDirectory;
 use crate::lockfile::FileLock;
-use crate::node::parts::supervise;
+use crate::supervise::supervise;
 use crate::task;
 
 /// Calls, losses and what is heard of one connection.

@@ -36,7 +36,7 @@ impl Served {
         let directory = TempDir::new().unwrap();
         let layout =
             DataDirectory::new(directory.path().join("data"), &directory.path().join("run"));
-        crate::node::identity::private_directory(layout.root()).unwrap();
+        crate::directory::private_directory(layout.root()).unwrap();
         let (node, clock) = ("n1".parse().unwrap(), Clock::start());
         let store = backend.open(&layout, node, clock, Options::default()).await.unwrap();
         let (served, of) = (store.clone(), layout.clone());

@@ -15,8 +15,9 @@ use model::instance::ProcessIdentity;
 use model::port::InstancePorts;
 use tokio::sync::watch;
 
-use super::{Attached, Held, LaunchSpec, Launcher, Purpose};
+use super::{Held, Launcher};
 use crate::observe::process::identity;
+use crate::shim::spec::{Attached, LaunchSpec, Purpose};
 
 /// Between two looks whether a process has ended.
 const POLL: Duration = Duration::from_millis(5);

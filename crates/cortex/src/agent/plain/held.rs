@@ -15,9 +15,10 @@ use tokio::time::Instant;
 
 use super::link::Link;
 use super::{Found, Place, Renewal, find};
-use crate::agent::launcher::{Held, Purpose};
+use crate::agent::launcher::Held;
 use crate::shim::message::{Ask, Tell};
 use crate::shim::record::{self, Ended, Holding};
+use crate::shim::spec::Purpose;
 
 /// Within one lease, and where the limit is not known: so many that a slow machine misses none.
 const RENEWALS_PER_LEASE: u32 = 6;

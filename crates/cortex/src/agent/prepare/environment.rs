@@ -12,7 +12,7 @@ use anyhow::Context;
 use model::{ApplicationName, Release, TypedKey};
 
 use super::Preparer;
-use crate::node::identity::private_directory;
+use crate::directory::private_directory;
 
 /// Rails asks for 128 hex digits; every framework takes as many.
 const SECRET_BYTES: usize = 64;

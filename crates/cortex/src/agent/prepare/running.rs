@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::ensure;
 use tokio::sync::Mutex;
 
-use crate::agent::launcher::{Held, LaunchSpec, Launcher};
+use crate::agent::launcher::{Held, Launcher};
+use crate::shim::spec::LaunchSpec;
 
 /// A step that was cut short is repeated; it need not finish.
 const GRACE: Duration = Duration::from_secs(2);

@@ -27,11 +27,11 @@ use crate::faults::Faults;
 use crate::footprint;
 use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
-use crate::node::parts::supervise;
 use crate::router::queue::QueueLimits;
 use crate::router::tls::{CertificateFiles, Tls};
 use crate::router::{CONNECTIONS_MAX, RouterConfig, Secure};
 use crate::store::SharedStore;
+use crate::supervise::supervise;
 
 const PUBLIC: &str = "public";
 

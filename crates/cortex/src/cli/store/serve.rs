@@ -16,16 +16,17 @@ use super::super::{Session, output};
 use super::cluster::PeerArgs;
 use crate::api::wire::PortRow;
 use crate::api::{ApiContext, NodeControl};
+use crate::directory;
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::node::identity;
-use crate::node::parts::supervise;
 use crate::store::backend::Backend;
 use crate::store::bus::Bus;
 use crate::store::face::tls::{Certificate, self_made};
 use crate::store::face::{FaceConfig, FaceHandle, PORT_DEFAULT};
 use crate::store::open::Options;
 use crate::store::peers::{self, Peers};
+use crate::supervise::supervise;
 
 #[derive(Debug, Args)]
 pub struct Serve {
@@ -96,7 +97,7 @@ impl Serve {
     async fn serve(self, layout: &DataDirectory) -> anyhow::Result<()> {
         let config = self.face(layout)?;
         let _lock = identity::lock(layout)?;
-        identity::socket_directory(layout)?;
+        directory::socket_directory(layout)?;
         let id = identity::node_id(layout)?;
         let clock = Clock::start();
         let wanted = self.peers.options();

@@ -13,8 +13,8 @@ use tokio::sync::Semaphore;
 
 use super::world::{Backend, Client, DEADLINE, World, instance, node, ok, wait};
 use crate::faults::Fault;
-use crate::node::parts::supervise;
 use crate::router::queue::QueueLimits;
+use crate::supervise::supervise;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: 0\r\n\r\n";

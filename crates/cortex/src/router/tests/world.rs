@@ -249,7 +249,7 @@ impl World {
         let world = World { store, router, metrics, faults, layout, _directory: directory };
         let shared = world.router.shared.clone();
         let store = world.store.clone();
-        tokio::spawn(crate::node::parts::supervise("router.control", move || {
+        tokio::spawn(crate::supervise::supervise("router.control", move || {
             crate::router::control::run(shared.clone(), store.clone())
         }));
         tokio::spawn(world.router.suspicions());

@@ -24,7 +24,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs
 use tokio_rustls::rustls::server::ParsedCertificate;
 
 use super::credential::LIFE;
-use crate::node::identity::private_directory;
+use crate::directory::private_directory;
 use crate::store::disk::sync_dir;
 
 const FORMAT: u32 = 1;

@@ -1,0 +1,82 @@
+//! What a shim is to run: the program, its surroundings, and the most that it may take.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use model::port::InstancePorts;
+use model::{ApplicationName, Generation, InstanceId};
+use serde::{Deserialize, Serialize};
+
+/// What is to be run. Sent to the shim through its socket: secrets are never in argv or on disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LaunchSpec {
+    pub purpose: Purpose,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    pub directory: PathBuf,
+    /// The whole environment: nothing is inherited.
+    pub environment: BTreeMap<String, String>,
+    /// Output goes here, a time before each line; rotated by the shim.
+    pub log: PathBuf,
+    pub port: Option<u16>,
+    #[serde(default, skip_serializing_if = "InstancePorts::is_empty")]
+    pub ports: InstancePorts,
+    /// None: as much as the machine has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap: Option<Cap>,
+}
+
+/// What a command reads and writes in place of its log: somebody is connected to it.
+#[derive(Debug)]
+pub struct Attached {
+    /// Whether these are a terminal, which is to be its own.
+    pub terminal: bool,
+    pub stdin: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+/// The most that a process and everything below it may take of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cap {
+    /// Above it the whole tree is stopped.
+    pub memory_bytes: u64,
+    /// Likewise.
+    pub processes: u32,
+    /// They run on no more than so many.
+    pub cores: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    Instance {
+        instance: InstanceId,
+        generation: Generation,
+    },
+    /// A build or release step, or a user's one-off command: niced, idle I/O class.
+    Task {
+        application: ApplicationName,
+        name: String,
+    },
+}
+
+impl Purpose {
+    pub fn application(&self) -> &ApplicationName {
+        match self {
+            Purpose::Instance { instance, .. } => &instance.application,
+            Purpose::Task { application, .. } => application,
+        }
+    }
+
+    /// Unique on this node while it runs: `hello/web.1.7`, `hello/task.build-v3`.
+    pub fn id(&self) -> String {
+        match self {
+            Purpose::Instance { instance, generation } => {
+                format!("{}/{}.{generation}", instance.application, instance.label())
+            }
+            Purpose::Task { application, name } => format!("{application}/task.{name}"),
+        }
+    }
+}
