@@ -13,13 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use model::{ApplicationName, Generation, InstanceId, PortId};
+use model::{ApplicationName, InstanceId, PortId};
 use tokio::sync::Notify;
 
 use self::ports::{PortCounters, Ports};
 use self::rollup::Rollup;
 use crate::faults::Faults;
-use crate::router::endpoint::Endpoint;
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "metrics";
@@ -36,7 +35,7 @@ pub const CLIENT_GONE: u16 = 499;
 /// One completed request.
 #[derive(Debug)]
 pub struct Record {
-    pub application: ApplicationRef,
+    pub labels: Arc<Labels>,
     pub client: SocketAddr,
     pub started: Instant,
     pub method: &'static str,
@@ -52,7 +51,7 @@ impl Record {
     /// All of the answer was sent by then.
     pub fn ended(&mut self, at: Instant) {
         self.total_us = micros(at.saturating_duration_since(self.started));
-        if let ApplicationRef::Instance(_) = self.application {
+        if let Labels::Instance { .. } = *self.labels {
             self.service_us = self.total_us.saturating_sub(self.queue_us);
         }
     }
@@ -60,7 +59,7 @@ impl Record {
     /// The client went away before the end of its answer.
     pub fn abandoned(&mut self) {
         self.bytes_out = 0;
-        if let ApplicationRef::Instance(_) = self.application {
+        if let Labels::Instance { .. } = *self.labels {
             self.status = CLIENT_GONE;
         }
     }
@@ -70,26 +69,23 @@ pub fn micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
 
-/// Names without a copy of them.
+/// Whom a request is counted for. Shared by all records of one instance or application.
 #[derive(Debug)]
-pub enum ApplicationRef {
-    Instance(Arc<Endpoint>),
+pub enum Labels {
+    Instance {
+        instance: InstanceId,
+        /// None where another node's router passes it on.
+        address: Option<SocketAddr>,
+    },
     /// Answered by the router itself.
-    Router(Arc<crate::router::table::Application>),
+    Router(ApplicationName),
 }
 
-impl ApplicationRef {
-    pub fn name(&self) -> &ApplicationName {
+impl Labels {
+    pub fn application(&self) -> &ApplicationName {
         match self {
-            ApplicationRef::Instance(endpoint) => &endpoint.instance.application,
-            ApplicationRef::Router(application) => &application.name,
-        }
-    }
-
-    pub fn instance(&self) -> Option<(&InstanceId, Generation)> {
-        match self {
-            ApplicationRef::Instance(endpoint) => Some((&endpoint.instance, endpoint.generation)),
-            ApplicationRef::Router(_) => None,
+            Labels::Instance { instance, .. } => &instance.application,
+            Labels::Router(application) => application,
         }
     }
 }

@@ -6,8 +6,8 @@ use std::fmt::Write;
 
 use model::{ApplicationName, InstanceId};
 
-use super::Record;
 use super::text::heading;
+use super::{Labels, Record};
 
 /// More than one machine runs; beyond it, requests count for the application alone.
 const INSTANCES_MAX: usize = 10_000;
@@ -48,12 +48,12 @@ struct InstanceSums {
 
 impl Rollup {
     pub fn add(&mut self, record: &Record) {
-        let Some(sums) = of(&mut self.applications, record.application.name(), APPLICATIONS_MAX)
+        let Some(sums) = of(&mut self.applications, record.labels.application(), APPLICATIONS_MAX)
         else {
             return;
         };
         sums.add(record);
-        let Some((instance, _)) = record.application.instance() else { return };
+        let Labels::Instance { instance, .. } = &*record.labels else { return };
         if let Some(sums) = of(&mut self.instances, instance, INSTANCES_MAX) {
             sums.requests += 1;
             sums.errors += u64::from(record.status >= 500);

@@ -18,7 +18,7 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::metrics::{ApplicationRef, Metrics, Record};
+use crate::metrics::{Labels, Metrics, Record};
 use crate::router::streams;
 
 /// Connections that end while the disk stalls for a moment.
@@ -92,9 +92,9 @@ impl Entry {
             total: micros(record.total_us),
             queue: micros(record.queue_us),
             client: record.client,
-            back_end: match &record.application {
-                ApplicationRef::Instance(endpoint) => endpoint.address(),
-                ApplicationRef::Router(_) => None,
+            back_end: match *record.labels {
+                Labels::Instance { address, .. } => address,
+                Labels::Router(_) => None,
             },
             method: Some(record.method),
             status: Status::Code(record.status),

@@ -22,7 +22,7 @@ use super::serve::{Scope, Thread};
 use super::stream::{close_gently, close_patiently, fill, write_paced};
 use super::table::Application;
 use super::wire::Wire;
-use crate::metrics::{ApplicationRef, Record};
+use crate::metrics::{Labels, Record};
 use router::http::body::Body;
 use router::http::request::{self, Origin, Refusal, RequestHead};
 use router::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
@@ -470,7 +470,7 @@ impl Connection {
         started: Instant,
         ended: Instant,
     ) {
-        let by = ApplicationRef::Router(application.clone());
+        let by = &application.labels;
         let mut record = self.record_of(by, head, status, bytes_out, started);
         record.ended(ended);
         self.thread.recorder.record(record);
@@ -479,14 +479,14 @@ impl Connection {
     /// Before it has ended.
     pub fn record_of(
         &self,
-        by: ApplicationRef,
+        by: &Arc<Labels>,
         head: &RequestHead,
         status: u16,
         bytes_out: u64,
         started: Instant,
     ) -> Record {
         Record {
-            application: by,
+            labels: by.clone(),
             client: self.peer,
             started,
             method: head.method,

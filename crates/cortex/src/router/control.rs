@@ -24,6 +24,7 @@ use super::queue::Queue;
 use super::serve::{Command, Scope};
 use super::table::{Application, Roots, Service, Table};
 use super::{EndpointKey, FarEndpoints, Live, Shared, datagrams};
+use crate::metrics::Labels;
 use crate::store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
 
 /// The name of this part's fail point.
@@ -382,6 +383,7 @@ impl Control {
             sticky: settings.sticky.clone().unwrap_or_default(),
             fair: settings.fair.clone(),
             hedge_after: settings.hedge_after_ms.map(Duration::from_millis),
+            labels: Arc::new(Labels::Router(description.name.clone())),
             name: description.name,
             hosts: description.hosts,
             port: description.port,

@@ -18,6 +18,7 @@ use router::ramp;
 
 use super::far::peer::FarPeer;
 use super::queue::{Place, Queue};
+use crate::metrics::Labels;
 
 const DRAINING: u64 = 1 << 63;
 const IN_FLIGHT: u64 = 0xffff_ffff;
@@ -54,11 +55,16 @@ pub struct Endpoint {
     pub protocol: InstanceProtocol,
     /// Of its slot: the same on every node and after every restart.
     pub identity: u64,
+    pub labels: Arc<Labels>,
     slow_start: SlowStart,
     word: AtomicU64,
     breaker: AtomicU64,
     /// Belongs to the application's strategy.
     learnt: AtomicU64,
+}
+
+fn labels(instance: &InstanceId, address: Option<SocketAddr>) -> Arc<Labels> {
+    Arc::new(Labels::Instance { instance: instance.clone(), address })
 }
 
 /// While an instance is new it takes less than its part.
@@ -99,6 +105,7 @@ impl Endpoint {
         let site = FarSite { peer, instances: far.instances(), heard: AtomicU64::new(0) };
         Endpoint {
             serial,
+            labels: labels(&instance, None),
             instance,
             generation: 0,
             reach: Reach::Far(site),
@@ -170,11 +177,13 @@ impl Endpoint {
     }
 
     pub fn new(serial: u64, description: &EndpointDescription, slow_start: SlowStart) -> Endpoint {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, description.port));
         Endpoint {
             serial,
+            labels: labels(&description.instance, Some(address)),
             instance: description.instance.clone(),
             generation: description.generation,
-            reach: Reach::Near(SocketAddr::from((Ipv4Addr::LOCALHOST, description.port))),
+            reach: Reach::Near(address),
             concurrency: description.concurrency.unwrap_or(u32::MAX).max(1),
             protocol: description.protocol,
             identity: hash::mix(u64::from(description.instance.slot)),
@@ -194,6 +203,7 @@ impl Endpoint {
     ) -> Endpoint {
         Endpoint {
             serial,
+            labels: labels(&instance, Some(address)),
             instance,
             generation: 0,
             reach: Reach::Near(address),

@@ -30,7 +30,7 @@ use super::pace::Pace;
 use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::table::Application;
-use crate::metrics::{ApplicationRef, CLIENT_GONE, micros};
+use crate::metrics::{CLIENT_GONE, micros};
 use router::http::body::{BadChunks, Body};
 use router::http::request::RequestHead;
 use router::http::response::BadResponse;
@@ -298,8 +298,8 @@ impl Exchange<'_> {
             return;
         }
         let by = match endpoint {
-            Some(endpoint) => ApplicationRef::Instance(endpoint.clone()),
-            None => ApplicationRef::Router(self.application.clone()),
+            Some(endpoint) => &endpoint.labels,
+            None => &self.application.labels,
         };
         let (status, bytes_out) = (counts.status, counts.bytes_out);
         let mut record = self.connection.record_of(by, &self.head, status, bytes_out, self.started);

@@ -19,6 +19,7 @@ use super::endpoint::Endpoint;
 use super::files::Rules;
 use super::limits::Limits;
 use super::queue::Queue;
+use crate::metrics::Labels;
 use crate::metrics::ports::PortCounters;
 use router::http::request::RequestHead;
 
@@ -27,6 +28,8 @@ const SHARDS: usize = 256;
 
 pub struct Application {
     pub name: ApplicationName,
+    /// Of what the router itself answers for it.
+    pub labels: Arc<Labels>,
     pub hosts: Vec<String>,
     pub port: Option<u16>,
     pub rights: Rights,
@@ -80,6 +83,7 @@ impl Application {
     ) -> Application {
         Application {
             hosts: vec![routes::default_host(&name)],
+            labels: Arc::new(Labels::Router(name.clone())),
             name,
             port: None,
             rights: Rights::default(),

@@ -16,7 +16,7 @@ use router::http::response;
 use self::rest::{LONG_BYTES, Rest};
 use super::relay::long_rest;
 use super::{Counts, Exchange, answer};
-use crate::metrics::{ApplicationRef, Record};
+use crate::metrics::Record;
 use crate::router::connection::{After, Busy, Connection, Owed};
 use crate::router::endpoint::{Endpoint, Permit};
 use crate::router::lane::{self, Seats};
@@ -247,7 +247,7 @@ impl Underway {
     }
 
     fn record(&self, client: &Connection, status: u16, bytes_out: u64) -> Record {
-        let by = ApplicationRef::Instance(self.permit.endpoint.clone());
+        let by = &self.permit.endpoint.labels;
         client.record_of(by, &self.head, status, bytes_out, self.started)
     }
 }

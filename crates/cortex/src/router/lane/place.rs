@@ -10,7 +10,6 @@ use router::http::request::{self, RequestHead};
 
 use super::seats::Seats;
 use super::{Guest, takes};
-use crate::metrics::ApplicationRef;
 use crate::router::connection::Owed;
 use crate::router::forward::{Exchange, Step, Underway, may_be_underway};
 use crate::router::plain::Plain;
@@ -158,7 +157,7 @@ impl Place {
             Sent::Whole { content_bytes } => (content_bytes, Turn::Answered),
             Sent::Nothing => (0, Turn::Gone),
             Sent::Part { rest, content_bytes } => {
-                let by = ApplicationRef::Router(application);
+                let by = &application.labels;
                 let record = connection.record_of(by, &head, 200, content_bytes, started);
                 return Some(Turn::Owes(Box::new(Owed { rest, record })));
             }
