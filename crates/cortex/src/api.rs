@@ -29,7 +29,6 @@ mod transfer;
 mod unread;
 mod upgrade;
 mod upload;
-pub mod wire;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
@@ -52,9 +51,10 @@ use crate::layout::DataDirectory;
 use crate::store::SharedStore;
 use crate::store::peers::Peers;
 use crate::upgrade::Upgrading;
+use crate::wire::PortRow;
 pub use machine::user_name;
 use problem::Problem;
-use wire::PortRow;
+pub use upgrade::open_ports;
 
 /// After a failed accept: out of descriptors is over in a moment or will be reported again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use self::follow::Follower;
-use crate::api::wire::LogLine;
 use crate::store::{SharedStore, lookup_record};
+use crate::wire::LogLine;
 
 /// More than a person reads; the files themselves hold the rest.
 pub const LINES_MAX: usize = 100_000;

@@ -31,7 +31,6 @@ use crate::agent::plain::PlainLauncher;
 use crate::agent::ports::Ports;
 use crate::agent::prepare::{Network, Preparer};
 use crate::agent::registry::Registry;
-use crate::api::wire::{PortRow, PortTraffic};
 use crate::api::{ApiContext, NodeControl};
 use crate::calls::Calls;
 use crate::directory;
@@ -53,7 +52,8 @@ use crate::store::peers::{self, PeerOptions, Peers, roster};
 use crate::store::remote;
 use crate::supervise::supervise;
 use crate::upgrade::succession::{Left, Testament};
-use crate::upgrade::{Origin, Upgrading};
+use crate::upgrade::{OpenPorts, Origin, Upgrading};
+use crate::wire::{PortRow, PortTraffic};
 
 /// How one node runs. Validated where the command line is read.
 #[derive(Clone, Debug)]
@@ -274,7 +274,8 @@ impl Node {
             Some(agent) => self.start_agent(&mut parts, agent, stopping),
             None => drop(parts.spawn(until_stopping(stopping))),
         }
-        let (next, ports) = (upgrading.clone(), control.clone());
+        let (next, serving) = (upgrading.clone(), control.clone());
+        let ports: OpenPorts = Arc::new(move || crate::api::open_ports(&serving.ports()));
         parts.spawn(supervise("upgrade", move || {
             crate::upgrade::rolling::run(next.clone(), ports.clone(), clock)
         }));

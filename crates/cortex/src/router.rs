@@ -71,11 +71,11 @@ use crate::agent::platform_log;
 use crate::driver::Clock;
 use crate::faults::Faults;
 use crate::layout::DataDirectory;
+use crate::members::{RouterCall, RouterPeers};
 use crate::metrics::Metrics;
 use crate::metrics::ports::Traffic;
 use crate::shared_port::{Listeners, allow_descriptors};
 use crate::store::SharedStore;
-use crate::store::peers::routers::{RouterCall, RouterPeers};
 
 pub use control::FAIL_POINT;
 pub use serve::CONNECTIONS_MAX;

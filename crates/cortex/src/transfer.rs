@@ -1,7 +1,6 @@
 //! Moves whole stores, between back ends and between clusters, through the API of a node: the
 //! client's side of export and import. A file is read through before any of it is imported.
 
-pub mod format;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -16,9 +15,9 @@ use http_body_util::BodyExt;
 use hyper::Method;
 use tokio::sync::mpsc;
 
-use self::format::{Decoder, FormatError, Piece, Totals};
-use crate::api::wire::Imported;
 use crate::client::{Client, encode};
+use crate::wire::Imported;
+use crate::wire::export::{Decoder, FormatError, Piece, Totals};
 
 const READ_BYTES: usize = 64 * 1024;
 /// Chunks between the file and the socket.

@@ -19,7 +19,6 @@ use model::{Claim, InstanceState, Key, NodeId, Prefix, TypedKey};
 use tokio::sync::Notify;
 
 use self::succession::{Heir, Testament};
-use crate::api::wire::PortRow;
 use crate::layout::DataDirectory;
 use crate::store::peers::Peers;
 use crate::store::{SharedStore, readable};
@@ -44,6 +43,9 @@ pub struct Own {
 }
 
 /// What the parts of a node share about upgrades.
+/// The public addresses that are served at the moment.
+pub type OpenPorts = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
+
 pub struct Upgrading {
     pub layout: DataDirectory,
     pub node: NodeId,
@@ -107,16 +109,12 @@ impl Upgrading {
         }
     }
 
-    /// How this node is, from its own view.
-    pub async fn vitals(&self, ports: &[PortRow]) -> anyhow::Result<Vitals> {
+    /// How this node is, from its own view; `ports` are the addresses that it serves.
+    pub async fn vitals(&self, ports: Vec<String>) -> anyhow::Result<Vitals> {
         let mut vitals = Vitals {
             binary: self.own().map(|own| own.hash),
             adopted: self.adopted.load(Ordering::Relaxed),
-            ports: ports
-                .iter()
-                .filter(|port| port.error.is_none())
-                .map(|port| port.address.clone())
-                .collect(),
+            ports: ports.into_iter().collect(),
             peers: self.peers.as_ref().map_or(0, |peers| peers.alive().borrow().len()),
             ..Vitals::default()
         };

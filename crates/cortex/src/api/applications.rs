@@ -11,10 +11,10 @@ use model::{ApplicationName, Key, TypedKey};
 
 use super::problem::Problem;
 use super::records::{self, Application};
-use super::wire::{
+use super::{Api, Shared, domains, parse, ports};
+use crate::wire::{
     ApplicationRow, ApplicationShown, CreateApplication, Destroyed, ProcessRow, RolloutShown,
 };
-use super::{Api, Shared, domains, parse, ports};
 
 /// The usual grace of 30 s between SIGTERM and SIGKILL, and some for draining before it.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(45);

@@ -10,11 +10,11 @@ use model::Timestamp;
 use serde::Deserialize;
 
 use super::problem::Problem;
-use super::wire::{Answer, Invitation};
 use super::{Api, Shared, parse, records};
 use crate::store::peers::Peers;
 use crate::store::peers::invitation::INVITATION_AGE_MAX;
 use crate::store::peers::status::ClusterStatus;
+use crate::wire::{Answer, Invitation};
 
 fn peers(api: &Api) -> Result<&Peers, Problem> {
     api.peers.as_deref().ok_or_else(|| {

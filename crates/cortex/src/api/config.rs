@@ -10,8 +10,8 @@ use super::builds::{self, Anew};
 use super::problem::Problem;
 use super::records::{self, Config};
 use super::releases::{self, Draft};
-use super::wire::{ConfigChange, Configured};
 use super::{Peer, Shared, parse};
+use crate::wire::{ConfigChange, Configured};
 
 /// All names and values together; certificates and keys fit many times (Heroku's limit is 64 KB).
 const CONFIG_BYTES_MAX: usize = 256 * 1024;

@@ -9,8 +9,8 @@ use axum::Json;
 use axum::extract::State;
 use rustix::process::{Resource, getrlimit};
 
-use super::wire::{Check, CheckResult};
 use super::{Api, Shared, domains};
+use crate::wire::{Check, CheckResult};
 
 /// Below this a push of a large application may not fit.
 const DISK_FREE_WARN: u64 = 2 * 1024 * 1024 * 1024;

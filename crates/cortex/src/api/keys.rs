@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use super::problem::Problem;
 use super::progress::ndjson;
 use super::records::rfc3339;
-use super::wire::{Answer, HistoryRow, StoreChange, StoredKey};
 use crate::store::{INLINE_VALUE_MAX, SharedStore, ValueWriter, WatchEvent};
+use crate::wire::{Answer, HistoryRow, StoreChange, StoredKey};
 
 /// What one value may take; sources of applications have the same limit.
 const VALUE_BYTES_MAX: u64 = super::upload::ARCHIVE_BYTES_MAX;

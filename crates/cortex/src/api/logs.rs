@@ -18,10 +18,10 @@ use tokio::time::Instant;
 use super::problem::Problem;
 use super::progress::ndjson;
 use super::records;
-use super::wire::LogLine;
 use super::{Api, Shared};
 use crate::logs::{self, Item, LINES_MAX, Wanted};
 use crate::store::peers::roster;
+use crate::wire::LogLine;
 
 /// What `heroku logs` shows.
 const LINES_DEFAULT: usize = 100;

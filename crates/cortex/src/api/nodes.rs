@@ -14,10 +14,10 @@ use model::{ApplicationName, Claim, Key, NodeId, Prefix, Timestamp, TypedKey};
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
-use super::wire::{NodeRow, NodeShown};
 use super::{Api, Shared, processes, records};
 use crate::store::peers::{Peers, roster};
 use crate::store::{Store, readable};
+use crate::wire::{NodeRow, NodeShown};
 
 pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<NodeRow>>, Problem> {
     Ok(Json(Cluster::read(&api).await?.rows()))

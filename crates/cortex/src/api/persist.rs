@@ -11,8 +11,8 @@ use serde::Deserialize;
 use super::problem::Problem;
 use super::records::{self, Application};
 use super::releases::{self, Draft};
-use super::wire::PersistShown;
 use super::{Api, Peer, Shared, parse};
+use crate::wire::PersistShown;
 
 #[derive(Debug, Deserialize)]
 struct Added {

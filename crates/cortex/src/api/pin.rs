@@ -12,8 +12,8 @@ use serde::Deserialize;
 use super::nodes::Cluster;
 use super::problem::Problem;
 use super::records::{self, Application};
-use super::wire::{MoveShown, PinShown};
 use super::{Api, Shared, parse};
+use crate::wire::{MoveShown, PinShown};
 
 #[derive(Debug, Deserialize)]
 struct Pin {

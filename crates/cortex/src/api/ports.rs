@@ -17,8 +17,8 @@ use serde::Deserialize;
 use super::domains::Standing;
 use super::problem::Problem;
 use super::records::Application;
-use super::wire::{ApplicationRow, PortRow, ServiceRow};
 use super::{Api, Shared, parse, records};
+use crate::wire::{ApplicationRow, PortRow, ServiceRow};
 
 /// Where ports are given out from when none is asked for: what developers expect, and a thousand
 /// applications are more than one machine runs.

@@ -5,8 +5,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use model::id::IdError;
 
-use super::wire::ProblemBody;
 use crate::store::StoreError;
+use crate::wire::ProblemBody;
 
 #[derive(Debug)]
 pub struct Problem {

@@ -9,9 +9,9 @@ use model::{InstanceId, ProcessSpec, ProcessType, TypedKey};
 
 use super::problem::Problem;
 use super::records::{self, Application};
-use super::wire::{InstanceRow, Scale, Scaled};
 use super::{Api, Shared, parse};
 use crate::agent::one_off::Session;
+use crate::wire::{InstanceRow, Scale, Scaled};
 
 pub async fn list(
     State(api): State<Shared>,

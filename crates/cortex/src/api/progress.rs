@@ -16,12 +16,12 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TryRecvError;
 
 use super::problem::Problem;
-use super::wire::Progress;
 use super::{Shared, records, releases};
 use crate::agent::prepare;
 use crate::calls::{self, Ask};
 use crate::logs::follow::Follower;
 use crate::logs::{Item, is_in_steps};
+use crate::wire::Progress;
 
 /// Between two looks at the steps' log; a change of phase is seen at once.
 const LOG_POLL: Duration = Duration::from_millis(50);

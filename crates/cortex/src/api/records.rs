@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 
 use super::Api;
 use super::problem::Problem;
-use super::wire::ApplicationRow;
 use crate::store::{Store, readable};
+use crate::wire::ApplicationRow;
 
 pub type Config = BTreeMap<String, String>;
 

@@ -9,8 +9,8 @@ use model::{Release, RolloutPhase, TypedKey};
 use super::problem::Problem;
 use super::records::{self, Application, Config};
 use super::releases::{self, Draft};
-use super::wire::{Released, Rollback};
 use super::{Peer, Shared, parse, ports};
+use crate::wire::{Released, Rollback};
 
 pub async fn rollback(
     State(api): State<Shared>,

@@ -17,14 +17,14 @@ use model::{
 };
 use serde_json::{Value, json};
 
-use super::wire::{
-    ApplicationRow, Configured, InstanceRow, PortRow, Progress, ReleaseRow, Released,
-};
 use super::{ApiContext, NodeControl, records};
 use crate::client::{Client, ClientError, Lines};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::store::SharedStore;
+use crate::wire::{
+    ApplicationRow, Configured, InstanceRow, PortRow, Progress, ReleaseRow, Released,
+};
 
 #[derive(Default)]
 struct Control {

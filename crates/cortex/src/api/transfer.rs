@@ -15,13 +15,13 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::keys::PrefixQuery;
 use super::problem::Problem;
-use super::wire::Imported;
 use crate::store::reply::Reply;
 use crate::store::values::blocking;
 use crate::store::{
     INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, ValueWriter, Written,
 };
-use crate::transfer::format::{Decoder, Encoder, FormatError, Piece};
+use crate::wire::Imported;
+use crate::wire::export::{Decoder, Encoder, FormatError, Piece};
 
 /// Keys that are read together, in memory: some megabytes.
 const PAGE_KEYS: usize = 1000;

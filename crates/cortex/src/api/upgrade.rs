@@ -15,11 +15,11 @@ use serde::Deserialize;
 use super::nodes::Cluster;
 use super::problem::Problem;
 use super::upload::{blocking, receive};
-use super::wire::{NodeVitals, UpgradeRow, UpgradeShown};
 use super::{Api, Shared, records};
 use crate::binaries::{self, Role};
 use crate::store::{INLINE_VALUE_MAX, ValueWriter};
 use crate::upgrade::{Upgrading, candidate, rolling};
+use crate::wire::{NodeVitals, PortRow, UpgradeRow, UpgradeShown};
 
 /// With debugging symbols and all, Cortex is a quarter of that.
 const BINARY_BYTES_MAX: u64 = 1 << 30;
@@ -42,7 +42,7 @@ fn upgrading(api: &Api) -> Result<&Upgrading, Problem> {
 }
 
 pub async fn vitals(State(api): State<Shared>) -> Result<Json<NodeVitals>, Problem> {
-    let vitals = upgrading(&api)?.vitals(&api.control.ports()).await;
+    let vitals = upgrading(&api)?.vitals(open_ports(&api.control.ports())).await;
     Ok(Json(vitals.map_err(|error| Problem::internal(format!("{error:#}")))?.into()))
 }
 
@@ -224,4 +224,10 @@ async fn shown(api: &Api) -> Result<UpgradeShown, Problem> {
         version: roll.map(|roll| roll.version.clone()),
         nodes: listed.into_iter().map(row).collect(),
     })
+}
+
+/// The addresses that nothing is wrong with.
+pub fn open_ports(all: &[PortRow]) -> Vec<String> {
+    let open = all.iter().filter(|port| port.error.is_none());
+    open.map(|port| port.address.clone()).collect()
 }

@@ -22,9 +22,9 @@ use super::builds::{self, Anew};
 use super::problem::{Problem, storage};
 use super::records::{self, Application, Config};
 use super::releases::{self, Draft};
-use super::wire::Released;
 use super::{Api, Peer, Shared, archive, domains, ports};
 use crate::store::{StoreError, ValueFile, ValueWriter};
+use crate::wire::Released;
 
 /// Heroku's limit for a slug is 500 MB compressed; sources above this hold what is no source.
 pub const ARCHIVE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;

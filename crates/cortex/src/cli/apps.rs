@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 
 use super::{Json, Session, output};
-use crate::api::wire::{ApplicationRow, CreateApplication, Destroyed};
 use crate::client::encode;
+use crate::wire::{ApplicationRow, CreateApplication, Destroyed};
 
 #[derive(Debug, Args)]
 pub struct Apps {

@@ -8,8 +8,8 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 
 use super::{App, Json, Session, deploy, dotenv, output};
-use crate::api::wire::{ConfigChange, Configured};
 use crate::client::encode;
+use crate::wire::{ConfigChange, Configured};
 
 /// Four times what all variables of an application may take, so that the node says what is too
 /// much.

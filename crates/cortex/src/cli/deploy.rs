@@ -3,8 +3,8 @@
 use anyhow::Context;
 
 use super::{Exit, Session, output};
-use crate::api::wire::{Progress, Released};
 use crate::client::encode;
+use crate::wire::{Progress, Released};
 
 /// What the shell reports for a command that was interrupted.
 const INTERRUPTED: u8 = 130;

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{Exit, Json, Session, output};
-use crate::api::wire::{Check, CheckResult};
+use crate::wire::{Check, CheckResult};
 
 #[derive(Debug, Args)]
 pub struct Doctor {

@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 
 use super::{App, Json, Session, output};
-use crate::api::wire::{DomainsChange, DomainsShown};
 use crate::client::encode;
+use crate::wire::{DomainsChange, DomainsShown};
 
 #[derive(Debug, Args)]
 pub struct Domains {

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::{App, Json, Session, output};
-use crate::api::wire::{ApplicationShown, ServiceRow};
 use crate::client::encode;
+use crate::wire::{ApplicationShown, ServiceRow};
 
 #[derive(Debug, Args)]
 pub struct Info {

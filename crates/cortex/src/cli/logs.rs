@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::{App, Json, Session, output};
-use crate::api::wire::LogLine;
 use crate::client::encode;
+use crate::wire::LogLine;
 
 #[derive(Debug, Args)]
 pub struct Logs {

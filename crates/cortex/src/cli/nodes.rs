@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::{Json, Session, output};
-use crate::api::wire::{Invitation, NodeRow, NodeShown, RemovedNode};
 use crate::client::encode;
 use crate::store::peers::status::ClusterStatus;
+use crate::wire::{Invitation, NodeRow, NodeShown, RemovedNode};
 
 /// Between two looks at a node that is being emptied.
 const POLL: Duration = Duration::from_millis(250);

@@ -6,8 +6,8 @@ use anyhow::Context;
 use clap::Args;
 
 use super::{App, Session, output};
-use crate::api::wire::ApplicationShown;
 use crate::client::encode;
+use crate::wire::ApplicationShown;
 
 /// What desktops provide to show a URL.
 const BROWSER: &str = "xdg-open";

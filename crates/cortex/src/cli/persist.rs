@@ -4,8 +4,8 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::{App, Json, Session, deploy, output};
-use crate::api::wire::PersistShown;
 use crate::client::encode;
+use crate::wire::PersistShown;
 
 #[derive(Debug, Args)]
 pub struct Persist {

@@ -8,8 +8,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{Json, Session, output};
-use crate::api::wire::{ApplicationShown, PinShown};
 use crate::client::encode;
+use crate::wire::{ApplicationShown, PinShown};
 
 const POLL: Duration = Duration::from_millis(250);
 /// From the handover until it is ready; a build of a large application takes that long.
@@ -138,7 +138,7 @@ fn show(shown: &PinShown) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::wire::MoveShown;
+    use crate::wire::MoveShown;
 
     fn shown(holder: &str, phase: Option<&str>) -> PinShown {
         let moving = phase.map(|phase| MoveShown {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use clap::Args;
 
 use super::{App, Json, Session, output};
-use crate::api::wire::{ApplicationShown, InstanceRow};
 use crate::client::encode;
+use crate::wire::{ApplicationShown, InstanceRow};
 
 #[derive(Debug, Args)]
 pub struct Ps {

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::{App, Json, Session, output};
-use crate::api::wire::ReleaseRow;
 use crate::client::encode;
+use crate::wire::ReleaseRow;
 
 #[derive(Debug, Args)]
 pub struct Releases {

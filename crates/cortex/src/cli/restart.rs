@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::{App, Session, output};
-use crate::api::wire::Scaled;
 use crate::client::encode;
+use crate::wire::Scaled;
 
 #[derive(Debug, Args)]
 pub struct Restart {

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::{App, Session, deploy, output};
-use crate::api::wire::{self, Released};
 use crate::client::encode;
+use crate::wire::{self, Released};
 
 #[derive(Debug, Args)]
 pub struct Rollback {

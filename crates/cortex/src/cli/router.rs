@@ -17,7 +17,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use self::plan::Plan;
 use super::{Session, output};
-use crate::api::wire::{NodeRow, RouteRow};
+use crate::wire::{NodeRow, RouteRow};
 
 /// Two looks cost the node less than one request does, and nobody waits long for an instance.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);

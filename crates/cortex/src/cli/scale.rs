@@ -6,8 +6,8 @@ use anyhow::Context;
 use clap::Args;
 
 use super::{App, Json, Session, output};
-use crate::api::wire::Scaled;
 use crate::client::encode;
+use crate::wire::Scaled;
 
 #[derive(Debug, Args)]
 pub struct Scale {

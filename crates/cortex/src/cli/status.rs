@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{Json, Session, apps, output};
-use crate::api::wire::NodeStatus;
+use crate::wire::NodeStatus;
 
 #[derive(Debug, Args)]
 pub struct Status {

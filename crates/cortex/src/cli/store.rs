@@ -15,8 +15,8 @@ use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
 use super::{Json, Session, output};
-use crate::api::wire::{Answer, HistoryRow, StoreChange, StoredKey};
 use crate::client::encode;
+use crate::wire::{Answer, HistoryRow, StoreChange, StoredKey};
 
 const READ_BYTES: usize = 64 * 1024;
 /// Chunks between stdin and the socket.

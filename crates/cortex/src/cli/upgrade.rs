@@ -13,8 +13,8 @@ use hyper::Method;
 use tokio::time::Instant;
 
 use super::{Exit, Json, Session, output};
-use crate::api::wire::{UpgradeRow, UpgradeShown};
 use crate::client::{ClientError, encode};
+use crate::wire::{UpgradeRow, UpgradeShown};
 
 const POLL: Duration = Duration::from_millis(250);
 /// This node hands over, too, and opens its store anew meanwhile.

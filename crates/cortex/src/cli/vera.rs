@@ -14,9 +14,9 @@ use serde_json::json;
 
 use self::settings::Settings;
 use super::{Global, Session, output, push};
-use crate::api::wire::{ApplicationRow, ApplicationShown, CreateApplication, Scaled};
 use crate::client::{Client, encode};
 use crate::source::Vcs;
+use crate::wire::{ApplicationRow, ApplicationShown, CreateApplication, Scaled};
 
 const NAME: &str = "vera";
 

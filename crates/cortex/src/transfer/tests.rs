@@ -11,15 +11,15 @@ use model::{Key, Prefix, Timestamp};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use super::format::{FormatError, Totals};
 use super::{Verified, export, import, verify};
-use crate::api::wire::Imported;
 use crate::client::{Client, ClientError};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::store::backend::Backend;
 use crate::store::open::Options;
 use crate::store::{INLINE_VALUE_MAX, SharedStore, Submission, Submitted};
+use crate::wire::Imported;
+use crate::wire::export::{FormatError, Totals};
 
 pub const LARGE: usize = 5 << 20;
 

@@ -13,8 +13,7 @@ use model::{NodeId, Prefix, TypedKey};
 use tokio::sync::watch;
 
 use super::succession::Testament;
-use super::{Origin, Own, Upgrading, candidate};
-use crate::api::NodeControl;
+use super::{OpenPorts, Origin, Own, Upgrading, candidate};
 use crate::binaries::{self, Role};
 use crate::driver::Clock;
 use crate::store::{Store, StoreError, Value, lookup_record, readable};
@@ -26,10 +25,10 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(30);
 
 pub async fn run(
     upgrading: Arc<Upgrading>,
-    control: Arc<dyn NodeControl>,
+    open_ports: OpenPorts,
     clock: Clock,
 ) -> anyhow::Result<()> {
-    let part = Part { upgrading, control, clock };
+    let part = Part { upgrading, open_ports, clock };
     let own = part.find_out().await?;
     part.settle(&own).await?;
     let mut asked = part.upgrading.store.watch(TypedKey::Roll.key().into(), None).await?;
@@ -86,7 +85,7 @@ async fn write(store: &dyn Store, node: &NodeId, to: &NodeUpgrade) -> Result<(),
 
 struct Part {
     upgrading: Arc<Upgrading>,
-    control: Arc<dyn NodeControl>,
+    open_ports: OpenPorts,
     clock: Clock,
 }
 
@@ -180,7 +179,7 @@ impl Part {
             Ok(path) => path,
             Err(why) => return self.refuse(roll, own, &why).await,
         };
-        let before = self.upgrading.vitals(&self.control.ports()).await?;
+        let before = self.upgrading.vitals((self.open_ports)()).await?;
         self.note(roll, own, TrialPhase::Trying, None).await?;
         tracing::info!(%node, binary = %roll.binary, "upgrade.handing_over");
         self.upgrading.hand_over(Testament {

@@ -23,12 +23,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::passing;
-use crate::api::wire::NodeVitals;
 use crate::binaries;
 use crate::client::Client;
 use crate::layout::DataDirectory;
 use crate::router::RouterHandle;
 use crate::shared_port::Bound;
+use crate::wire::NodeVitals;
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A node on a loaded machine says in less how it is.

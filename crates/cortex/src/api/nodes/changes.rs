@@ -10,9 +10,9 @@ use model::{NodeId, TypedKey};
 use serde::Deserialize;
 
 use super::super::problem::Problem;
-use super::super::wire::{NodeShown, RemovedNode};
 use super::super::{Api, Shared, parse, records};
 use super::{Cluster, prefix, shown};
+use crate::wire::{NodeShown, RemovedNode};
 
 /// Takes nothing new from now on and gives away what it runs.
 pub async fn drain(

@@ -12,11 +12,11 @@ use anyhow::{Context, anyhow, ensure};
 use serde::de::DeserializeOwned;
 
 use super::lost;
-use crate::api::wire::{InstanceRow, NodeRow};
 use crate::bench::interrupted::Interrupted;
 use crate::bench::process::output_of;
 use crate::client::Client;
 use crate::layout::DataDirectory;
+use crate::wire::{InstanceRow, NodeRow};
 
 /// For anything that is waited for: a machine that others use may stand still for minutes.
 pub const STATE_TIME_MAX: Duration = Duration::from_secs(300);

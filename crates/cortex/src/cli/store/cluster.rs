@@ -7,10 +7,10 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::super::{Json, Session, address, output};
-use crate::api::wire::Answer;
 use crate::store::peers::PeerOptions;
 use crate::store::peers::invitation::Token;
 use crate::store::peers::status::{ClusterStatus, PeerRow};
+use crate::wire::Answer;
 
 const HOUR_MS: u64 = 3_600_000;
 

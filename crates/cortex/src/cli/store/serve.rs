@@ -14,7 +14,6 @@ use tracing::level_filters::LevelFilter;
 
 use super::super::{Session, output};
 use super::cluster::PeerArgs;
-use crate::api::wire::PortRow;
 use crate::api::{ApiContext, NodeControl};
 use crate::directory;
 use crate::driver::Clock;
@@ -27,6 +26,7 @@ use crate::store::face::{FaceConfig, FaceHandle, PORT_DEFAULT};
 use crate::store::open::Options;
 use crate::store::peers::{self, Peers};
 use crate::supervise::supervise;
+use crate::wire::PortRow;
 
 #[derive(Debug, Args)]
 pub struct Serve {

@@ -9,8 +9,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::super::{Session, output};
-use crate::api::wire::{Invitation, NodeRow};
 use crate::store::peers::adding::{self, Found};
+use crate::wire::{Invitation, NodeRow};
 
 /// Joining takes a call back and a write of the roster; loaded machines take longer.
 const JOIN_MAX: Duration = Duration::from_secs(60);

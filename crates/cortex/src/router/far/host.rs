@@ -13,6 +13,7 @@ use router::far::{Ask, Outcome, Reply, Room};
 use tokio_rustls::rustls;
 
 use super::sealed::Sealed;
+use crate::members::RouterCall;
 use crate::router::connection::{After, Busy, Connection, WRITE_TIME_MAX};
 use crate::router::forward::{self, Exchange};
 use crate::router::plain::Plain;
@@ -22,7 +23,6 @@ use crate::router::services;
 use crate::router::stream::{close_gently, fill, write_all};
 use crate::router::table::Application;
 use crate::router::wire::Wire;
-use crate::store::peers::routers::RouterCall;
 use router::http::request::RequestHead;
 
 /// What stands before a request is sent together with it.

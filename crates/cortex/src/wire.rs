@@ -1,5 +1,7 @@
 //! What travels between client and API, as JSON under `/v1`. Fields are only ever added.
 
+pub mod export;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use agent::upgrade::trial::Vitals;
