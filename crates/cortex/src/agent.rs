@@ -16,6 +16,7 @@ pub mod ports;
 pub mod prepare;
 pub mod ready;
 pub mod registry;
+mod roster;
 pub mod scheduled;
 pub mod taking_back;
 

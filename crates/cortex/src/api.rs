@@ -48,6 +48,7 @@ use tokio::net::{UnixListener, UnixStream};
 use crate::agent::AgentContext;
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
+use crate::members::Members;
 use crate::store::SharedStore;
 use crate::store::peers::Peers;
 use crate::upgrade::Upgrading;

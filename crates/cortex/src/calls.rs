@@ -17,8 +17,7 @@ use crate::agent::AgentContext;
 use crate::agent::one_off::{self, Order};
 use crate::layout::DataDirectory;
 use crate::logs::{self, Item, Wanted};
-use crate::store::bulk::BoxedStream;
-use crate::store::peers::Peers;
+use crate::members::{BoxedStream, Kind, Members};
 use crate::store::{SharedStore, lookup_record};
 
 const VERSION: u32 = 1;
@@ -70,8 +69,8 @@ struct Answer {
 pub struct Refused(pub String);
 
 /// A stream on which that node does what it was asked for.
-pub async fn call(peers: &Peers, node: &NodeId, ask: Ask) -> anyhow::Result<BoxedStream> {
-    let mut stream = peers.call(node).await?;
+pub async fn call(peers: &dyn Members, node: &NodeId, ask: Ask) -> anyhow::Result<BoxedStream> {
+    let mut stream = peers.open(node, Kind::Call).await?;
     write(&mut stream, &Question { v: VERSION, ask }).await?;
     let answer: Answer = read(&mut stream).await?;
     match answer.refused {
@@ -91,19 +90,22 @@ pub struct Calls {
 
 impl Calls {
     /// From now on.
-    pub fn take(self, peers: &Peers) {
+    pub fn take(self, peers: &dyn Members) {
         let (calls, streams) = (Arc::new(self), Arc::new(Semaphore::new(CALLS_MAX)));
-        peers.set_calls(Box::new(move |peer, stream| {
-            // Whoever finds no room hears nothing, and says that this node does not answer.
-            let Ok(permit) = streams.clone().try_acquire_owned() else { return };
-            let calls = calls.clone();
-            crate::task::spawn(async move {
-                if let Err(error) = calls.serve(stream).await {
-                    tracing::debug!(%peer, error = format!("{error:#}"), "call.not_served");
-                }
-                drop(permit);
-            });
-        }));
+        peers.serve(
+            Kind::Call,
+            Box::new(move |peer, stream| {
+                // Whoever finds no room hears nothing, and says that this node does not answer.
+                let Ok(permit) = streams.clone().try_acquire_owned() else { return };
+                let calls = calls.clone();
+                crate::task::spawn(async move {
+                    if let Err(error) = calls.serve(stream).await {
+                        tracing::debug!(%peer, error = format!("{error:#}"), "call.not_served");
+                    }
+                    drop(permit);
+                });
+            }),
+        );
     }
 
     async fn serve(&self, mut stream: BoxedStream) -> anyhow::Result<()> {

@@ -17,7 +17,7 @@ use thiserror::Error;
 use tokio::net::UnixStream;
 
 use crate::layout::DataDirectory;
-use crate::store::bulk::BoxedStream;
+use crate::members::BoxedStream;
 use crate::wire::ProblemBody;
 
 /// Answers that are read as a whole: listings.

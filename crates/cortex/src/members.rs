@@ -1,61 +1,56 @@
-//! Other members of the cluster, as a part needs them: calls to the router of one, calls from one,
-//! and which do not answer. A contract alone: who reaches them and who calls are joined by the node.
+//! Other members of the cluster, as parts need them: who is alive, and streams to them and from them.
+//! A contract alone: who reaches them and who speaks with them are joined by the node.
+
+mod routers;
 
 use std::collections::BTreeSet;
-use std::io::Write;
-use std::net::{Shutdown, TcpStream};
 
 use async_trait::async_trait;
 use model::NodeId;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
-use tokio_rustls::rustls::ServerConnection;
-use tokio_rustls::{client, server};
 
-pub type CalledRouter = client::TlsStream<tokio::net::TcpStream>;
+pub use routers::{CalledRouter, RouterCall, RouterPeers, Take};
 
-/// A member called; who it is has been proven.
-pub struct RouterCall {
-    pub peer: NodeId,
-    pub stream: TcpStream,
-    pub tls: ServerConnection,
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+pub type BoxedStream = Box<dyn Stream>;
+
+/// What a stream between two members is for. The kinds are told apart before anything is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Files of an application that moves.
+    Files,
+    /// A checker's questions about instances.
+    Probe,
+    /// Whatever somebody asks who is connected to another node.
+    Call,
 }
 
-impl RouterCall {
-    pub fn of(
-        peer: NodeId,
-        stream: server::TlsStream<tokio::net::TcpStream>,
-    ) -> anyhow::Result<RouterCall> {
-        let (stream, tls) = stream.into_inner();
-        Ok(RouterCall { peer, stream: stream.into_std()?, tls })
-    }
+impl Kind {
+    pub const ALL: [Kind; 3] = [Kind::Files, Kind::Probe, Kind::Call];
 }
 
-impl RouterCall {
-    /// Says one word, as far as the other side takes it in at once, and ends.
-    pub fn refuse(mut self, word: &[u8]) {
-        // Whoever does not hear it finds the connection closed.
-        self.tls.writer().write_all(word).ok();
-        self.tls.send_close_notify();
-        while self.tls.wants_write() {
-            if !self.tls.write_tls(&mut self.stream).is_ok_and(|written| written > 0) {
-                return;
-            }
-        }
-        self.stream.shutdown(Shutdown::Write).ok();
-    }
-}
+/// Takes a stream that another member opened.
+pub type Serve = Box<dyn Fn(NodeId, BoxedStream) + Send + Sync>;
 
-pub type Take = Box<dyn Fn(RouterCall) + Send + Sync>;
-
-/// Other members, as a router needs them.
 #[async_trait]
-pub trait RouterPeers: Send + Sync {
-    /// Calls from routers of other members go there. The first one stays.
-    fn set_router(&self, take: Take);
+pub trait Members: Send + Sync {
+    /// The other nodes that are alive, directly or through others.
+    fn alive(&self) -> watch::Receiver<BTreeSet<NodeId>>;
 
-    /// A connection to the router of another member, proven to be that.
-    async fn call_router(&self, node: &NodeId) -> anyhow::Result<CalledRouter>;
+    /// Those of them with whom this node can decide: its store and theirs come to hold the same.
+    fn in_touch(&self) -> watch::Receiver<BTreeSet<NodeId>>;
 
-    /// Members that were there and do not answer.
-    fn down(&self) -> watch::Receiver<BTreeSet<NodeId>>;
+    /// Whether this node was removed and has heard so from others; the store may not know it yet.
+    fn removed(&self) -> watch::Receiver<bool>;
+
+    /// Whether writes wait until this node has what its cluster has.
+    fn is_joining(&self) -> bool;
+
+    /// Streams of this kind go there from now on. The first one stays.
+    fn serve(&self, kind: Kind, serve: Serve);
+
+    /// A stream with another member, proven to be that.
+    async fn open(&self, node: &NodeId, kind: Kind) -> anyhow::Result<BoxedStream>;
 }

@@ -38,6 +38,7 @@ use crate::driver::Clock;
 use crate::faults::{Fault, Faults};
 use crate::footprint;
 use crate::layout::DataDirectory;
+use crate::members::Members;
 use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::tls::{CertificateFiles, Tls};
@@ -165,7 +166,8 @@ pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyho
     });
     let face = face.transpose()?;
     let adopted = Arc::new(AtomicBool::new(!roles.has(Role::Agent)));
-    let of = (layout.clone(), id.clone(), store.clone(), peers.clone());
+    let members = peers.clone().map(|peers| peers as Arc<dyn Members>);
+    let of = (layout.clone(), id.clone(), store.clone(), members);
     let upgrading = Arc::new(Upgrading::new(of.0, of.1, of.2, of.3, adopted, origin));
     let node = Node { config, roles, id, clock, faults, store, peers, upgrading };
     let (stop_applications, stopping) = watch::channel(false);
@@ -247,7 +249,7 @@ impl Node {
         let agent = roles.has(Role::Agent).then(|| self.agent_context());
         if let Some(peers) = peers {
             let (store, node, layout) = (store.clone(), id.clone(), config.layout.clone());
-            Calls { agent: agent.clone(), store, node, layout }.take(peers);
+            Calls { agent: agent.clone(), store, node, layout }.take(&**peers);
         }
         let api = ApiContext {
             store: store.clone(),
@@ -291,6 +293,11 @@ impl Node {
         Ok((parts, control))
     }
 
+    /// As parts see them that do not care how they are reached.
+    fn members(&self) -> Option<Arc<dyn Members>> {
+        self.peers.clone().map(|peers| peers as Arc<dyn Members>)
+    }
+
     /// Where there is no checker, those of other nodes are heard.
     fn start_checker(&self, parts: &mut JoinSet<()>) {
         let Node { roles, id, clock, faults, store, peers, .. } = self;
@@ -298,7 +305,7 @@ impl Node {
         if roles.has(Role::Agent)
             && let Some(peers) = peers
         {
-            crate::checker::answers::give(peers, store.clone(), node.clone());
+            crate::checker::answers::give(&**peers, store.clone(), node.clone());
         }
         if !roles.has(Role::Checker) {
             if let Some(peers) = peers.clone().filter(|_| roles.has(Role::Agent)) {
@@ -313,7 +320,7 @@ impl Node {
             node: node.clone(),
             clock,
             faults: faults.clone(),
-            peers: peers.clone(),
+            peers: self.members(),
         };
         parts.spawn(supervise("checker", move || watched.clone().run()));
         if let Some(peers) = peers.clone() {
@@ -376,7 +383,7 @@ impl Node {
             let moving = Moving::new(agent.clone(), config.layout.clone(), peers);
             parts.spawn(supervise("moving", move || moving.clone().run()));
         }
-        let (placed, near, ending) = (agent.clone(), peers.clone(), stopping.clone());
+        let (placed, near, ending) = (agent.clone(), self.members(), stopping.clone());
         parts.spawn(supervise("placement", move || {
             crate::agent::placing::run(placed.clone(), near.clone(), ending.clone())
         }));

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use self::succession::{Heir, Testament};
 use crate::layout::DataDirectory;
-use crate::store::peers::Peers;
+use crate::members::Members;
 use crate::store::{SharedStore, readable};
 
 /// How this process came to run the node.
@@ -50,7 +50,7 @@ pub struct Upgrading {
     pub layout: DataDirectory,
     pub node: NodeId,
     pub store: SharedStore,
-    pub peers: Option<Arc<Peers>>,
+    pub peers: Option<Arc<dyn Members>>,
     /// Whether what ran before is held; set by the agent.
     pub adopted: Arc<AtomicBool>,
     own: OnceLock<Own>,
@@ -64,7 +64,7 @@ impl Upgrading {
         layout: DataDirectory,
         node: NodeId,
         store: SharedStore,
-        peers: Option<Arc<Peers>>,
+        peers: Option<Arc<dyn Members>>,
         adopted: Arc<AtomicBool>,
         origin: Origin,
     ) -> Upgrading {

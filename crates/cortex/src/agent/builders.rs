@@ -5,7 +5,7 @@ use model::node::{NodeInfo, NodeLoad};
 use model::role::Role;
 use model::{Key, Prefix, TypedKey};
 
-use crate::store::peers::roster;
+use super::roster::is_listed;
 use crate::store::{Store, lookup_record};
 
 /// What was built on the one runs on the other.
@@ -20,7 +20,7 @@ pub async fn candidates(store: &dyn Store, own: &str) -> anyhow::Result<Vec<Cand
         let Some(TypedKey::NodeInfo(node)) = TypedKey::parse(&key) else { continue };
         let Some(info) = lookup_record::<NodeInfo>(store, key).await? else { continue };
         let drained = store.lookup(&TypedKey::Drained(node.clone()).key()).await?.is_some();
-        if drained || !info.roles.has(Role::Agent) || !roster::is_listed(store, &node).await? {
+        if drained || !info.roles.has(Role::Agent) || !is_listed(store, &node).await? {
             continue;
         }
         let load = lookup_record::<NodeLoad>(store, TypedKey::NodeLoad(node.clone()).key()).await?;

@@ -19,8 +19,7 @@ use self::frame::{Ask, Frame, Wire};
 use self::tree::Staging;
 use super::AgentContext;
 use crate::layout::DataDirectory;
-use crate::store::bulk::BoxedStream;
-use crate::store::peers::Peers;
+use crate::members::{BoxedStream, Kind, Members};
 use crate::store::{WatchEvent, lookup_record};
 use crate::task::spawn_blocking;
 
@@ -32,19 +31,26 @@ const FRAMES_WAITING_MAX: usize = 16;
 pub struct Moving {
     agent: Arc<AgentContext>,
     layout: DataDirectory,
-    peers: Arc<Peers>,
+    peers: Arc<dyn Members>,
     /// Applications that are being given away, each once.
     giving: give::Giving,
 }
 
 impl Moving {
-    pub fn new(agent: Arc<AgentContext>, layout: DataDirectory, peers: Arc<Peers>) -> Arc<Moving> {
+    pub fn new(
+        agent: Arc<AgentContext>,
+        layout: DataDirectory,
+        peers: Arc<dyn Members>,
+    ) -> Arc<Moving> {
         let moving = Moving { agent, layout, peers, giving: give::Giving::default() };
         let moving = Arc::new(moving);
         let gives = moving.clone();
-        moving.peers.set_files(Box::new(move |peer, stream| {
-            crate::task::spawn(give::serve(gives.clone(), peer, stream));
-        }));
+        moving.peers.serve(
+            Kind::Files,
+            Box::new(move |peer, stream| {
+                crate::task::spawn(give::serve(gives.clone(), peer, stream));
+            }),
+        );
         moving
     }
 
@@ -145,7 +151,7 @@ impl Moving {
         holder: &NodeId,
     ) -> anyhow::Result<()> {
         self.set_phase(name, asked, MovePhase::Copying, None).await?;
-        let stream = self.peers.call_files(holder).await;
+        let stream = self.peers.open(holder, Kind::Files).await;
         let stream = stream.with_context(|| format!("node {holder}, which has the files"))?;
         let mut wire = Wire::new(stream);
         let (application, asked_at) = (name.clone(), asked.asked_at);

@@ -17,9 +17,10 @@ use model::{
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::launcher::Launcher;
+use super::roster::is_listed;
 use super::{AgentContext, claims};
 use crate::driver::{Shell, drive};
-use crate::store::peers::{Peers, roster};
+use crate::members::Members;
 use crate::store::{SharedStore, WatchEvent, lookup_record, readable};
 
 /// Far more than change while the machine decides.
@@ -83,7 +84,7 @@ impl Placing {
 /// Runs until the store stops. Without peers everybody on the roster counts as alive.
 pub async fn run(
     context: Arc<AgentContext>,
-    peers: Option<Arc<Peers>>,
+    peers: Option<Arc<dyn Members>>,
     shutdown: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     let Some(placing) = &context.placing else { return std::future::pending().await };
@@ -225,7 +226,7 @@ impl Feed {
 
     async fn member(&mut self, node: NodeId) -> anyhow::Result<()> {
         let store = &*self.store;
-        let listed = roster::is_listed(store, &node).await?;
+        let listed = is_listed(store, &node).await?;
         let removed = self.removed.as_ref().is_some_and(|removed| *removed.borrow());
         let info = lookup_record::<NodeInfo>(store, TypedKey::NodeInfo(node.clone()).key()).await?;
         // One without an agent takes no part in who runs what.

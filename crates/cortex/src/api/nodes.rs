@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
 use super::{Api, Shared, processes, records};
+use crate::members::Members;
 use crate::store::peers::{Peers, roster};
 use crate::store::{Store, readable};
 use crate::wire::{NodeRow, NodeShown};

@@ -225,7 +225,7 @@ impl Reporter {
         crate::task::spawn(async move {
             let Ok(application) = name else { return };
             let ask = Ask::BuildLog { application, release: id };
-            let Ok(mut stream) = calls::call(&peers, &builder, ask).await else { return };
+            let Ok(mut stream) = calls::call(&*peers, &builder, ask).await else { return };
             loop {
                 tokio::select! {
                     item = calls::receive::<Item>(&mut stream) => match item {

@@ -16,8 +16,9 @@ use super::{Peer, Shared};
 use crate::agent::AgentContext;
 use crate::agent::one_off::{self, Order};
 use crate::calls::{self, Ask, Refused};
+use crate::members::BoxedStream;
+use crate::members::Members;
 use crate::session::PROTOCOL;
-use crate::store::bulk::BoxedStream;
 use crate::store::peers::Peers;
 
 /// Which node runs it.

@@ -13,8 +13,7 @@ use tokio::time::timeout;
 
 use super::frame::{Answer, Question, read, write};
 use super::targets::Targets;
-use crate::store::bulk::BoxedStream;
-use crate::store::peers::Peers;
+use crate::members::{BoxedStream, Kind, Members};
 use crate::store::{SharedStore, lookup_record};
 
 /// Streams of witnesses at a time: three for each of many instances, each for a moment.
@@ -23,19 +22,22 @@ const STREAMS_MAX: usize = 256;
 const QUESTION_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// From now on.
-pub fn give(peers: &Arc<Peers>, store: SharedStore, node: NodeId) {
+pub fn give(peers: &dyn Members, store: SharedStore, node: NodeId) {
     let streams = Arc::new(Semaphore::new(STREAMS_MAX));
-    peers.set_probes(Box::new(move |peer, stream| {
-        // Whoever finds no room hears nothing, and says nothing of the instance.
-        let Ok(permit) = streams.clone().try_acquire_owned() else { return };
-        let (store, node) = (store.clone(), node.clone());
-        crate::task::spawn(async move {
-            if let Err(error) = answer(&store, &node, stream).await {
-                tracing::debug!(%peer, error = format!("{error:#}"), "checker.not_answered");
-            }
-            drop(permit);
-        });
-    }));
+    peers.serve(
+        Kind::Probe,
+        Box::new(move |peer, stream| {
+            // Whoever finds no room hears nothing, and says nothing of the instance.
+            let Ok(permit) = streams.clone().try_acquire_owned() else { return };
+            let (store, node) = (store.clone(), node.clone());
+            crate::task::spawn(async move {
+                if let Err(error) = answer(&store, &node, stream).await {
+                    tracing::debug!(%peer, error = format!("{error:#}"), "checker.not_answered");
+                }
+                drop(permit);
+            });
+        }),
+    );
 }
 
 async fn answer(store: &SharedStore, node: &NodeId, stream: BoxedStream) -> anyhow::Result<()> {

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::driver::Clock;
 use crate::faults::Faults;
-use crate::store::peers::Peers;
+use crate::members::Members;
 use crate::store::{SharedStore, lookup_record};
 use crate::task;
 
@@ -74,7 +74,7 @@ pub struct Watched {
     pub clock: Clock,
     pub faults: Faults,
     /// None: nobody else could testify.
-    pub peers: Option<Arc<Peers>>,
+    pub peers: Option<Arc<dyn Members>>,
 }
 
 enum Run {

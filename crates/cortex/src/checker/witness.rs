@@ -19,7 +19,7 @@ use super::frame::{Answer, Question, VERSION, read, write};
 use super::targets::Targets;
 use super::write_verdict;
 use crate::driver::{Clock, Shell, drive};
-use crate::store::peers::Peers;
+use crate::members::{Kind, Members};
 use crate::store::{SharedStore, Value, WatchEvent, readable};
 
 /// As for the checker of the node itself.
@@ -34,7 +34,7 @@ const WAY_MAX: Duration = Duration::from_secs(5);
 pub async fn run(
     store: SharedStore,
     node: NodeId,
-    peers: Arc<Peers>,
+    peers: Arc<dyn Members>,
     clock: Clock,
 ) -> anyhow::Result<()> {
     let (sender, mut receiver) = mpsc::channel(EVENTS_MAX);
@@ -215,7 +215,7 @@ async fn read_all(
 struct WitnessShell {
     store: SharedStore,
     node: NodeId,
-    peers: Arc<Peers>,
+    peers: Arc<dyn Members>,
     events: mpsc::Sender<Event<Witnessed>>,
 }
 
@@ -228,7 +228,7 @@ impl Shell for WitnessShell {
                 let (events, peers) = (self.events.clone(), self.peers.clone());
                 crate::task::spawn(async move {
                     let generation = target.generation;
-                    let asking = ask(&peers, &instance, generation);
+                    let asking = ask(&*peers, &instance, generation);
                     let outcome = match tokio::time::timeout(WAY_MAX + target.timeout, asking).await
                     {
                         Ok(Ok(outcome)) => outcome,
@@ -248,11 +248,11 @@ impl Shell for WitnessShell {
 }
 
 async fn ask(
-    peers: &Peers,
+    peers: &dyn Members,
     (instance, owner): &Witnessed,
     generation: u64,
 ) -> anyhow::Result<Outcome> {
-    let mut stream = BufReader::new(peers.call_probe(owner).await?);
+    let mut stream = BufReader::new(peers.open(owner, Kind::Probe).await?);
     let question = Question { v: VERSION, instance: instance.clone(), generation };
     write(&mut stream, &question).await?;
     let answer: Answer = read(&mut stream).await?.context("it answered nothing")?;

@@ -23,7 +23,8 @@ use async_trait::async_trait;
 use model::NodeId;
 use model::value::ContentHash;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::members::BoxedStream;
 
 /// What the transport names this protocol by; the version is part of it.
 pub const ALPN: &[u8] = b"cortex-bulk/1";
@@ -62,10 +63,6 @@ pub struct Claim {
     pub by: NodeId,
     pub key: Arc<str>,
 }
-
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
-pub type BoxedStream = Box<dyn Stream>;
 
 /// The other nodes of the cluster, already known for who they are.
 #[async_trait]

@@ -6,7 +6,6 @@ pub mod adding;
 pub mod apart;
 pub mod credential;
 pub mod dial;
-pub mod files;
 pub mod frame;
 pub mod identity;
 pub mod invitation;
@@ -22,6 +21,7 @@ pub mod roster;
 pub mod routers;
 mod side;
 pub mod status;
+mod streams;
 pub mod tls;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,9 +137,7 @@ pub struct Peers {
     net: OnceLock<Arc<Net>>,
     down: watch::Sender<BTreeSet<NodeId>>,
     router: routers::Door,
-    files: files::Door,
-    probes: files::Door,
-    calls: files::Door,
+    doors: streams::Doors,
     alive: watch::Sender<BTreeSet<NodeId>>,
     in_touch: watch::Sender<BTreeSet<NodeId>>,
     apart: watch::Sender<BTreeSet<NodeId>>,
@@ -190,9 +188,7 @@ impl Peers {
             net: OnceLock::new(),
             down: watch::Sender::default(),
             router: routers::Door::default(),
-            files: files::Door::default(),
-            probes: files::Door::default(),
-            calls: files::Door::default(),
+            doors: streams::Doors::default(),
             alive: watch::channel(BTreeSet::new()).0,
             in_touch: watch::Sender::default(),
             apart: watch::Sender::default(),
@@ -202,29 +198,9 @@ impl Peers {
         })))
     }
 
-    /// Whether writes wait until this node has what its cluster has.
-    pub fn is_joining(&self) -> bool {
-        self.side.is_joining()
-    }
-
-    /// The other nodes that are alive, directly or through others.
-    pub fn alive(&self) -> watch::Receiver<BTreeSet<NodeId>> {
-        self.alive.subscribe()
-    }
-
-    /// Those of them with whom this node can decide: its store and theirs come to hold the same.
-    pub fn in_touch(&self) -> watch::Receiver<BTreeSet<NodeId>> {
-        self.in_touch.subscribe()
-    }
-
     /// Those that are alive and with whom it cannot.
     pub fn apart(&self) -> BTreeSet<NodeId> {
         self.apart.borrow().clone()
-    }
-
-    /// Whether this node was removed and has heard so from others; the store may not know it yet.
-    pub fn removed(&self) -> watch::Receiver<bool> {
-        self.removed.subscribe()
     }
 
     /// When those that are not alive now were so last, as far as this node has witnessed it.
@@ -326,9 +302,7 @@ impl Peers {
             advertise: self.advertise,
             down: self.down.clone(),
             router: self.router.clone(),
-            files: self.files.clone(),
-            probes: self.probes.clone(),
-            calls: self.calls.clone(),
+            doors: self.doors.clone(),
             removed: self.removed.clone(),
             alive: self.alive.clone(),
         })

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::frame::{Ask, Frame, Wire};
 use super::tree::{Known, walk};
 use super::{FRAMES_WAITING_MAX, Moving};
-use crate::store::bulk::BoxedStream;
+use crate::members::BoxedStream;
 use crate::task::spawn_blocking;
 
 /// Draining, the grace of 30 s that is usual, and as much again.

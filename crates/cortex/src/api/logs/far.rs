@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::{Found, Said};
 use crate::calls::{self, Ask};
 use crate::logs::{Item, Wanted};
+use crate::members::Members;
 use crate::store::peers::Peers;
 
 /// To a node that is alive a stream is there long before; nobody waits longer to see the rest.
@@ -86,7 +87,7 @@ impl Source {
         let (after, follow) = (wanted.after.clone(), wanted.follow);
         let mut again = if after.is_some() { seen.count } else { 0 };
         let ask = Ask::Logs { application: self.application.clone(), wanted: wanted.clone() };
-        let calling = timeout(CALL_TIME_MAX, calls::call(&self.peers, &self.node, ask));
+        let calling = timeout(CALL_TIME_MAX, calls::call(&*self.peers, &self.node, ask));
         let mut stream = calling.await.context("no answer")??;
         let was_lost = std::mem::take(lost);
         if was_lost {

@@ -16,7 +16,8 @@ use tokio::time::timeout;
 use super::links::Links;
 use super::schedule::{Schedule, Wants};
 use super::serve::Server;
-use super::{BulkError, BulkPeers, Stream, ValueName};
+use super::{BulkError, BulkPeers, ValueName};
+use crate::members::Stream;
 use crate::store::StoreError;
 use crate::store::values::ValueFiles;
 

@@ -8,7 +8,8 @@ use model::NodeId;
 use tokio::time::{Instant, timeout};
 
 use super::frame::{Framed, Kind, Request, decode_bits, reason};
-use super::{ASKED_MAX, BoxedStream, BulkError, BulkPeers, STALL_MAX};
+use super::{ASKED_MAX, BulkError, BulkPeers, STALL_MAX};
+use crate::members::BoxedStream;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Below what the other side waits for a request.

@@ -12,7 +12,8 @@ use tokio::time::timeout;
 
 use super::frame::{Framed, Kind, Request, Wanted, encode_bits};
 use super::outline::Outline;
-use super::{BUFFER_BYTES, BulkError, GROUP_BYTES, SPAN_GROUPS, Stream, ValueName};
+use super::{BUFFER_BYTES, BulkError, GROUP_BYTES, SPAN_GROUPS, ValueName};
+use crate::members::Stream;
 use crate::store::values::{ValueFiles, suspect};
 use crate::task::spawn_blocking;
 

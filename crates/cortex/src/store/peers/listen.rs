@@ -15,10 +15,9 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, rustls};
 
 use super::frame::{Greeting, Refused};
-use super::tls::{
-    ALPN_BULK, ALPN_CALL, ALPN_FILES, ALPN_JOIN, ALPN_NODE, ALPN_PROBE, ALPN_ROUTER, ALPN_STORE,
-};
+use super::tls::{ALPN_BULK, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER, ALPN_STORE, stream_alpn};
 use super::{Net, join, link, roster};
+use crate::members::Kind;
 use crate::shared_port::Listeners;
 
 /// Callers whose handshake is under way; the rest wait in the kernel's queue.
@@ -124,10 +123,8 @@ enum Wants {
     Link,
     Bulk,
     Router,
-    Files,
     Store,
-    Probe,
-    Call,
+    Stream(Kind),
 }
 
 async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
@@ -151,11 +148,11 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
         Some(ALPN_NODE) => Wants::Link,
         Some(ALPN_BULK) => Wants::Bulk,
         Some(ALPN_ROUTER) => Wants::Router,
-        Some(ALPN_FILES) => Wants::Files,
         Some(ALPN_STORE) => Wants::Store,
-        Some(ALPN_PROBE) => Wants::Probe,
-        Some(ALPN_CALL) => Wants::Call,
-        _ => bail!("it does not say what it wants to speak"),
+        other => match Kind::ALL.into_iter().find(|kind| Some(stream_alpn(*kind)) == other) {
+            Some(kind) => Wants::Stream(kind),
+            None => bail!("it does not say what it wants to speak"),
+        },
     };
     let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
     let answer = async |greeting: &Greeting| {
@@ -178,9 +175,7 @@ async fn refusal(net: &Net, node: &NodeId, wants: Wants) -> anyhow::Result<Optio
     Ok(match wants {
         _ if known => Some(Refused::Removed),
         Wants::Link => None,
-        Wants::Bulk | Wants::Router | Wants::Files | Wants::Store | Wants::Probe | Wants::Call => {
-            Some(Refused::Unknown)
-        }
+        Wants::Bulk | Wants::Router | Wants::Store | Wants::Stream(_) => Some(Refused::Unknown),
     })
 }
 
@@ -191,10 +186,10 @@ async fn serve(net: &Arc<Net>, caller: Caller) -> anyhow::Result<()> {
             tracing::info!(%node, "peer.admitted");
         }
         Caller::Member { stream, peer, wants: Wants::Bulk } => net.take_bulk(peer, stream),
-        Caller::Member { stream, peer, wants: Wants::Files } => net.take_files(peer, stream)?,
         Caller::Member { stream, peer, wants: Wants::Store } => net.take_store(peer, stream)?,
-        Caller::Member { stream, peer, wants: Wants::Probe } => net.take_probe(peer, stream)?,
-        Caller::Member { stream, peer, wants: Wants::Call } => net.take_call(peer, stream)?,
+        Caller::Member { stream, peer, wants: Wants::Stream(kind) } => {
+            net.take_stream(kind, peer, stream)?;
+        }
         Caller::Member { stream, peer, wants: Wants::Router } => net.take_router(peer, *stream)?,
         Caller::Member { stream, peer, wants: Wants::Link } => {
             let tag = NodeTag::from(&peer);

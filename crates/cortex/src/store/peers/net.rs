@@ -30,12 +30,13 @@ use super::revocable::Revocable;
 use super::roster::{self, Addresses, Roster};
 use super::routers;
 use super::side::Side;
-use super::tls::{ALPN_BULK, ALPN_CALL, ALPN_FILES, ALPN_PROBE, ClusterTls};
-use super::{dial, files, frame};
+use super::streams;
+use super::tls::{ALPN_BULK, ClusterTls, stream_alpn};
+use super::{dial, frame};
 use crate::driver::Clock;
-use crate::members::RouterCall;
+use crate::members::{BoxedStream, Kind, RouterCall};
 use crate::store::SharedStore;
-use crate::store::bulk::{BoxedStream, BulkPeers};
+use crate::store::bulk::BulkPeers;
 use crate::store::bus::{Bus, Message, Neighbours};
 use crate::store::remote::{self, Guest};
 use crate::task;
@@ -70,9 +71,7 @@ pub struct Parts {
     pub removed: watch::Sender<bool>,
     pub down: watch::Sender<BTreeSet<NodeId>>,
     pub router: routers::Door,
-    pub files: files::Door,
-    pub probes: files::Door,
-    pub calls: files::Door,
+    pub doors: streams::Doors,
     /// Told of every change.
     pub alive: watch::Sender<BTreeSet<NodeId>>,
 }
@@ -101,9 +100,7 @@ pub struct Net {
     bulk_streams: Arc<Semaphore>,
     store_streams: Arc<Semaphore>,
     router: routers::Door,
-    files: files::Door,
-    probes: files::Door,
-    calls: files::Door,
+    doors: streams::Doors,
     /// None where there is no store to speak for.
     outbox: Option<Arc<Outbox>>,
     members: watch::Sender<BTreeSet<NodeTag>>,
@@ -156,9 +153,7 @@ impl Net {
             bulk_streams: Arc::new(Semaphore::new(BULK_STREAMS_MAX)),
             store_streams: Arc::new(Semaphore::new(STORE_STREAMS_MAX)),
             router: parts.router,
-            files: parts.files,
-            probes: parts.probes,
-            calls: parts.calls,
+            doors: parts.doors,
             outbox,
             members: watch::Sender::default(),
             removed: parts.removed,
@@ -361,33 +356,15 @@ impl Net {
         self.router.hand_over(RouterCall::of(peer, stream)?)
     }
 
-    /// A peer wants the files of an application.
-    pub fn take_files(&self, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
+    /// A part of a peer speaks with its like here.
+    pub fn take_stream(&self, kind: Kind, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
         let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
-        self.files.hand_over(peer, stream)
+        self.doors.hand_over(kind, peer, stream)
     }
 
-    /// The checker of a peer asks about instances.
-    pub fn take_probe(&self, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
-        let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
-        self.probes.hand_over(peer, stream)
-    }
-
-    /// A peer asks something for somebody who is connected to it.
-    pub fn take_call(&self, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
-        let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
-        self.calls.hand_over(peer, stream)
-    }
-
-    pub async fn call(&self, peer: &NodeId) -> anyhow::Result<BoxedStream> {
-        let (addresses, config) = (self.addresses(), self.tls.call_client());
-        let stream = dial::connect(self, peer, &addresses, config, ALPN_CALL).await?;
-        Ok(Box::new(Revocable::new(stream, self.removed(peer))))
-    }
-
-    pub async fn call_probe(&self, peer: &NodeId) -> anyhow::Result<BoxedStream> {
-        let (addresses, config) = (self.addresses(), self.tls.probe_client());
-        let stream = dial::connect(self, peer, &addresses, config, ALPN_PROBE).await?;
+    pub async fn open(&self, peer: &NodeId, kind: Kind) -> anyhow::Result<BoxedStream> {
+        let (addresses, config) = (self.addresses(), self.tls.stream_client(kind));
+        let stream = dial::connect(self, peer, &addresses, config, stream_alpn(kind)).await?;
         Ok(Box::new(Revocable::new(stream, self.removed(peer))))
     }
 
@@ -407,12 +384,6 @@ impl Net {
             }
         });
         Ok(())
-    }
-
-    pub async fn call_files(&self, peer: &NodeId) -> anyhow::Result<BoxedStream> {
-        let (addresses, config) = (self.addresses(), self.tls.files_client());
-        let stream = dial::connect(self, peer, &addresses, config, ALPN_FILES).await?;
-        Ok(Box::new(Revocable::new(stream, self.removed(peer))))
     }
 
     /// A peer wants large values.

@@ -22,6 +22,7 @@ use tokio_rustls::rustls::{
 
 use super::credential::Credential;
 use super::identity::{Authority, Pin, fingerprint, name_of, pin_of, pin_of_key};
+use crate::members::Kind;
 
 /// Replication, liveness, messages.
 pub const ALPN_NODE: &[u8] = b"cortex-node/1";
@@ -29,16 +30,19 @@ pub const ALPN_NODE: &[u8] = b"cortex-node/1";
 pub const ALPN_BULK: &[u8] = b"cortex-bulk/1";
 /// Requests for instances, from router to router.
 pub const ALPN_ROUTER: &[u8] = b"cortex-router/1";
-/// Files of an application that is to run on the node that calls.
-pub const ALPN_FILES: &[u8] = b"cortex-files/1";
-/// Whether an instance answers, asked of the node that runs it.
-pub const ALPN_PROBE: &[u8] = b"cortex-probe/1";
-/// What a node asks of another one for somebody who is connected to it.
-pub const ALPN_CALL: &[u8] = b"cortex-call/1";
 /// What a node without a store asks of one that keeps it.
 pub const ALPN_STORE: &[u8] = b"cortex-store/1";
 /// Redeeming an invitation; the only one that wants no certificate of the caller.
 pub const ALPN_JOIN: &[u8] = b"cortex-join/1";
+
+/// What a stream of this kind is called in the handshake.
+pub fn stream_alpn(kind: Kind) -> &'static [u8] {
+    match kind {
+        Kind::Files => b"cortex-files/1",
+        Kind::Probe => b"cortex-probe/1",
+        Kind::Call => b"cortex-call/1",
+    }
+}
 
 /// One node's view of TLS in its cluster.
 pub struct ClusterTls {
@@ -49,10 +53,8 @@ pub struct ClusterTls {
     node_client: Arc<ClientConfig>,
     bulk_client: Arc<ClientConfig>,
     router_client: Arc<ClientConfig>,
-    files_client: Arc<ClientConfig>,
     store_client: Arc<ClientConfig>,
-    probe_client: Arc<ClientConfig>,
-    call_client: Arc<ClientConfig>,
+    stream_clients: [Arc<ClientConfig>; Kind::ALL.len()],
     pub member_server: Arc<ServerConfig>,
     pub join_server: Arc<ServerConfig>,
 }
@@ -96,9 +98,9 @@ impl ClusterTls {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(credential.clone());
-        let spoken =
-            [ALPN_NODE, ALPN_BULK, ALPN_ROUTER, ALPN_FILES, ALPN_STORE, ALPN_PROBE, ALPN_CALL];
-        member_server.alpn_protocols = spoken.map(<[u8]>::to_vec).into();
+        let spoken = [ALPN_NODE, ALPN_BULK, ALPN_ROUTER, ALPN_STORE];
+        let all = spoken.into_iter().chain(Kind::ALL.map(stream_alpn));
+        member_server.alpn_protocols = all.map(<[u8]>::to_vec).collect();
         let mut join_server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_no_client_auth()
@@ -111,10 +113,12 @@ impl ClusterTls {
             node_client: client(ALPN_NODE)?,
             bulk_client: client(ALPN_BULK)?,
             router_client: client(ALPN_ROUTER)?,
-            files_client: client(ALPN_FILES)?,
             store_client: client(ALPN_STORE)?,
-            probe_client: client(ALPN_PROBE)?,
-            call_client: client(ALPN_CALL)?,
+            stream_clients: [
+                client(stream_alpn(Kind::Files))?,
+                client(stream_alpn(Kind::Probe))?,
+                client(stream_alpn(Kind::Call))?,
+            ],
             member_server: Arc::new(member_server),
             join_server: Arc::new(join_server),
         })
@@ -132,20 +136,12 @@ impl ClusterTls {
         self.router_client.clone()
     }
 
-    pub fn files_client(&self) -> Arc<ClientConfig> {
-        self.files_client.clone()
+    pub fn stream_client(&self, kind: Kind) -> Arc<ClientConfig> {
+        self.stream_clients[kind as usize].clone()
     }
 
     pub fn store_client(&self) -> Arc<ClientConfig> {
         self.store_client.clone()
-    }
-
-    pub fn probe_client(&self) -> Arc<ClientConfig> {
-        self.probe_client.clone()
-    }
-
-    pub fn call_client(&self) -> Arc<ClientConfig> {
-        self.call_client.clone()
     }
 
     pub fn server_name(&self, node: &NodeId) -> anyhow::Result<ServerName<'static>> {

@@ -19,7 +19,7 @@ use super::super::{
     Value, Watch, WatchEvent, Written,
 };
 use super::wire::{self, At, FromStore, PART_BYTES, Part, Past, Request, Shape, ToStore, Told};
-use crate::store::bulk::BoxedStream;
+use crate::members::BoxedStream;
 use crate::store::peers::apart;
 use crate::store::reply::Reply;
 

@@ -10,8 +10,9 @@ use model::NodeId;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
 
+use crate::members::BoxedStream;
 use crate::store::bulk::serve::Server;
-use crate::store::bulk::{BoxedStream, BulkError, BulkPeers, ValueName, fetch, links::Links};
+use crate::store::bulk::{BulkError, BulkPeers, ValueName, fetch, links::Links};
 use crate::store::values::ValueFiles;
 
 /// What two streams in a row hold on their way, about as much as two sockets.
