@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use cortex::driver::Clock;
 use cortex::layout::DataDirectory;
-use cortex::store::{SharedStore, open};
+use cortex::store::{SharedStore, open::open};
 use model::Prefix;
 
 const RUN: Duration = Duration::from_secs(3);

@@ -5,6 +5,7 @@
 mod applications;
 mod archive;
 mod builds;
+pub mod calls;
 mod cluster;
 mod config;
 mod doctor;

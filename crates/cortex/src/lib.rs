@@ -3,9 +3,9 @@
 
 pub mod agent;
 pub mod api;
+mod archive;
 pub mod bench;
 pub mod binaries;
-mod calls;
 pub mod checker;
 pub mod cli;
 pub mod client;

@@ -4,7 +4,6 @@
 
 mod directory;
 mod git;
-mod header;
 mod ignored;
 mod pack;
 mod repository;
@@ -15,7 +14,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 
-pub use self::header::header;
 use self::pack::Packer;
 use self::repository::{Kind, Place};
 

@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// Far above any application's source; a bound on what one upload can fill.
+pub const VALUE_BYTES_MAX: u64 = 4 << 30;
+
 /// BLAKE3 of a value's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -17,7 +17,7 @@ use super::launcher::fake::FakeLauncher;
 use super::*;
 use crate::faults::Fault;
 use crate::layout::DataDirectory;
-use crate::store::open::Options;
+use crate::store::options::Options;
 
 /// Two cores are shared with other tests.
 const DEADLINE: Duration = Duration::from_secs(60);

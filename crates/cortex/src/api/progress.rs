@@ -18,7 +18,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use super::problem::Problem;
 use super::{Shared, records, releases};
 use crate::agent::prepare;
-use crate::calls::{self, Ask};
+use crate::api::calls::{self, Ask};
 use crate::logs::follow::Follower;
 use crate::logs::{Item, is_in_steps};
 use crate::wire::Progress;

@@ -15,7 +15,7 @@ use super::records::{self, Application};
 use super::{Peer, Shared};
 use crate::agent::AgentContext;
 use crate::agent::one_off::{self, Order};
-use crate::calls::{self, Ask, Refused};
+use crate::api::calls::{self, Ask, Refused};
 use crate::members::BoxedStream;
 use crate::members::Members;
 use crate::session::PROTOCOL;

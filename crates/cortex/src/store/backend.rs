@@ -8,7 +8,8 @@ use model::NodeId;
 use thiserror::Error;
 
 use super::SharedStore;
-use super::open::{self, OpenError, Options};
+use super::open;
+use super::options::{OpenError, Options};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 

@@ -27,7 +27,7 @@ use self::unkept::Unkept;
 use super::cache::NumberHasher;
 use super::log::{Batch, CommitLog, LogError};
 use super::mailbox::Expected;
-use super::open::Options;
+use super::options::Options;
 use super::queue::Queued;
 use super::replication::Incoming;
 use super::reply::Reply;

@@ -37,7 +37,7 @@ use self::record::StoredRecord;
 use self::writes::{Job, Operation, WRITES_QUEUED_MAX, Write, Writes, closed};
 use super::backend::EtcdAddress;
 use super::board::Note;
-use super::open::{OpenError, Options, lock, make_dir};
+use super::options::{OpenError, Options, lock, make_dir};
 use super::reply::Reply;
 use super::values::{ValueFiles, ValueWriter};
 use super::watchers::QUEUE_MAX;

@@ -20,7 +20,7 @@ use self::writing::small;
 use super::committer::{Command, Committer};
 use super::log::CommitLog;
 use super::mailbox::{Sender, mailbox};
-use super::open::Options;
+use super::options::Options;
 use super::queue::Queue;
 use super::recovery::Recovered;
 use super::replication::Replication;

@@ -13,7 +13,7 @@ use store::frame::{self, MARK_LENGTH};
 use store::record::Record;
 use thiserror::Error;
 
-use super::open::{OpenError, Options};
+use super::options::{OpenError, Options};
 use super::recovery::{self, Recovered};
 use super::segment::{self, Segment, log_path};
 

@@ -11,7 +11,7 @@ use store::record::{FORMAT, FORMAT_SECRET, Record};
 use store::{Location, Past};
 
 use super::disk::Disk;
-use super::open::{OpenError, Options};
+use super::options::{OpenError, Options};
 use super::segment::{
     self, HEADER_LENGTH, HEADER_LENGTH_OLD, Segment, log_path, snapshot_path, wipe,
 };

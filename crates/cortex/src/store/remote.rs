@@ -35,7 +35,8 @@ use self::wire::{At, Part, Request, Shape};
 use super::bulk::desk::Desk;
 use super::bulk::schedule::Wants;
 use super::bulk::{Claim, ValueName};
-use super::open::{self, OpenError, Options};
+use super::options;
+use super::options::{OpenError, Options};
 use super::peers::apart;
 use super::peers::identity::{Authority, Membership, node_key, random};
 use super::peers::roster;
@@ -146,9 +147,9 @@ fn prepare(
     clock: Clock,
     options: Options,
 ) -> Result<Arc<Shared>, OpenError> {
-    open::make_dir(&layout.store())?;
-    let lock = open::lock(&layout.store())?;
-    open::make_dir(&layout.values())?;
+    options::make_dir(&layout.store())?;
+    let lock = options::lock(&layout.store())?;
+    options::make_dir(&layout.values())?;
     let values = ValueFiles::open(layout.values(), options.value_age_min)
         .map_err(OpenError::io(&layout.values()))?;
     let secrets = || -> anyhow::Result<(ClusterId, ClusterTls, Keepers, u64)> {

@@ -11,7 +11,7 @@ use store::record::{self, FORMAT, Record};
 use store::{Commit, Location};
 
 use super::disk::DiskFile;
-use super::open::Options;
+use super::options::Options;
 
 /// One write of zeros.
 const FILL_CHUNK: usize = 1 << 20;

@@ -15,7 +15,7 @@ use store::sync::message::Vector;
 use store::{Commit, Fingerprint, Frozen, Horizons, Past, Stamp};
 
 use super::disk::{Disk, DiskFile};
-use super::open::Options;
+use super::options::Options;
 use super::segment::{snapshot_path, unfinished};
 
 /// One write or read; the blocks of a snapshot are a tenth of this.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use model::value::ContentHash;
+use model::value::{ContentHash, VALUE_BYTES_MAX};
 use sha1::{Digest, Sha1};
 
 use super::bulk::ValueName;
@@ -19,8 +19,6 @@ use super::bulk::outline::{Outline, Outliner, Outlines};
 use super::disk::{create, sync_dir};
 use super::{INLINE_VALUE_MAX, StoreError, ValueFile};
 
-/// Far above any application's source; a bound on what one upload can fill.
-pub const VALUE_BYTES_MAX: u64 = 4 << 30;
 const INCOMING: &str = "incoming";
 /// What has come so far of values that are fetched, by their names.
 const PARTIAL: &str = "partial";

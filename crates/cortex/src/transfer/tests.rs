@@ -16,7 +16,7 @@ use crate::client::{Client, ClientError};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::store::backend::Backend;
-use crate::store::open::Options;
+use crate::store::options::Options;
 use crate::store::{INLINE_VALUE_MAX, SharedStore, Submission, Submitted};
 use crate::wire::Imported;
 use crate::wire::export::{FormatError, Totals};

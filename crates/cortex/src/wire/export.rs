@@ -16,7 +16,7 @@
 use model::{Key, Timestamp};
 use thiserror::Error;
 
-use crate::store::values::VALUE_BYTES_MAX;
+use model::value::VALUE_BYTES_MAX;
 
 pub const VERSION: u32 = 1;
 const TITLE: &str = "cortex store export ";

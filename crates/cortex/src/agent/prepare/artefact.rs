@@ -14,7 +14,7 @@ use tar::{Builder, EntryType};
 
 use super::persist::Tree;
 use super::{Preparer, is_built, mark, set_mark};
-use crate::source::header;
+use crate::archive::header;
 use crate::store::{Value, ValueWriter};
 
 /// A larger tree is built faster than it is fetched.

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{Found, Said};
-use crate::calls::{self, Ask};
+use crate::api::calls::{self, Ask};
 use crate::logs::{Item, Wanted};
 use crate::members::Members;
 use crate::store::peers::Peers;

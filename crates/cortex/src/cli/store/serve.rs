@@ -23,7 +23,7 @@ use crate::store::backend::Backend;
 use crate::store::bus::Bus;
 use crate::store::face::tls::{Certificate, self_made};
 use crate::store::face::{FaceConfig, FaceHandle, PORT_DEFAULT};
-use crate::store::open::Options;
+use crate::store::options::Options;
 use crate::store::peers::{self, Peers};
 use crate::supervise::supervise;
 use crate::wire::PortRow;

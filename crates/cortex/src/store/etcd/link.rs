@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::StoreError;
 use super::super::backend::EtcdAddress;
-use super::super::open::OpenError;
+use super::super::options::OpenError;
 
 /// One answer of a cluster that is well takes milliseconds.
 const ATTEMPT_MAX: Duration = Duration::from_secs(3);

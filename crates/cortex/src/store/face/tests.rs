@@ -17,8 +17,8 @@ use tempfile::TempDir;
 use super::{FaceConfig, FaceHandle};
 use crate::driver::Clock;
 use crate::layout::DataDirectory;
+use crate::store::SharedStore;
 use crate::store::bus::Bus;
-use crate::store::{SharedStore, open};
 
 /// Reached only when something is wrong.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ impl Server {
         let directory = TempDir::new().unwrap();
         let layout = DataDirectory::new(directory.path().join("data"), directory.path());
         let (node, clock, bus) = ("n1".parse().unwrap(), Clock::start(), Arc::new(Bus::default()));
-        let store = open(&layout, node, clock).unwrap();
+        let store = crate::store::open::open(&layout, node, clock).unwrap();
         let tls = super::tls::self_made(&directory.path().join("tls"), vec!["localhost".into()]);
         let any = "127.0.0.1:0".parse().unwrap();
         let config = FaceConfig {

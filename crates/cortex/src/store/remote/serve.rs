@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::super::values::{VALUE_BYTES_MAX, blocking};
+use super::super::values::blocking;
 use super::super::{
     Entry, INLINE_VALUE_MAX, RECORD_BYTES_MAX, SharedStore, StoreError, Submission, Submitted,
     Value, Watch, WatchEvent, Written,
@@ -22,6 +22,7 @@ use super::wire::{self, At, FromStore, PART_BYTES, Part, Past, Request, Shape, T
 use crate::members::BoxedStream;
 use crate::store::peers::apart;
 use crate::store::reply::Reply;
+use model::value::VALUE_BYTES_MAX;
 
 /// Requests of one stream that are under way; the rest waits in the kernel.
 const REQUESTS_MAX: usize = 256;

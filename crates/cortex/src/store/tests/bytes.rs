@@ -13,7 +13,7 @@ use store::record::Record;
 use super::fixture::{Place, key, set};
 use super::memory::{MemoryDisk, MemoryFile};
 use crate::store::log::{CommitLog, SegmentedLog};
-use crate::store::open::{OpenError, Options};
+use crate::store::options::{OpenError, Options};
 use crate::store::recovery::Recovered;
 use crate::store::segment::{HEADER_LENGTH, Segment, log_path, read_value};
 

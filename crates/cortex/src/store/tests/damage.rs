@@ -8,7 +8,7 @@ use store::frame::{self, MARK_LENGTH, Secret};
 use store::record::Record;
 
 use super::fixture::{Place, SEGMENT_SMALL, key, lookup, set};
-use crate::store::open::OpenError;
+use crate::store::options::OpenError;
 use crate::store::segment::{HEADER_LENGTH, HEADER_LENGTH_OLD, snapshot_path};
 
 fn copy(from: &Path, to: &Path) {

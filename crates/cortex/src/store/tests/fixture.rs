@@ -12,7 +12,8 @@ use crate::driver::Clock;
 use crate::layout::DataDirectory;
 use crate::lockfile::FileLock;
 use crate::store::disk;
-use crate::store::open::{OpenError, Options, open_with};
+use crate::store::open::open_with;
+use crate::store::options::{OpenError, Options};
 use crate::store::{Entry, SharedStore, Value};
 
 /// The smallest that still holds some hundred records.

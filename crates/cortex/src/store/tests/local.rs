@@ -8,7 +8,7 @@ use model::Prefix;
 
 use super::contract::{self, Site, next_event, prefix};
 use super::fixture::{Place, key, set};
-use crate::store::open::OpenError;
+use crate::store::options::OpenError;
 use crate::store::reply::Reply;
 use crate::store::{HistoryEntry, SharedStore, Submission, Value, WatchEvent};
 

@@ -8,8 +8,9 @@ use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 use super::{Connection, PAUSE_MAX, Problem, Words};
-use crate::store::values::{VALUE_BYTES_MAX, blocking};
+use crate::store::values::blocking;
 use crate::store::{StoreError, Submission, Submitted, Value, ValueWriter};
+use model::value::VALUE_BYTES_MAX;
 
 /// One piece in memory for each direction of each large transfer.
 const PIECE_BYTES: usize = 256 << 10;
