@@ -12,6 +12,10 @@ use tokio::sync::watch;
 
 pub use routers::{CalledRouter, RouterCall, RouterPeers, Take};
 
+/// The versions of this protocol that this build speaks.
+pub const VERSION_LOWEST: u16 = 1;
+pub const VERSION_HIGHEST: u16 = 1;
+
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 pub type BoxedStream = Box<dyn Stream>;

@@ -52,7 +52,7 @@ use crate::store::options::Options;
 use crate::store::peers::{self, PeerOptions, Peers, roster};
 use crate::store::remote;
 use crate::supervise::supervise;
-use crate::upgrade::succession::{Left, Testament};
+use crate::upgrade::succession::{Answered, Left, Testament};
 use crate::upgrade::{OpenPorts, Origin, Upgrading};
 use crate::wire::{PortRow, PortTraffic};
 
@@ -228,7 +228,7 @@ impl Node {
             testament,
             listeners: self.config.listeners.hand_over(),
             public: router.as_ref().and_then(|router| router.public()),
-            router,
+            answered: router.map(answered),
         })))
     }
 
@@ -504,6 +504,11 @@ struct Control {
     metrics: Metrics,
     /// None where nothing is served.
     router: Option<Arc<RouterHandle>>,
+}
+
+/// Blocks until the router has answered what it took on.
+fn answered(router: Arc<RouterHandle>) -> Answered {
+    Arc::new(move || router.join())
 }
 
 impl NodeControl for Control {

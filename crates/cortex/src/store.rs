@@ -10,6 +10,7 @@ mod committer;
 mod disk;
 #[cfg(feature = "store-etcd")]
 mod etcd;
+pub mod etcd_address;
 pub mod face;
 pub mod local;
 mod log;

@@ -19,6 +19,7 @@ use tracing::level_filters::LevelFilter;
 use super::https::HttpsArgs;
 use super::store::cluster::PeerArgs;
 use super::{Session, address, output, push};
+use crate::client::Client;
 use crate::layout::DataDirectory;
 use crate::node::started::Started;
 use crate::node::{Ended, NodeConfig, roles};
@@ -26,8 +27,10 @@ use crate::shared_port::Listeners;
 use crate::store::backend::Backend;
 use crate::store::peers::PeerOptions;
 use crate::store::peers::frame::Versions;
+use crate::task;
 use crate::upgrade::succession::{self, Heir, Outcome};
 use crate::upgrade::{Origin, attend};
+use crate::wire::NodeVitals;
 
 const HTTP_DEFAULT: &str = "0.0.0.0:8080";
 /// Recovery of a large store takes seconds.
@@ -189,7 +192,12 @@ impl Up {
             let node = std::pin::pin!(node);
             let ended = run_and_push(node, session, directory, says).await?;
             let Ended::HandedOver(left) = ended else { return Ok(None) };
-            let tried = succession::attempt(layout, &left, &self.successor(layout)?).await;
+            let client = Arc::new(Client::new(layout));
+            let ask = move || {
+                let client = client.clone();
+                task::boxed(async move { client.get::<NodeVitals>("/v1/upgrade/vitals").await })
+            };
+            let tried = succession::attempt(layout, &left, &self.successor(layout)?, &ask).await;
             match tried.unwrap_or_else(|error| Outcome::Returned(format!("{error:#}"))) {
                 Outcome::Kept(pid) => {
                     let program = left.testament.path.clone();

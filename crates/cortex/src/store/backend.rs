@@ -8,6 +8,7 @@ use model::NodeId;
 use thiserror::Error;
 
 use super::SharedStore;
+use super::etcd_address::EtcdAddress;
 use super::open;
 use super::options::{OpenError, Options};
 use crate::driver::Clock;
@@ -27,15 +28,6 @@ pub enum Backend {
     #[default]
     Local,
     Etcd(EtcdAddress),
-}
-
-/// `etcd://HOST:PORT[,HOST:PORT…][/ROOT]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EtcdAddress {
-    /// `HOST:PORT` each.
-    pub endpoints: Vec<String>,
-    /// Without slashes around it.
-    pub root: String,
 }
 
 #[derive(Debug, Error, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::members;
 use crate::shim;
-use crate::store::peers::frame;
 
 /// What one process hands to the next: see `passing`.
 pub const HANDOVER: Span = Span { lowest: 1, highest: 1 };
@@ -46,8 +46,8 @@ impl Formats {
             version: env!("CARGO_PKG_VERSION").into(),
             handover: HANDOVER,
             wire: Span {
-                lowest: frame::VERSION_LOWEST.into(),
-                highest: frame::VERSION_HIGHEST.into(),
+                lowest: members::VERSION_LOWEST.into(),
+                highest: members::VERSION_HIGHEST.into(),
             },
             log: Span { lowest: LOG_LOWEST, highest: store::record::FORMAT },
             shim: only(shim::message::VERSION),

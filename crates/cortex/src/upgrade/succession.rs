@@ -24,10 +24,9 @@ use tokio::time::{Instant, timeout};
 
 use super::passing;
 use crate::binaries;
-use crate::client::Client;
 use crate::layout::DataDirectory;
-use crate::router::RouterHandle;
 use crate::shared_port::Bound;
+use crate::task::Boxed;
 use crate::wire::NodeVitals;
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -53,12 +52,18 @@ pub struct Testament {
     pub before: Vitals,
 }
 
+/// Blocks until the router of the old process has answered what it took on.
+pub type Answered = Arc<dyn Fn() + Send + Sync>;
+
+/// Asks the new process how it is.
+pub type Ask<'a> = &'a (dyn Fn() -> Boxed<anyhow::Result<NodeVitals>> + Sync);
+
 /// What is left of a node that was stopped for a successor.
 pub struct Left {
     pub testament: Testament,
     pub listeners: Bound,
-    /// Goes on answering those that were connected.
-    pub router: Option<Arc<RouterHandle>>,
+    /// Waits until those that were connected are answered.
+    pub answered: Option<Answered>,
     /// Where public HTTP listens.
     pub public: Option<SocketAddr>,
 }
@@ -66,10 +71,10 @@ pub struct Left {
 impl Left {
     /// Answers what was taken on before, while `node` runs what is new; SIGTERM is meant for that.
     pub async fn leave(&self, node: u32) -> anyhow::Result<()> {
-        let Some(router) = self.router.clone() else { return Ok(()) };
+        let Some(answered) = self.answered.clone() else { return Ok(()) };
         let mut terminate = signal(SignalKind::terminate())?;
         tokio::select! {
-            answered = tokio::task::spawn_blocking(move || router.join()) => answered?,
+            waited = tokio::task::spawn_blocking(move || answered()) => waited?,
             _ = terminate.recv() => {
                 let pid = i32::try_from(node).ok().and_then(Pid::from_raw);
                 if let Some(pid) = pid {
@@ -133,6 +138,7 @@ pub async fn attempt(
     layout: &DataDirectory,
     left: &Left,
     arguments: &[String],
+    ask: Ask<'_>,
 ) -> anyhow::Result<Outcome> {
     let socket = layout.handover_socket();
     std::fs::remove_file(&socket).ok();
@@ -148,10 +154,9 @@ pub async fn attempt(
         }
     };
     tracing::info!(pid = child.id(), binary = %left.testament.binary, "upgrade.trying");
-    let client = Client::new(layout);
     let mut watched = Watched { child, stream: None };
     let outcome = tokio::select! {
-        outcome = watched.until_decided(left, &door, &client) => outcome,
+        outcome = watched.until_decided(left, &door, ask) => outcome,
         _ = terminate.recv() => Decision::Told,
     };
     std::fs::remove_file(&socket).ok();
@@ -184,12 +189,7 @@ struct Watched {
 }
 
 impl Watched {
-    async fn until_decided(
-        &mut self,
-        left: &Left,
-        door: &UnixListener,
-        client: &Client,
-    ) -> Decision {
+    async fn until_decided(&mut self, left: &Left, door: &UnixListener, ask: Ask<'_>) -> Decision {
         let began = Instant::now();
         let now = || Timestamp(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
         let Testament { limit_ms, binary, before, .. } = &left.testament;
@@ -203,7 +203,7 @@ impl Watched {
                     Ok(()) => Event::Silent("it does not answer yet".into()),
                     Err(error) => Event::Silent(format!("{error:#}")),
                 },
-                Ok(None) => look(client, left.public).await,
+                Ok(None) => look(ask, left.public).await,
             };
             match trial.handle(now(), event) {
                 Verdict::Keep => return Decision::Keep,
@@ -262,8 +262,8 @@ impl Watched {
 }
 
 /// What it says of itself, and whether its router answers anybody at all.
-async fn look(client: &Client, public: Option<SocketAddr>) -> Event {
-    let said = match timeout(ANSWER_MAX, client.get::<NodeVitals>("/v1/upgrade/vitals")).await {
+async fn look(ask: Ask<'_>, public: Option<SocketAddr>) -> Event {
+    let said = match timeout(ANSWER_MAX, ask()).await {
         Ok(Ok(said)) => said,
         Ok(Err(error)) => return Event::Silent(format!("it does not say how it is: {error:#}")),
         Err(_) => return Event::Silent("it does not say how it is".into()),

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::StoreError;
-use super::super::backend::EtcdAddress;
+use super::super::etcd_address::EtcdAddress;
 use super::super::options::OpenError;
 
 /// One answer of a cluster that is well takes milliseconds.

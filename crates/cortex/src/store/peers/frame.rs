@@ -13,11 +13,9 @@ use store::sync::message::Message;
 use store::sync::wire::{self, Decoded, MESSAGE_BYTES_MAX};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::members::{VERSION_HIGHEST, VERSION_LOWEST};
 use crate::store::bus;
 
-/// The versions of this protocol that this build speaks.
-pub const VERSION_LOWEST: u16 = 1;
-pub const VERSION_HIGHEST: u16 = 1;
 /// A published message beyond this stays on its node: streams are for the store first.
 pub const PUBLISHED_BYTES_MAX: usize = 256 << 10;
 /// Before anybody is known, little is read of them.
