@@ -36,7 +36,11 @@ impl Framework for Go {
         let named = named_in_procfile(tree);
         if !named.is_empty() {
             let packages: Vec<String> = named.iter().map(|package| shell_word(package)).collect();
-            let command = format!("mkdir -p bin && {BUILD} -o bin/ {}", packages.join(" "));
+            let links: String = named_in_root(tree)
+                .iter()
+                .map(|name| format!(" && {{ test -e {name} || ln -s bin/{name} {name}; }}"))
+                .collect();
+            let command = format!("mkdir -p bin && {BUILD} -o bin/ {}{links}", packages.join(" "));
             build.push(Step { name: "Building what the Procfile names".into(), command });
         }
         Ok(Recipe {
@@ -66,6 +70,22 @@ fn named_in_procfile(tree: &SourceTree) -> Vec<String> {
         None => package.is_empty() && root.is_some_and(names),
     });
     packages.into_iter().map(|package| format!("./{package}")).collect()
+}
+
+/// Those of them that are started as `./NAME`, where `go build` puts them by itself.
+fn named_in_root(tree: &SourceTree) -> Vec<String> {
+    let procfile = tree.text(PROCFILE).unwrap_or_default();
+    let words = procfile.split(|c: char| c.is_whitespace() || ";&|\"'".contains(c));
+    let mut asked: Vec<&str> = words.filter_map(|word| word.strip_prefix("./")).collect();
+    asked.sort_unstable();
+    asked.dedup();
+    let root = module_name(tree.text("go.mod").unwrap_or_default());
+    let packages = main_packages(tree);
+    let is_made = |name: &&str| {
+        let in_commands = packages.iter().any(|one| one.strip_prefix("cmd/") == Some(*name));
+        in_commands || root == Some(*name) && packages.iter().any(String::is_empty)
+    };
+    asked.into_iter().filter(is_made).map(shell_word).collect()
 }
 
 /// The last part of the module's path that is no version.
@@ -138,6 +158,8 @@ mod tests {
         assert_eq!(commands("web: shop\n"), built("./"));
         assert_eq!(commands("web: bin/shop -x\nworker: worker"), built("./cmd/worker ./"));
         assert_eq!(commands("web: ./.cortex-app\n"), [""; 0]);
+        let linked = "./ && { test -e shop || ln -s bin/shop shop; }";
+        assert_eq!(commands("web: ./shop -listen $HOST:$PORT\n"), built(linked));
     }
 
     #[test]
