@@ -159,10 +159,15 @@ if ((static function (): bool {
         $_SERVER['SCRIPT_NAME'] = $script;
         $_SERVER['PHP_SELF'] = $script . $info;
         $_SERVER['SCRIPT_FILENAME'] = "$directory/$file";
-        // The router in front says it, and nobody else can.
-        if (($_SERVER['HTTP_X_FORWARDED_PROTO'] ?? '') === 'https') {
+        // The router in front says it, and nobody else can. Programs name cookies and build links by
+        // these, so that they must not differ from instance to instance.
+        $is_https = ($_SERVER['HTTP_X_FORWARDED_PROTO'] ?? '') === 'https';
+        if ($is_https) {
             $_SERVER['HTTPS'] = 'on';
         }
+        $public = parse_url('http://' . ($_SERVER['HTTP_HOST'] ?? ''));
+        $_SERVER['SERVER_NAME'] = $public['host'] ?? 'localhost';
+        $_SERVER['SERVER_PORT'] = (string) ($public['port'] ?? ($is_https ? 443 : 80));
         chdir($directory);
         return true;
     };
