@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use model::application::{Holder, Move, MovePhase};
-use model::{ApplicationName, Key, NodeId, Prefix, TypedKey, record};
+use model::{ApplicationName, Key, NodeId, Prefix, Release, Rollout, TypedKey, record};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
@@ -143,6 +143,21 @@ impl Moving {
         Ok(())
     }
 
+    /// What takes long is done while the application runs where it is; what cannot be done here is
+    /// known before anything stops.
+    async fn make_ready(&self, name: &ApplicationName, holder: &NodeId) -> anyhow::Result<()> {
+        let rollout = self.read::<Rollout>(TypedKey::Rollout(name.clone()).key()).await?;
+        let Some(serving) = rollout.and_then(|rollout| rollout.serving) else { return Ok(()) };
+        let release = self.read::<Release>(TypedKey::Release(name.clone(), serving).key()).await?;
+        let Some(release) = release else { return Ok(()) };
+        let AgentContext { preparer, platform, .. } = &*self.agent;
+        if preparer.fetch(name, &release, holder, platform).await.is_ok() {
+            return Ok(());
+        }
+        let built = preparer.build(name, &release).await;
+        built.map_err(|failure| anyhow::anyhow!("it cannot be built here: {}", failure.why))
+    }
+
     /// The holder's files become this node's.
     async fn fetch(
         &self,
@@ -150,6 +165,7 @@ impl Moving {
         asked: &Move,
         holder: &NodeId,
     ) -> anyhow::Result<()> {
+        self.make_ready(name, holder).await?;
         self.set_phase(name, asked, MovePhase::Copying, None).await?;
         let stream = self.peers.open(holder, Kind::Files).await;
         let stream = stream.with_context(|| format!("node {holder}, which has the files"))?;
