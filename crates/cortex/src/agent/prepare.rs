@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use agent::application::{Failure, IncarnationId};
+use agent::frameworks::shell_word;
 use anyhow::Context;
 use model::value::ContentHash;
 use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, TypedKey};
@@ -417,16 +418,23 @@ pub fn left_behind(
     let home = written::since(&layout.home(application, &build), built);
     written.more += home.more;
     written.paths.extend(home.paths.into_iter().map(|path| format!("{HOME_PREFIX}{path}")));
-    let first = written.paths.first()?;
-    let more = match written.more {
-        0 => String::new(),
-        more => format!(" and {more} more"),
+    if written.paths.is_empty() {
+        return None;
+    }
+    let each = |path: &dyn Fn(&String) -> String, between: &str| {
+        written.paths.iter().map(path).collect::<Vec<_>>().join(between)
     };
-    let (short, all) = (old.id.short(), written.paths.join(", "));
+    let (short, all) = (old.id.short(), each(&String::clone, ", "));
+    let listed = each(&|path| format!("\"{path}\""), ", ");
+    let given = each(&|path| shell_word(path), " ");
+    let (more, others) = match written.more {
+        0 => (String::new(), ""),
+        more => (format!(" and {more} more"), ", and the others"),
+    };
     Some(format!(
-        "{short} wrote {all}{more} here; it stays behind. Keep it: persist = [\"{first}\"] in \
-         cortex.toml. To have this one back: `cortex rollback {short} -a {application}`, `cortex \
-         persist add '{first}' -a {application}`, then push again"
+        "{short} wrote {all}{more} here; it stays behind. Keep it: persist = [{listed}] in \
+         cortex.toml{others}. To have this back: `cortex rollback {short} -a {application}`, `cortex \
+         persist add {given} -a {application}`{others}, then push again"
     ))
 }
 

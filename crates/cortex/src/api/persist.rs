@@ -16,7 +16,9 @@ use crate::wire::PersistShown;
 
 #[derive(Debug, Deserialize)]
 struct Added {
-    path: String,
+    path: Option<String>,
+    #[serde(default)]
+    paths: Vec<String>,
 }
 
 pub async fn show(
@@ -34,7 +36,10 @@ fn shown(api: &Api, app: &Application) -> PersistShown {
     PersistShown {
         application: app.name.to_string(),
         paths,
-        place: api.layout.persist(&app.name).display().to_string(),
+        place: match app.tied_to() {
+            Some(holder) if *holder != api.node => format!("DATA/apps/{}/persist", app.name),
+            _ => api.layout.persist(&app.name).display().to_string(),
+        },
         holder: app.tied_to().map(ToString::to_string),
         released: None,
     }
@@ -47,27 +52,30 @@ pub async fn add(
     body: Bytes,
 ) -> Result<Json<PersistShown>, Problem> {
     let asked: Added = parse(&body)?;
-    let path = persistent_path(&asked.path).map_err(|why| Problem::invalid("invalid_path", why))?;
+    let asked = asked.path.iter().chain(&asked.paths);
+    let paths: Result<Vec<String>, String> = asked.map(|path| persistent_path(path)).collect();
+    let mut paths = paths.map_err(|why| Problem::invalid("invalid_path", why))?;
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &app).await?;
     let before = shown(&api, &app);
-    if is_persistent(&before.paths, &path) {
+    paths.retain(|path| !is_persistent(&before.paths, path));
+    if paths.is_empty() {
         return Ok(Json(before));
     }
-    if app.spec.persist.len() >= LIST_LENGTH_MAX {
-        let detail = format!("{} keeps {LIST_LENGTH_MAX} paths already", app.name);
+    if app.spec.persist.len() + paths.len() > LIST_LENGTH_MAX {
+        let detail = format!("{} would keep more than {LIST_LENGTH_MAX} paths", app.name);
         return Err(Problem::invalid("too_many_paths", detail)
             .hint("keep a directory that holds several of them"));
     }
     runs_here(&api, &app)?;
-    add_persistent(&mut app.spec.persist, std::slice::from_ref(&path));
+    add_persistent(&mut app.spec.persist, &paths);
     records::write(&*api.store, TypedKey::Spec(app.name.clone()), &app.spec).await?;
     let Some(current) = app.serving().or(app.current()).cloned() else {
         return Ok(Json(shown(&api, &app)));
     };
     let config = records::config(&*api.store, &app.name).await?;
     let author = super::machine::user_name(peer.uid);
-    let note = format!("persist {path}");
+    let note = format!("persist {}", paths.join(", "));
     let draft = Draft::from_release(&current, current.build_id(), config, note, author);
     let release = releases::make(&api, &mut app, draft).await?;
     let released = Some(releases::released(&api, &app, &release));

@@ -148,8 +148,10 @@ impl Reporter {
         match rollout.phase {
             RolloutPhase::Done => {
                 self.await_router(&app.name).await;
-                self.report_left_behind(&app).await?;
-                let (url, warning) = (app.url(&self.api.url_host()), rollout.message.clone());
+                let warnings = [rollout.message.clone(), self.left_behind(&app).await];
+                let warnings: Vec<String> = warnings.into_iter().flatten().collect();
+                let warning = (!warnings.is_empty()).then(|| warnings.join("\n"));
+                let url = app.url(&self.api.url_host());
                 self.end(Progress::Done { url, warning }).await
             }
             RolloutPhase::Failed => {
@@ -204,16 +206,12 @@ impl Reporter {
     }
 
     /// What the release before wrote into a tree of its own.
-    async fn report_left_behind(&mut self, app: &records::Application) -> Result<(), Ended> {
-        let new = app.release(&self.id);
-        let old = new.and_then(|new| app.release(new.replaces.as_ref()?));
-        let Some((old, new)) = old.cloned().zip(new.cloned()) else { return Ok(()) };
+    async fn left_behind(&self, app: &records::Application) -> Option<String> {
+        let new = app.release(&self.id)?.clone();
+        let old = app.release(new.replaces.as_ref()?)?.clone();
         let (layout, name) = (self.api.layout.clone(), app.name.clone());
         let look = move || prepare::left_behind(&layout, &name, &old, &new);
-        if let Ok(Some(text)) = crate::task::spawn_blocking(look).await {
-            self.send(Progress::Line { text }).await?;
-        }
-        Ok(())
+        crate::task::spawn_blocking(look).await.ok().flatten()
     }
 
     /// A node that is not reached builds all the same; the end of what it printed comes with a

@@ -19,11 +19,12 @@ pub struct Persist {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Keep a file or directory over releases; what the running one wrote there is kept
+    /// Keep files and directories over releases; what the running one wrote there is kept
     Add {
         /// In the application's directory, or '~/…' below its HOME; a slash at the end says that
         /// it is a directory
-        path: String,
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<String>,
         #[command(flatten)]
         app: App,
     },
@@ -42,7 +43,7 @@ impl Persist {
         match self.command {
             None => list(session, &outer, self.json).await,
             Some(Command::List { app, json }) => list(session, &app.or(outer), json).await,
-            Some(Command::Add { path, app }) => add(session, &app.or(outer), &path).await,
+            Some(Command::Add { paths, app }) => add(session, &app.or(outer), &paths).await,
         }
     }
 }
@@ -53,11 +54,11 @@ async fn list(session: &Session, app: &App, json: Json) -> anyhow::Result<()> {
     if json.json { output::json(&shown) } else { print(&shown) }
 }
 
-async fn add(session: &Session, app: &App, path: &str) -> anyhow::Result<()> {
+async fn add(session: &Session, app: &App, paths: &[String]) -> anyhow::Result<()> {
     let name = app.name()?;
     let at = format!("/v1/apps/{}/persist", encode(name.as_str()));
-    output::begin(&format!("Keeping {path} of {name}"));
-    let answer = session.client.post(&at, &json!({ "path": path })).await;
+    output::begin(&format!("Keeping {} of {name}", paths.join(", ")));
+    let answer = session.client.post(&at, &json!({ "paths": paths })).await;
     let shown: PersistShown = output::finish(answer)?;
     let Some(released) = &shown.released else {
         output::say("done");

@@ -46,7 +46,8 @@ fn what_was_written_is_named_and_can_be_kept_while_it_is_open() {
     let pushed = node.push_as_it_is(&project, "app").succeeded();
     pushed.saying(&[
         "v1 wrote count.db, ~/session here; it stays behind",
-        "persist = [\"count.db\"]",
+        "persist = [\"count.db\", \"~/session\"]",
+        "persist add count.db '~/session' -a app",
     ]);
     wait_until("the log says it, too", || {
         node.cortex(&["logs", "-a", "app"]).contains("it stays behind")
@@ -57,11 +58,14 @@ fn what_was_written_is_named_and_can_be_kept_while_it_is_open() {
     node.cortex(&["rollback", "v1", "-a", "app"]);
     let before = count(&site);
     assert!(before > first, "{before}");
-    node.cortex(&["persist", "add", "count.db", "-a", "app"]);
+    node.cortex(&["persist", "add", "count.db", "~/session", "-a", "app"]);
     assert!(count(&site) > before);
     files("third");
     let pushed = node.push_as_it_is(&project, "app").succeeded();
     assert!(!pushed.stderr.contains("count.db"), "{}", pushed.stderr);
     assert!(count(&site) > before + 1);
-    assert!(node.cortex(&["persist", "list", "-a", "app"]).contains("count.db"));
+    let listed = node.cortex(&["persist", "list", "-a", "app"]);
+    assert!(listed.contains("count.db") && listed.contains("~/session"), "{listed}");
+    let body = site.get("/").body;
+    assert!(!body.ends_with("[]"), "what was below HOME is there again: {body}");
 }

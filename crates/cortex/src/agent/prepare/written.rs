@@ -47,6 +47,10 @@ const CACHES: &[&str] = &[
     "_build",
     "deps",
 ];
+/// Where applications keep data, as they call it: such a directory is named as a whole, whatever of it
+/// was pushed.
+const DATA: &[&str] =
+    &["data", "storage", "uploads", "upload", "media", "instance", "db", "files", "var/data"];
 const CACHE_ENDINGS: &[&str] = &[
     ".pyc",
     ".pyo",
@@ -121,7 +125,8 @@ impl Scan {
                 }
             }
         }
-        if !is_old && self.found.len() > before && !path.is_empty() {
+        let is_whole = !is_old || DATA.contains(&path);
+        if is_whole && self.found.len() > before && !path.is_empty() {
             self.found.truncate(before);
             self.found.push(format!("{path}/"));
         }
@@ -159,6 +164,15 @@ mod tests {
             &["app.py", "static/a.css", "conf/x"],
             &["notes.txt", "ihm.db", "uploads/a.png", "uploads/deep/b.png", "conf/y"],
             &["ihm.db", "conf/y", "notes.txt", "uploads/"],
+        );
+    }
+
+    #[test]
+    fn a_directory_of_data_is_named_once_whatever_of_it_was_pushed() {
+        check(
+            &["doku.php", "conf/local.php.dist", "data/pages/wiki/syntax.txt"],
+            &["conf/local.php", "data/pages/start.txt", "data/meta/a", "data/attic/b"],
+            &["conf/local.php", "data/"],
         );
     }
 
