@@ -1,5 +1,7 @@
 //! The node itself: how it is, its metrics, and its end.
 
+use std::collections::BTreeSet;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -63,13 +65,29 @@ fn of_applications(applications: &[ApplicationRow], ports: &[PortRow]) -> Vec<St
     ports.chain(applications).collect()
 }
 
+/// Applications of which this node runs something.
+async fn here(api: &Api) -> Result<Vec<ApplicationRow>, Problem> {
+    let mut rows = applications::rows(api).await?;
+    let mut running = BTreeSet::new();
+    for name in records::names(&*api.store).await? {
+        if let Some(app) = records::find(&*api.store, &name).await? {
+            let mut own = app.incarnations().filter(|(_, node, _)| **node == api.node);
+            if own.any(|(_, _, one)| records::is_alive(one.state)) {
+                running.insert(name.to_string());
+            }
+        }
+    }
+    rows.retain(|row| running.contains(&row.name));
+    Ok(rows)
+}
+
 pub async fn metrics(State(api): State<Shared>) -> String {
     api.control.metrics()
 }
 
 pub async fn shut_down(State(api): State<Shared>) -> (StatusCode, Json<Vec<ApplicationRow>>) {
-    // What will be stopped, for the client to show; the stop itself needs no store.
-    let running = applications::rows(&api).await.unwrap_or_default();
+    // What will be stopped here, for the client to show; the stop itself needs no store.
+    let running = here(&api).await.unwrap_or_default();
     api.control.shut_down();
     (StatusCode::ACCEPTED, Json(running))
 }

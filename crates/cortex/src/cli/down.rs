@@ -66,6 +66,8 @@ async fn wait(session: &Session, applications: &[ApplicationRow]) -> anyhow::Res
     if !names.is_empty() {
         output::say(&format!("Stopping {}", names.join(", ")));
     }
+    // Others of the cluster go on with theirs.
+    let own = std::fs::read_to_string(session.layout.node_id()).unwrap_or_default();
     let deadline = Instant::now() + STOP_WAIT_MAX;
     let mut shown = None;
     while !has_ended(&session.layout.lock())? {
@@ -78,7 +80,8 @@ async fn wait(session: &Session, applications: &[ApplicationRow]) -> anyhow::Res
         }
         let listing = session.client.get::<Vec<InstanceRow>>("/v1/ps");
         if let Ok(Ok(rows)) = timeout(ANSWER_MAX, listing).await {
-            let alive = rows.iter().filter(|row| !is_ended(&row.state)).count() as u64;
+            let left = rows.iter().filter(|row| row.node == own.trim() && !is_ended(&row.state));
+            let alive = left.count() as u64;
             if alive > 0 && shown != Some(alive) {
                 output::say(&format!("{} left", output::count(alive, "instance")));
                 shown = Some(alive);
