@@ -21,8 +21,16 @@ pub fn named_in_code(tree: &SourceTree, pattern: &str) -> Vec<String> {
 /// Paths in quotes that end like a database, without those for development and tests.
 pub fn named_in(text: &str) -> Vec<String> {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with(['#', '/']));
-    let quoted = lines.flat_map(|line| line.split(['"', '\'', '`']).skip(1).step_by(2));
-    quoted.filter_map(database_path).collect()
+    lines.flat_map(quoted).filter_map(database_path).collect()
+}
+
+/// What stands in quotes on a line. A name that is added to something else (`DATA . 'a.db'`) says
+/// not where it is: to keep it in the root would keep nothing, and seem to.
+fn quoted(line: &str) -> impl Iterator<Item = &str> {
+    let mut pieces = line.split(['"', '\'', '`']);
+    std::iter::from_fn(move || Some((pieces.next()?, pieces.next()?)))
+        .filter(|(before, text)| text.contains('/') || !before.trim_end().ends_with(['.', '+']))
+        .map(|(_, text)| text)
 }
 
 /// `sqlite:///shop.db` is `shop.db`; what is not inside the application is not ours to keep.
@@ -52,6 +60,8 @@ mod tests {
         let code = "db = sqlite3.connect('data/shop.db')\nURL = \"sqlite:///a.sqlite3?x=1\"\n\
                     # 'old.db'\nx = 'test.db', '/var/b.db', '../c.db', 'a b.db', '.db', 'd.dbx', 'a.backends.sqlite3'\n";
         assert_eq!(named_in(code), ["data/shop.db", "a.sqlite3"]);
+        let added = "define('DB', DATA_DIR.DIRECTORY_SEPARATOR.'db.sqlite');\nx = home + \"y.db\"";
+        assert_eq!(named_in(added), [""; 0]);
         let tree = SourceTree::from_pairs([("app.py", code), ("tests/a.py", "'z.db'")]);
         assert_eq!(named_in_code(&tree, "*.py"), ["a.sqlite3", "data/shop.db"]);
     }

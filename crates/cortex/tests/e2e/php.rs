@@ -7,7 +7,8 @@ use crate::tour::Tour;
 const INDEX: &str = "<?php
 $greeting = 'Hello from PHP';
 require 'lib/count.php';
-echo \"$greeting, page {$_SERVER['REQUEST_URI']}, visitor \", count_visitor();
+$place = $_SERVER['SERVER_NAME'] . ':' . $_SERVER['SERVER_PORT'];
+echo \"$greeting, page {$_SERVER['REQUEST_URI']}, at $place, visitor \", count_visitor();
 ";
 const COUNT: &str = "<?php
 function count_visitor() {
@@ -38,6 +39,8 @@ fn a_page_with_a_database_is_toured() {
     }
     .run(&node);
     site.get("/deep/page?x=1").assert_ok("page /deep/page?x=1");
+    // Not where the instance listens.
+    site.get("/").assert_ok(&format!("at {}, ", site.host));
     site.get("/a.txt").assert_ok("A");
     for hidden in ["/.env", "/visitors.db", "/%2eenv"] {
         assert_eq!(site.get(hidden).status, 404, "{hidden}");
