@@ -315,6 +315,7 @@ impl Application {
         ApplicationRow {
             name: self.name.to_string(),
             framework: release
+                .or(self.releases.last())
                 .map(|release| release.recipe.framework.clone())
                 .or(self.spec.framework.clone()),
             release: self.serving().map(|release| self.label(&release.id)),

@@ -9,6 +9,9 @@ use crate::wire::{Progress, Released};
 /// What the shell reports for a command that was interrupted.
 const INTERRUPTED: u8 = 130;
 
+/// The phase in which a build is made, or found.
+const BUILDING: &str = "building";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Url {
     /// Alone on a line of stdout.
@@ -47,14 +50,20 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
     };
     let mut lines = session.client.lines(&path).await.with_context(lost)?;
     let mut painted = output::Painted::for_stderr();
+    // A build that is there already has nothing to say.
+    let mut building = None;
     while let Some(progress) = lines.next::<Progress>().await.with_context(lost)? {
         match progress {
             Progress::Phase { phase } => {
-                if let Some(heading) = heading(&phase, released) {
-                    output::say(&format!("-----> {heading}"));
+                building = None;
+                let heading = heading(&phase, released).map(|heading| format!("-----> {heading}"));
+                match heading {
+                    Some(heading) if phase == BUILDING => building = Some(heading),
+                    heading => heading.iter().for_each(|heading| output::say(heading)),
                 }
             }
             Progress::Line { text } => {
+                building.take().iter().for_each(|heading| output::say(heading));
                 output::say_painted(&format!("       {}", painted.line("", &text)));
             }
             Progress::Done { url: address, warning } => {
@@ -77,7 +86,7 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
 fn heading(phase: &str, released: &Released) -> Option<String> {
     let release = &released.release;
     Some(match phase {
-        "building" => format!("Building {release}"),
+        BUILDING => format!("Building {release}"),
         "releasing" => "Running release steps".into(),
         "starting" => format!("Starting {release}"),
         _ => return None,
