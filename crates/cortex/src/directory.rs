@@ -1,5 +1,5 @@
-//! Directories that are their owner's alone: of data, which holds secrets, and of sockets, which speak
-//! to whoever can open them.
+//! Directories that are their owner's alone: of data, which holds secrets, and of sockets, which
+//! speak to whoever can open them.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

@@ -1,5 +1,5 @@
-//! Other members of the cluster, as parts need them: who is alive, and streams to them and from them.
-//! A contract alone: who reaches them and who speaks with them are joined by the node.
+//! Other members of the cluster, as parts need them: who is alive, and streams to them and from
+//! them. A contract alone: who reaches them and who speaks with them are joined by the node.
 
 mod routers;
 

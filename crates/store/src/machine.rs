@@ -31,11 +31,12 @@ pub const WRITES_WAITING_MAX: usize = 16 * BATCH_WRITES_MAX;
 pub const SQUASH_INTERVAL: Duration = Duration::from_secs(3600);
 /// How long superseded commits tell who set what.
 pub const SQUASH_AGE: Duration = Duration::from_secs(24 * 3600);
-/// Superseded commits and deletes beyond this, and beyond a share of the keys that have a value, are
-/// squashed early, oldest first. They take some 12 MB; a node of a small machine may write as many
-/// in an hour.
+/// Superseded commits and deletes beyond this, and beyond a share of the keys that have a value,
+/// are squashed early, oldest first. They take some 12 MB; a node of a small machine may write as
+/// many in an hour.
 pub const DROPPABLE_MAX: usize = 65_536;
-/// To find the oldest half takes a look at every commit: with many keys it is looked for less often.
+/// To find the oldest half takes a look at every commit: with many keys it is looked for less
+/// often.
 const LIVE_PER_DROPPABLE: usize = 4;
 /// Expiries announced in one tick, so that writers hardly wait for a million keys that end at once.
 pub const EXPIRIES_PER_TICK_MAX: usize = 1024;
@@ -184,7 +185,8 @@ impl StoreMachine {
         self.expire_not_before = Timestamp(now.0.saturating_add(1));
     }
 
-    /// Deletes that a lost member has not heard of stay, and are not looked through with each write.
+    /// Deletes that a lost member has not heard of stay, and are not looked through with each
+    /// write.
     fn squash_early(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let droppable = self.replica.droppable();
         let most = DROPPABLE_MAX.max(self.replica.live(now) / LIVE_PER_DROPPABLE);

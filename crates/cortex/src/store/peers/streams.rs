@@ -1,5 +1,5 @@
-//! Streams to other members and from them, one kind for each part that speaks with its like. Must not
-//! know what is said over them.
+//! Streams to other members and from them, one kind for each part that speaks with its like. Must
+//! not know what is said over them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
