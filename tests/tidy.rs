@@ -1,5 +1,7 @@
 //! House rules that a machine can check, over every tracked file. The reasons are in `STYLE.md`.
 
+mod walls;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
