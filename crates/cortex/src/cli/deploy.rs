@@ -1,5 +1,7 @@
 //! Shows a rollout while it happens, as every command does that makes a release.
 
+use std::collections::VecDeque;
+
 use anyhow::Context;
 
 use super::{Exit, Session, output};
@@ -52,6 +54,7 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
     let mut painted = output::Painted::for_stderr();
     // A build that is there already has nothing to say.
     let mut building = None;
+    let mut said = Said::default();
     while let Some(progress) = lines.next::<Progress>().await.with_context(lost)? {
         match progress {
             Progress::Phase { phase } => {
@@ -64,6 +67,7 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
             }
             Progress::Line { text } => {
                 building.take().iter().for_each(|heading| output::say(heading));
+                said.note(&text);
                 output::say_painted(&format!("       {}", painted.line("", &text)));
             }
             Progress::Done { url: address, warning } => {
@@ -75,12 +79,35 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
                 return Ok(());
             }
             Progress::Failed { message, serving } => {
-                failed(released, &message, serving.as_deref());
+                failed(released, &said.rest(&message), serving.as_deref());
                 return Err(Exit(1).into());
             }
         }
     }
     Err(anyhow::anyhow!("the node went away").context(lost()))
+}
+
+/// Lines that were shown while they came: a failure need not repeat them.
+#[derive(Default)]
+struct Said(VecDeque<String>);
+
+impl Said {
+    /// More than a failure has of last words.
+    const LINES_MAX: usize = 200;
+
+    fn note(&mut self, line: &str) {
+        if self.0.len() == Said::LINES_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(line.trim().to_owned());
+    }
+
+    /// What of a message was not said: its first line always is.
+    fn rest(&self, message: &str) -> String {
+        let (first, words) = message.split_once('\n').unwrap_or((message, ""));
+        let new = words.lines().filter(|line| !self.0.iter().any(|said| said == line.trim()));
+        std::iter::once(first).chain(new).collect::<Vec<_>>().join("\n")
+    }
 }
 
 fn heading(phase: &str, released: &Released) -> Option<String> {
@@ -115,5 +142,21 @@ fn failed(released: &Released, message: &str, serving: Option<&str>) {
     match serving {
         Some(serving) => output::complain(&format!("{serving} keeps serving.")),
         None => output::complain("Nothing is serving yet: mend it and push again."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_repeats_nothing_that_was_shown() {
+        let mut said = Said::default();
+        said.note("  line 2: syntax error");
+        let message = "Checking failed: exit status 1\nline 2: syntax error\nand this is new";
+        assert_eq!(said.rest(message), "Checking failed: exit status 1\nand this is new");
+        assert_eq!(said.rest("Checking failed"), "Checking failed");
+        (0..Said::LINES_MAX).for_each(|number| said.note(&number.to_string()));
+        assert_eq!(said.rest(message), message);
     }
 }
