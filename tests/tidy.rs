@@ -15,6 +15,7 @@ const FUNCTION_LINES_MAX: usize = 100;
 /// Levels of the workspace: a crate may only name crates of lower levels.
 const LEVELS: &[(&str, u32)] = &[
     ("model", 0),
+    ("os", 1),
     ("store", 1),
     ("agent", 1),
     ("router", 1),
@@ -216,6 +217,7 @@ fn arrows_between_crates_point_down() {
     for file in files() {
         let Some(name) = file.path.strip_prefix("crates/") else { continue };
         let Some(name) = name.strip_suffix("/Cargo.toml") else { continue };
+        let name = name.rsplit('/').next().unwrap_or(name);
         let Some(level) = levels.get(name) else {
             wrong.push(format!("{name}: a crate that design and tidy do not know"));
             continue;
@@ -227,8 +229,21 @@ fn arrows_between_crates_point_down() {
             }
         }
     }
-    assert_none("model <- store, agent, router, checker <- cortex, sim; no sibling arrows", wrong);
+    let arrows = "model <- os, store, agent, router, checker <- cortex, sim; no sibling arrows";
+    assert_none(arrows, wrong);
     assert_eq!(seen.len(), LEVELS.len(), "every crate is there: {seen:?}");
+}
+
+#[test]
+fn the_operating_system_is_asked_without_a_runtime() {
+    let files = files();
+    let manifest = files.iter().find(|file| file.path == "crates/base/os/Cargo.toml");
+    let named = dependencies(&manifest.expect("it is there").text);
+    let forbidden = ["tokio", "hyper", "axum", "futures-util", "store"].map(str::to_owned);
+    assert_none(
+        "os waits for nothing and knows no store",
+        named.into_iter().filter(|one| forbidden.contains(one)).collect(),
+    );
 }
 
 #[test]

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cortex::driver::Clock;
-use cortex::layout::DataDirectory;
 use cortex::store::{SharedStore, open::open};
 use model::Prefix;
+use os::layout::DataDirectory;
 
 const RUN: Duration = Duration::from_secs(3);
 const WRITERS: [usize; 3] = [1, 10, 100];

@@ -257,7 +257,7 @@ impl Actors {
         }
         let pids: Vec<_> = held.iter().map(|(id, held)| (id.clone(), held.process().pid)).collect();
         let sampled = crate::task::spawn_blocking(move || {
-            let snapshot = crate::observe::Snapshot::take()?;
+            let snapshot = os::observe::Snapshot::take()?;
             let memory = pids.into_iter().filter_map(|(id, pid)| Some((id, snapshot.memory(pid)?)));
             std::io::Result::Ok(memory.collect::<Vec<_>>())
         });

@@ -48,13 +48,13 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::agent::AgentContext;
 use crate::driver::Clock;
-use crate::layout::DataDirectory;
 use crate::members::Members;
 use crate::store::SharedStore;
 use crate::store::peers::Peers;
 use crate::upgrade::Upgrading;
 use crate::wire::PortRow;
 pub use machine::user_name;
+use os::layout::DataDirectory;
 use problem::Problem;
 pub use upgrade::open_ports;
 
@@ -263,7 +263,7 @@ struct PeerListener {
 
 impl PeerListener {
     fn bind(layout: &DataDirectory) -> anyhow::Result<PeerListener> {
-        crate::directory::socket_directory(layout)?;
+        os::directory::socket_directory(layout)?;
         let path = layout.api_socket();
         // The lock on the data directory is held: a socket that lies here is nobody's.
         std::fs::remove_file(&path).ok();

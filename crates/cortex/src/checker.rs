@@ -20,9 +20,9 @@ use self::hanging::Beating;
 use self::targets::Targets;
 use crate::driver::{Clock, Shell, drive};
 use crate::faults::Faults;
-use crate::observe::process;
 use crate::probe::{self, ProbeError};
 use crate::store::{SharedStore, Value, WatchEvent, readable};
+use os::observe::process;
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "checker";

@@ -46,7 +46,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use crate::client::{Client, ClientError};
-use crate::layout::DataDirectory;
+use os::layout::DataDirectory;
 
 /// Where sockets lie is found from the data directory; this is where a new node puts them.
 const RUNTIME_FALLBACK: &str = "/tmp";

@@ -16,9 +16,9 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::net::UnixStream;
 
-use crate::layout::DataDirectory;
 use crate::members::BoxedStream;
 use crate::wire::ProblemBody;
+use os::layout::DataDirectory;
 
 /// Answers that are read as a whole: listings.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;

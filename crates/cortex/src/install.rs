@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::layout::DataDirectory;
+use os::layout::DataDirectory;
 
 /// What is to be started, all of it spelled out: `PATH`, program, arguments.
 #[derive(Clone, Debug, PartialEq)]

@@ -33,17 +33,13 @@ use crate::agent::prepare::{Network, Preparer};
 use crate::agent::registry::Registry;
 use crate::api::calls::Calls;
 use crate::api::{ApiContext, NodeControl};
-use crate::directory;
 use crate::driver::Clock;
 use crate::faults::{Fault, Faults};
-use crate::footprint;
-use crate::layout::DataDirectory;
 use crate::members::Members;
 use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::tls::{CertificateFiles, Tls};
 use crate::router::{PublicPort, RouterConfig, RouterHandle, Secure};
-use crate::shared_port::Listeners;
 use crate::store::SharedStore;
 use crate::store::backend::Backend;
 use crate::store::bus::Bus;
@@ -55,6 +51,9 @@ use crate::supervise::supervise;
 use crate::upgrade::succession::{Answered, Left, Testament};
 use crate::upgrade::{OpenPorts, Origin, Upgrading};
 use crate::wire::{PortRow, PortTraffic};
+use os::directory;
+use os::layout::DataDirectory;
+use os::shared_port::Listeners;
 
 /// How one node runs. Validated where the command line is read.
 #[derive(Clone, Debug)]
@@ -289,7 +288,7 @@ impl Node {
         parts.spawn(supervise("load", move || {
             crate::agent::load::run(loaded.clone(), of.clone(), clock, fixed)
         }));
-        tokio::spawn(footprint::settle());
+        tokio::spawn(crate::settle::settle());
         Ok((parts, control))
     }
 

@@ -30,12 +30,11 @@ use self::control::{Controlled, Heir, carried};
 use self::health::Check;
 use self::records::{Figures, Recorder, Records};
 use crate::driver::Clock;
-use crate::footprint;
 use crate::metrics::Metrics;
 use crate::router::alone::{self, Alone};
 use crate::router::datagrams::{self, FLOWS_MAX};
 use crate::router::tls::{CertificateFiles, Tls};
-use crate::shared_port::{Bound, Listeners};
+use os::shared_port::{Bound, Listeners};
 
 /// What is under way when somebody ends the proxy.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
@@ -245,7 +244,7 @@ async fn serve(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
         tokio::spawn(sharing::come(back_ends, stream, elsewhere));
     }
     told.listening(at, &path);
-    parts.spawn(footprint::settle());
+    parts.spawn(crate::settle::settle());
     let taken_over = loop {
         tokio::select! {
             () = signals.end() => break false,

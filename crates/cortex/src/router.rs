@@ -70,12 +70,12 @@ use self::tls::Tls;
 use crate::agent::platform_log;
 use crate::driver::Clock;
 use crate::faults::Faults;
-use crate::layout::DataDirectory;
 use crate::members::{RouterCall, RouterPeers};
 use crate::metrics::Metrics;
 use crate::metrics::ports::Traffic;
-use crate::shared_port::{Listeners, allow_descriptors};
 use crate::store::SharedStore;
+use os::layout::DataDirectory;
+use os::shared_port::{Listeners, allow_descriptors};
 
 pub use control::FAIL_POINT;
 pub use serve::CONNECTIONS_MAX;

@@ -23,7 +23,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use crate::observe::HOLDER;
+use os::observe::HOLDER;
 
 /// First argument of the process that starts the shim and goes away, so that the shim is nobody's
 /// child. Then: run directory, path of the socket. Standard input is the listening socket.

@@ -301,6 +301,7 @@ impl ActorShell {
 
     /// What somebody has open there goes with a later one.
     fn prune_builds(&self, keep: Vec<BuildId>, needed: usize) {
+        self.context.preparer.keep_builds(&self.name, &keep);
         let (context, name) = (self.context.clone(), self.name.clone());
         let open = context.one_offs.builds_of(&name);
         let needed = needed + open.len();

@@ -18,10 +18,10 @@ use tokio::sync::mpsc;
 use self::frame::{Ask, Frame, Wire};
 use self::tree::Staging;
 use super::AgentContext;
-use crate::layout::DataDirectory;
 use crate::members::{BoxedStream, Kind, Members};
 use crate::store::{WatchEvent, lookup_record};
 use crate::task::spawn_blocking;
+use os::layout::DataDirectory;
 
 /// Of why a move failed: so that it travels within its record.
 const WHY_CHARS_MAX: usize = 500;

@@ -20,13 +20,13 @@ use async_trait::async_trait;
 use tokio::sync::{OnceCell, watch};
 
 use super::launcher::{Held, Launcher};
-use crate::binaries;
-use crate::layout::DataDirectory;
 use crate::shim::message::{Ask, Attachment, Tell};
 use crate::shim::record::{self, Ended, Holding};
 use crate::shim::spec::{Attached, LaunchSpec};
 use held::PlainHeld;
 use link::Link;
+use os::binaries;
+use os::layout::DataDirectory;
 
 /// From the start of a shim to the running program; the shim itself gives up on it after 30 s.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(40);

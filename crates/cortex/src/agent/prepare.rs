@@ -29,14 +29,14 @@ use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, Typ
 use super::launcher::Launcher;
 use super::platform_log;
 use super::ports::{self, Taken};
-use crate::directory::private_directory;
 use crate::driver::Clock;
-use crate::layout::DataDirectory;
-use crate::observe::process::boot_id;
 use crate::shim::spec::{LaunchSpec, Purpose};
 use crate::store::bulk::ValueName;
 use crate::store::values::suspect;
 use crate::store::{SharedStore, Value, lookup_record};
+use os::directory::private_directory;
+use os::layout::DataDirectory;
+use os::observe::process::boot_id;
 
 pub use environment::shell_command;
 pub use network::Network;
@@ -69,7 +69,9 @@ pub struct Preparer {
     network: Network,
     builds: tokio::sync::Semaphore,
     /// One at a time works on a build: an actor that starts again asks for what goes on already.
-    turns: Mutex<BTreeMap<(ApplicationName, BuildId), Turn>>,
+    turns: Arc<Mutex<BTreeMap<(ApplicationName, BuildId), Turn>>>,
+    /// Directories of builds that are to stay, as it was said last.
+    staying: Arc<Mutex<BTreeMap<ApplicationName, Vec<PathBuf>>>>,
     secrets: Mutex<()>,
     running: Running,
 }
@@ -84,7 +86,7 @@ impl Preparer {
         path: String,
     ) -> Preparer {
         let builds = tokio::sync::Semaphore::new(BUILDS_AT_ONCE);
-        let (turns, secrets) = (Mutex::default(), Mutex::new(()));
+        let (turns, staying, secrets) = (Arc::default(), Arc::default(), Mutex::new(()));
         let running = Running::default();
         let (homes, network) = (Vec::new(), Network::default());
         Preparer {
@@ -98,6 +100,7 @@ impl Preparer {
             network,
             builds,
             turns,
+            staying,
             secrets,
             running,
         }

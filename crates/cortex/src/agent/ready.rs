@@ -22,9 +22,9 @@ use self::elsewhere::Elsewhere;
 use self::parent::stays;
 use self::settle::{Settled, settle};
 use self::workers::Workers;
-use crate::observe::process::is_alive;
-use crate::observe::{Listeners, Snapshot};
 use crate::probe;
+use os::observe::process::is_alive;
+use os::observe::{Listeners, Snapshot};
 
 /// Between two looks: a fast application is in service at once, a slow one costs little.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
@@ -293,7 +293,7 @@ fn join(addresses: &[SocketAddr]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::process::identity;
+    use os::observe::process::identity;
     use std::net::TcpListener;
     use std::process::{Child, Command, Stdio};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -16,8 +16,8 @@ use model::{
 use super::launcher::fake::FakeLauncher;
 use super::*;
 use crate::faults::Fault;
-use crate::layout::DataDirectory;
 use crate::store::options::Options;
+use os::layout::DataDirectory;
 
 /// Two cores are shared with other tests.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -35,7 +35,7 @@ fn context(directory: &Path) -> Arc<AgentContext> {
 
 fn context_with(directory: &Path, launcher: Arc<FakeLauncher>) -> Arc<AgentContext> {
     let layout = DataDirectory::new(directory.join("data"), directory);
-    crate::directory::private_directory(layout.root()).unwrap();
+    os::directory::private_directory(layout.root()).unwrap();
     let (clock, node) = (Clock::start(), "n1".parse::<NodeId>().unwrap());
     let store = crate::store::open::open(&layout, node.clone(), clock).unwrap();
     context_of(layout, clock, node, launcher, store)
@@ -165,14 +165,14 @@ async fn an_instance_that_dies_comes_back_and_shutdown_stops_all() {
     let second = until(&context, "another is ready", is_other).await.remove(0);
     stop.send(true).unwrap();
     tokio::time::timeout(DEADLINE, agent).await.unwrap().unwrap().unwrap();
-    assert!(!crate::observe::process::is_alive(second.process.as_ref().unwrap()));
+    assert!(!os::observe::process::is_alive(second.process.as_ref().unwrap()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_given_up_is_stopped_although_the_disk_is_full() {
     let directory = tempfile::tempdir().unwrap();
     let layout = DataDirectory::new(directory.path().join("data"), directory.path());
-    crate::directory::private_directory(layout.root()).unwrap();
+    os::directory::private_directory(layout.root()).unwrap();
     let (clock, node) = (Clock::start(), "n1".parse::<NodeId>().unwrap());
     let disk = Faults::default();
     let options = Options::with_faults(disk.clone());
@@ -198,7 +198,7 @@ async fn what_is_given_up_is_stopped_although_the_disk_is_full() {
     let instance = InstanceId { application: app(), process: ProcessType::web(), slot: 1 };
     let drained = TypedKey::Board(Board::Drained(instance, first.generation)).key();
     let deadline = Instant::now() + DEADLINE;
-    let is_alive = || crate::observe::process::is_alive(first.process.as_ref().unwrap());
+    let is_alive = || os::observe::process::is_alive(first.process.as_ref().unwrap());
     while is_alive() {
         assert!(Instant::now() < deadline, "it runs on");
         let written = ready(&context).await.is_empty();
@@ -248,7 +248,7 @@ async fn a_destroyed_application_leaves_nothing_running() {
         assert!(Instant::now() < deadline, "the releases are removed");
         tokio::time::sleep(POLL).await;
     }
-    assert!(!crate::observe::process::is_alive(first.process.as_ref().unwrap()));
+    assert!(!os::observe::process::is_alive(first.process.as_ref().unwrap()));
     agent.abort();
 }
 
@@ -338,7 +338,6 @@ async fn an_actor_that_falls_behind_is_followed_by_another() {
     assert!(both.iter().any(|one| one.process == first.process), "the first one lived on");
     stop.send(true).unwrap();
     tokio::time::timeout(DEADLINE, agent).await.unwrap().unwrap().unwrap();
-    let alive =
-        |one: &Incarnation| crate::observe::process::is_alive(one.process.as_ref().unwrap());
+    let alive = |one: &Incarnation| os::observe::process::is_alive(one.process.as_ref().unwrap());
     assert!(!both.iter().any(alive), "nothing is left");
 }

@@ -15,10 +15,10 @@ use tokio::time::timeout;
 
 use crate::agent::AgentContext;
 use crate::agent::one_off::{self, Order};
-use crate::layout::DataDirectory;
 use crate::logs::{self, Item, Wanted};
 use crate::members::{BoxedStream, Kind, Members};
 use crate::store::{SharedStore, lookup_record};
+use os::layout::DataDirectory;
 
 const VERSION: u32 = 1;
 /// A few names, a reason, or a line of a log, which is shorter than 64 KiB but for what JSON adds.

@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 use super::{ApiContext, NodeControl, records};
 use crate::client::{Client, ClientError, Lines};
 use crate::driver::Clock;
-use crate::layout::DataDirectory;
 use crate::store::SharedStore;
 use crate::wire::{
     ApplicationRow, Configured, InstanceRow, PortRow, Progress, ReleaseRow, Released,
 };
+use os::layout::DataDirectory;
 
 #[derive(Default)]
 struct Control {
@@ -74,7 +74,7 @@ impl Fixture {
         let directory = tempfile::tempdir().unwrap();
         let layout =
             DataDirectory::new(directory.path().join("data"), &directory.path().join("run"));
-        crate::directory::private_directory(layout.root()).unwrap();
+        os::directory::private_directory(layout.root()).unwrap();
         let (node, clock): (NodeId, Clock) = ("n1".parse().unwrap(), Clock::start());
         let store = crate::store::open::open(&layout, node.clone(), clock).unwrap();
         let control = Arc::new(Control::default());

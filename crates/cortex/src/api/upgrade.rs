@@ -16,10 +16,10 @@ use super::nodes::Cluster;
 use super::problem::Problem;
 use super::upload::{blocking, receive};
 use super::{Api, Shared, records};
-use crate::binaries::{self, Role};
 use crate::store::{INLINE_VALUE_MAX, ValueWriter};
 use crate::upgrade::{Upgrading, candidate, rolling};
 use crate::wire::{NodeVitals, PortRow, UpgradeRow, UpgradeShown};
+use os::binaries::{self, Role};
 
 /// With debugging symbols and all, Cortex is a quarter of that.
 const BINARY_BYTES_MAX: u64 = 1 << 30;

@@ -14,7 +14,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::interrupted::Interrupted;
-use crate::observe::process as observe;
+use os::observe::process as observe;
 
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 /// Then it is killed.

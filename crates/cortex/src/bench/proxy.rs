@@ -20,7 +20,7 @@ use self::report::{Report, Round};
 use self::workload::{WORKLOADS, Workload};
 use super::interrupted::Interrupted;
 use super::{in_directory, print, process};
-use crate::shared_port::allow_descriptors;
+use os::shared_port::allow_descriptors;
 
 pub use contender::version_of;
 pub use least::LeastArgs;

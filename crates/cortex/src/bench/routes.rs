@@ -27,12 +27,12 @@ use super::statistics::Latencies;
 use super::{in_directory, print, process};
 use crate::driver::Clock;
 use crate::faults::Faults;
-use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::{CONNECTIONS_MAX, RouterConfig, RouterHandle};
 use crate::store::SharedStore;
 use crate::supervise::supervise;
+use os::layout::DataDirectory;
 
 /// Writes under way at a time: the store commits them together.
 const WRITES_AT_ONCE: usize = 512;

@@ -26,7 +26,7 @@ use self::report::{Report, Run};
 use super::interrupted::Interrupted;
 use super::process::own_cpu_seconds;
 use super::{in_directory, print};
-use crate::shared_port::allow_descriptors;
+use os::shared_port::allow_descriptors;
 
 const TURNS: u64 = 10_000;
 const TURNS_QUICK: u64 = 200;

@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use super::up::Up;
 use super::{Json, Session, output};
-use crate::binaries::{self, Role};
-use crate::directory;
 use crate::install::{self, Start, crontab, unit};
 use crate::node::started::Started;
+use os::binaries::{self, Role};
+use os::directory;
 
 /// The binary has two names.
 const NAMES: [&str; 2] = ["cortex", "vera"];

@@ -20,12 +20,12 @@ use tracing::level_filters::LevelFilter;
 
 use self::options::{seconds, to_address};
 use super::Session;
-use crate::directory;
 use crate::proxy::back_ends::Wanted;
 use crate::proxy::health::Check;
 use crate::proxy::{Config, Mode};
 use crate::router::tls::CertificateFiles;
-use crate::shared_port::allow_descriptors_up_to;
+use os::directory;
+use os::shared_port::allow_descriptors_up_to;
 
 /// Twice all connections of two threads, and some: every connection takes two.
 const DESCRIPTORS_WANTED: u64 = 100_000;

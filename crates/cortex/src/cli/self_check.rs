@@ -7,11 +7,11 @@ use anyhow::{Context, ensure};
 use clap::Args;
 
 use super::output;
-use crate::directory::private_directory;
 use crate::driver::Clock;
-use crate::layout::DataDirectory;
 use crate::store::open::open;
 use crate::upgrade::formats::Formats;
+use os::directory::private_directory;
+use os::layout::DataDirectory;
 
 #[derive(Debug, Args)]
 pub struct SelfCheck {}

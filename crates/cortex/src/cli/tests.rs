@@ -3,7 +3,7 @@
 use clap::{CommandFactory, Parser};
 
 use super::{Cli, is_of_output, spelling};
-use crate::layout::DataDirectory;
+use os::layout::DataDirectory;
 
 #[test]
 fn all_arguments_are_well_formed() {

@@ -20,10 +20,8 @@ use super::https::HttpsArgs;
 use super::store::cluster::PeerArgs;
 use super::{Session, address, output, push};
 use crate::client::Client;
-use crate::layout::DataDirectory;
 use crate::node::started::Started;
 use crate::node::{Ended, NodeConfig, roles};
-use crate::shared_port::Listeners;
 use crate::store::backend::Backend;
 use crate::store::peers::PeerOptions;
 use crate::store::peers::frame::Versions;
@@ -31,6 +29,8 @@ use crate::task;
 use crate::upgrade::succession::{self, Heir, Outcome};
 use crate::upgrade::{Origin, attend};
 use crate::wire::NodeVitals;
+use os::layout::DataDirectory;
+use os::shared_port::Listeners;
 
 const HTTP_DEFAULT: &str = "0.0.0.0:8080";
 /// Recovery of a large store takes seconds.
@@ -284,7 +284,7 @@ impl Up {
                 layout.root().display()
             );
         }
-        crate::directory::private_directory(layout.root()).with_context(|| {
+        os::directory::private_directory(layout.root()).with_context(|| {
             format!("{} cannot be made; choose another --data-dir", layout.root().display())
         })?;
         let log = log_path(layout);

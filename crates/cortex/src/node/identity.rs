@@ -7,9 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use anyhow::{Context, bail};
 use model::NodeId;
 
-use crate::directory::private_directory;
-use crate::layout::DataDirectory;
-use crate::lockfile::FileLock;
+use os::directory::private_directory;
+use os::layout::DataDirectory;
+use os::lockfile::FileLock;
 
 const NODE_ID_LENGTH: usize = 8;
 /// Without letters that are mistaken for one another when read aloud.

@@ -7,9 +7,9 @@ use std::io;
 use anyhow::{Context, ensure};
 use model::role::{Role, Roles};
 
-use crate::layout::DataDirectory;
 use crate::store::backend::Backend;
 use crate::store::peers::identity::Membership;
+use os::layout::DataDirectory;
 
 /// The roles of this start. A node that keeps no store has to have come into its cluster as one
 /// that keeps none, and the other way round.

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use crate::layout::DataDirectory;
+use os::layout::DataDirectory;
 
 const VERSION: u32 = 1;
 

@@ -18,8 +18,8 @@ use tokio::time::timeout;
 
 use super::back_ends::{BackEnds, Named, Row, Wanted};
 use super::sharing;
-use crate::shared_port::Bound;
 use crate::upgrade::passing;
+use os::shared_port::Bound;
 
 /// A list of a thousand back ends is shorter.
 const LINE_BYTES_MAX: u64 = 1024 * 1024;

@@ -22,8 +22,8 @@ use super::tls::Tls;
 use super::{COMMANDS_MAX, Live, SUSPECTS_MAX, Secure, Shared, files, start_threads};
 use crate::driver::Clock;
 use crate::faults::Faults;
-use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
+use os::layout::DataDirectory;
 
 /// What a thread says to its own before it is told otherwise; no record of a store names it.
 const NODE: &str = "alone";

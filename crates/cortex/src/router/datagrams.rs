@@ -24,7 +24,7 @@ use super::moved::{Direction, Moved};
 use super::rarely::Rarely;
 use super::streams::Ended;
 use crate::metrics::ports::PortCounters;
-use crate::shared_port::is_short;
+use os::shared_port::is_short;
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use super::choice::Wants;
 use super::endpoint::Permit;
 use super::queue::{Place, Queue};
 use super::table::Application;
-use crate::shared_port::is_short;
+use os::shared_port::is_short;
 
 /// A back end on this machine connects at once, one on another within a lost packet's time.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);

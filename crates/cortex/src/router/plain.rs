@@ -21,7 +21,7 @@ use super::alarm::Alarm;
 use super::lane::Seat;
 use super::pace::Patience;
 use super::pool::Buffer;
-use crate::loopback;
+use os::loopback;
 
 /// By so much the head of an answer may be longer than that of the one before.
 pub(super) const HEAD_SLACK: usize = 256;

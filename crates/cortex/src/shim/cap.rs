@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::observe::Snapshot;
 use crate::shim::spec::Cap;
+use os::observe::Snapshot;
 
 /// Between two looks: a tree that grows by a gigabyte a second is stopped a quarter of one above.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);

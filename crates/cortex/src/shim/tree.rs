@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-use crate::observe::process;
+use os::observe::process;
 
 /// Sends `signal` to every descendant. Each is signalled as soon as it is seen: pids mostly
 /// ascend, so a child that was forked during the scan is seen later in the same scan.

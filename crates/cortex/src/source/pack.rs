@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tar::{Builder, Entry, EntryType, Header};
 
-use crate::archive::header;
+use os::archive::header;
 
 /// Enough to see what it is about.
 const SHOWN_MAX: usize = 5;

@@ -12,7 +12,7 @@ use super::etcd_address::EtcdAddress;
 use super::open;
 use super::options::{OpenError, Options};
 use crate::driver::Clock;
-use crate::layout::DataDirectory;
+use os::layout::DataDirectory;
 
 const SCHEME: &str = "etcd://";
 /// Where keys go in a cluster that others use too.

@@ -34,7 +34,7 @@ use super::reply::Reply;
 use super::shared::Shared;
 use super::{StoreError, snapshot};
 use crate::driver::Clock;
-use crate::lockfile::FileLock;
+use os::lockfile::FileLock;
 
 /// Value files age by the hour, so looking more often finds nothing more.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(3600);

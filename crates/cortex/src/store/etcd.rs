@@ -46,8 +46,8 @@ use super::{
     Submitted, Value, ValueFile, Version, Watch, Written,
 };
 use crate::driver::Clock;
-use crate::layout::DataDirectory;
-use crate::lockfile::FileLock;
+use os::layout::DataDirectory;
+use os::lockfile::FileLock;
 
 /// What `meta:identity` begins with; another number is another layout of the keys.
 const LAYOUT: &str = "cortex-store 1 ";

@@ -37,7 +37,7 @@ use self::tls::Certificate;
 use super::SharedStore;
 use super::bus::Bus;
 use crate::driver::Clock;
-use crate::shared_port::{Listeners, allow_descriptors};
+use os::shared_port::{Listeners, allow_descriptors};
 
 /// The port of the face on loopback.
 pub const PORT_DEFAULT: u16 = 8206;

@@ -33,7 +33,7 @@ use super::{
     ValueFile, Version, Watch,
 };
 use crate::driver::Clock;
-use crate::lockfile::FileLock;
+use os::lockfile::FileLock;
 
 /// Each failed attempt means that another write of the same key came between.
 const EXPIRE_ATTEMPTS_MAX: usize = 16;

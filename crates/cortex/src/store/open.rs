@@ -13,7 +13,7 @@ use super::options::{OpenError, Options, lock, make_dir};
 use super::peers::identity::Membership;
 use super::values::ValueFiles;
 use crate::driver::Clock;
-use crate::layout::DataDirectory;
+use os::layout::DataDirectory;
 
 /// The store of one node on this disk; blocks while it recovers.
 pub fn open(layout: &DataDirectory, node: NodeId, clock: Clock) -> Result<SharedStore, OpenError> {

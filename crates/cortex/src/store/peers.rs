@@ -43,8 +43,8 @@ use self::status::ClusterStatus;
 use super::SharedStore;
 use super::bus::Bus;
 use crate::driver::Clock;
-use crate::layout::DataDirectory;
-use crate::shared_port::Listeners;
+use os::layout::DataDirectory;
+use os::shared_port::Listeners;
 
 /// The port of nodes, on all addresses, once it is needed.
 pub const NODE_PORT: u16 = 8205;

@@ -44,10 +44,10 @@ use super::peers::tls::ClusterTls;
 use super::values::ValueFiles;
 use super::{SharedStore, Store, Value};
 use crate::driver::{Clock, drive};
-use crate::layout::DataDirectory;
-use crate::lockfile::FileLock;
 use crate::supervise::supervise;
 use crate::task;
+use os::layout::DataDirectory;
+use os::lockfile::FileLock;
 
 /// Calls, losses and what is heard of one connection.
 const EVENTS_MAX: usize = 1024;

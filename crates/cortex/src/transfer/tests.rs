@@ -14,12 +14,12 @@ use tokio::task::JoinHandle;
 use super::{Verified, export, import, verify};
 use crate::client::{Client, ClientError};
 use crate::driver::Clock;
-use crate::layout::DataDirectory;
 use crate::store::backend::Backend;
 use crate::store::options::Options;
 use crate::store::{INLINE_VALUE_MAX, SharedStore, Submission, Submitted};
 use crate::wire::Imported;
 use crate::wire::export::{FormatError, Totals};
+use os::layout::DataDirectory;
 
 pub const LARGE: usize = 5 << 20;
 
@@ -36,7 +36,7 @@ impl Served {
         let directory = TempDir::new().unwrap();
         let layout =
             DataDirectory::new(directory.path().join("data"), &directory.path().join("run"));
-        crate::directory::private_directory(layout.root()).unwrap();
+        os::directory::private_directory(layout.root()).unwrap();
         let (node, clock) = ("n1".parse().unwrap(), Clock::start());
         let store = backend.open(&layout, node, clock, Options::default()).await.unwrap();
         let (served, of) = (store.clone(), layout.clone());

@@ -10,7 +10,7 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, wait};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::layout::DataDirectory;
+use os::layout::DataDirectory;
 
 /// What a shell says of a process that a signal ended.
 const SIGNALLED: u8 = 128;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::formats::Formats;
-use crate::binaries;
+use os::binaries;
 
 /// The self-check opens a store of its own; a slow disk takes a while for that.
 const ANSWER_MAX: Duration = Duration::from_secs(60);

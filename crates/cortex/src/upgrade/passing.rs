@@ -15,7 +15,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use super::formats::HANDOVER;
-use crate::shared_port::Bound;
+use os::shared_port::Bound;
 
 /// The kernel passes at most 253 at once.
 const AT_ONCE: usize = 64;
@@ -118,7 +118,7 @@ fn read_line(stream: &UnixStream) -> anyhow::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared_port::Listeners;
+    use os::shared_port::Listeners;
 
     #[test]
     fn sockets_arrive_under_their_addresses() {

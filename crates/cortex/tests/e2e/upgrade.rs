@@ -44,7 +44,7 @@ fn bad_binary(directory: &Path, then: &str) -> PathBuf {
 }
 
 fn hash(path: &Path) -> String {
-    cortex::binaries::hash(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    os::binaries::hash(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 fn pid(node: &Node) -> u64 {

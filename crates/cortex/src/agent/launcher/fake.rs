@@ -16,8 +16,8 @@ use model::port::InstancePorts;
 use tokio::sync::watch;
 
 use super::{Held, Launcher};
-use crate::observe::process::identity;
 use crate::shim::spec::{Attached, LaunchSpec, Purpose};
+use os::observe::process::identity;
 
 /// Between two looks whether a process has ended.
 const POLL: Duration = Duration::from_millis(5);

@@ -14,8 +14,8 @@ use tar::{Builder, EntryType};
 
 use super::persist::Tree;
 use super::{Preparer, is_built, mark, set_mark};
-use crate::archive::header;
 use crate::store::{Value, ValueWriter};
+use os::archive::header;
 
 /// A larger tree is built faster than it is fetched.
 const BYTES_MAX: u64 = 2 << 30;

@@ -12,7 +12,7 @@ use anyhow::Context;
 use model::{ApplicationName, Release, TypedKey};
 
 use super::Preparer;
-use crate::directory::private_directory;
+use os::directory::private_directory;
 
 /// Rails asks for 128 hex digits; every framework takes as many.
 const SECRET_BYTES: usize = 64;

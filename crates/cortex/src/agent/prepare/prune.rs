@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
 use model::{ApplicationName, BuildId};
 
-use super::{BUILT, Preparer, mark};
+use super::{BUILT, Preparer, Turn, mark};
 use crate::agent::platform_log;
-use crate::layout::HOME_ENDING;
+use os::layout::HOME_ENDING;
 
 /// Packages of a dozen large applications; beyond it the least recently written ones go.
 const SHARED_CACHE_BYTES_MAX: u64 = 4 << 30;
@@ -29,10 +30,22 @@ impl Preparer {
         needed: usize,
     ) {
         let places = self.layout.builds(application);
-        let kept = keep.iter().map(|build| self.layout.build(application, build)).collect();
+        let kept = self.places_of(application, &keep);
         let logs = self.layout.logs(application);
+        let (layout, name) = (self.layout.clone(), application.clone());
+        let (turns, staying) = (self.turns.clone(), self.staying.clone());
         let removed = crate::task::spawn_blocking(move || {
-            remove_builds(&places, kept, needed, BUILDS_BYTES_MAX);
+            let is_begun = |place: &Path| {
+                let said = staying.lock().unwrap_or_else(PoisonError::into_inner);
+                let turns = turns.lock().unwrap_or_else(PoisonError::into_inner);
+                let is_it = |((of, build), turn): (&(ApplicationName, BuildId), &Turn)| {
+                    let held = Arc::strong_count(turn) > 1;
+                    held && *of == name && layout.build(&name, build) == place
+                };
+                said.get(&name).is_some_and(|said| said.iter().any(|one| one == place))
+                    || turns.iter().any(is_it)
+            };
+            remove_builds(&places, kept, needed, BUILDS_BYTES_MAX, &is_begun);
             let is_build = |path: &PathBuf| {
                 path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("build."))
             };
@@ -40,6 +53,18 @@ impl Preparer {
             remove_oldest(builds, BUILD_LOGS_MAX);
         });
         removed.await.ok();
+    }
+
+    /// From now on, whatever is still being removed after an earlier list: to look through builds
+    /// takes longer than to begin one.
+    pub fn keep_builds(&self, application: &ApplicationName, keep: &[BuildId]) {
+        let places = self.places_of(application, keep);
+        let mut staying = self.staying.lock().unwrap_or_else(PoisonError::into_inner);
+        staying.insert(application.clone(), places);
+    }
+
+    fn places_of(&self, application: &ApplicationName, builds: &[BuildId]) -> Vec<PathBuf> {
+        builds.iter().map(|build| self.layout.build(application, build)).collect()
     }
 
     pub(super) async fn prune_caches(&self, application: &ApplicationName) {
@@ -54,6 +79,7 @@ impl Preparer {
     /// After `destroy`: releases, caches and logs go. What the application persisted stays where
     /// the answer to that command says it is: no command of ours deletes users' files.
     pub async fn remove_application(&self, application: &ApplicationName) {
+        self.staying.lock().unwrap_or_else(PoisonError::into_inner).remove(application);
         let directory = self.layout.application(application);
         let persist = self.layout.persist(application);
         let removed = crate::task::spawn_blocking(move || {
@@ -72,8 +98,15 @@ impl Preparer {
     }
 }
 
-/// `kept` has the likeliest to be run first.
-fn remove_builds(places: &[PathBuf], kept: Vec<PathBuf>, needed: usize, bytes_max: u64) {
+/// `kept` has the likeliest to be run first. What has begun since the list was made stays.
+fn remove_builds(
+    places: &[PathBuf],
+    kept: Vec<PathBuf>,
+    needed: usize,
+    bytes_max: u64,
+    is_begun: &dyn Fn(&Path) -> bool,
+) {
+    let listed = kept.clone();
     let mut bytes = 0;
     let measured = kept.len() > needed;
     let fits = |(at, build): &(usize, PathBuf)| {
@@ -85,7 +118,8 @@ fn remove_builds(places: &[PathBuf], kept: Vec<PathBuf>, needed: usize, bytes_ma
     for entry in places.iter().flat_map(|place| entries(place)) {
         let name = entry.to_string_lossy();
         let build = name.strip_suffix(BUILT).or_else(|| name.strip_suffix(HOME_ENDING));
-        if !kept.contains(&build.map_or_else(|| entry.clone(), PathBuf::from)) {
+        let build = build.map_or_else(|| entry.clone(), PathBuf::from);
+        if !kept.contains(&build) && (listed.contains(&build) || !is_begun(&build)) {
             // Its mark goes first: what is left of it is never taken for whole.
             remove(&mark(&entry));
             remove(&entry);
@@ -193,13 +227,17 @@ mod tests {
             (0..6).filter(whole).collect()
         };
         (0..6).for_each(make);
-        remove_builds(&places, [3, 2, 1, 0].map(build).into(), 2, 1_000);
+        remove_builds(&places, [3, 2, 1, 0].map(build).into(), 2, 1_000, &|_| false);
         assert_eq!(left(), [0, 1, 2, 3]);
-        remove_builds(&places, [3, 2, 1, 0].map(build).into(), 2, 300);
+        remove_builds(&places, [3, 2, 1, 0].map(build).into(), 2, 300, &|_| false);
         assert_eq!(left(), [1, 2, 3]);
-        remove_builds(&places, [3, 2, 1].map(build).into(), 2, 50);
+        remove_builds(&places, [3, 2, 1].map(build).into(), 2, 50, &|_| false);
         assert_eq!(left(), [2, 3], "what runs stays");
         assert_eq!(places.iter().flat_map(|place| entries(place)).count(), 4);
+        make(5);
+        let begun = build(5);
+        remove_builds(&places, [3].map(build).into(), 1, 50, &|place| place == begun);
+        assert_eq!(left(), [3, 5], "what was begun since the list was made stays");
     }
 
     #[test]

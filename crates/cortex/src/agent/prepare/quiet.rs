@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::agent::platform_log;
 use crate::driver::Clock;
-use crate::observe::{Activity, Snapshot, connections};
+use os::observe::{Activity, Snapshot, connections};
 
 /// Long enough for what is merely slow to print, short enough for who waits to wonder.
 const SILENCE: Duration = Duration::from_secs(15);

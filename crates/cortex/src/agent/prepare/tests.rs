@@ -34,7 +34,7 @@ impl Bench {
         let root = directory.path().join("data");
         let layout = DataDirectory::new(root, directory.path());
         let (clock, node) = (Clock::start(), "n1".parse::<NodeId>().unwrap());
-        crate::directory::private_directory(layout.root()).unwrap();
+        os::directory::private_directory(layout.root()).unwrap();
         let store = crate::store::open::open(&layout, node.clone(), clock).unwrap();
         let launcher = Arc::new(FakeLauncher::default());
         let preparer = Preparer::new(

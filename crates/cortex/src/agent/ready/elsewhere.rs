@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::observe::Snapshot;
+use os::observe::Snapshot;
 
 /// Some servers open a port for their own purposes first and go on starting.
 const WRONG_ADDRESS_PATIENCE: Duration = Duration::from_secs(5);

@@ -8,8 +8,8 @@ use model::instance::ProcessIdentity;
 use model::port::Transport;
 
 use super::{LOOK_FIRST, Wanted};
-use crate::observe::Listeners;
-use crate::observe::process::is_alive;
+use os::observe::Listeners;
+use os::observe::process::is_alive;
 
 /// An interpreter that forked needs this long to end on a busy machine; whoever starts a server
 /// through npm or a shell waits for as long.
@@ -51,7 +51,7 @@ fn holds(pid: u32, wanted: &[Wanted]) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::process::identity;
+    use os::observe::process::identity;
     use std::net::TcpListener;
     use std::process::{Command, Stdio};
 

@@ -11,9 +11,9 @@ use model::port::Transport;
 
 use super::workers::{Id, Workers};
 use super::{Awaited, Missing};
-use crate::observe::process::is_alive;
-use crate::observe::{Listeners, Snapshot};
 use crate::probe::{self, ProbeError};
+use os::observe::process::is_alive;
+use os::observe::{Listeners, Snapshot};
 
 /// Between two looks at its tree, which has no other sign of life for us meanwhile.
 const LOOK: Duration = Duration::from_millis(100);

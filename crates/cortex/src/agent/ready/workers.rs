@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// the next ones will.
 const GENERATIONS_MAX: u32 = 2;
 /// As many processes as a tree has in a snapshot.
-const WORKERS_MAX: usize = crate::observe::TREE_PROCESSES_MAX;
+const WORKERS_MAX: usize = os::observe::TREE_PROCESSES_MAX;
 
 /// Pid and start time.
 pub type Id = (u32, u64);

@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
-use crate::observe::process;
+use os::observe::process;
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);

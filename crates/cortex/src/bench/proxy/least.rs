@@ -14,7 +14,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use slab::Slab;
 
-use crate::loopback;
+use os::loopback;
 
 /// As many as an event loop asks for at a time.
 const EVENTS_MAX: usize = 1024;

@@ -24,14 +24,13 @@ use serde::Serialize;
 use super::FILE_PATH;
 use crate::driver::Clock;
 use crate::faults::Faults;
-use crate::footprint;
-use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::tls::{CertificateFiles, Tls};
 use crate::router::{CONNECTIONS_MAX, RouterConfig, Secure};
 use crate::store::SharedStore;
 use crate::supervise::supervise;
+use os::layout::DataDirectory;
 
 const PUBLIC: &str = "public";
 
@@ -98,7 +97,7 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
         faults.clone(),
         metrics.clone(),
     )?;
-    tokio::spawn(footprint::settle());
+    tokio::spawn(crate::settle::settle());
     let input_ended = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0; 1]));
     let suspicions = router.suspicions();
     tokio::select! {

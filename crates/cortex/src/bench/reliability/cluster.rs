@@ -15,8 +15,8 @@ use super::lost;
 use crate::bench::interrupted::Interrupted;
 use crate::bench::process::output_of;
 use crate::client::Client;
-use crate::layout::DataDirectory;
 use crate::wire::{InstanceRow, NodeRow};
+use os::layout::DataDirectory;
 
 /// For anything that is waited for: a machine that others use may stand still for minutes.
 pub const STATE_TIME_MAX: Duration = Duration::from_secs(300);

@@ -13,8 +13,8 @@ use serde::Serialize;
 use super::client::Load;
 use super::cluster::Cluster;
 use super::lost;
-use crate::observe::process::stat;
 use crate::wire::InstanceRow;
+use os::observe::process::stat;
 
 /// The node through which requests come: as the thesis's balancer, it is apart and is not killed.
 pub const ENTRY: usize = 0;

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::observe::process::{Stat, pids, stat};
+use os::observe::process::{Stat, pids, stat};
 
 /// Whoever is killed may have started another one a moment before.
 const SWEEPS_MAX: u32 = 20;

@@ -15,9 +15,7 @@ use tracing::level_filters::LevelFilter;
 use super::super::{Session, output};
 use super::cluster::PeerArgs;
 use crate::api::{ApiContext, NodeControl};
-use crate::directory;
 use crate::driver::Clock;
-use crate::layout::DataDirectory;
 use crate::node::identity;
 use crate::store::backend::Backend;
 use crate::store::bus::Bus;
@@ -27,6 +25,8 @@ use crate::store::options::Options;
 use crate::store::peers::{self, Peers};
 use crate::supervise::supervise;
 use crate::wire::PortRow;
+use os::directory;
+use os::layout::DataDirectory;
 
 #[derive(Debug, Args)]
 pub struct Serve {

@@ -21,7 +21,7 @@ use crate::router::plain::Plain;
 use crate::router::serve::Thread;
 use crate::router::stream::{self, write_all};
 use crate::router::wire::Wire;
-use crate::shared_port::is_short;
+use os::shared_port::is_short;
 
 /// Loopback connects at once, or its backlog is full.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use crate::router::connection::WRITE_TIME_MAX;
 use crate::router::endpoint::{Endpoint, Permit};
 use crate::router::stream::write_all;
 use crate::router::wire::Wire;
-use crate::shared_port::is_short;
+use os::shared_port::is_short;
 use router::http::body::Body;
 
 /// The second attempt, where that is the one to go on with.

@@ -21,10 +21,10 @@ use tokio::sync::Mutex;
 
 use self::stream::Call;
 use super::stream::{Counted, Stream};
-use crate::loopback;
 use crate::router::endpoint::Endpoint;
 use crate::router::stream::within;
 use crate::router::wire::Wire;
+use os::loopback;
 use router::http::HEAD_BYTES_MAX;
 
 /// Loopback connects at once, or its backlog is full.

@@ -29,7 +29,6 @@ use tokio::sync::mpsc;
 
 use crate::driver::Clock;
 use crate::faults::Faults;
-use crate::layout::DataDirectory;
 use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::tls::Tls;
@@ -38,6 +37,7 @@ use crate::store::{
     CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Value, ValueFile,
     ValueWriter, Version, Watch, WatchEvent,
 };
+use os::layout::DataDirectory;
 
 pub const DEADLINE: Duration = Duration::from_secs(20);
 

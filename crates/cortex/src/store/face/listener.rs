@@ -20,7 +20,7 @@ use super::connection::Connection;
 use super::gathering::Bell;
 use super::lane::Entrance;
 use super::wire::Wire;
-use crate::shared_port::Listeners;
+use os::shared_port::Listeners;
 
 /// Connections that the kernel keeps while they wait.
 const BACKLOG: i32 = 4096;

@@ -16,9 +16,9 @@ use tempfile::TempDir;
 
 use super::{FaceConfig, FaceHandle};
 use crate::driver::Clock;
-use crate::layout::DataDirectory;
 use crate::store::SharedStore;
 use crate::store::bus::Bus;
+use os::layout::DataDirectory;
 
 /// Reached only when something is wrong.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -12,7 +12,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::directory::private_directory;
+use os::directory::private_directory;
 
 /// A chain and its key, in PEM.
 #[derive(Clone, Debug)]

@@ -24,8 +24,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs
 use tokio_rustls::rustls::server::ParsedCertificate;
 
 use super::credential::LIFE;
-use crate::directory::private_directory;
 use crate::store::disk::sync_dir;
+use os::directory::private_directory;
 
 const FORMAT: u32 = 1;
 

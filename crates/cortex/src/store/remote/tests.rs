@@ -12,7 +12,6 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{Options, serve};
 use crate::driver::Clock;
-use crate::layout::DataDirectory;
 use crate::store::SharedStore;
 use crate::store::peers::frame::{Greeting, Versions};
 use crate::store::peers::identity::{Authority, Membership, Seed};
@@ -20,6 +19,7 @@ use crate::store::peers::link;
 use crate::store::peers::tls::ClusterTls;
 use crate::store::tests::contract::{self, Site};
 use crate::store::tests::fixture::Place;
+use os::layout::DataDirectory;
 
 contract::over!(GuestSite::new());
 

@@ -9,12 +9,12 @@ use model::Key;
 use tempfile::TempDir;
 
 use crate::driver::Clock;
-use crate::layout::DataDirectory;
-use crate::lockfile::FileLock;
 use crate::store::disk;
 use crate::store::open::open_with;
 use crate::store::options::{OpenError, Options};
 use crate::store::{Entry, SharedStore, Value};
+use os::layout::DataDirectory;
+use os::lockfile::FileLock;
 
 /// The smallest that still holds some hundred records.
 pub const SEGMENT_SMALL: u32 = 64 << 10;

@@ -322,7 +322,7 @@ pub fn entry(
     if is_plain && !path.split(':').any(|at| Path::new(at) == directory) {
         return Ok(Some(directory.to_path_buf()));
     }
-    crate::directory::private_directory(links)?;
+    os::directory::private_directory(links)?;
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let number = name.strip_prefix(main.trim_end_matches(|c: char| c.is_ascii_digit()));
     for tool in kind.programs {

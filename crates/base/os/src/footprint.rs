@@ -4,21 +4,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use libc::{MADV_DONTNEED, c_void, madvise};
 
-/// By then what was to be done once is done.
-const SETTLED: Duration = Duration::from_secs(2);
-
-/// Once this process has settled, lets go of its code; what is used comes back at once, from the
-/// page cache and for the price of a fault each.
-pub async fn settle() {
-    tokio::time::sleep(SETTLED).await;
-    let_go();
-}
-
-fn let_go() {
+/// Lets go of this process's code; what is used comes back at once, from the page cache and for the
+/// price of a fault each.
+pub fn let_go() {
     let (Ok(program), Ok(maps)) = (fs::read_link("/proc/self/exe"), fs::read_to_string(MAPS))
     else {
         return;
