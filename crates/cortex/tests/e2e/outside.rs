@@ -217,7 +217,7 @@ impl Callers {
         pause: Duration,
         keepers: usize,
     ) -> Callers {
-        let callers = Callers {
+        let mut callers = Callers {
             stop: Arc::default(),
             sent: Arc::default(),
             answered: Arc::default(),
@@ -248,7 +248,8 @@ impl Callers {
             })
         });
         let threads = threads.collect();
-        Callers { threads, ..callers }
+        callers.threads = threads;
+        callers
     }
 
     /// Returns once `count` more requests have been answered.
@@ -261,9 +262,9 @@ impl Callers {
         });
     }
 
-    pub fn finish(self) -> Tally {
+    pub fn finish(mut self) -> Tally {
         self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads {
+        for thread in std::mem::take(&mut self.threads) {
             thread.join().expect("a caller does not panic");
         }
         let failures = std::mem::take(&mut *self.failures.lock().unwrap());
@@ -274,6 +275,13 @@ impl Callers {
     pub fn finish_without_failure(self) {
         let tally = self.finish();
         assert!(tally.sent > 0 && tally.failures.count == 0, "requests failed: {tally:#?}");
+    }
+}
+
+/// A test that failed keeps no core busy with calls that nobody answers.
+impl Drop for Callers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
     }
 }
 
