@@ -43,7 +43,7 @@ pub trait Members: Send + Sync {
     /// The other nodes that are alive, directly or through others.
     fn alive(&self) -> watch::Receiver<BTreeSet<NodeId>>;
 
-    /// Those of them with whom this node can decide: its store and theirs come to hold the same.
+    /// The members with whom this node can decide: its store and theirs come to hold the same.
     fn in_touch(&self) -> watch::Receiver<BTreeSet<NodeId>>;
 
     /// Whether this node was removed and has heard so from others; the store may not know it yet.

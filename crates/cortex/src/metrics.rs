@@ -74,7 +74,7 @@ pub fn micros(duration: Duration) -> u32 {
 pub enum Labels {
     Instance {
         instance: InstanceId,
-        /// None where another node's router passes it on.
+        /// An instance that another node's router reaches has none here.
         address: Option<SocketAddr>,
     },
     /// Answered by the router itself.

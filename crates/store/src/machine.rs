@@ -189,6 +189,11 @@ impl StoreMachine {
     /// write.
     fn squash_early(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let droppable = self.replica.droppable();
+        if droppable <= DROPPABLE_MAX {
+            self.squash_early_from = 0;
+            return;
+        }
+        // Counted only here, as it looks through what has just expired.
         let most = DROPPABLE_MAX.max(self.replica.live(now) / LIVE_PER_DROPPABLE);
         if droppable <= most {
             self.squash_early_from = 0;

@@ -17,7 +17,7 @@ pub(super) const BACKGROUND: &str = "went to the background: its first process e
      status 0 while others went on; start it in the foreground (gunicorn without --daemon, nginx \
      with -g 'daemon off;', a shell's commands without '&', ...)";
 
-/// Of one that ended as if its work was done.
+/// The process ended as if its work was done.
 pub(super) const FOR_GOOD: &str = "a process of an application has to go on: what ends by itself \
      belongs into a schedule ([[cron]] in cortex.toml), a release step or `cortex run`";
 

@@ -36,7 +36,7 @@ impl Framework for Go {
         let named = named_in_procfile(tree);
         if !named.is_empty() {
             let packages: Vec<String> = named.iter().map(|package| shell_word(package)).collect();
-            let links: String = named_in_root(tree)
+            let links: String = linked(tree, &named)
                 .iter()
                 .map(|name| format!(" && {{ test -e {name} || ln -s bin/{name} {name}; }}"))
                 .collect();
@@ -72,20 +72,20 @@ fn named_in_procfile(tree: &SourceTree) -> Vec<String> {
     packages.into_iter().map(|package| format!("./{package}")).collect()
 }
 
-/// Those of them that are started as `./NAME`, where `go build` puts them by itself.
-fn named_in_root(tree: &SourceTree) -> Vec<String> {
+/// The Procfile starts these as `./NAME`, where `go build` puts a program by itself.
+fn linked(tree: &SourceTree, packages: &[String]) -> Vec<String> {
     let procfile = tree.text(PROCFILE).unwrap_or_default();
-    let words = procfile.split(|c: char| c.is_whitespace() || ";&|\"'".contains(c));
-    let mut asked: Vec<&str> = words.filter_map(|word| word.strip_prefix("./")).collect();
-    asked.sort_unstable();
-    asked.dedup();
-    let root = module_name(tree.text("go.mod").unwrap_or_default());
-    let packages = main_packages(tree);
-    let is_made = |name: &&str| {
-        let in_commands = packages.iter().any(|one| one.strip_prefix("cmd/") == Some(*name));
-        in_commands || root == Some(*name) && packages.iter().any(String::is_empty)
+    let asked = |name: &&str| {
+        let mut words = procfile.split(|c: char| c.is_whitespace() || ";&|\"'".contains(c));
+        words.any(|word| word.strip_prefix("./") == Some(*name))
     };
-    asked.into_iter().filter(is_made).map(shell_word).collect()
+    let root = module_name(tree.text("go.mod").unwrap_or_default());
+    let name = |package: &String| match package.strip_prefix("./cmd/") {
+        Some(name) => Some(name.to_owned()),
+        None => root.map(str::to_owned),
+    };
+    let names = packages.iter().filter_map(name);
+    names.filter(|name| asked(&name.as_str())).map(|name| shell_word(&name)).collect()
 }
 
 /// The last part of the module's path that is no version.

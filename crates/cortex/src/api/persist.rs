@@ -55,6 +55,10 @@ pub async fn add(
     let asked = asked.path.iter().chain(&asked.paths);
     let paths: Result<Vec<String>, String> = asked.map(|path| persistent_path(path)).collect();
     let mut paths = paths.map_err(|why| Problem::invalid("invalid_path", why))?;
+    if paths.is_empty() {
+        return Err(Problem::invalid("invalid_path", "no path was named")
+            .hint("name one or several: {\"paths\": [\"uploads/\"]}"));
+    }
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &app).await?;
     let before = shown(&api, &app);

@@ -16,7 +16,7 @@ const BUNDLES: &[&str] = &[
     "GIT_SSL_CAINFO",
     "CARGO_HTTP_CAINFO",
 ];
-/// Where Debian, Red Hat and SUSE keep what the machine trusts.
+/// Debian, Red Hat and SUSE keep what the machine trusts in these files.
 const OF_THE_MACHINE: &[&str] = &[
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",

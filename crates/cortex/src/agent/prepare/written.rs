@@ -47,8 +47,8 @@ const CACHES: &[&str] = &[
     "_build",
     "deps",
 ];
-/// Where applications keep data, as they call it: such a directory is named as a whole, whatever of
-/// it was pushed.
+/// Applications keep data under these names; such a directory is named as a whole, whatever of it
+/// was pushed.
 const DATA: &[&str] =
     &["data", "storage", "uploads", "upload", "media", "instance", "db", "files", "var/data"];
 const CACHE_ENDINGS: &[&str] = &[
