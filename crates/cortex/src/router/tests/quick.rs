@@ -483,8 +483,8 @@ async fn a_router_that_stops_waits_for_what_is_under_way() {
     let asked = site.asked();
     guest.send(&get("/late")).await;
     wait(|| site.asked() == asked + 1).await;
-    let Site { world: World { router, .. }, means, _backend } = site;
-    let stopping = tokio::task::spawn_blocking(move || router.stop(DEADLINE * 10));
+    let Site { world, means, _backend } = site;
+    let stopping = tokio::task::spawn_blocking(move || world.router.stop(DEADLINE * 10));
     // The thread knows once the other one is told, or is let go behind an answer.
     loop {
         other.send(&get("/")).await;

@@ -291,9 +291,8 @@ async fn a_stopped_application_says_so_and_a_stop_ends_what_is_under_way() {
     let status = slow.reply().await.status;
     assert!(matches!(status, 200 | 503), "{status}");
     // The connection is still open, but nothing is under way on it.
-    let World { router, .. } = world;
     let limit = super::world::DEADLINE * 10;
-    let stopping = tokio::task::spawn_blocking(move || router.stop(limit));
+    let stopping = tokio::task::spawn_blocking(move || world.router.stop(limit));
     tokio::time::timeout(super::world::DEADLINE, stopping).await.unwrap().unwrap();
     drop(slow);
 }

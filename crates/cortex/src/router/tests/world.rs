@@ -170,6 +170,13 @@ pub struct World {
     _directory: tempfile::TempDir,
 }
 
+/// Tests of one process share its descriptors.
+impl Drop for World {
+    fn drop(&mut self) {
+        self.router.leave(Duration::ZERO);
+    }
+}
+
 impl World {
     pub fn new() -> World {
         World::with_threads(2)
