@@ -12,6 +12,7 @@ mod contract;
 mod elsewhere;
 mod first;
 mod plan;
+mod remarks;
 mod rollout;
 mod slot;
 mod supervise;

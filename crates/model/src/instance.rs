@@ -75,6 +75,9 @@ pub struct Incarnation {
     /// Why it is in this state, where a person would ask: "exit status 1", "memory limit".
     #[serde(default)]
     pub reason: Option<String>,
+    /// What is odd about its first answer: "GET / answers 404".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remark: Option<String>,
 }
 
 /// A pid alone may be another process after a reboot or a wrap.

@@ -51,6 +51,13 @@ impl Elsewhere {
         })
     }
 
+    /// Processes that are ready, each with what is odd about its first answer.
+    pub fn ready(&self, release: &ReleaseId) -> impl Iterator<Item = (&Place, Option<&str>)> {
+        self.incarnations()
+            .filter(move |(_, _, one)| one.release == *release && one.state == InstanceState::Ready)
+            .map(|(place, _, one)| (place, one.remark.as_deref()))
+    }
+
     /// Releases of which something runs on other nodes.
     pub fn running(&self) -> impl Iterator<Item = &ReleaseId> {
         let lives = |state| !matches!(state, InstanceState::Stopped | InstanceState::Crashed);

@@ -52,8 +52,6 @@ pub(super) struct Attempt {
     pub exits: BTreeMap<Place, u32>,
     /// For whoever pushed; the first is enough, as all instances are alike.
     pub warning: Option<String>,
-    /// What was odd about the first answer of each; none where nothing was.
-    pub remarks: BTreeMap<Place, Option<String>>,
     /// Nodes that cannot start it: why, and the last words of what ended there.
     pub failed: BTreeMap<NodeId, (String, String)>,
     /// When the last of them was heard of.
@@ -71,7 +69,6 @@ impl Attempt {
             lacking: None,
             exits,
             warning: None,
-            remarks: BTreeMap::new(),
             failed,
             failed_at: now,
         }
@@ -392,7 +389,7 @@ impl Application {
                 }
                 self.attempt = None;
                 let before = self.serving.replace(attempt.target.clone());
-                let remark = words::first_remark(&attempt.remarks);
+                let remark = self.remark(&attempt.target);
                 let said = attempt.warning.into_iter().chain(remark).chain(self.unable());
                 let said: Vec<String> = said.collect();
                 let said = (!said.is_empty()).then(|| said.join("; "));

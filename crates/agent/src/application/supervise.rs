@@ -92,6 +92,7 @@ impl Application {
             concurrency,
             restarts,
             reason,
+            remark: None,
         };
         slot.living.push(Process::new(record, Phase::Launching, now));
         let id = self.id(place, generation);
@@ -267,25 +268,14 @@ impl Application {
         }
         process.enter(Phase::Ready, now);
         process.detail = None;
+        process.record.remark = remark;
         let release = process.record.release.clone();
-        self.take_remark(id, &release, remark);
         if let Some(warning) = warning {
             let warning = format!("{} {warning}", id.instance.label());
             if let Some(attempt) = self.attempt.as_mut().filter(|a| a.target == release) {
                 attempt.warning.get_or_insert_with(|| warning.clone());
             }
             self.note(warning);
-        }
-    }
-
-    /// Of HTTP processes alone; where the router itself answers `/`, nobody is told.
-    fn take_remark(&mut self, id: &IncarnationId, release: &ReleaseId, remark: Option<String>) {
-        let record = self.releases.get(release);
-        let covered = record.is_some_and(|one| one.recipe.statics.iter().any(|s| s.prefix == "/"));
-        let attempt = self.attempt.as_mut().filter(|attempt| attempt.target == *release);
-        if let Some(attempt) = attempt.filter(|_| id.instance.process.is_web() && !covered) {
-            let remark = remark.map(|remark| format!("{}: {remark}", id.instance.label()));
-            attempt.remarks.insert(place_of(id), remark);
         }
     }
 

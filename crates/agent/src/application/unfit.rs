@@ -232,6 +232,7 @@ mod tests {
                 concurrency: None,
                 restarts,
                 reason: Some("exit status 127".into()),
+                remark: None,
             };
             let claim = Claim { incarnations: vec![incarnation], ..Claim::new(self.now) };
             self.event(Event::Other(instance(slot), node(id), Some(claim)));

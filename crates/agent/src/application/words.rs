@@ -1,18 +1,8 @@
 //! What a rollout says to people: the end of an output, remarks, and the texts of records. Texts
 //! alone; used by rollout and by what takes a release back.
 
-use std::collections::BTreeMap;
-
-use super::slot::Place;
-
 /// People read the end of an output; a record in the store must stay small.
 pub const LAST_WORDS_BYTES_MAX: usize = 4096;
-
-/// Where all instances that were heard of have one: what only some answer oddly is no news.
-pub(super) fn first_remark(remarks: &BTreeMap<Place, Option<String>>) -> Option<String> {
-    let all = remarks.values().all(Option::is_some);
-    remarks.values().next().filter(|_| all).cloned().flatten()
-}
 
 /// On lines of their own below what they belong to.
 pub(super) fn last_words(output: &str) -> String {

@@ -206,6 +206,7 @@ fn ready() -> Incarnation {
         concurrency: None,
         restarts: 0,
         reason: None,
+        remark: None,
     }
 }
 

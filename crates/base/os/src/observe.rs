@@ -5,6 +5,7 @@
 pub mod process;
 
 mod activity;
+mod diagnosis;
 mod listeners;
 
 use std::collections::{BTreeMap, BTreeSet};

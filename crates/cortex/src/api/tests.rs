@@ -386,6 +386,7 @@ fn incarnation(generation: u64, release: ReleaseId, state: InstanceState) -> Inc
         concurrency: None,
         restarts: 0,
         reason: None,
+        remark: None,
     }
 }
 

@@ -85,6 +85,7 @@ mod tests {
             concurrency: None,
             restarts: 0,
             reason: None,
+            remark: None,
         }
     }
 

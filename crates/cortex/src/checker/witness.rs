@@ -313,6 +313,7 @@ mod tests {
             concurrency: None,
             restarts: 0,
             reason: None,
+            remark: None,
         });
         let (instance, owner) = witnessed();
         let value = Value::Inline(record::encode(&claim).into());

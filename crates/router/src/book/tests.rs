@@ -32,6 +32,7 @@ fn incarnation(generation: u64, release: u64, state: InstanceState) -> Incarnati
         concurrency: Some(1),
         restarts: 0,
         reason: None,
+        remark: None,
     }
 }
 

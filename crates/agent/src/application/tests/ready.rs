@@ -104,6 +104,45 @@ fn what_serves_starts_all_at_once() {
     assert_eq!(world.starting(), ["web.2", "web.3"]);
 }
 
+/// The first web process is ready on `other`.
+fn claim_elsewhere(world: &mut World, other: &NodeId, release: &ReleaseId, remark: Option<&str>) {
+    let instance =
+        InstanceId { application: "shop".parse().unwrap(), process: ProcessType::web(), slot: 1 };
+    let incarnation = Incarnation {
+        generation: 1,
+        release: release.clone(),
+        restart: 0,
+        state: InstanceState::Ready,
+        port: None,
+        ports: Default::default(),
+        process: None,
+        started_at: None,
+        concurrency: None,
+        restarts: 0,
+        reason: None,
+        remark: remark.map(String::from),
+    };
+    let claim = Claim { incarnations: vec![incarnation], ..Claim::new(world.now) };
+    world.event(Event::Other(instance, other.clone(), Some(claim)));
+}
+
+#[test]
+fn an_odd_answer_on_another_node_is_remarked_on() {
+    for remark in [Some("GET / answers 404"), None] {
+        let mut world = World::new();
+        let other: NodeId = "n2".parse().unwrap();
+        world.event(Event::Live([node(), other.clone()].into()));
+        world.event(Event::Places([].into()));
+        let release = World::release(1, 1);
+        world.push(release.clone());
+        assert_eq!(world.rollout.phase, RolloutPhase::Starting);
+        claim_elsewhere(&mut world, &other, &release.id, remark);
+        assert_eq!(world.rollout.phase, RolloutPhase::Done);
+        let expected = remark.map(|remark| format!("web.1: {remark}"));
+        assert_eq!(world.rollout.message, expected);
+    }
+}
+
 #[test]
 fn other_nodes_wait_for_the_first_one() {
     use crate::placement::Hold;
@@ -119,23 +158,7 @@ fn other_nodes_wait_for_the_first_one() {
     world.rollout.coordinator = other.clone();
     world.event(Event::Rollout(Some(world.rollout.clone())));
     assert_eq!(starts(&world), 0, "its first one starts elsewhere");
-    let instance =
-        InstanceId { application: "shop".parse().unwrap(), process: ProcessType::web(), slot: 1 };
-    let incarnation = Incarnation {
-        generation: 1,
-        release: release.id,
-        restart: 0,
-        state: InstanceState::Ready,
-        port: None,
-        ports: Default::default(),
-        process: None,
-        started_at: None,
-        concurrency: None,
-        restarts: 0,
-        reason: None,
-    };
-    let claim = Claim { incarnations: vec![incarnation], ..Claim::new(world.now) };
-    world.event(Event::Other(instance, other, Some(claim)));
+    claim_elsewhere(&mut world, &other, &release.id, None);
     assert_eq!(starts(&world), 1);
 }
 

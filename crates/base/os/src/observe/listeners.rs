@@ -1,5 +1,6 @@
 //! Which addresses a process tree listens on: the kernel lists all listening sockets with their
-//! inodes, and the descriptors of each process name the inodes that it holds.
+//! inodes, and the descriptors of each process name the inodes that it holds. The list comes from
+//! the kernel's socket diagnosis, or from the tables below `/proc/net` where that is closed to us.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +10,7 @@ use std::path::Path;
 
 use model::port::Transport;
 
-use super::Snapshot;
+use super::{Snapshot, diagnosis};
 
 /// 100,000 sockets; a machine with more of them is read in part.
 pub(super) const TABLE_BYTES_MAX: u64 = 16 << 20;
@@ -26,6 +27,13 @@ pub struct Listeners {
 
 impl Listeners {
     pub fn take(transport: Transport) -> io::Result<Listeners> {
+        match diagnosis::listening(transport) {
+            Ok(sockets) => Ok(Listeners { sockets }),
+            Err(_) => Listeners::read(transport),
+        }
+    }
+
+    fn read(transport: Transport) -> io::Result<Listeners> {
         let mut sockets = BTreeMap::new();
         let (tables, state) = match transport {
             Transport::Tcp => (["/proc/net/tcp", "/proc/net/tcp6"], LISTEN),
@@ -141,6 +149,27 @@ mod tests {
         assert!(found.contains(&four.local_addr().unwrap()), "{found:?}");
         assert!(found.contains(&any.local_addr().unwrap()), "{found:?}");
         assert!(!found.contains(&connection.local_addr().unwrap()), "{found:?}");
+    }
+
+    #[test]
+    fn the_diagnosis_and_the_tables_tell_the_same() {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let six = TcpListener::bind("[::1]:0").ok();
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let own = |listeners: &Listeners| listeners.of_process(std::process::id());
+        for (transport, address) in [
+            (Transport::Tcp, tcp.local_addr().ok()),
+            (Transport::Tcp, six.as_ref().and_then(|six| six.local_addr().ok())),
+            (Transport::Udp, udp.local_addr().ok()),
+        ] {
+            let Some(address) = address else { continue };
+            let told = Listeners { sockets: diagnosis::listening(transport).unwrap() };
+            let read = Listeners::read(transport).unwrap();
+            for listeners in [told, read] {
+                let found = own(&listeners);
+                assert!(found.contains(&address), "{address} among {found:?}");
+            }
+        }
     }
 
     #[test]

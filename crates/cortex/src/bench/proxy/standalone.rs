@@ -172,6 +172,7 @@ impl World {
             concurrency,
             restarts: 0,
             reason: None,
+            remark: None,
         });
         put(store, TypedKey::Claim(instance, self.node.clone()), &claim).await
     }

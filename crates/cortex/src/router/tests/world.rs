@@ -356,6 +356,7 @@ impl World {
                 concurrency,
                 restarts: 0,
                 reason: None,
+                remark: None,
             });
         }
         self.put(TypedKey::Claim(instance(slot), node), &claim);
