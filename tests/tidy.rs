@@ -20,8 +20,12 @@ const LEVELS: &[(&str, u32)] = &[
     ("agent", 1),
     ("router", 1),
     ("checker", 1),
-    ("cortex", 2),
-    ("sim", 2),
+    ("runtime", 2),
+    ("api-types", 3),
+    ("metrics", 3),
+    ("shim", 3),
+    ("cortex", 4),
+    ("sim", 4),
 ];
 const PURE: &[&str] = &["model", "store", "agent", "router", "checker"];
 

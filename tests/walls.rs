@@ -7,11 +7,7 @@ use super::{File, assert_none, rust};
 
 /// Parts with their levels; the vocabulary and the pure machines are crates already, below all.
 const LEVELS: &[(&str, u32)] = &[
-    ("runtime", 2),
     ("store", 3),
-    ("shim", 3),
-    ("metrics", 3),
-    ("api-types", 3),
     ("store-etcd", 4),
     ("cluster", 4),
     ("redis", 4),
@@ -38,21 +34,13 @@ const PARTS: &[(&str, &str)] = &[
     ("checker", "checker"),
     ("cli", "cli"),
     ("client", "client"),
-    ("driver", "runtime"),
-    ("faults", "runtime"),
     ("install", "cli"),
     ("lib", "cortex"),
     ("logs", "logs"),
     ("main", "cortex"),
-    ("members", "runtime"),
-    ("metrics", "metrics"),
     ("node", "node"),
-    ("probe", "runtime"),
     ("proxy", "proxy"),
     ("router", "router"),
-    ("session", "api-types"),
-    ("settle", "runtime"),
-    ("shim", "shim"),
     ("source", "source"),
     ("store", "store"),
     ("store/backend", "node"),
@@ -61,11 +49,8 @@ const PARTS: &[(&str, &str)] = &[
     ("store/open", "node"),
     ("store/peers", "cluster"),
     ("store/remote", "cluster"),
-    ("supervise", "runtime"),
-    ("task", "runtime"),
     ("transfer", "client"),
     ("upgrade", "upgrade"),
-    ("wire", "api-types"),
 ];
 
 /// The command line starts the bench until that is a program of its own.

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cortex::driver::Clock;
 use cortex::store::{SharedStore, open::open};
 use model::Prefix;
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
 
 const RUN: Duration = Duration::from_secs(3);
 const WRITERS: [usize; 3] = [1, 10, 100];

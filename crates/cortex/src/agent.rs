@@ -40,11 +40,11 @@ use self::placing::Placing;
 use self::ports::Ports;
 use self::prepare::{Preparer, end_all};
 use self::registry::Registry;
-use crate::driver::Clock;
-use crate::faults::Faults;
-use crate::shim::spec::Purpose;
 use crate::store::{SharedStore, WatchEvent};
-use crate::supervise;
+use runtime::driver::Clock;
+use runtime::faults::Faults;
+use runtime::supervise;
+use shim::spec::Purpose;
 
 /// Letters wait here while an actor reads the store; one that falls behind is started again, which
 /// reads everything.
@@ -256,7 +256,7 @@ impl Actors {
             return;
         }
         let pids: Vec<_> = held.iter().map(|(id, held)| (id.clone(), held.process().pid)).collect();
-        let sampled = crate::task::spawn_blocking(move || {
+        let sampled = runtime::task::spawn_blocking(move || {
             let snapshot = os::observe::Snapshot::take()?;
             let memory = pids.into_iter().filter_map(|(id, pid)| Some((id, snapshot.memory(pid)?)));
             std::io::Result::Ok(memory.collect::<Vec<_>>())

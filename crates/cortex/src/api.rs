@@ -47,15 +47,15 @@ use serde::de::DeserializeOwned;
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::agent::AgentContext;
-use crate::driver::Clock;
-use crate::members::Members;
 use crate::store::SharedStore;
 use crate::store::peers::Peers;
 use crate::upgrade::Upgrading;
-use crate::wire::PortRow;
+use api_types::PortRow;
 pub use machine::user_name;
 use os::layout::DataDirectory;
 use problem::Problem;
+use runtime::driver::Clock;
+use runtime::members::Members;
 pub use upgrade::open_ports;
 
 /// After a failed accept: out of descriptors is over in a moment or will be reported again.

@@ -18,11 +18,11 @@ use tokio::sync::{mpsc, watch};
 
 use self::hanging::Beating;
 use self::targets::Targets;
-use crate::driver::{Clock, Shell, drive};
-use crate::faults::Faults;
-use crate::probe::{self, ProbeError};
 use crate::store::{SharedStore, Value, WatchEvent, readable};
 use os::observe::process;
+use runtime::driver::{Clock, Shell, drive};
+use runtime::faults::Faults;
+use runtime::probe::{self, ProbeError};
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "checker";
@@ -137,7 +137,7 @@ impl Shell for ProbeShell {
         match effect {
             Effect::Probe { instance, target } => {
                 let events = self.events.clone();
-                crate::task::spawn(async move {
+                runtime::task::spawn(async move {
                     let generation = target.generation;
                     let outcome = probe(&target).await;
                     events.send(Event::Probed { instance, generation, outcome }).await.ok();

@@ -16,9 +16,9 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::net::UnixStream;
 
-use crate::members::BoxedStream;
-use crate::wire::ProblemBody;
+use api_types::ProblemBody;
 use os::layout::DataDirectory;
+use runtime::members::BoxedStream;
 
 /// Answers that are read as a whole: listings.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -103,7 +103,7 @@ impl Client {
         let stream = connect(&self.socket, &self.data).await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        crate::task::spawn(connection.with_upgrades());
+        runtime::task::spawn(connection.with_upgrades());
         let request = Request::builder()
             .method(Method::POST)
             .uri(path)
@@ -127,7 +127,7 @@ impl Client {
         let stream = connect(&self.socket, &self.data).await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        crate::task::spawn(connection);
+        runtime::task::spawn(connection);
         let request = Request::builder()
             .method(method)
             .uri(path)

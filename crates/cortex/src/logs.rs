@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use self::follow::Follower;
 use crate::store::{SharedStore, lookup_record};
-use crate::wire::LogLine;
+use api_types::LogLine;
 
 /// More than a person reads; the files themselves hold the rest.
 pub const LINES_MAX: usize = 100_000;
@@ -53,7 +53,7 @@ pub enum Item {
 /// The last lines of the files in `directory`, and what follows where that is wanted.
 pub fn read(directory: PathBuf, wanted: Wanted) -> mpsc::Receiver<Item> {
     let (sender, receiver) = mpsc::channel(ITEMS_WAITING_MAX);
-    crate::task::spawn(async move { send(directory, wanted, sender).await.ok() });
+    runtime::task::spawn(async move { send(directory, wanted, sender).await.ok() });
     receiver
 }
 
@@ -114,7 +114,7 @@ async fn send(directory: PathBuf, wanted: Wanted, sender: mpsc::Sender<Item>) ->
         .filter_map(|(path, follower)| Some((path.clone(), follower.position()?)))
         .collect();
     let (of, asked) = (directory.clone(), wanted.clone());
-    let tail = crate::task::spawn_blocking(move || tail(&of, &asked, &positions));
+    let tail = runtime::task::spawn_blocking(move || tail(&of, &asked, &positions));
     for line in tail.await.unwrap_or_default() {
         sender.send(Item::Line(line)).await?;
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // Before any thread, runtime or log: a shim is a small process.
-    if let Some(code) = cortex::shim::dispatch() {
+    if let Some(code) = shim::dispatch() {
         return code;
     }
     cortex::cli::main()

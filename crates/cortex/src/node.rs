@@ -33,10 +33,6 @@ use crate::agent::prepare::{Network, Preparer};
 use crate::agent::registry::Registry;
 use crate::api::calls::Calls;
 use crate::api::{ApiContext, NodeControl};
-use crate::driver::Clock;
-use crate::faults::{Fault, Faults};
-use crate::members::Members;
-use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::tls::{CertificateFiles, Tls};
 use crate::router::{PublicPort, RouterConfig, RouterHandle, Secure};
@@ -47,13 +43,17 @@ use crate::store::face::{FaceConfig, FaceHandle};
 use crate::store::options::Options;
 use crate::store::peers::{self, PeerOptions, Peers, roster};
 use crate::store::remote;
-use crate::supervise::supervise;
 use crate::upgrade::succession::{Answered, Left, Testament};
 use crate::upgrade::{OpenPorts, Origin, Upgrading};
-use crate::wire::{PortRow, PortTraffic};
+use api_types::{PortRow, PortTraffic};
+use metrics::Metrics;
 use os::directory;
 use os::layout::DataDirectory;
 use os::shared_port::Listeners;
+use runtime::driver::Clock;
+use runtime::faults::{Fault, Faults};
+use runtime::members::Members;
+use runtime::supervise::supervise;
 
 /// How one node runs. Validated where the command line is read.
 #[derive(Clone, Debug)]
@@ -155,7 +155,7 @@ pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyho
     if joining || is_guest || doubts_clock {
         // Writes wait until this node has what its cluster has, has found whose store it uses, or
         // was told that its clock is right.
-        crate::task::spawn(supervise("announce", said));
+        runtime::task::spawn(supervise("announce", said));
     } else {
         said().await?;
     }
@@ -215,7 +215,7 @@ impl Node {
                 self.upgrading.says_farewell();
                 self.config.listeners.release_all();
                 if let Some(router) = router {
-                    crate::task::spawn_blocking(move || router.stop(ANSWER_LIMIT)).await?;
+                    runtime::task::spawn_blocking(move || router.stop(ANSWER_LIMIT)).await?;
                 }
             }
         }
@@ -288,7 +288,7 @@ impl Node {
         parts.spawn(supervise("load", move || {
             crate::agent::load::run(loaded.clone(), of.clone(), clock, fixed)
         }));
-        tokio::spawn(crate::settle::settle());
+        tokio::spawn(runtime::settle::settle());
         Ok((parts, control))
     }
 

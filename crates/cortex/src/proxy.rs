@@ -29,12 +29,12 @@ use self::back_ends::{BackEnds, Named, Settings, Wanted};
 use self::control::{Controlled, Heir, carried};
 use self::health::Check;
 use self::records::{Figures, Recorder, Records};
-use crate::driver::Clock;
-use crate::metrics::Metrics;
 use crate::router::alone::{self, Alone};
 use crate::router::datagrams::{self, FLOWS_MAX};
 use crate::router::tls::{CertificateFiles, Tls};
+use metrics::Metrics;
 use os::shared_port::{Bound, Listeners};
+use runtime::driver::Clock;
 
 /// What is under way when somebody ends the proxy.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
@@ -244,7 +244,7 @@ async fn serve(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
         tokio::spawn(sharing::come(back_ends, stream, elsewhere));
     }
     told.listening(at, &path);
-    parts.spawn(crate::settle::settle());
+    parts.spawn(runtime::settle::settle());
     let taken_over = loop {
         tokio::select! {
             () = signals.end() => break false,

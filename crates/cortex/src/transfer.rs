@@ -16,8 +16,8 @@ use hyper::Method;
 use tokio::sync::mpsc;
 
 use crate::client::{Client, encode};
-use crate::wire::Imported;
-use crate::wire::export::{Decoder, FormatError, Piece, Totals};
+use api_types::Imported;
+use api_types::export::{Decoder, FormatError, Piece, Totals};
 
 const READ_BYTES: usize = 64 * 1024;
 /// Chunks between the file and the socket.
@@ -83,7 +83,7 @@ pub async fn import(
     let (sender, receiver) = mpsc::channel::<std::io::Result<Bytes>>(CHUNKS_WAITING_MAX);
     let sent = Arc::new(AtomicU64::new(0));
     let (counted, mut file) = (sent.clone(), verified.file);
-    crate::task::spawn_blocking(move || {
+    runtime::task::spawn_blocking(move || {
         loop {
             let mut chunk = vec![0; READ_BYTES];
             let read = file.read(&mut chunk).map(|count| {

@@ -19,9 +19,9 @@ use model::{Claim, InstanceState, Key, NodeId, Prefix, TypedKey};
 use tokio::sync::Notify;
 
 use self::succession::{Heir, Testament};
-use crate::members::Members;
 use crate::store::{SharedStore, readable};
 use os::layout::DataDirectory;
+use runtime::members::Members;
 
 /// How this process came to run the node.
 #[derive(Debug, Default)]

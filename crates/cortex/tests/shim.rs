@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use agent::application::Exit;
 use cortex::agent::launcher::{Held, Launcher};
 use cortex::agent::plain::{PlainLauncher, stop_all};
-use cortex::shim::spec::{LaunchSpec, Purpose};
 use model::{ApplicationName, InstanceId, ProcessType};
 use os::layout::DataDirectory;
 use os::observe::process::{self, is_alive};
 use os::observe::{Listeners, Snapshot};
+use shim::spec::{LaunchSpec, Purpose};
 
 /// For a state that must come; far above what it takes on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -23,9 +23,9 @@ use super::placing::{Assignments, Placing};
 use super::ready::{Awaited, Missing, Readiness, await_healthy};
 use super::registry::Stopping;
 use super::{AgentContext, builders, claims, taking_back};
-use crate::driver::{Shell, drive};
-use crate::shim::spec::Purpose;
 use crate::store::{StoreError, Value, readable};
+use runtime::driver::{Shell, drive};
+use shim::spec::Purpose;
 
 /// Reports wait here while a claim is being written. Far more than an application has instances.
 const EVENTS_MAX: usize = 4096;
@@ -237,7 +237,7 @@ fn present<T: DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option<Opti
 /// Sends `Exited` once, whenever that is.
 fn report_exit(held: &Arc<dyn Held>, id: IncarnationId, events: &mpsc::Sender<Event>) {
     let (mut exit, events) = (held.exit(), events.clone());
-    crate::task::spawn(async move {
+    runtime::task::spawn(async move {
         let Ok(exit) = exit.wait_for(Option::is_some).await.map(|exit| exit.clone()) else {
             return;
         };
@@ -262,7 +262,7 @@ impl ActorShell {
     /// Runs beside the machine; what it returns is an event.
     fn spawn(&self, work: impl Future<Output = Option<Event>> + Send + 'static) {
         let events = self.events.clone();
-        crate::task::spawn(async move {
+        runtime::task::spawn(async move {
             if let Some(event) = work.await {
                 events.send(event).await.ok();
             }
@@ -306,7 +306,7 @@ impl ActorShell {
         let open = context.one_offs.builds_of(&name);
         let needed = needed + open.len();
         let keep = open.into_iter().chain(keep).collect();
-        crate::task::spawn(async move {
+        runtime::task::spawn(async move {
             context.preparer.prune_builds(&name, keep, needed).await;
         });
     }
@@ -315,7 +315,7 @@ impl ActorShell {
         let Some(held) = self.context.registry.remove(id) else { return };
         self.context.ports.release(held.port(), held.ports());
         let (store, id) = (self.context.store.clone(), id.clone());
-        crate::task::spawn(async move {
+        runtime::task::spawn(async move {
             if let Err(error) = held.forget().await {
                 tracing::warn!(instance = %id.instance, %error, "agent.forget_failed");
             }
@@ -470,7 +470,7 @@ impl Shell for ActorShell {
             Effect::Start { id, release, process } => self.start(id, release, process),
             Effect::AwaitHealthy { id, port, ports, health, protocol } => {
                 if let Some(held) = context.registry.get(&id) {
-                    crate::task::spawn(watch_until_healthy(
+                    runtime::task::spawn(watch_until_healthy(
                         self.events.clone(),
                         id,
                         held,
@@ -480,7 +480,7 @@ impl Shell for ActorShell {
             }
             Effect::Stop { id, grace } => match context.registry.stop(&id, grace) {
                 Stopping::Now(held) => {
-                    crate::task::spawn(async move { stop_held(&held, grace).await });
+                    runtime::task::spawn(async move { stop_held(&held, grace).await });
                 }
                 Stopping::OnceLaunched => {}
                 Stopping::Unknown => self.spawn(async move {
@@ -509,7 +509,7 @@ impl Shell for ActorShell {
                 self.write(TypedKey::Outcome(name, id), Some(record::encode(&outcome))).await?;
             }
             Effect::TakeBack { from, to } => {
-                crate::task::spawn(taking_back::take_back(context, name, from, to));
+                runtime::task::spawn(taking_back::take_back(context, name, from, to));
             }
             Effect::Unfit => {
                 if let Some(placing) = &context.placing {
@@ -526,7 +526,7 @@ impl Shell for ActorShell {
                 context.preparer.note(&self.name, &text);
             }
             Effect::NameWritten { old, new } => {
-                crate::task::spawn(async move {
+                runtime::task::spawn(async move {
                     context.preparer.name_written(&name, old, new).await;
                 });
             }

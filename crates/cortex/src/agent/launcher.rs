@@ -10,7 +10,7 @@ use model::instance::ProcessIdentity;
 use model::port::InstancePorts;
 use tokio::sync::watch;
 
-use crate::shim::spec::{Attached, LaunchSpec, Purpose};
+use shim::spec::{Attached, LaunchSpec, Purpose};
 
 /// A process held by a shim. Dropping this lets go of the shim and leaves the process running.
 #[async_trait]

@@ -8,8 +8,8 @@ use model::node::{LOAD_CHANGE_PERCENT, LOAD_INTERVAL_MS, NodeLoad};
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{NodeId, TypedKey};
 
-use crate::driver::Clock;
 use crate::store::SharedStore;
+use runtime::driver::Clock;
 
 /// Runs until writing fails. `fixed` is reported instead of what is measured.
 pub async fn run(

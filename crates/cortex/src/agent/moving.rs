@@ -18,10 +18,10 @@ use tokio::sync::mpsc;
 use self::frame::{Ask, Frame, Wire};
 use self::tree::Staging;
 use super::AgentContext;
-use crate::members::{BoxedStream, Kind, Members};
 use crate::store::{WatchEvent, lookup_record};
-use crate::task::spawn_blocking;
 use os::layout::DataDirectory;
+use runtime::members::{BoxedStream, Kind, Members};
+use runtime::task::spawn_blocking;
 
 /// Of why a move failed: so that it travels within its record.
 const WHY_CHARS_MAX: usize = 500;
@@ -48,7 +48,7 @@ impl Moving {
         moving.peers.serve(
             Kind::Files,
             Box::new(move |peer, stream| {
-                crate::task::spawn(give::serve(gives.clone(), peer, stream));
+                runtime::task::spawn(give::serve(gives.clone(), peer, stream));
             }),
         );
         moving

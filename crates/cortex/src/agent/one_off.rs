@@ -18,9 +18,9 @@ use self::ends::Ends;
 use self::relay::{Client, Left, relay};
 use super::AgentContext;
 use super::launcher::Held;
-use crate::members::BoxedStream;
-use crate::session::{Frame, Start};
-use crate::shim::spec::LaunchSpec;
+use api_types::session::{Frame, Start};
+use runtime::members::BoxedStream;
+use shim::spec::LaunchSpec;
 
 /// Each holds a few files and up to half a megabyte here, and whatever the command takes.
 const SESSIONS_MAX: usize = 20;

@@ -19,9 +19,9 @@ use tokio::sync::{broadcast, mpsc, watch};
 use super::launcher::Launcher;
 use super::roster::is_listed;
 use super::{AgentContext, claims};
-use crate::driver::{Shell, drive};
-use crate::members::Members;
 use crate::store::{SharedStore, WatchEvent, lookup_record, readable};
+use runtime::driver::{Shell, drive};
+use runtime::members::Members;
 
 /// Far more than change while the machine decides.
 const EVENTS_MAX: usize = 4096;

@@ -20,13 +20,13 @@ use async_trait::async_trait;
 use tokio::sync::{OnceCell, watch};
 
 use super::launcher::{Held, Launcher};
-use crate::shim::message::{Ask, Attachment, Tell};
-use crate::shim::record::{self, Ended, Holding};
-use crate::shim::spec::{Attached, LaunchSpec};
 use held::PlainHeld;
 use link::Link;
 use os::binaries;
 use os::layout::DataDirectory;
+use shim::message::{Ask, Attachment, Tell};
+use shim::record::{self, Ended, Holding};
+use shim::spec::{Attached, LaunchSpec};
 
 /// From the start of a shim to the running program; the shim itself gives up on it after 30 s.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(40);
@@ -105,7 +105,8 @@ impl PlainLauncher {
             .binary
             .get_or_try_init(|| async {
                 let (source, directory) = (self.source.clone(), self.place.layout.bin());
-                crate::task::spawn_blocking(move || binaries::install(&source, &directory)).await?
+                runtime::task::spawn_blocking(move || binaries::install(&source, &directory))
+                    .await?
             })
             .await?;
         Ok(path)
@@ -171,7 +172,7 @@ impl PlainLauncher {
         let binary = self.binary().await?.to_owned();
         let (run, socket) = (self.place.run(id), self.place.layout.shim_socket(id));
         let address = socket.clone();
-        crate::task::spawn_blocking(move || start_shim(&binary, &run, &socket)).await??;
+        runtime::task::spawn_blocking(move || start_shim(&binary, &run, &socket)).await??;
         Link::connect(&address).await.context("the shim is gone at once")
     }
 }
@@ -195,7 +196,7 @@ fn start_shim(binary: &Path, run: &Path, socket: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen on {}", socket.display()))?;
     let complaints = fs::File::create(run.join(record::COMPLAINTS))
         .with_context(|| format!("cannot write in {}", run.display()))?;
-    let mut command = crate::shim::command(binary, run, socket, listener);
+    let mut command = shim::command(binary, run, socket, listener);
     command.stderr(Stdio::from(complaints));
     let status = binaries::spawn(&mut command)
         .and_then(|mut child| child.wait())
@@ -245,7 +246,7 @@ impl Launcher for PlainLauncher {
         let in_use: BTreeSet<PathBuf> =
             held.iter().map(|held| held.holding().binary.clone()).chain([binary]).collect();
         let directory = self.place.layout.bin();
-        crate::task::spawn_blocking(move || binaries::prune(&directory, &in_use)).await??;
+        runtime::task::spawn_blocking(move || binaries::prune(&directory, &in_use)).await??;
         Ok(boxed(held))
     }
 }
@@ -316,7 +317,7 @@ async fn find(place: &Place, id: &str) -> anyhow::Result<Found> {
         }
     }
     let run = place.run(id);
-    let ended = crate::task::spawn_blocking(move || leftovers::bury(&run)).await??;
+    let ended = runtime::task::spawn_blocking(move || leftovers::bury(&run)).await??;
     Ok(ended.map_or(Found::Nothing, |ended| Found::Ended(None, ended)))
 }
 

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use model::Timestamp;
 
-use crate::shim::log::stamp;
 use os::directory::private_directory;
+use shim::log::stamp;
 
 /// Years of events.
 const BYTES_MAX: u64 = 1 << 20;

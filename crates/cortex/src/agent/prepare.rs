@@ -29,14 +29,14 @@ use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, Typ
 use super::launcher::Launcher;
 use super::platform_log;
 use super::ports::{self, Taken};
-use crate::driver::Clock;
-use crate::shim::spec::{LaunchSpec, Purpose};
 use crate::store::bulk::ValueName;
 use crate::store::values::suspect;
 use crate::store::{SharedStore, Value, lookup_record};
 use os::directory::private_directory;
 use os::layout::DataDirectory;
 use os::observe::process::boot_id;
+use runtime::driver::Clock;
+use shim::spec::{LaunchSpec, Purpose};
 
 pub use environment::shell_command;
 pub use network::Network;
@@ -193,7 +193,7 @@ impl Preparer {
         tree: Tree,
     ) -> anyhow::Result<()> {
         let places = self.persistent(application, release);
-        let linked = crate::task::spawn_blocking(move || {
+        let linked = runtime::task::spawn_blocking(move || {
             let mut hidden = Vec::new();
             for Persistent { root, kept, paths } in places {
                 private_directory(&root)?;
@@ -223,7 +223,7 @@ impl Preparer {
         let Some(serving) = self.serving(application).await? else { return Ok(()) };
         let wanted = Release { build: Some(serving.build_id()), ..release.clone() };
         let places = self.persistent(application, &wanted);
-        crate::task::spawn_blocking(move || {
+        runtime::task::spawn_blocking(move || {
             let there = places.iter().filter(|place| place.root.is_dir());
             there.into_iter().try_for_each(|Persistent { root, kept, paths }| {
                 private_directory(kept)?;
@@ -243,7 +243,7 @@ impl Preparer {
     pub async fn name_written(&self, application: &ApplicationName, old: Release, new: Release) {
         let (layout, name) = (self.layout.clone(), application.clone());
         let look = move || left_behind(&layout, &name, &old, &new);
-        if let Ok(Some(text)) = crate::task::spawn_blocking(look).await {
+        if let Ok(Some(text)) = runtime::task::spawn_blocking(look).await {
             self.note(application, &text);
         }
     }
@@ -352,7 +352,7 @@ impl Preparer {
     ) -> anyhow::Result<()> {
         let directory = directory.to_path_buf();
         let home = self.layout.home(application, &release.build_id());
-        crate::task::spawn_blocking(move || {
+        runtime::task::spawn_blocking(move || {
             start_over(&directory, &home)?;
             match archive {
                 Value::Inline(bytes) => unpack::unpack(&bytes[..], expected, &directory)?,
@@ -453,7 +453,7 @@ const HOME_PREFIX: &str = "~/";
 
 /// In the background: nobody who pushes waits for a slow disk.
 fn make_durable(mark: PathBuf, text: String) {
-    crate::task::spawn_blocking(move || {
+    runtime::task::spawn_blocking(move || {
         let settle = || {
             rustix::fs::syncfs(std::fs::File::open(&mark)?)?;
             // Not made anew where the release was removed meanwhile.

@@ -22,9 +22,9 @@ use self::elsewhere::Elsewhere;
 use self::parent::stays;
 use self::settle::{Settled, settle};
 use self::workers::Workers;
-use crate::probe;
 use os::observe::process::is_alive;
 use os::observe::{Listeners, Snapshot};
+use runtime::probe;
 
 /// Between two looks: a fast application is in service at once, a slow one costs little.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
@@ -173,7 +173,7 @@ async fn check(
 ) -> io::Result<Option<Checked>> {
     let all = wanted.to_vec();
     let look = move || look(pid, &all, elsewhere);
-    let bound = match crate::task::spawn_blocking(look).await?? {
+    let bound = match runtime::task::spawn_blocking(look).await?? {
         Some(bound) => bound,
         None => return Ok(None),
     };
@@ -414,7 +414,7 @@ mod tests {
     async fn the_path_decides_once_the_port_is_bound() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        crate::task::spawn(async move {
+        runtime::task::spawn(async move {
             // Warming up for two requests.
             for status in ["503 Busy", "503 Busy", "302 Found"] {
                 let (mut stream, _) = listener.accept().await.unwrap();

@@ -231,7 +231,7 @@ fn start(
         unknown: Unknown::new(),
     };
     let (context, release, recipe) = (context.clone(), release.clone(), recipe.clone());
-    crate::task::spawn(async move {
+    runtime::task::spawn(async move {
         if let Err(error) = perform(&context, &id, &release, &recipe, run).await {
             let said = format!("cron.{} failed: {error:#}", recipe.name);
             context.preparer.note(&id.0, &said);

@@ -15,9 +15,9 @@ use model::{
 
 use super::launcher::fake::FakeLauncher;
 use super::*;
-use crate::faults::Fault;
 use crate::store::options::Options;
 use os::layout::DataDirectory;
+use runtime::faults::Fault;
 
 /// Two cores are shared with other tests.
 const DEADLINE: Duration = Duration::from_secs(60);

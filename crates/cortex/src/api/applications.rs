@@ -12,7 +12,7 @@ use model::{ApplicationName, Key, TypedKey};
 use super::problem::Problem;
 use super::records::{self, Application};
 use super::{Api, Shared, domains, parse, ports};
-use crate::wire::{
+use api_types::{
     ApplicationRow, ApplicationShown, CreateApplication, Destroyed, ProcessRow, RolloutShown,
 };
 
@@ -157,7 +157,7 @@ async fn is_anything_alive(api: &Api, name: &ApplicationName) -> Result<bool, Pr
 
 async fn remove_directories(api: &Api, name: &ApplicationName) -> Option<String> {
     let (directory, persist) = (api.layout.application(name), api.layout.persist(name));
-    let removed = crate::task::spawn_blocking(move || {
+    let removed = runtime::task::spawn_blocking(move || {
         let kept = std::fs::read_dir(&persist).is_ok_and(|mut entries| entries.next().is_some());
         let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
         for entry in entries.filter(|entry| !kept || entry.path() != persist) {

@@ -16,9 +16,9 @@ use tokio::time::timeout;
 use crate::agent::AgentContext;
 use crate::agent::one_off::{self, Order};
 use crate::logs::{self, Item, Wanted};
-use crate::members::{BoxedStream, Kind, Members};
 use crate::store::{SharedStore, lookup_record};
 use os::layout::DataDirectory;
+use runtime::members::{BoxedStream, Kind, Members};
 
 const VERSION: u32 = 1;
 /// A few names, a reason, or a line of a log, which is shorter than 64 KiB but for what JSON adds.
@@ -98,7 +98,7 @@ impl Calls {
                 // Whoever finds no room hears nothing, and says that this node does not answer.
                 let Ok(permit) = streams.clone().try_acquire_owned() else { return };
                 let calls = calls.clone();
-                crate::task::spawn(async move {
+                runtime::task::spawn(async move {
                     if let Err(error) = calls.serve(stream).await {
                         tracing::debug!(%peer, error = format!("{error:#}"), "call.not_served");
                     }
@@ -133,7 +133,7 @@ impl Calls {
                 let log = self.layout.build_log(&application, &release);
                 let (store, node) = (self.store.clone(), self.node.clone());
                 let (sender, items) = mpsc::channel(ITEMS_WAITING_MAX);
-                crate::task::spawn(async move {
+                runtime::task::spawn(async move {
                     logs::follow_build(log, store, node, application, release, sender).await.ok();
                 });
                 pass_on(items, stream).await?;

@@ -14,7 +14,7 @@ use super::{Api, Shared, parse, records};
 use crate::store::peers::Peers;
 use crate::store::peers::invitation::INVITATION_AGE_MAX;
 use crate::store::peers::status::ClusterStatus;
-use crate::wire::{Answer, Invitation};
+use api_types::{Answer, Invitation};
 
 fn peers(api: &Api) -> Result<&Peers, Problem> {
     api.peers.as_deref().ok_or_else(|| {

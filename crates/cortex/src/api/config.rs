@@ -11,7 +11,7 @@ use super::problem::Problem;
 use super::records::{self, Config};
 use super::releases::{self, Draft};
 use super::{Peer, Shared, parse};
-use crate::wire::{ConfigChange, Configured};
+use api_types::{ConfigChange, Configured};
 
 /// All names and values together; certificates and keys fit many times (Heroku's limit is 64 KB).
 const CONFIG_BYTES_MAX: usize = 256 * 1024;

@@ -10,7 +10,7 @@ use axum::extract::State;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Api, Shared, domains};
-use crate::wire::{Check, CheckResult};
+use api_types::{Check, CheckResult};
 
 /// Below this a push of a large application may not fit.
 const DISK_FREE_WARN: u64 = 2 * 1024 * 1024 * 1024;
@@ -143,7 +143,7 @@ async fn claims(api: &Api) -> Vec<Check> {
 }
 
 async fn find(tool: &'static str, arguments: &'static [&'static str], use_of: &str) -> Check {
-    let asked = crate::task::spawn_blocking(move || version(tool, arguments)).await;
+    let asked = runtime::task::spawn_blocking(move || version(tool, arguments)).await;
     match asked.unwrap_or_else(|error| Err(error.to_string())) {
         Ok(version) => ok(tool, version),
         Err(why) => warn(tool, why, &format!("install it for {use_of}")),

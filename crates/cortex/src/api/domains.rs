@@ -15,7 +15,7 @@ use router::routes::{Rights, default_host};
 use super::problem::Problem;
 use super::records::{self, Application};
 use super::{Api, Shared, parse, ports};
-use crate::wire::{DomainRow, DomainsChange, DomainsShown};
+use api_types::{DomainRow, DomainsChange, DomainsShown};
 
 /// What an application does with what it has claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::problem::Problem;
 use super::progress::ndjson;
 use super::records::rfc3339;
 use crate::store::{INLINE_VALUE_MAX, SharedStore, ValueWriter, WatchEvent};
-use crate::wire::{Answer, HistoryRow, StoreChange, StoredKey};
+use api_types::{Answer, HistoryRow, StoreChange, StoredKey};
 
 /// What one value may take; sources of applications have the same limit.
 const VALUE_BYTES_MAX: u64 = super::upload::ARCHIVE_BYTES_MAX;
@@ -114,10 +114,10 @@ async fn write(
         if writer.size + chunk.len() as u64 > VALUE_BYTES_MAX {
             return Err(crate::store::StoreError::TooLarge { max: VALUE_BYTES_MAX }.into());
         }
-        let written = crate::task::spawn_blocking(move || writer.write(&chunk).map(|()| writer));
+        let written = runtime::task::spawn_blocking(move || writer.write(&chunk).map(|()| writer));
         writer = written.await.map_err(|error| Problem::internal(error.to_string()))??;
     }
-    let finished = crate::task::spawn_blocking(move || writer.finish());
+    let finished = runtime::task::spawn_blocking(move || writer.finish());
     Ok(finished.await.map_err(|error| Problem::internal(error.to_string()))??)
 }
 
@@ -178,7 +178,7 @@ pub async fn watch(
 ) -> Result<Response, Problem> {
     let mut watch = store.watch(prefix(&query.prefix)?, None).await?;
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
-    crate::task::spawn(async move {
+    runtime::task::spawn(async move {
         loop {
             let event = tokio::select! {
                 event = watch.next() => event,

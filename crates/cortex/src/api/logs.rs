@@ -21,7 +21,7 @@ use super::records;
 use super::{Api, Shared};
 use crate::logs::{self, Item, LINES_MAX, Wanted};
 use crate::store::peers::roster;
-use crate::wire::LogLine;
+use api_types::LogLine;
 
 /// What `heroku logs` shows.
 const LINES_DEFAULT: usize = 100;
@@ -70,7 +70,7 @@ pub async fn lines(
         waiting,
         sender,
     };
-    crate::task::spawn(async move { listing.run(others).await.ok() });
+    runtime::task::spawn(async move { listing.run(others).await.ok() });
     Ok(ndjson(receiver))
 }
 
@@ -138,7 +138,7 @@ impl Listing {
     fn add_own(&mut self, mut items: mpsc::Receiver<Item>) {
         let (found, node) = (self.found.clone(), self.api.node.clone());
         self.sources.insert(node.clone());
-        crate::task::spawn(async move {
+        runtime::task::spawn(async move {
             while let Some(item) = items.recv().await {
                 if found.send((node.clone(), Said::Item(item))).await.is_err() {
                     return;
@@ -152,7 +152,7 @@ impl Listing {
         if self.sources.insert(node.clone()) {
             let (application, found) = (self.application.clone(), self.found.clone());
             let source = far::Source { peers, node, application, found };
-            crate::task::spawn(Arc::new(source).run(wanted));
+            runtime::task::spawn(Arc::new(source).run(wanted));
         }
     }
 

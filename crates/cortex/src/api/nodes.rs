@@ -15,10 +15,10 @@ use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
 use super::{Api, Shared, processes, records};
-use crate::members::Members;
 use crate::store::peers::{Peers, roster};
 use crate::store::{Store, readable};
-use crate::wire::{NodeRow, NodeShown};
+use api_types::{NodeRow, NodeShown};
+use runtime::members::Members;
 
 pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<NodeRow>>, Problem> {
     Ok(Json(Cluster::read(&api).await?.rows()))

@@ -12,7 +12,7 @@ use super::problem::Problem;
 use super::records::{self, Application};
 use super::releases::{self, Draft};
 use super::{Api, Peer, Shared, parse};
-use crate::wire::PersistShown;
+use api_types::PersistShown;
 
 #[derive(Debug, Deserialize)]
 struct Added {

@@ -13,7 +13,7 @@ use super::nodes::Cluster;
 use super::problem::Problem;
 use super::records::{self, Application};
 use super::{Api, Shared, parse};
-use crate::wire::{MoveShown, PinShown};
+use api_types::{MoveShown, PinShown};
 
 #[derive(Debug, Deserialize)]
 struct Pin {

@@ -18,7 +18,7 @@ use super::domains::Standing;
 use super::problem::Problem;
 use super::records::Application;
 use super::{Api, Shared, parse, records};
-use crate::wire::{ApplicationRow, PortRow, ServiceRow};
+use api_types::{ApplicationRow, PortRow, ServiceRow};
 
 /// Where ports are given out from when none is asked for: what developers expect, and a thousand
 /// applications are more than one machine runs.

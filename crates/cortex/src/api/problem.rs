@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use model::id::IdError;
 
 use crate::store::StoreError;
-use crate::wire::ProblemBody;
+use api_types::ProblemBody;
 
 #[derive(Debug)]
 pub struct Problem {

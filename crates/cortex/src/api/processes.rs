@@ -11,7 +11,7 @@ use super::problem::Problem;
 use super::records::{self, Application};
 use super::{Api, Shared, parse};
 use crate::agent::one_off::Session;
-use crate::wire::{InstanceRow, Scale, Scaled};
+use api_types::{InstanceRow, Scale, Scaled};
 
 pub async fn list(
     State(api): State<Shared>,

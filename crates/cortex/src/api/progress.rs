@@ -21,7 +21,7 @@ use crate::agent::prepare;
 use crate::api::calls::{self, Ask};
 use crate::logs::follow::Follower;
 use crate::logs::{Item, is_in_steps};
-use crate::wire::Progress;
+use api_types::Progress;
 
 /// Between two looks at the steps' log; a change of phase is seen at once.
 const LOG_POLL: Duration = Duration::from_millis(50);
@@ -50,7 +50,7 @@ pub async fn stream(
     let (unable, waiting) = (BTreeSet::new(), BTreeSet::new());
     let (shown, builder, far) = (None, None, None);
     let reporter = Reporter { api, name, id, log, shown, unable, builder, far, waiting, sender };
-    crate::task::spawn(async move { reporter.run(watch).await });
+    runtime::task::spawn(async move { reporter.run(watch).await });
     Ok(ndjson(receiver))
 }
 
@@ -211,7 +211,7 @@ impl Reporter {
         let old = app.release(new.replaces.as_ref()?)?.clone();
         let (layout, name) = (self.api.layout.clone(), app.name.clone());
         let look = move || prepare::left_behind(&layout, &name, &old, &new);
-        crate::task::spawn_blocking(look).await.ok().flatten()
+        runtime::task::spawn_blocking(look).await.ok().flatten()
     }
 
     /// A node that is not reached builds all the same; the end of what it printed comes with a
@@ -220,7 +220,7 @@ impl Reporter {
         let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
         let Some(peers) = self.api.peers.clone() else { return receiver };
         let (id, name) = (self.id.clone(), self.name.parse());
-        crate::task::spawn(async move {
+        runtime::task::spawn(async move {
             let Ok(application) = name else { return };
             let ask = Ask::BuildLog { application, release: id };
             let Ok(mut stream) = calls::call(&*peers, &builder, ask).await else { return };

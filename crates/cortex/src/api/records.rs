@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use super::Api;
 use super::problem::Problem;
 use crate::store::{Store, readable};
-use crate::wire::ApplicationRow;
+use api_types::ApplicationRow;
 
 pub type Config = BTreeMap<String, String>;
 

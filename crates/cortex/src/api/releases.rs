@@ -14,7 +14,7 @@ use model::{BuildId, Fate, Key, Outcome, Recipe, Release, ReleaseId, Rollout, Ty
 use super::problem::Problem;
 use super::records::{self, Application, Config};
 use super::{Api, Shared, domains, nodes, ports};
-use crate::wire::{ReleaseRow, Released};
+use api_types::{ReleaseRow, Released};
 
 /// Enough to go back to last month's; older ones and their sources are removed.
 const RELEASES_KEPT: usize = 30;

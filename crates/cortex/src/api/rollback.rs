@@ -10,7 +10,7 @@ use super::problem::Problem;
 use super::records::{self, Application, Config};
 use super::releases::{self, Draft};
 use super::{Peer, Shared, parse, ports};
-use crate::wire::{Released, Rollback};
+use api_types::{Released, Rollback};
 
 pub async fn rollback(
     State(api): State<Shared>,

@@ -8,7 +8,7 @@ use router::routes::{HOST_LENGTH_MAX, default_host, normalize};
 use super::problem::Problem;
 use super::records::{self, Application};
 use super::{Api, Shared, domains};
-use crate::wire::{RouteInstance, RouteRow};
+use api_types::{RouteInstance, RouteRow};
 
 pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<RouteRow>>, Problem> {
     let clashes = domains::clashes(&api).await?;

@@ -16,10 +16,10 @@ use super::{Peer, Shared};
 use crate::agent::AgentContext;
 use crate::agent::one_off::{self, Order};
 use crate::api::calls::{self, Ask, Refused};
-use crate::members::BoxedStream;
-use crate::members::Members;
-use crate::session::PROTOCOL;
 use crate::store::peers::Peers;
+use api_types::session::PROTOCOL;
+use runtime::members::BoxedStream;
+use runtime::members::Members;
 
 /// Which node runs it.
 const NODE_HEADER: &str = "cortex-node";
@@ -52,7 +52,7 @@ pub async fn run(
     };
     let upgrade = hyper::upgrade::on(&mut request);
     let peers = api.peers.clone();
-    crate::task::spawn(async move {
+    runtime::task::spawn(async move {
         let Ok(upgraded) = upgrade.await else { return };
         let client: BoxedStream = Box::new(TokioIo::new(upgraded));
         match place {

@@ -11,7 +11,7 @@ use model::node::NodeLoad;
 
 use super::problem::Problem;
 use super::{Api, Shared, applications, machine, parse, records};
-use crate::wire::{Answer, ApplicationRow, NodeStatus, PortRow};
+use api_types::{Answer, ApplicationRow, NodeStatus, PortRow};
 
 pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Problem> {
     let applications = applications::rows(&api).await?;

@@ -19,12 +19,10 @@ use serde_json::{Value, json};
 
 use super::{ApiContext, NodeControl, records};
 use crate::client::{Client, ClientError, Lines};
-use crate::driver::Clock;
 use crate::store::SharedStore;
-use crate::wire::{
-    ApplicationRow, Configured, InstanceRow, PortRow, Progress, ReleaseRow, Released,
-};
+use api_types::{ApplicationRow, Configured, InstanceRow, PortRow, Progress, ReleaseRow, Released};
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
 
 #[derive(Default)]
 struct Control {

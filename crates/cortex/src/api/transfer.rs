@@ -20,8 +20,8 @@ use crate::store::values::blocking;
 use crate::store::{
     INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, ValueWriter, Written,
 };
-use crate::wire::Imported;
-use crate::wire::export::{Decoder, Encoder, FormatError, Piece};
+use api_types::Imported;
+use api_types::export::{Decoder, Encoder, FormatError, Piece};
 
 /// Keys that are read together, in memory: some megabytes.
 const PAGE_KEYS: usize = 1000;
@@ -42,7 +42,7 @@ pub async fn export(
 ) -> Result<Response, Problem> {
     let prefix = super::keys::prefix(&query.prefix)?;
     let (sender, receiver) = mpsc::channel(PIECES_WAITING_MAX);
-    crate::task::spawn(async move {
+    runtime::task::spawn(async move {
         let mut exporter = Exporter { store, sender };
         if let Err(error) = exporter.run(&prefix).await {
             tracing::warn!(%error, "api.export_failed");

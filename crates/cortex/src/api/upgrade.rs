@@ -18,7 +18,7 @@ use super::upload::{blocking, receive};
 use super::{Api, Shared, records};
 use crate::store::{INLINE_VALUE_MAX, ValueWriter};
 use crate::upgrade::{Upgrading, candidate, rolling};
-use crate::wire::{NodeVitals, PortRow, UpgradeRow, UpgradeShown};
+use api_types::{NodeVitals, PortRow, UpgradeRow, UpgradeShown};
 use os::binaries::{self, Role};
 
 /// With debugging symbols and all, Cortex is a quarter of that.

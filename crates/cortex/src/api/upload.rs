@@ -24,7 +24,7 @@ use super::records::{self, Application, Config};
 use super::releases::{self, Draft};
 use super::{Api, Peer, Shared, archive, domains, ports};
 use crate::store::{StoreError, ValueFile, ValueWriter};
-use crate::wire::Released;
+use api_types::Released;
 
 /// Heroku's limit for a slug is 500 MB compressed; sources above this hold what is no source.
 pub const ARCHIVE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
@@ -69,7 +69,7 @@ pub async fn push(
 /// Streams the body to a file. The disk is the slower side: the channel makes the socket wait.
 pub(super) async fn receive(mut writer: ValueWriter, body: Body) -> Result<ValueWriter, Problem> {
     let (chunks, mut waiting) = mpsc::channel::<Bytes>(CHUNKS_WAITING_MAX);
-    let disk = crate::task::spawn_blocking(move || -> Result<ValueWriter, StoreError> {
+    let disk = runtime::task::spawn_blocking(move || -> Result<ValueWriter, StoreError> {
         while let Some(chunk) = waiting.blocking_recv() {
             writer.write(&chunk)?;
         }
@@ -168,7 +168,9 @@ fn check_balance(settings: &Settings) -> Result<(), Problem> {
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
-    crate::task::spawn_blocking(work).await.map_err(|error| Problem::internal(error.to_string()))?
+    runtime::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Problem::internal(error.to_string()))?
 }
 
 async fn release(

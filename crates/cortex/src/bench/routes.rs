@@ -25,14 +25,14 @@ use super::proxy::{World, web};
 use super::serial::client::Client;
 use super::statistics::Latencies;
 use super::{in_directory, print, process};
-use crate::driver::Clock;
-use crate::faults::Faults;
-use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::{CONNECTIONS_MAX, RouterConfig, RouterHandle};
 use crate::store::SharedStore;
-use crate::supervise::supervise;
+use metrics::Metrics;
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
+use runtime::faults::Faults;
+use runtime::supervise::supervise;
 
 /// Writes under way at a time: the store commits them together.
 const WRITES_AT_ONCE: usize = 512;

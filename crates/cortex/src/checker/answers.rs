@@ -13,8 +13,8 @@ use tokio::time::timeout;
 
 use super::frame::{Answer, Question, read, write};
 use super::targets::Targets;
-use crate::members::{BoxedStream, Kind, Members};
 use crate::store::{SharedStore, lookup_record};
+use runtime::members::{BoxedStream, Kind, Members};
 
 /// Streams of witnesses at a time: three for each of many instances, each for a moment.
 const STREAMS_MAX: usize = 256;
@@ -30,7 +30,7 @@ pub fn give(peers: &dyn Members, store: SharedStore, node: NodeId) {
             // Whoever finds no room hears nothing, and says nothing of the instance.
             let Ok(permit) = streams.clone().try_acquire_owned() else { return };
             let (store, node) = (store.clone(), node.clone());
-            crate::task::spawn(async move {
+            runtime::task::spawn(async move {
                 if let Err(error) = answer(&store, &node, stream).await {
                     tracing::debug!(%peer, error = format!("{error:#}"), "checker.not_answered");
                 }

@@ -13,11 +13,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::driver::Clock;
-use crate::faults::Faults;
-use crate::members::Members;
 use crate::store::{SharedStore, lookup_record};
-use crate::task;
+use runtime::driver::Clock;
+use runtime::faults::Faults;
+use runtime::members::Members;
+use runtime::task;
 
 /// How often a checker that works says so.
 const BEAT: Duration = Duration::from_secs(1);

@@ -11,8 +11,8 @@ use model::{Claim, InstanceState, Key, NodeId, Prefix, TypedKey};
 use tokio::sync::{mpsc, watch};
 
 use super::write_verdict;
-use crate::driver::{Clock, Shell, drive};
 use crate::store::{SharedStore, Value, WatchEvent, readable};
+use runtime::driver::{Clock, Shell, drive};
 
 const EVENTS_MAX: usize = 1024;
 

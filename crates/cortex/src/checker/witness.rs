@@ -18,9 +18,9 @@ use tokio::sync::{mpsc, watch};
 use super::frame::{Answer, Question, VERSION, read, write};
 use super::targets::Targets;
 use super::write_verdict;
-use crate::driver::{Clock, Shell, drive};
-use crate::members::{Kind, Members};
 use crate::store::{SharedStore, Value, WatchEvent, readable};
+use runtime::driver::{Clock, Shell, drive};
+use runtime::members::{Kind, Members};
 
 /// As for the checker of the node itself.
 const EVENTS_MAX: usize = 1024;
@@ -226,7 +226,7 @@ impl Shell for WitnessShell {
         match effect {
             Effect::Probe { instance, target } => {
                 let (events, peers) = (self.events.clone(), self.peers.clone());
-                crate::task::spawn(async move {
+                runtime::task::spawn(async move {
                     let generation = target.generation;
                     let asking = ask(&*peers, &instance, generation);
                     let outcome = match tokio::time::timeout(WAY_MAX + target.timeout, asking).await

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 
 use super::{Json, Session, output};
 use crate::client::encode;
-use crate::wire::{ApplicationRow, CreateApplication, Destroyed};
+use api_types::{ApplicationRow, CreateApplication, Destroyed};
 
 #[derive(Debug, Args)]
 pub struct Apps {

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 
 use super::{App, Json, Session, deploy, dotenv, output};
 use crate::client::encode;
-use crate::wire::{ConfigChange, Configured};
+use api_types::{ConfigChange, Configured};
 
 /// Four times what all variables of an application may take, so that the node says what is too
 /// much.

@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use super::{Exit, Session, output};
 use crate::client::encode;
-use crate::wire::{Progress, Released};
+use api_types::{Progress, Released};
 
 /// What the shell reports for a command that was interrupted.
 const INTERRUPTED: u8 = 130;

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{Exit, Json, Session, output};
-use crate::wire::{Check, CheckResult};
+use api_types::{Check, CheckResult};
 
 #[derive(Debug, Args)]
 pub struct Doctor {

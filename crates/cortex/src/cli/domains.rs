@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 
 use super::{App, Json, Session, output};
 use crate::client::encode;
-use crate::wire::{DomainsChange, DomainsShown};
+use api_types::{DomainsChange, DomainsShown};
 
 #[derive(Debug, Args)]
 pub struct Domains {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{Session, output};
 use crate::client::ClientError;
-use crate::wire::{ApplicationRow, InstanceRow};
+use api_types::{ApplicationRow, InstanceRow};
 
 /// The grace of 30 s between SIGTERM and SIGKILL, what draining takes before, and the store's end.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(90);

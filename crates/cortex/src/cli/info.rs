@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{App, Json, Session, output};
 use crate::client::encode;
-use crate::wire::{ApplicationShown, ServiceRow};
+use api_types::{ApplicationShown, ServiceRow};
 
 #[derive(Debug, Args)]
 pub struct Info {

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{App, Json, Session, output};
 use crate::client::encode;
-use crate::wire::LogLine;
+use api_types::LogLine;
 
 #[derive(Debug, Args)]
 pub struct Logs {

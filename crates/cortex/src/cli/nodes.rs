@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{Json, Session, output};
 use crate::client::encode;
 use crate::store::peers::status::ClusterStatus;
-use crate::wire::{Invitation, NodeRow, NodeShown, RemovedNode};
+use api_types::{Invitation, NodeRow, NodeShown, RemovedNode};
 
 /// Between two looks at a node that is being emptied.
 const POLL: Duration = Duration::from_millis(250);

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::{App, Session, output};
 use crate::client::encode;
-use crate::wire::ApplicationShown;
+use api_types::ApplicationShown;
 
 /// What desktops provide to show a URL.
 const BROWSER: &str = "xdg-open";

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{App, Json, Session, deploy, output};
 use crate::client::encode;
-use crate::wire::PersistShown;
+use api_types::PersistShown;
 
 #[derive(Debug, Args)]
 pub struct Persist {

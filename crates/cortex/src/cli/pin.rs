@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Json, Session, output};
 use crate::client::encode;
-use crate::wire::{ApplicationShown, PinShown};
+use api_types::{ApplicationShown, PinShown};
 
 const POLL: Duration = Duration::from_millis(250);
 /// From the handover until it is ready; a build of a large application takes that long.
@@ -138,7 +138,7 @@ fn show(shown: &PinShown) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::MoveShown;
+    use api_types::MoveShown;
 
     fn shown(holder: &str, phase: Option<&str>) -> PinShown {
         let moving = phase.map(|phase| MoveShown {

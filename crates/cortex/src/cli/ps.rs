@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{App, Json, Session, output};
 use crate::client::encode;
-use crate::wire::{ApplicationShown, InstanceRow};
+use api_types::{ApplicationShown, InstanceRow};
 
 #[derive(Debug, Args)]
 pub struct Ps {

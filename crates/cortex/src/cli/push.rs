@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::{App, Session, deploy, output};
 use crate::client::{ClientError, encode};
 use crate::source::{Source, Vcs};
-use crate::wire::Released;
+use api_types::Released;
 
 /// The archive travels in pieces of this size.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -56,7 +56,8 @@ impl Push {
 
 async fn find(directory: &Path, vcs: Vcs, revision: Option<String>) -> anyhow::Result<Source> {
     let directory = directory.to_path_buf();
-    crate::task::spawn_blocking(move || Source::find(&directory, vcs, revision.as_deref())).await?
+    runtime::task::spawn_blocking(move || Source::find(&directory, vcs, revision.as_deref()))
+        .await?
 }
 
 /// What `up DIR` does once the node answers.
@@ -167,7 +168,7 @@ type Chunks = std::pin::Pin<Box<dyn futures_util::Stream<Item = io::Result<Bytes
 /// Packing runs on a thread of its own, at most a few pieces ahead of the socket.
 fn pack(source: Source) -> (Chunks, tokio::task::JoinHandle<anyhow::Result<Vec<String>>>) {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
-    let packed = crate::task::spawn_blocking(move || {
+    let packed = runtime::task::spawn_blocking(move || {
         let mut chunks = ChunkWriter { sender, buffer: Vec::with_capacity(CHUNK_BYTES) };
         let written = source
             .write(&mut chunks)

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{App, Json, Session, output};
 use crate::client::encode;
-use crate::wire::ReleaseRow;
+use api_types::ReleaseRow;
 
 #[derive(Debug, Args)]
 pub struct Releases {

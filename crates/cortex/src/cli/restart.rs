@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{App, Session, output};
 use crate::client::encode;
-use crate::wire::Scaled;
+use api_types::Scaled;
 
 #[derive(Debug, Args)]
 pub struct Restart {

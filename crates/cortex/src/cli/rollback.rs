@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{App, Session, deploy, output};
 use crate::client::encode;
-use crate::wire::{self, Released};
+use api_types::Released;
 
 #[derive(Debug, Args)]
 pub struct Rollback {
@@ -21,7 +21,7 @@ impl Rollback {
         let path = format!("/v1/apps/{}/rollback", encode(name.as_str()));
         let to = self.release.as_ref().map(|to| format!(" to {to}")).unwrap_or_default();
         output::begin(&format!("Rolling back {name}{to}"));
-        let asked = wire::Rollback { to: self.release };
+        let asked = api_types::Rollback { to: self.release };
         let released: Released = output::finish(session.client.post(&path, &asked).await)?;
         output::say(&format!("done, {}", released.release));
         output::say("Code and variables go back; databases and stored files stay as they are.");

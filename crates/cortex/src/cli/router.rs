@@ -17,7 +17,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use self::plan::Plan;
 use super::{Session, output};
-use crate::wire::{NodeRow, RouteRow};
+use api_types::{NodeRow, RouteRow};
 
 /// Two looks cost the node less than one request does, and nobody waits long for an instance.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
@@ -147,7 +147,7 @@ fn replace(out: &Path, text: &str) -> anyhow::Result<()> {
 async fn reload(command: &str) -> anyhow::Result<()> {
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command).stdin(Stdio::null());
-    let ran = crate::task::spawn_blocking(move || shell.output()).await?;
+    let ran = runtime::task::spawn_blocking(move || shell.output()).await?;
     let ran = ran.context("--reload: there is no shell")?;
     let said = String::from_utf8_lossy(&ran.stderr);
     ensure!(

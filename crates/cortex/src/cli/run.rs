@@ -13,7 +13,7 @@ use clap::Args;
 use self::terminal::Raw;
 use super::{App, Exit, Session, output};
 use crate::client::encode;
-use crate::session::{PROTOCOL, Start, Terminal, VERSION};
+use api_types::session::{PROTOCOL, Start, Terminal, VERSION};
 
 /// As for arguments that are not understood.
 const USAGE: u8 = 2;

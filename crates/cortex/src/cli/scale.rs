@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::{App, Json, Session, output};
 use crate::client::encode;
-use crate::wire::Scaled;
+use api_types::Scaled;
 
 #[derive(Debug, Args)]
 pub struct Scale {

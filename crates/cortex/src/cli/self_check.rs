@@ -7,11 +7,11 @@ use anyhow::{Context, ensure};
 use clap::Args;
 
 use super::output;
-use crate::driver::Clock;
 use crate::store::open::open;
 use crate::upgrade::formats::Formats;
 use os::directory::private_directory;
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
 
 #[derive(Debug, Args)]
 pub struct SelfCheck {}

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{Json, Session, apps, output};
-use crate::wire::NodeStatus;
+use api_types::NodeStatus;
 
 #[derive(Debug, Args)]
 pub struct Status {

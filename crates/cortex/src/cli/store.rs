@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::{Json, Session, output};
 use crate::client::encode;
-use crate::wire::{Answer, HistoryRow, StoreChange, StoredKey};
+use api_types::{Answer, HistoryRow, StoreChange, StoredKey};
 
 const READ_BYTES: usize = 64 * 1024;
 /// Chunks between stdin and the socket.

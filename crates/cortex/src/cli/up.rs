@@ -25,12 +25,12 @@ use crate::node::{Ended, NodeConfig, roles};
 use crate::store::backend::Backend;
 use crate::store::peers::PeerOptions;
 use crate::store::peers::frame::Versions;
-use crate::task;
 use crate::upgrade::succession::{self, Heir, Outcome};
 use crate::upgrade::{Origin, attend};
-use crate::wire::NodeVitals;
+use api_types::NodeVitals;
 use os::layout::DataDirectory;
 use os::shared_port::Listeners;
+use runtime::task;
 
 const HTTP_DEFAULT: &str = "0.0.0.0:8080";
 /// Recovery of a large store takes seconds.

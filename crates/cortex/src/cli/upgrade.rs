@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{Exit, Json, Session, output};
 use crate::client::{ClientError, encode};
-use crate::wire::{UpgradeRow, UpgradeShown};
+use api_types::{UpgradeRow, UpgradeShown};
 
 const POLL: Duration = Duration::from_millis(250);
 /// This node hands over, too, and opens its store anew meanwhile.
@@ -77,7 +77,7 @@ impl Upgrade {
     }
 
     async fn send(&self, session: &Session, binary: &Path) -> anyhow::Result<UpgradeShown> {
-        let opened = crate::task::spawn_blocking({
+        let opened = runtime::task::spawn_blocking({
             let binary = binary.to_path_buf();
             move || File::open(binary)
         });
@@ -128,7 +128,7 @@ impl Upgrade {
 
 /// The next piece of the file, and the file.
 async fn chunk(mut file: File) -> std::io::Result<Option<(Bytes, File)>> {
-    let read = crate::task::spawn_blocking(move || {
+    let read = runtime::task::spawn_blocking(move || {
         let mut piece = vec![0; CHUNK_BYTES];
         let size = file.read(&mut piece)?;
         piece.truncate(size);

@@ -16,7 +16,7 @@ use self::settings::Settings;
 use super::{Global, Session, output, push};
 use crate::client::{Client, encode};
 use crate::source::Vcs;
-use crate::wire::{ApplicationRow, ApplicationShown, CreateApplication, Scaled};
+use api_types::{ApplicationRow, ApplicationShown, CreateApplication, Scaled};
 
 const NAME: &str = "vera";
 

@@ -6,8 +6,8 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::shim::log::{FILES_MAX, numbered};
-use crate::wire::LogLine;
+use api_types::LogLine;
+use shim::log::{FILES_MAX, numbered};
 
 /// A line longer than this is cut in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;

@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::sharing::Turns;
-use crate::driver::Clock;
 use crate::router::alone::Alone;
 use crate::router::endpoint::Endpoint;
 use crate::router::queue::{Queue, QueueLimits};
 use crate::router::table::Application;
+use runtime::driver::Clock;
 
 /// Under which the router's machinery knows everything that is behind a proxy.
 const NAME: &str = "proxy";

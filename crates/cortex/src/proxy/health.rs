@@ -11,7 +11,7 @@ use model::probe::Health;
 use tokio::task::JoinSet;
 
 use super::back_ends::BackEnds;
-use crate::probe::{self, ProbeError};
+use runtime::probe::{self, ProbeError};
 
 /// A back end that needs longer for a probe is not well.
 const TIMEOUT_MAX: Duration = Duration::from_secs(5);

@@ -18,8 +18,8 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::metrics::{Labels, Metrics, Record};
 use crate::router::streams;
+use metrics::{Labels, Metrics, Record};
 
 /// Connections that end while the disk stalls for a moment.
 const ENTRIES_MAX: usize = 8 * 1024;

@@ -305,9 +305,9 @@ mod tests {
 
     use super::super::back_ends::{Settings, Wanted};
     use super::*;
-    use crate::driver::Clock;
     use crate::router::choice::{Reaches, Wants};
     use crate::router::endpoint::Permit;
+    use runtime::driver::Clock;
 
     const PLACES: u32 = 3;
     const DEADLINE: Duration = Duration::from_secs(20);

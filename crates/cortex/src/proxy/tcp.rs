@@ -18,13 +18,13 @@ use tokio::time::Instant;
 use super::back_ends::{BackEnds, Service};
 use super::records::{Entry, Recorder, Status};
 use super::{Phase, until_phase_changes};
-use crate::driver::Clock;
 use crate::router::announced::{self, Unannounced};
 use crate::router::choice::Wants;
 use crate::router::endpoint::Permit;
 use crate::router::entry::{self, Attempt, ENTRY_TIME_MAX, Entered};
 use crate::router::moved::{Direction, Moved};
 use crate::router::streams::{self, Means};
+use runtime::driver::Clock;
 
 /// A descriptor and some 2 KiB each, twice.
 const CONNECTIONS_MAX: usize = 20_000;

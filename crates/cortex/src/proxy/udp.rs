@@ -13,7 +13,6 @@ use tokio::time::Instant;
 use super::back_ends::BackEnds;
 use super::records::{Entry, Recorder};
 use super::{Phase, until_phase_changes};
-use crate::driver::Clock;
 use crate::router::choice::Wants;
 use crate::router::datagrams::{
     Admitted, Carrying, Datagrams, EXPIRY_INTERVAL, Flow, Gate, Rooms, Site,
@@ -21,6 +20,7 @@ use crate::router::datagrams::{
 use crate::router::endpoint::Permit;
 use crate::router::moved::Direction;
 use crate::router::streams::Ended;
+use runtime::driver::Clock;
 
 /// For answers, when nobody goes on here: no flow says that it has ended, so the longest wait is
 /// for clients that expect none.

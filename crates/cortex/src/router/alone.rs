@@ -20,10 +20,10 @@ use super::serve::{Awaited, CONNECTIONS_MAX, Command, Scope, Stop};
 use super::table::Application;
 use super::tls::Tls;
 use super::{COMMANDS_MAX, Live, SUSPECTS_MAX, Secure, Shared, files, start_threads};
-use crate::driver::Clock;
-use crate::faults::Faults;
-use crate::metrics::Metrics;
+use metrics::Metrics;
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
+use runtime::faults::Faults;
 
 /// What a thread says to its own before it is told otherwise; no record of a store names it.
 const NODE: &str = "alone";

@@ -22,7 +22,7 @@ use super::serve::{Scope, Thread};
 use super::stream::{close_gently, close_patiently, fill, write_paced};
 use super::table::Application;
 use super::wire::Wire;
-use crate::metrics::{Labels, Record};
+use metrics::{Labels, Record};
 use router::http::body::Body;
 use router::http::request::{self, Origin, Refusal, RequestHead};
 use router::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};

@@ -24,8 +24,8 @@ use super::queue::Queue;
 use super::serve::{Command, Scope};
 use super::table::{Application, Roots, Service, Table};
 use super::{EndpointKey, FarEndpoints, Live, Shared, datagrams};
-use crate::metrics::Labels;
 use crate::store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
+use metrics::Labels;
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "router.control";

@@ -23,7 +23,7 @@ use super::endpoint::Permit;
 use super::moved::{Direction, Moved};
 use super::rarely::Rarely;
 use super::streams::Ended;
-use crate::metrics::ports::PortCounters;
+use metrics::ports::PortCounters;
 use os::shared_port::is_short;
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use router::ramp;
 
 use super::far::peer::FarPeer;
 use super::queue::{Place, Queue};
-use crate::metrics::Labels;
+use metrics::Labels;
 
 const DRAINING: u64 = 1 << 63;
 const IN_FLIGHT: u64 = 0xffff_ffff;

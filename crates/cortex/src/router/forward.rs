@@ -30,7 +30,7 @@ use super::pace::Pace;
 use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::table::Application;
-use crate::metrics::{CLIENT_GONE, micros};
+use metrics::{CLIENT_GONE, micros};
 use router::http::body::{BadChunks, Body};
 use router::http::request::RequestHead;
 use router::http::response::BadResponse;

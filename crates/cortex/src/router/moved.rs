@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, OnceCell};
 
-use crate::metrics::ports::Taken;
+use metrics::ports::Taken;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Direction {
@@ -59,7 +59,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::metrics::ports::{PortCounters, Traffic};
+    use metrics::ports::{PortCounters, Traffic};
 
     #[test]
     fn each_direction_counts_for_itself_and_from_a_ports_beginning_for_the_port() {

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot};
 use super::choice::{Reaches, Wants, choose};
 use super::endpoint::{Endpoint, Permit};
 use super::table::Application;
-use crate::driver::Clock;
+use runtime::driver::Clock;
 
 /// Seconds of work for a fast application; who comes later is better told at once.
 const QUEUE_LENGTH_MAX: usize = 1_000;

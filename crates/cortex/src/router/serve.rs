@@ -47,8 +47,8 @@ use super::streams::Means;
 use super::table::{Application, Service};
 use super::tls;
 use super::wire::Wire;
-use crate::members::RouterCall;
-use crate::metrics::Recorder;
+use metrics::Recorder;
+use runtime::members::RouterCall;
 
 /// A descriptor and about 1 KiB each.
 pub const CONNECTIONS_MAX: usize = 20_000;

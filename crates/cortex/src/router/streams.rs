@@ -320,7 +320,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::metrics::ports::{PortCounters, Traffic};
+    use metrics::ports::{PortCounters, Traffic};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 

@@ -19,8 +19,8 @@ use super::endpoint::Endpoint;
 use super::files::Rules;
 use super::limits::Limits;
 use super::queue::Queue;
-use crate::metrics::Labels;
-use crate::metrics::ports::PortCounters;
+use metrics::Labels;
+use metrics::ports::PortCounters;
 use router::http::request::RequestHead;
 
 /// So that with ten thousand applications a change copies forty of them.
@@ -310,8 +310,8 @@ fn shard(host: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::Clock;
     use crate::router::queue::QueueLimits;
+    use runtime::driver::Clock;
 
     /// A table, and all applications that it was made of.
     #[derive(Default)]

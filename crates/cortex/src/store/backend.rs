@@ -11,8 +11,8 @@ use super::SharedStore;
 use super::etcd_address::EtcdAddress;
 use super::open;
 use super::options::{OpenError, Options};
-use crate::driver::Clock;
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
 
 const SCHEME: &str = "etcd://";
 /// Where keys go in a cluster that others use too.
@@ -65,7 +65,7 @@ impl Backend {
             Backend::Local => {
                 let layout = layout.clone();
                 let open = move || open::open_with(&layout, node, clock, options);
-                let opened = crate::task::spawn_blocking(open).await;
+                let opened = runtime::task::spawn_blocking(open).await;
                 opened.unwrap_or_else(|_| Err(OpenError::Interrupted))
             }
             #[cfg(feature = "store-etcd")]

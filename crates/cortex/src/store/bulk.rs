@@ -24,7 +24,7 @@ use model::NodeId;
 use model::value::ContentHash;
 use thiserror::Error;
 
-use crate::members::BoxedStream;
+use runtime::members::BoxedStream;
 
 /// What the transport names this protocol by; the version is part of it.
 pub const ALPN: &[u8] = b"cortex-bulk/1";

@@ -33,8 +33,8 @@ use super::replication::Incoming;
 use super::reply::Reply;
 use super::shared::Shared;
 use super::{StoreError, snapshot};
-use crate::driver::Clock;
 use os::lockfile::FileLock;
+use runtime::driver::Clock;
 
 /// Value files age by the hour, so looking more often finds nothing more.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(3600);

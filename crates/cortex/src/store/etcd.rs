@@ -45,9 +45,9 @@ use super::{
     CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Submission,
     Submitted, Value, ValueFile, Version, Watch, Written,
 };
-use crate::driver::Clock;
 use os::layout::DataDirectory;
 use os::lockfile::FileLock;
+use runtime::driver::Clock;
 
 /// What `meta:identity` begins with; another number is another layout of the keys.
 const LAYOUT: &str = "cortex-store 1 ";
@@ -102,9 +102,9 @@ pub async fn open(
     let (jobs, queued) = mpsc::channel(WRITES_QUEUED_MAX);
     let keeping = Keeping { feed: feed.clone(), values: values.clone() };
     let tasks = vec![
-        crate::task::spawn(feed.clone().run()),
-        crate::task::spawn(Writes::new(feed.clone(), cluster, queued).run()),
-        crate::task::spawn(keeping.run()),
+        runtime::task::spawn(feed.clone().run()),
+        runtime::task::spawn(Writes::new(feed.clone(), cluster, queued).run()),
+        runtime::task::spawn(keeping.run()),
     ];
     Ok(Arc::new(EtcdStore { feed, values, jobs, tasks, lock: Mutex::new(Some(lock)) }))
 }
@@ -112,7 +112,7 @@ pub async fn open(
 async fn blocking_open<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
 ) -> Result<T, OpenError> {
-    let worked = crate::task::spawn_blocking(work).await;
+    let worked = runtime::task::spawn_blocking(work).await;
     worked.unwrap_or_else(|_| Err(OpenError::Interrupted))
 }
 

@@ -36,8 +36,8 @@ use self::scans::Scans;
 use self::tls::Certificate;
 use super::SharedStore;
 use super::bus::Bus;
-use crate::driver::Clock;
 use os::shared_port::{Listeners, allow_descriptors};
+use runtime::driver::Clock;
 
 /// The port of the face on loopback.
 pub const PORT_DEFAULT: u16 = 8206;

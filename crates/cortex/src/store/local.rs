@@ -32,8 +32,8 @@ use super::{
     CommitId, Cursor, Entry, HistoryEntry, Store, StoreError, Submission, Submitted, Value,
     ValueFile, Version, Watch,
 };
-use crate::driver::Clock;
 use os::lockfile::FileLock;
+use runtime::driver::Clock;
 
 /// Each failed attempt means that another write of the same key came between.
 const EXPIRE_ATTEMPTS_MAX: usize = 16;

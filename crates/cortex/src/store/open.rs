@@ -12,8 +12,8 @@ use super::log::{CommitLog, SegmentedLog};
 use super::options::{OpenError, Options, lock, make_dir};
 use super::peers::identity::Membership;
 use super::values::ValueFiles;
-use crate::driver::Clock;
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
 
 /// The store of one node on this disk; blocks while it recovers.
 pub fn open(layout: &DataDirectory, node: NodeId, clock: Clock) -> Result<SharedStore, OpenError> {

@@ -10,8 +10,8 @@ use thiserror::Error;
 
 use super::disk::{self, Disk, OwnDisk};
 use super::seat;
-use crate::faults::Faults;
 use os::lockfile::FileLock;
+use runtime::faults::Faults;
 
 /// Called with a point's name where the disk may stall or fail: `store.sync` before each
 /// fdatasync of the log, `store.extend` before a new log file, `store.snapshot` before a

@@ -42,9 +42,9 @@ use self::side::Side;
 use self::status::ClusterStatus;
 use super::SharedStore;
 use super::bus::Bus;
-use crate::driver::Clock;
 use os::layout::DataDirectory;
 use os::shared_port::Listeners;
+use runtime::driver::Clock;
 
 /// The port of nodes, on all addresses, once it is needed.
 pub const NODE_PORT: u16 = 8205;
@@ -282,7 +282,7 @@ impl Peers {
         }
         let (cluster, at) = (membership.id(), dir.clone());
         let now = self.clock.now();
-        let making = crate::task::spawn_blocking(move || {
+        let making = runtime::task::spawn_blocking(move || {
             let authority = Authority::load_or_make(&at, cluster)?;
             anyhow::Ok((authority, identity::node_key(&at)?, liveness::number(&at, now)))
         });

@@ -43,11 +43,11 @@ use super::peers::roster;
 use super::peers::tls::ClusterTls;
 use super::values::ValueFiles;
 use super::{SharedStore, Store, Value};
-use crate::driver::{Clock, drive};
-use crate::supervise::supervise;
-use crate::task;
 use os::layout::DataDirectory;
 use os::lockfile::FileLock;
+use runtime::driver::{Clock, drive};
+use runtime::supervise::supervise;
+use runtime::task;
 
 /// Calls, losses and what is heard of one connection.
 const EVENTS_MAX: usize = 1024;
@@ -132,7 +132,7 @@ pub async fn open(
     options: Options,
 ) -> Result<SharedStore, OpenError> {
     let layout = layout.clone();
-    let made = crate::task::spawn_blocking(move || prepare(&layout, node, clock, options)).await;
+    let made = runtime::task::spawn_blocking(move || prepare(&layout, node, clock, options)).await;
     let shared = made.unwrap_or_else(|_| Err(OpenError::Interrupted))?;
     let (running, keeping) = (shared.clone(), shared.clone());
     shared.spawn(supervise("remote", move || running.clone().run()));
@@ -242,7 +242,7 @@ impl Shared {
         loop {
             tokio::time::sleep(COLLECT_INTERVAL).await;
             let values = self.values.clone();
-            let removed = crate::task::spawn_blocking(move || values.collect(|_| false)).await;
+            let removed = runtime::task::spawn_blocking(move || values.collect(|_| false)).await;
             if let Ok(Err(error)) = removed {
                 tracing::warn!(%error, "remote.collect_failed");
             }

@@ -24,7 +24,7 @@ use super::committer::Command;
 use super::missing::Missing;
 use super::shared::Shared;
 use super::{INLINE_VALUE_MAX, StoreError};
-use crate::driver::Clock;
+use runtime::driver::Clock;
 
 /// Where the machine's messages go. Called on the thread that commits: never blocks.
 pub trait Outlet: Send + Sync {

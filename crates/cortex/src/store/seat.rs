@@ -13,7 +13,7 @@ use store::machine::BATCH_WRITES_MAX;
 use super::committer::{Command, Committer};
 use super::mailbox::{Expected, Receiver};
 use super::shared::Shared;
-use crate::driver::Clock;
+use runtime::driver::Clock;
 
 /// A slower disk is waited for elsewhere: so long do those wait, about, who only read.
 const DISK_QUICK_NS: u64 = 1_000_000;

@@ -345,7 +345,7 @@ impl Drop for ValueWriter {
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
-    match crate::task::spawn_blocking(work).await {
+    match runtime::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(_) => Err(StoreError::Stopped("the runtime is shutting down".into())),
     }

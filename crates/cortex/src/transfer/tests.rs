@@ -13,13 +13,13 @@ use tokio::task::JoinHandle;
 
 use super::{Verified, export, import, verify};
 use crate::client::{Client, ClientError};
-use crate::driver::Clock;
 use crate::store::backend::Backend;
 use crate::store::options::Options;
 use crate::store::{INLINE_VALUE_MAX, SharedStore, Submission, Submitted};
-use crate::wire::Imported;
-use crate::wire::export::{FormatError, Totals};
+use api_types::Imported;
+use api_types::export::{FormatError, Totals};
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
 
 pub const LARGE: usize = 5 << 20;
 

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::members;
-use crate::shim;
+use runtime::members;
+use shim;
 
 /// What one process hands to the next: see `passing`.
 pub const HANDOVER: Span = Span { lowest: 1, highest: 1 };

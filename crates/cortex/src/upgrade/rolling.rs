@@ -14,9 +14,9 @@ use tokio::sync::watch;
 
 use super::succession::Testament;
 use super::{OpenPorts, Origin, Own, Upgrading, candidate};
-use crate::driver::Clock;
 use crate::store::{Store, StoreError, Value, lookup_record, readable};
 use os::binaries::{self, Role};
+use runtime::driver::Clock;
 
 /// Records are looked at again after so long, whatever was heard of them.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

@@ -23,11 +23,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::passing;
-use crate::task::Boxed;
-use crate::wire::NodeVitals;
+use api_types::NodeVitals;
 use os::binaries;
 use os::layout::DataDirectory;
 use os::shared_port::Bound;
+use runtime::task::Boxed;
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A node on a loaded machine says in less how it is.

@@ -16,8 +16,8 @@ use model::port::InstancePorts;
 use tokio::sync::watch;
 
 use super::{Held, Launcher};
-use crate::shim::spec::{Attached, LaunchSpec, Purpose};
 use os::observe::process::identity;
+use shim::spec::{Attached, LaunchSpec, Purpose};
 
 /// Between two looks whether a process has ended.
 const POLL: Duration = Duration::from_millis(5);
@@ -167,7 +167,7 @@ impl Held for Shared {
     async fn stop(&self, grace: Duration) -> anyhow::Result<()> {
         self.0.signal(rustix::process::Signal::TERM);
         let held = self.0.clone();
-        crate::task::spawn(async move {
+        runtime::task::spawn(async move {
             let mut exit = held.exit.clone();
             if tokio::time::timeout(grace, exit.wait_for(Option::is_some)).await.is_err() {
                 held.signal(rustix::process::Signal::KILL);

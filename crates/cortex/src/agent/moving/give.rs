@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use super::frame::{Ask, Frame, Wire};
 use super::tree::{Known, walk};
 use super::{FRAMES_WAITING_MAX, Moving};
-use crate::members::BoxedStream;
-use crate::task::spawn_blocking;
+use runtime::members::BoxedStream;
+use runtime::task::spawn_blocking;
 
 /// Draining, the grace of 30 s that is usual, and as much again.
 const STOP_MAX: Duration = Duration::from_secs(150);
@@ -86,7 +86,7 @@ async fn give(
     let key = TypedKey::Holder(name.clone()).key();
     moving.agent.store.set(key, record::encode(&holder).into()).await?;
     // From here on they are the other node's, whatever else happens.
-    crate::task::spawn(async move {
+    runtime::task::spawn(async move {
         tokio::time::sleep(LINGER).await;
         drop(pause);
     });

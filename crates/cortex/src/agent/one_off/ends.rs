@@ -11,8 +11,8 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-use crate::session::Size;
-use crate::shim::spec::Attached;
+use api_types::session::Size;
+use shim::spec::Attached;
 
 pub struct Ends {
     /// None once the command was told that no more comes.

@@ -12,8 +12,8 @@ use tokio::sync::watch;
 
 use super::ends::{self, Ends};
 use crate::agent::launcher::Held;
-use crate::members::BoxedStream;
-use crate::session::{DATA_BYTES_MAX, Decoder, Ended, Frame, INPUT_WINDOW_BYTES};
+use api_types::session::{DATA_BYTES_MAX, Decoder, Ended, Frame, INPUT_WINDOW_BYTES};
+use runtime::members::BoxedStream;
 
 /// Frames that wait for a slow client; beyond it the command waits.
 const OUT_BYTES_MAX: usize = 256 << 10;

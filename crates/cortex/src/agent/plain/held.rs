@@ -16,9 +16,9 @@ use tokio::time::Instant;
 use super::link::Link;
 use super::{Found, Place, Renewal, find};
 use crate::agent::launcher::Held;
-use crate::shim::message::{Ask, Tell};
-use crate::shim::record::{self, Ended, Holding};
-use crate::shim::spec::Purpose;
+use shim::message::{Ask, Tell};
+use shim::record::{self, Ended, Holding};
+use shim::spec::Purpose;
 
 /// Within one lease, and where the limit is not known: so many that a slow machine misses none.
 const RENEWALS_PER_LEASE: u32 = 6;
@@ -66,7 +66,7 @@ impl PlainHeld {
                 exit: exit_sender,
                 requests: receiver,
             };
-            crate::task::spawn(listener.run(link)).abort_handle()
+            runtime::task::spawn(listener.run(link)).abort_handle()
         });
         PlainHeld { place, holding, exit, requests, task }
     }
@@ -135,7 +135,7 @@ impl Held for PlainHeld {
         anyhow::ensure!(self.exit.borrow().is_some(), "{id} is still running; stop it first");
         self.ask(Ask::Forget).await?;
         let (run, process) = (self.place.run(&id), self.holding.process.clone());
-        crate::task::spawn_blocking(move || {
+        runtime::task::spawn_blocking(move || {
             // A later process of the same id may have taken the place.
             match record::read::<Holding>(&run.join(record::STATE))? {
                 Some(other) if other.process != process => Ok(()),

@@ -8,10 +8,10 @@ use anyhow::Context;
 use model::Timestamp;
 use rustix::process::{Pid, Signal};
 
-use crate::shim::message::VERSION;
-use crate::shim::record::{self, EXIT, Ended, Holding, STATE};
 use os::observe::Snapshot;
 use os::observe::process::{self, is_alive};
+use shim::message::VERSION;
+use shim::record::{self, EXIT, Ended, Holding, STATE};
 
 /// A shim that is about to end writes `exit.json` within this time.
 const SHIM_END_WAIT: Duration = Duration::from_secs(2);

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
-use crate::shim::descriptors;
-use crate::shim::message::{Ask, LINE_BYTES_MAX, Reply, Request, Tell, VERSION, line};
-use crate::shim::spec::Attached;
+use shim::descriptors;
+use shim::message::{Ask, LINE_BYTES_MAX, Reply, Request, Tell, VERSION, line};
+use shim::spec::Attached;
 
 pub struct Link {
     stream: UnixStream,

@@ -43,7 +43,7 @@ impl Preparer {
         let mut without = release.recipe.persist.clone();
         without.extend(release.recipe.portable.iter().flat_map(|p| p.without.iter().cloned()));
         let mut writer = self.store.writer().await?;
-        let file = crate::task::spawn_blocking(move || {
+        let file = runtime::task::spawn_blocking(move || {
             let without: Vec<PathBuf> = without.iter().map(PathBuf::from).collect();
             pack(&directory, &without, &mut Sink { writer: &mut writer, bytes: 0 })?;
             anyhow::Ok(writer.finish()?)

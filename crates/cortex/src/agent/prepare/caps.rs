@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use model::application::Limits;
 
-use crate::shim::spec::Cap;
+use shim::spec::Cap;
 
 /// Two builds at once leave as much to what serves.
 const MEMORY_PART: u64 = 3;

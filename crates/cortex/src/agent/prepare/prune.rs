@@ -34,7 +34,7 @@ impl Preparer {
         let logs = self.layout.logs(application);
         let (layout, name) = (self.layout.clone(), application.clone());
         let (turns, staying) = (self.turns.clone(), self.staying.clone());
-        let removed = crate::task::spawn_blocking(move || {
+        let removed = runtime::task::spawn_blocking(move || {
             let is_begun = |place: &Path| {
                 let said = staying.lock().unwrap_or_else(PoisonError::into_inner);
                 let turns = turns.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ impl Preparer {
 
     pub(super) async fn prune_caches(&self, application: &ApplicationName) {
         let (own, shared) = (self.layout.cache(application), self.layout.shared_cache());
-        let pruned = crate::task::spawn_blocking(move || {
+        let pruned = runtime::task::spawn_blocking(move || {
             prune_to(&own, CACHE_BYTES_MAX);
             prune_to(&shared, SHARED_CACHE_BYTES_MAX);
         });
@@ -82,7 +82,7 @@ impl Preparer {
         self.staying.lock().unwrap_or_else(PoisonError::into_inner).remove(application);
         let directory = self.layout.application(application);
         let persist = self.layout.persist(application);
-        let removed = crate::task::spawn_blocking(move || {
+        let removed = runtime::task::spawn_blocking(move || {
             for entry in entries(&directory).into_iter().filter(|entry| *entry != persist) {
                 remove(&entry);
             }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::agent::platform_log;
-use crate::driver::Clock;
 use os::observe::{Activity, Snapshot, connections};
+use runtime::driver::Clock;
 
 /// Long enough for what is merely slow to print, short enough for who waits to wonder.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -64,14 +64,14 @@ fn size(log: &Path) -> u64 {
 
 async fn activity(pid: u32) -> Activity {
     let look = move || Snapshot::take().map(|snapshot| Activity::of(&snapshot, pid));
-    let looked = crate::task::spawn_blocking(look).await;
+    let looked = runtime::task::spawn_blocking(look).await;
     looked.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// None where there is no such tree any more.
 async fn compared(pid: u32, over: Duration, before: &Activity, after: &Activity) -> Option<Seen> {
     let look = move || Snapshot::take().map(|snapshot| connections(&snapshot, pid));
-    let connections = crate::task::spawn_blocking(look).await.ok()?.unwrap_or(0);
+    let connections = runtime::task::spawn_blocking(look).await.ok()?.unwrap_or(0);
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     (after.processes > 0).then(|| Seen {
         over,

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use tokio::sync::Mutex;
 
 use crate::agent::launcher::{Held, Launcher};
-use crate::shim::spec::LaunchSpec;
+use shim::spec::LaunchSpec;
 
 /// A step that was cut short is repeated; it need not finish.
 const GRACE: Duration = Duration::from_secs(2);

@@ -92,7 +92,7 @@ impl Preparer {
         let links = self.layout.application(application).join("runtimes");
         let (path, homes) = (self.node_path().to_owned(), self.homes.clone());
         let choosing =
-            crate::task::spawn_blocking(move || choose_all(&wishes, &path, &homes, &links));
+            runtime::task::spawn_blocking(move || choose_all(&wishes, &path, &homes, &links));
         choosing.await.map_err(|error| failure("choosing the interpreter")(error.into()))?
     }
 }

@@ -19,7 +19,7 @@ const STAYS: Duration = Duration::from_millis(500);
 /// its children.
 pub async fn stays(process: &ProcessIdentity, wanted: &[Wanted]) -> io::Result<bool> {
     let (pid, all) = (process.pid, wanted.to_vec());
-    if crate::task::spawn_blocking(move || holds(pid, &all)).await?? {
+    if runtime::task::spawn_blocking(move || holds(pid, &all)).await?? {
         return Ok(is_alive(process));
     }
     let began = Instant::now();

@@ -11,9 +11,9 @@ use model::port::Transport;
 
 use super::workers::{Id, Workers};
 use super::{Awaited, Missing};
-use crate::probe::{self, ProbeError};
 use os::observe::process::is_alive;
 use os::observe::{Listeners, Snapshot};
+use runtime::probe::{self, ProbeError};
 
 /// Between two looks at its tree, which has no other sign of life for us meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
@@ -68,7 +68,7 @@ pub async fn settle(
             },
             () = tokio::time::sleep(LOOK) => {
                 let pid = process.pid;
-                let seen = crate::task::spawn_blocking(move || look(pid, port)).await??;
+                let seen = runtime::task::spawn_blocking(move || look(pid, port)).await??;
                 workers.see(&seen.workers);
                 let holds = seen.bound && is_alive(process);
                 let over = left().is_zero() || !holds;

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use super::{Found, Said};
 use crate::api::calls::{self, Ask};
 use crate::logs::{Item, Wanted};
-use crate::members::Members;
 use crate::store::peers::Peers;
+use runtime::members::Members;
 
 /// To a node that is alive a stream is there long before; nobody waits longer to see the rest.
 const CALL_TIME_MAX: Duration = Duration::from_secs(4);

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::super::problem::Problem;
 use super::super::{Api, Shared, parse, records};
 use super::{Cluster, prefix, shown};
-use crate::wire::{NodeShown, RemovedNode};
+use api_types::{NodeShown, RemovedNode};
 
 /// Takes nothing new from now on and gives away what it runs.
 pub async fn drain(

@@ -1,7 +1,7 @@
 //! Domains: claimed once, by files and by commands, and shown where two have them.
 
 use super::*;
-use crate::wire::{ApplicationShown, Check, DomainsShown};
+use api_types::{ApplicationShown, Check, DomainsShown};
 
 const APP: (&str, &str) = ("app.py", "x");
 

@@ -22,15 +22,15 @@ use router::http::request::Telling;
 use serde::Serialize;
 
 use super::FILE_PATH;
-use crate::driver::Clock;
-use crate::faults::Faults;
-use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::tls::{CertificateFiles, Tls};
 use crate::router::{CONNECTIONS_MAX, RouterConfig, Secure};
 use crate::store::SharedStore;
-use crate::supervise::supervise;
+use metrics::Metrics;
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
+use runtime::faults::Faults;
+use runtime::supervise::supervise;
 
 const PUBLIC: &str = "public";
 
@@ -97,7 +97,7 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
         faults.clone(),
         metrics.clone(),
     )?;
-    tokio::spawn(crate::settle::settle());
+    tokio::spawn(runtime::settle::settle());
     let input_ended = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0; 1]));
     let suspicions = router.suspicions();
     tokio::select! {

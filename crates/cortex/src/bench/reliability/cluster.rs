@@ -15,7 +15,7 @@ use super::lost;
 use crate::bench::interrupted::Interrupted;
 use crate::bench::process::output_of;
 use crate::client::Client;
-use crate::wire::{InstanceRow, NodeRow};
+use api_types::{InstanceRow, NodeRow};
 use os::layout::DataDirectory;
 
 /// For anything that is waited for: a machine that others use may stand still for minutes.

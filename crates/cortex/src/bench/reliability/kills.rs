@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::client::Load;
 use super::cluster::Cluster;
 use super::lost;
-use crate::wire::InstanceRow;
+use api_types::InstanceRow;
 use os::observe::process::stat;
 
 /// The node through which requests come: as the thesis's balancer, it is apart and is not killed.

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::wire::{NodeRow, RouteRow};
+use api_types::{NodeRow, RouteRow};
 
 /// Of this node's router, where it is reached on this machine; it answers for whatever is not
 /// written, and for whatever fails.
@@ -109,7 +109,7 @@ fn is_plain_path(path: &str) -> bool {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::wire::RouteInstance;
+    use api_types::RouteInstance;
 
     pub fn node(id: &str, here: bool, http: &str) -> NodeRow {
         NodeRow {

@@ -14,8 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::super::output;
 use super::terminal;
-use crate::members::BoxedStream;
-use crate::session::{DATA_BYTES_MAX, Decoder, Frame, INPUT_WINDOW_BYTES, Start};
+use api_types::session::{DATA_BYTES_MAX, Decoder, Frame, INPUT_WINDOW_BYTES, Start};
+use runtime::members::BoxedStream;
 
 /// Pieces between the threads and the stream.
 const PIECES_WAITING_MAX: usize = 8;

@@ -2,7 +2,7 @@
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-use crate::session::Size;
+use api_types::session::Size;
 
 /// Of one that does not say.
 const SIZE_USUAL: Size = Size { rows: 24, columns: 80 };

@@ -10,7 +10,7 @@ use super::super::{Json, Session, address, output};
 use crate::store::peers::PeerOptions;
 use crate::store::peers::invitation::Token;
 use crate::store::peers::status::{ClusterStatus, PeerRow};
-use crate::wire::Answer;
+use api_types::Answer;
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -121,7 +121,7 @@ pub async fn clock(session: &Session, Clock::Trust: Clock) -> anyhow::Result<()>
 }
 
 pub async fn squash(session: &Session, keep_hours: u64) -> anyhow::Result<()> {
-    let now = crate::driver::Clock::start().now().0;
+    let now = runtime::driver::Clock::start().now().0;
     let before = now.saturating_sub(keep_hours.saturating_mul(HOUR_MS));
     let body = json!({ "before_ms": before });
     let _: Answer = session.client.post("/v1/store/squash", &body).await?;

@@ -15,7 +15,6 @@ use tracing::level_filters::LevelFilter;
 use super::super::{Session, output};
 use super::cluster::PeerArgs;
 use crate::api::{ApiContext, NodeControl};
-use crate::driver::Clock;
 use crate::node::identity;
 use crate::store::backend::Backend;
 use crate::store::bus::Bus;
@@ -23,10 +22,11 @@ use crate::store::face::tls::{Certificate, self_made};
 use crate::store::face::{FaceConfig, FaceHandle, PORT_DEFAULT};
 use crate::store::options::Options;
 use crate::store::peers::{self, Peers};
-use crate::supervise::supervise;
-use crate::wire::PortRow;
+use api_types::PortRow;
 use os::directory;
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
+use runtime::supervise::supervise;
 
 #[derive(Debug, Args)]
 pub struct Serve {

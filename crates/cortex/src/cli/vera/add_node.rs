@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::super::{Session, output};
 use crate::store::peers::adding::{self, Found};
-use crate::wire::{Invitation, NodeRow};
+use api_types::{Invitation, NodeRow};
 
 /// Joining takes a call back and a write of the roster; loaded machines take longer.
 const JOIN_MAX: Duration = Duration::from_secs(60);

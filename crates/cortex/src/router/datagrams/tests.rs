@@ -7,10 +7,10 @@ use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
 use super::*;
-use crate::driver::Clock;
-use crate::metrics::ports::Traffic;
 use crate::router::endpoint::Endpoint;
 use crate::router::queue::{Queue, QueueLimits};
+use metrics::ports::Traffic;
+use runtime::driver::Clock;
 
 const IDLE_MS: u64 = 1000;
 const LIMIT: Duration = Duration::from_secs(20);

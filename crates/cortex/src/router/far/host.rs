@@ -13,7 +13,6 @@ use router::far::{Ask, Outcome, Reply, Room};
 use tokio_rustls::rustls;
 
 use super::sealed::Sealed;
-use crate::members::RouterCall;
 use crate::router::connection::{After, Busy, Connection, WRITE_TIME_MAX};
 use crate::router::forward::{self, Exchange};
 use crate::router::plain::Plain;
@@ -24,6 +23,7 @@ use crate::router::stream::{close_gently, fill, write_all};
 use crate::router::table::Application;
 use crate::router::wire::Wire;
 use router::http::request::RequestHead;
+use runtime::members::RouterCall;
 
 /// What stands before a request is sent together with it.
 const ASK_TIME_MAX: Duration = Duration::from_secs(20);

@@ -16,13 +16,13 @@ use router::http::response;
 use self::rest::{LONG_BYTES, Rest};
 use super::relay::long_rest;
 use super::{Counts, Exchange, answer};
-use crate::metrics::Record;
 use crate::router::connection::{After, Busy, Connection, Owed};
 use crate::router::endpoint::{Endpoint, Permit};
 use crate::router::lane::{self, Seats};
 use crate::router::pool::{BUFFER_BYTES, Buffer};
 use crate::router::table::Application;
 use crate::router::wire::Wire;
+use metrics::Record;
 
 /// Where an attempt begins.
 pub(super) struct Begun {

@@ -12,9 +12,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
 use super::world::{Backend, Client, DEADLINE, World, instance, node, ok, wait};
-use crate::faults::Fault;
 use crate::router::queue::QueueLimits;
-use crate::supervise::supervise;
+use runtime::faults::Fault;
+use runtime::supervise::supervise;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: 0\r\n\r\n";
@@ -200,7 +200,7 @@ async fn requests_are_served_while_the_metrics_fault() {
     world.routed().await;
     let (metrics, faults) = (world.metrics.clone(), world.faults.clone());
     tokio::spawn(supervise("metrics", move || metrics.clone().run(faults.clone())));
-    let point = crate::metrics::FAIL_POINT;
+    let point = metrics::FAIL_POINT;
     let mut client = world.connect().await;
     let mut served = 0;
     // Twice: after the first panic it runs again.

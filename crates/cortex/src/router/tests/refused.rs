@@ -12,9 +12,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::world::{DEADLINE, World, app, node, wait};
-use crate::metrics::ports::Traffic;
 use crate::router::RouterConfig;
 use crate::router::queue::QueueLimits;
+use metrics::ports::Traffic;
 
 /// Of all clients together; one has half of them.
 const CONNECTIONS_MAX: usize = 4;

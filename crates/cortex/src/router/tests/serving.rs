@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::Semaphore;
 
 use super::world::{Backend, Client, World, app, ok, release_id, wait};
-use crate::faults::Fault;
+use runtime::faults::Fault;
 
 /// One request at a time per connection; `/slow` waits for the gate.
 async fn serial(name: &'static str, gate: Arc<Semaphore>) -> Backend {

@@ -27,9 +27,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-use crate::driver::Clock;
-use crate::faults::Faults;
-use crate::metrics::Metrics;
 use crate::router::queue::QueueLimits;
 use crate::router::tls::Tls;
 use crate::router::{CONNECTIONS_MAX, RouterConfig, RouterHandle, Secure, start};
@@ -37,7 +34,10 @@ use crate::store::{
     CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Value, ValueFile,
     ValueWriter, Version, Watch, WatchEvent,
 };
+use metrics::Metrics;
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
+use runtime::faults::Faults;
 
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -256,7 +256,7 @@ impl World {
         let world = World { store, router, metrics, faults, layout, _directory: directory };
         let shared = world.router.shared.clone();
         let store = world.store.clone();
-        tokio::spawn(crate::supervise::supervise("router.control", move || {
+        tokio::spawn(runtime::supervise::supervise("router.control", move || {
             crate::router::control::run(shared.clone(), store.clone())
         }));
         tokio::spawn(world.router.suspicions());

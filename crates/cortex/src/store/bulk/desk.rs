@@ -17,9 +17,9 @@ use super::links::Links;
 use super::schedule::{Schedule, Wants};
 use super::serve::Server;
 use super::{BulkError, BulkPeers, ValueName};
-use crate::members::Stream;
 use crate::store::StoreError;
 use crate::store::values::ValueFiles;
+use runtime::members::Stream;
 
 /// Values that readers wait for at a time; each may cost a stream and a file.
 const AWAITED_MAX: usize = 64;

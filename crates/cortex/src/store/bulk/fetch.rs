@@ -14,7 +14,7 @@ use super::links::{Asking, Links, answer, ask};
 use super::partial::Partial;
 use super::{BUFFER_BYTES, BulkError, Claim, GROUP_BYTES, SPAN_GROUPS, ValueName};
 use crate::store::values::ValueFiles;
-use crate::task::spawn_blocking;
+use runtime::task::spawn_blocking;
 
 /// Spans asked for ahead: the next answer is on its way while one is written.
 const SPANS_AHEAD: usize = 2;

@@ -6,8 +6,8 @@ use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 
 use super::{ASKED_MAX, BUFFER_BYTES, BulkError, Cv, GROUP_BYTES, SPAN_GROUPS, ValueName};
-use crate::members::Stream;
 use model::value::VALUE_BYTES_MAX;
+use runtime::members::Stream;
 
 /// The longest frame tells the hashes of the spans of the longest value.
 const BODY_MAX: usize = {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use super::frame::{Framed, Kind, Request, decode_bits, reason};
 use super::{ASKED_MAX, BulkError, BulkPeers, STALL_MAX};
-use crate::members::BoxedStream;
+use runtime::members::BoxedStream;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Below what the other side waits for a request.

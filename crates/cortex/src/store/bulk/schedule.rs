@@ -14,7 +14,7 @@ use super::desk::{Desk, Progress};
 use super::fetch::fetch;
 use super::links::Links;
 use super::{ASKED_MAX, BulkError, Claim, GROUP_BYTES, SPAN_GROUPS, ValueName};
-use crate::task::spawn_blocking;
+use runtime::task::spawn_blocking;
 
 /// Values fetched at a time that nobody reads yet.
 const FETCHES_MAX: usize = 4;

@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use super::frame::{Framed, Kind, Request, Wanted, encode_bits};
 use super::outline::Outline;
 use super::{BUFFER_BYTES, BulkError, GROUP_BYTES, SPAN_GROUPS, ValueName};
-use crate::members::Stream;
 use crate::store::values::{ValueFiles, suspect};
-use crate::task::spawn_blocking;
+use runtime::members::Stream;
+use runtime::task::spawn_blocking;
 
 /// Streams at a time, with some 100 KiB each; a peer needs a few.
 const STREAMS_MAX: usize = 64;

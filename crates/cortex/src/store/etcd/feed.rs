@@ -16,7 +16,7 @@ use super::hub::{self, Change, Hub, LocalChange};
 use super::keyspace::Keyspace;
 use super::link::{Link, LinkError};
 use super::record::StoredRecord;
-use crate::driver::Clock;
+use runtime::driver::Clock;
 
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);

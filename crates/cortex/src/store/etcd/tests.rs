@@ -15,7 +15,6 @@ use super::hub::Hub;
 use super::keeping::Keeping;
 use super::keyspace::Keyspace;
 use super::link::Link;
-use crate::driver::Clock;
 use crate::store::backend::Backend;
 use crate::store::reply::Reply;
 use crate::store::tests::contract::{self, DEADLINE, Site, next_change, next_event, prefix};
@@ -23,6 +22,7 @@ use crate::store::tests::fixture::{bytes, key, lookup, set};
 use crate::store::values::ValueFiles;
 use crate::store::{INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, WatchEvent};
 use crate::transfer::tests::{self as transfer, Served};
+use runtime::driver::Clock;
 
 contract::over!(EtcdSite::new());
 

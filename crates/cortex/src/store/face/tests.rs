@@ -15,10 +15,10 @@ use store::resp::response::{Response, parse};
 use tempfile::TempDir;
 
 use super::{FaceConfig, FaceHandle};
-use crate::driver::Clock;
 use crate::store::SharedStore;
 use crate::store::bus::Bus;
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
 
 /// Reached only when something is wrong.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -183,7 +183,7 @@ mod tests {
         let listener = super::super::listen::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let expected = shown(&pin_of_key(&node_key(&dir).unwrap()));
-        let waiting = crate::task::spawn(async move {
+        let waiting = runtime::task::spawn(async move {
             let node = "new".parse().unwrap();
             wait(&dir, &node, &listener).await.unwrap()
         });

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, sleep, timeout};
 
 use super::Peers;
-use crate::members::Members;
+use runtime::members::Members;
 
 /// Between two looks at what the machine says: little beside what it waits itself.
 const LOOK: Duration = Duration::from_secs(1);

@@ -13,8 +13,8 @@ use store::sync::message::Message;
 use store::sync::wire::{self, Decoded, MESSAGE_BYTES_MAX};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::members::{VERSION_HIGHEST, VERSION_LOWEST};
 use crate::store::bus;
+use runtime::members::{VERSION_HIGHEST, VERSION_LOWEST};
 
 /// A published message beyond this stays on its node: streams are for the store first.
 pub const PUBLISHED_BYTES_MAX: usize = 256 << 10;

@@ -24,7 +24,7 @@ use super::identity::{self, Authority, Membership, Pin, Seed, fingerprint, pin_o
 use super::invitation::{Redeemed, Secret, Token};
 use super::roster::{self, ADDRESSES_MAX, Roster};
 use super::tls;
-use crate::driver::Clock;
+use runtime::driver::Clock;
 
 const FORMAT: u32 = 1;
 /// The whole exchange, a write of the roster included.

@@ -17,8 +17,8 @@ use tokio_rustls::{LazyConfigAcceptor, rustls};
 use super::frame::{Greeting, Refused};
 use super::tls::{ALPN_BULK, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER, ALPN_STORE, stream_alpn};
 use super::{Net, join, link, roster};
-use crate::members::Kind;
 use os::shared_port::Listeners;
+use runtime::members::Kind;
 
 /// Callers whose handshake is under way; the rest wait in the kernel's queue.
 const HANDSHAKES_MAX: usize = 64;

@@ -33,13 +33,13 @@ use super::side::Side;
 use super::streams;
 use super::tls::{ALPN_BULK, ClusterTls, stream_alpn};
 use super::{dial, frame};
-use crate::driver::Clock;
-use crate::members::{BoxedStream, Kind, RouterCall};
 use crate::store::SharedStore;
 use crate::store::bulk::BulkPeers;
 use crate::store::bus::{Bus, Message, Neighbours};
 use crate::store::remote::{self, Guest};
-use crate::task;
+use runtime::driver::Clock;
+use runtime::members::{BoxedStream, Kind, RouterCall};
+use runtime::task;
 
 /// A peer that was caught lying is left alone for so long.
 const SHUNNED: Duration = Duration::from_secs(10);

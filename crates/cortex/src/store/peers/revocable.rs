@@ -80,7 +80,7 @@ mod tests {
         let mut said = [0; 6];
         stream.read_exact(&mut said).await.unwrap();
         assert_eq!(&said, b"before");
-        let waiting = crate::task::spawn(async move {
+        let waiting = runtime::task::spawn(async move {
             let read = stream.read_exact(&mut [0; 1]).await;
             (read.unwrap_err().kind(), stream.write_all(b"after").await.unwrap_err().kind())
         });

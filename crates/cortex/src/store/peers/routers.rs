@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::tls::ALPN_ROUTER;
 use super::{Peers, dial};
-use crate::members::{CalledRouter, RouterCall, RouterPeers, Take};
+use runtime::members::{CalledRouter, RouterCall, RouterPeers, Take};
 
 /// Where calls for this node's router go, once it is there.
 #[derive(Clone, Default)]

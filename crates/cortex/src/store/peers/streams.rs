@@ -10,7 +10,7 @@ use model::NodeId;
 use tokio::sync::watch;
 
 use super::Peers;
-use crate::members::{BoxedStream, Kind, Members, Serve};
+use runtime::members::{BoxedStream, Kind, Members, Serve};
 
 /// Where streams of each kind go, once somebody is there to take them.
 #[derive(Clone, Default)]

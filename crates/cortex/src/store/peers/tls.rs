@@ -22,7 +22,7 @@ use tokio_rustls::rustls::{
 
 use super::credential::Credential;
 use super::identity::{Authority, Pin, fingerprint, name_of, pin_of, pin_of_key};
-use crate::members::Kind;
+use runtime::members::Kind;
 
 /// Replication, liveness, messages.
 pub const ALPN_NODE: &[u8] = b"cortex-node/1";

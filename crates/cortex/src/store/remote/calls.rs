@@ -18,10 +18,10 @@ use tokio_rustls::client::TlsStream;
 use super::Shared;
 use super::choice::{Effect, Event};
 use super::wire::{self, FromStore};
-use crate::driver::Shell;
 use crate::store::peers::dial::{self, Caller};
 use crate::store::peers::frame::Versions;
 use crate::store::peers::tls::ALPN_STORE;
+use runtime::driver::Shell;
 
 /// A node that takes longer to greet is not one to be used now.
 const CALL_MAX: Duration = Duration::from_secs(3);

@@ -310,7 +310,7 @@ impl Store for Shared {
 
 /// The reply hears of the answer, in whatever order they come.
 fn hand_on(answer: oneshot::Receiver<ledger::Answer>, reply: Reply) {
-    crate::task::spawn(async move {
+    runtime::task::spawn(async move {
         let answer = checked(answer.await.unwrap_or_else(|_| Err(closed())));
         let part = answer.and_then(|mut parts| parts.pop().ok_or_else(strange));
         reply.say(part.and_then(|(part, _)| written(part)));

@@ -19,10 +19,10 @@ use super::super::{
     Value, Watch, WatchEvent, Written,
 };
 use super::wire::{self, At, FromStore, PART_BYTES, Part, Past, Request, Shape, ToStore, Told};
-use crate::members::BoxedStream;
 use crate::store::peers::apart;
 use crate::store::reply::Reply;
 use model::value::VALUE_BYTES_MAX;
+use runtime::members::BoxedStream;
 
 /// Requests of one stream that are under way; the rest waits in the kernel.
 const REQUESTS_MAX: usize = 256;
@@ -102,7 +102,7 @@ async fn receive(
     }
     let mut writer = store.writer().await?;
     let (pieces, mut waiting) = mpsc::channel::<Bytes>(PIECES_MAX);
-    let disk = crate::task::spawn(blocking(move || {
+    let disk = runtime::task::spawn(blocking(move || {
         while let Some(piece) = waiting.blocking_recv() {
             writer.write(&piece)?;
         }

@@ -11,7 +11,6 @@ use tokio::sync::OnceCell;
 use tokio_rustls::TlsAcceptor;
 
 use super::{Options, serve};
-use crate::driver::Clock;
 use crate::store::SharedStore;
 use crate::store::peers::frame::{Greeting, Versions};
 use crate::store::peers::identity::{Authority, Membership, Seed};
@@ -20,6 +19,7 @@ use crate::store::peers::tls::ClusterTls;
 use crate::store::tests::contract::{self, Site};
 use crate::store::tests::fixture::Place;
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
 
 contract::over!(GuestSite::new());
 

@@ -11,12 +11,12 @@ use sha1::{Digest, Sha1};
 use tokio::time::timeout;
 
 use super::fixture::{bytes, key, lookup, set, text};
-use crate::driver::Clock;
 use crate::store::reply::Reply;
 use crate::store::{
     Cursor, INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, Value, Watch,
     WatchEvent,
 };
+use runtime::driver::Clock;
 
 /// Generous: machines that run tests are busy.
 pub const DEADLINE: Duration = Duration::from_secs(60);

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use model::Key;
 use tempfile::TempDir;
 
-use crate::driver::Clock;
 use crate::store::disk;
 use crate::store::open::open_with;
 use crate::store::options::{OpenError, Options};
 use crate::store::{Entry, SharedStore, Value};
 use os::layout::DataDirectory;
 use os::lockfile::FileLock;
+use runtime::driver::Clock;
 
 /// The smallest that still holds some hundred records.
 pub const SEGMENT_SMALL: u32 = 64 << 10;

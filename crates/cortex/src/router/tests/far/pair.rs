@@ -15,11 +15,11 @@ use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::super::world::{World, app, node, wait};
-use crate::members::{CalledRouter, RouterCall, RouterPeers, Take};
 use crate::router::queue::QueueLimits;
 use crate::store::Store;
 use crate::store::peers::identity::{Authority, Membership};
 use crate::store::peers::tls::ClusterTls;
+use runtime::members::{CalledRouter, RouterCall, RouterPeers, Take};
 
 pub fn far_node() -> NodeId {
     "n2".parse().unwrap()

@@ -10,10 +10,10 @@ use model::NodeId;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
 
-use crate::members::BoxedStream;
 use crate::store::bulk::serve::Server;
 use crate::store::bulk::{BulkError, BulkPeers, ValueName, fetch, links::Links};
 use crate::store::values::ValueFiles;
+use runtime::members::BoxedStream;
 
 /// What two streams in a row hold on their way, about as much as two sockets.
 const PIPE_BYTES: usize = 32 << 10;

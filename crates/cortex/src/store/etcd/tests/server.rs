@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::driver::Clock;
 use crate::store::backend::Backend;
 use crate::store::options::{OpenError, Options};
 use crate::store::tests::contract::{DEADLINE, Site};
 use crate::store::{SharedStore, options::VALUE_AGE_MIN};
 use os::layout::DataDirectory;
+use runtime::driver::Clock;
 
 const POLL: Duration = Duration::from_millis(20);
 /// Somebody else may take a port that was free a moment ago.

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use self::ports::{PortCounters, Ports};
 use self::rollup::Rollup;
-use crate::faults::Faults;
+use runtime::faults::Faults;
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "metrics";

@@ -22,7 +22,7 @@ use super::message::{Ask, Attachment, Request, Tell, VERSION};
 use super::output::{Output, Pipe, now_ms};
 use super::record::{self, Ended, Holding};
 use super::tree::{self, Reaped};
-use crate::shim::spec::{Attached, LaunchSpec};
+use crate::spec::{Attached, LaunchSpec};
 use os::observe::process;
 
 /// A node, its successor and a few commands; further ones wait in the listener's queue.

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::record::{Ended, Holding};
-use crate::shim::spec::LaunchSpec;
+use crate::spec::LaunchSpec;
 
 /// The only version so far.
 pub const VERSION: u32 = 1;

@@ -13,7 +13,7 @@ use model::port::InstancePorts;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::shim::spec::Purpose;
+use crate::spec::Purpose;
 
 /// In the run directory.
 pub const STATE: &str = "state.json";

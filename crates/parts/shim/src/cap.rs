@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::shim::spec::Cap;
+use crate::spec::Cap;
 use os::observe::Snapshot;
 
 /// Between two looks: a tree that grows by a gigabyte a second is stopped a quarter of one above.

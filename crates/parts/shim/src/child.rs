@@ -18,7 +18,7 @@ use rustix::pipe::PipeFlags;
 use serde::{Deserialize, Serialize};
 
 use super::{EXEC, OWN_BINARY, OWN_NAME, cap, descriptors};
-use crate::shim::spec::{Attached, Cap, LaunchSpec, Purpose};
+use crate::spec::{Attached, Cap, LaunchSpec, Purpose};
 
 /// A program on a file system that hangs is given up on.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
