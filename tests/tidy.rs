@@ -24,8 +24,10 @@ const LEVELS: &[(&str, u32)] = &[
     ("api-types", 3),
     ("metrics", 3),
     ("shim", 3),
-    ("cortex", 4),
-    ("sim", 4),
+    ("client", 4),
+    ("source", 4),
+    ("cortex", 5),
+    ("sim", 5),
 ];
 const PURE: &[&str] = &["model", "store", "agent", "router", "checker"];
 

@@ -45,7 +45,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
-use crate::client::{Client, ClientError};
+use client::{Client, ClientError};
 use os::layout::DataDirectory;
 
 /// Where sockets lie is found from the data directory; this is where a new node puts them.

@@ -15,9 +15,9 @@ use http_body_util::BodyExt;
 use hyper::Method;
 use tokio::sync::mpsc;
 
-use crate::client::{Client, encode};
 use api_types::Imported;
 use api_types::export::{Decoder, FormatError, Piece, Totals};
+use client::{Client, encode};
 
 const READ_BYTES: usize = 64 * 1024;
 /// Chunks between the file and the socket.

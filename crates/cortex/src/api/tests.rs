@@ -18,9 +18,9 @@ use model::{
 use serde_json::{Value, json};
 
 use super::{ApiContext, NodeControl, records};
-use crate::client::{Client, ClientError, Lines};
 use crate::store::SharedStore;
 use api_types::{ApplicationRow, Configured, InstanceRow, PortRow, Progress, ReleaseRow, Released};
+use client::{Client, ClientError, Lines};
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
 

@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 
 use super::{Json, Session, output};
-use crate::client::encode;
 use api_types::{ApplicationRow, CreateApplication, Destroyed};
+use client::encode;
 
 #[derive(Debug, Args)]
 pub struct Apps {

@@ -8,8 +8,8 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 
 use super::{App, Json, Session, deploy, dotenv, output};
-use crate::client::encode;
 use api_types::{ConfigChange, Configured};
+use client::encode;
 
 /// Four times what all variables of an application may take, so that the node says what is too
 /// much.

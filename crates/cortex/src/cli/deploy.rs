@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use anyhow::Context;
 
 use super::{Exit, Session, output};
-use crate::client::encode;
 use api_types::{Progress, Released};
+use client::encode;
 
 /// What the shell reports for a command that was interrupted.
 const INTERRUPTED: u8 = 130;

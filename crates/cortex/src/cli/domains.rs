@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 
 use super::{App, Json, Session, output};
-use crate::client::encode;
 use api_types::{DomainsChange, DomainsShown};
+use client::encode;
 
 #[derive(Debug, Args)]
 pub struct Domains {

@@ -10,8 +10,8 @@ use rustix::fs::FlockOperation;
 use tokio::time::{Instant, timeout};
 
 use super::{Session, output};
-use crate::client::ClientError;
 use api_types::{ApplicationRow, InstanceRow};
+use client::ClientError;
 
 /// The grace of 30 s between SIGTERM and SIGKILL, what draining takes before, and the store's end.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(90);

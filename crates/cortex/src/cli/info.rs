@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::{App, Json, Session, output};
-use crate::client::encode;
 use api_types::{ApplicationShown, ServiceRow};
+use client::encode;
 
 #[derive(Debug, Args)]
 pub struct Info {

@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::{Json, Session, output};
-use crate::client::encode;
 use crate::store::peers::status::ClusterStatus;
 use api_types::{Invitation, NodeRow, NodeShown, RemovedNode};
+use client::encode;
 
 /// Between two looks at a node that is being emptied.
 const POLL: Duration = Duration::from_millis(250);

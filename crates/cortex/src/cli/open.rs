@@ -6,8 +6,8 @@ use anyhow::Context;
 use clap::Args;
 
 use super::{App, Session, output};
-use crate::client::encode;
 use api_types::ApplicationShown;
+use client::encode;
 
 /// What desktops provide to show a URL.
 const BROWSER: &str = "xdg-open";

@@ -4,8 +4,8 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::{App, Json, Session, deploy, output};
-use crate::client::encode;
 use api_types::PersistShown;
+use client::encode;
 
 #[derive(Debug, Args)]
 pub struct Persist {

@@ -8,8 +8,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{Json, Session, output};
-use crate::client::encode;
 use api_types::{ApplicationShown, PinShown};
+use client::encode;
 
 const POLL: Duration = Duration::from_millis(250);
 /// From the handover until it is ready; a build of a large application takes that long.

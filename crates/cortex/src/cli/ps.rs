@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use clap::Args;
 
 use super::{App, Json, Session, output};
-use crate::client::encode;
 use api_types::{ApplicationShown, InstanceRow};
+use client::encode;
 
 #[derive(Debug, Args)]
 pub struct Ps {

@@ -11,9 +11,9 @@ use model::ApplicationName;
 use tokio::sync::mpsc;
 
 use super::{App, Session, deploy, output};
-use crate::client::{ClientError, encode};
-use crate::source::{Source, Vcs};
 use api_types::Released;
+use client::{ClientError, encode};
+use source::{Source, Vcs};
 
 /// The archive travels in pieces of this size.
 const CHUNK_BYTES: usize = 64 * 1024;

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::{App, Session, output};
-use crate::client::encode;
 use api_types::Scaled;
+use client::encode;
 
 #[derive(Debug, Args)]
 pub struct Restart {

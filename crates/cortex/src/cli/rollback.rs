@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::{App, Session, deploy, output};
-use crate::client::encode;
 use api_types::Released;
+use client::encode;
 
 #[derive(Debug, Args)]
 pub struct Rollback {

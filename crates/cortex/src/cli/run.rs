@@ -12,8 +12,8 @@ use clap::Args;
 
 use self::terminal::Raw;
 use super::{App, Exit, Session, output};
-use crate::client::encode;
 use api_types::session::{PROTOCOL, Start, Terminal, VERSION};
+use client::encode;
 
 /// As for arguments that are not understood.
 const USAGE: u8 = 2;

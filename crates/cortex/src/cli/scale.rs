@@ -6,8 +6,8 @@ use anyhow::Context;
 use clap::Args;
 
 use super::{App, Json, Session, output};
-use crate::client::encode;
 use api_types::Scaled;
+use client::encode;
 
 #[derive(Debug, Args)]
 pub struct Scale {

@@ -15,8 +15,8 @@ use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
 use super::{Json, Session, output};
-use crate::client::encode;
 use api_types::{Answer, HistoryRow, StoreChange, StoredKey};
+use client::encode;
 
 const READ_BYTES: usize = 64 * 1024;
 /// Chunks between stdin and the socket.

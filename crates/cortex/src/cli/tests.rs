@@ -38,7 +38,7 @@ async fn a_node_that_hangs_up_is_no_reader_that_has_seen_enough() {
     });
     let zeros = || Ok(bytes::Bytes::from(vec![0; 1 << 20]));
     let chunks = futures_util::stream::iter((0..64).map(move |_| zeros()));
-    let client = crate::client::Client::new(&layout);
+    let client = client::Client::new(&layout);
     let path = "/v1/store/value?key=a";
     let sent: anyhow::Result<()> = client.upload(hyper::Method::PUT, path, chunks).await;
     assert!(!is_of_output(&sent.unwrap_err()));

@@ -13,8 +13,8 @@ use hyper::Method;
 use tokio::time::Instant;
 
 use super::{Exit, Json, Session, output};
-use crate::client::{ClientError, encode};
 use api_types::{UpgradeRow, UpgradeShown};
+use client::{ClientError, encode};
 
 const POLL: Duration = Duration::from_millis(250);
 /// This node hands over, too, and opens its store anew meanwhile.

@@ -14,9 +14,9 @@ use serde_json::json;
 
 use self::settings::Settings;
 use super::{Global, Session, output, push};
-use crate::client::{Client, encode};
-use crate::source::Vcs;
 use api_types::{ApplicationRow, ApplicationShown, CreateApplication, Scaled};
+use client::{Client, encode};
+use source::Vcs;
 
 const NAME: &str = "vera";
 

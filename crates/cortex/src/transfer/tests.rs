@@ -12,12 +12,12 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use super::{Verified, export, import, verify};
-use crate::client::{Client, ClientError};
 use crate::store::backend::Backend;
 use crate::store::options::Options;
 use crate::store::{INLINE_VALUE_MAX, SharedStore, Submission, Submitted};
 use api_types::Imported;
 use api_types::export::{FormatError, Totals};
+use client::{Client, ClientError};
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
 

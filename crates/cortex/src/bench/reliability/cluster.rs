@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use super::lost;
 use crate::bench::interrupted::Interrupted;
 use crate::bench::process::output_of;
-use crate::client::Client;
 use api_types::{InstanceRow, NodeRow};
+use client::Client;
 use os::layout::DataDirectory;
 
 /// For anything that is waited for: a machine that others use may stand still for minutes.
