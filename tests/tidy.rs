@@ -36,6 +36,9 @@ const KEPT_OUT: &[(&str, &[&str])] = &[
     ("os", RUNTIMES),
     ("shim", RUNTIMES),
     ("source", RUNTIMES),
+    ("runtime", &["store", "hyper", "axum"]),
+    ("metrics", &["store", "hyper", "axum"]),
+    ("client", &["store", "axum"]),
     ("api-types", &["tokio", "hyper", "axum", "futures-util", "store", "os", "rustix", "socket2"]),
 ];
 const RUNTIMES: &[&str] = &["tokio", "hyper", "axum", "futures-util", "store"];
@@ -244,7 +247,7 @@ fn arrows_between_crates_point_down() {
     assert_eq!(manifests.len(), LEVELS.len(), "every crate of the table is there");
 }
 
-/// Manifests of our own crates, by name.
+/// The manifests of our own crates, by name.
 fn manifests() -> BTreeMap<String, String> {
     let manifest = |file: File| {
         let folder = file.path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?;
@@ -254,7 +257,7 @@ fn manifests() -> BTreeMap<String, String> {
     files().into_iter().filter_map(manifest).collect()
 }
 
-/// Also by way of our own crates.
+/// What is named by way of another of our crates counts as well.
 #[test]
 fn what_a_wall_keeps_out_stays_out() {
     let manifests = manifests();

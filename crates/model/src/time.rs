@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// Clocks of one cluster differ by less: what is stamped further ahead is not adopted, and a clock
+/// that leaps further is reported.
+pub const CLOCK_AHEAD_MAX_MS: u64 = 500;
+
 /// Milliseconds since the Unix epoch. Within one process it never goes backwards: the driver
 /// anchors the wall clock once and advances it by the monotonic clock.
 #[derive(

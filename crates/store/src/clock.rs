@@ -2,12 +2,11 @@
 //! grow and stay close to its clock. Knows no clock; the machine hands in the time.
 
 use model::Timestamp;
+use model::time::CLOCK_AHEAD_MAX_MS;
 use thiserror::Error;
 
 const COUNTER_BITS: u32 = 16;
 const MILLISECONDS_MAX: u64 = (1 << (64 - COUNTER_BITS)) - 1;
-/// A stamp further ahead of the clock than this is not adopted: horizons and clocks are gossip.
-pub const CLOCK_AHEAD_MAX_MS: u64 = 500;
 
 /// 48 bits of milliseconds, 16 bits of counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

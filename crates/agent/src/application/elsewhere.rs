@@ -40,18 +40,14 @@ impl Elsewhere {
     }
 
     pub fn has_ready(&self, place: &Place, release: &ReleaseId) -> bool {
-        self.incarnations().any(|(at, _, one)| {
-            at == place && one.release == *release && one.state == InstanceState::Ready
-        })
+        self.ready(release).any(|(at, _)| at == place)
     }
 
     pub fn any_ready(&self, process: &ProcessType, release: &ReleaseId) -> bool {
-        self.incarnations().any(|((at, _), _, one)| {
-            at == process && one.release == *release && one.state == InstanceState::Ready
-        })
+        self.ready(release).any(|((at, _), _)| at == process)
     }
 
-    /// Processes that are ready, each with what is odd about its first answer.
+    /// Places whose processes are ready, each with what is odd about its first answer.
     pub fn ready(&self, release: &ReleaseId) -> impl Iterator<Item = (&Place, Option<&str>)> {
         self.incarnations()
             .filter(move |(_, _, one)| one.release == *release && one.state == InstanceState::Ready)

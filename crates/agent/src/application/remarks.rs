@@ -7,8 +7,8 @@ use super::Application;
 use super::slot::Place;
 
 impl Application {
-    /// Of the first place. Nothing where some answer well, and nothing where the router itself
-    /// answers `/`.
+    /// The remark of the first place. There is none where some answer well, or where the router
+    /// itself answers `/`.
     pub(super) fn remark(&self, release: &ReleaseId) -> Option<String> {
         let record = self.releases.get(release)?;
         if record.recipe.statics.iter().any(|statics| statics.prefix == "/") {

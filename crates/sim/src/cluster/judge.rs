@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use store::clock::CLOCK_AHEAD_MAX_MS;
+use model::time::CLOCK_AHEAD_MAX_MS;
 use store::event::{Alarm, Entry, Standing};
 use store::sync::members::is_roster_key;
 use store::sync::message::{Body, Message, Refusal, Vector};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model::Timestamp;
 
-use crate::clock::{CLOCK_AHEAD_MAX_MS, Stamp};
+use crate::clock::Stamp;
 use crate::commit::NodeTag;
 use crate::event::{Alarm, Effect};
 use crate::machine::StoreMachine;
@@ -12,6 +12,7 @@ use crate::mutants;
 use crate::replica::Horizons;
 use crate::sync::message::{Body, Hello, Message, Refusal, Vector};
 use crate::sync::park::newest_admitted;
+use model::time::CLOCK_AHEAD_MAX_MS;
 
 /// A hello may have been on its way so long before it counts as a clock that is behind.
 const TRANSIT_MAX_MS: u64 = 2000;

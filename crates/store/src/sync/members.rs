@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::key::SEPARATOR;
 use model::{NodeId, Prefix, Timestamp};
 
-use crate::clock::{CLOCK_AHEAD_MAX_MS, Stamp};
+use crate::clock::Stamp;
 use crate::commit::NodeTag;
 use crate::mutants;
 use crate::replica::Replica;
 use crate::sync::message::Vector;
+use model::time::CLOCK_AHEAD_MAX_MS;
 
 const ROSTER: [&str; 2] = ["cluster", "nodes"];
 /// How often everybody must have heard from everybody after the roster changed: once to know the

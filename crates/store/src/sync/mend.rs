@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use model::Timestamp;
 
-use crate::clock::{CLOCK_AHEAD_MAX_MS, Stamp};
+use crate::clock::Stamp;
 use crate::commit::{NodeTag, Position};
 use crate::event::{Alarm, Effect, Write};
 use crate::machine::StoreMachine;
 use crate::machine::queue::Waiting;
 use crate::sync::Aside;
 use crate::sync::park::newest_admitted;
+use model::time::CLOCK_AHEAD_MAX_MS;
 
 /// A node that was off for longer than this asks before it trusts its clock.
 const CLOCK_LEAP_MAX: Duration = Duration::from_secs(24 * 3600);

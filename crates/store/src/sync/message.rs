@@ -7,11 +7,12 @@ use std::fmt;
 use model::Timestamp;
 use thiserror::Error;
 
-use crate::clock::{CLOCK_AHEAD_MAX_MS, Stamp};
+use crate::clock::Stamp;
 use crate::commit::{Commit, NodeTag, Position};
 use crate::event::Ticket;
 use crate::replica::Horizons;
 use crate::sum::Fingerprint;
+use model::time::CLOCK_AHEAD_MAX_MS;
 
 /// Per node, the stamp up to which something is known of it.
 pub type Vector = BTreeMap<NodeTag, Stamp>;

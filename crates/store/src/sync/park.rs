@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use model::Timestamp;
 
-use crate::clock::{CLOCK_AHEAD_MAX_MS, Stamp};
+use crate::clock::Stamp;
 use crate::commit::Position;
 use crate::event::Ticket;
 use crate::sync::message::Carried;
+use model::time::CLOCK_AHEAD_MAX_MS;
 
 /// With their values at most 4 MiB; what does not fit comes again with a later session.
 const PARKED_MAX: usize = 1024;

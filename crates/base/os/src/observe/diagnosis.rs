@@ -15,12 +15,12 @@ use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, Stat
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket, SocketAddr as NetlinkAddress};
 
-/// The kernel fills at most as much at once (`NLMSG_GOODSIZE` grows up to this).
+/// The kernel answers in parts of at most this size (`netlink_recvmsg`).
 const ANSWER_BYTES: usize = 32 * 1024;
 /// A machine with more sockets is read in part.
 const SOCKETS_MAX: usize = 100_000;
 
-/// By inode. An error where the kernel has no such diagnosis, or keeps it from us.
+/// The sockets by inode. It fails where the kernel has no such diagnosis, or keeps it from us.
 pub(super) fn listening(transport: Transport) -> io::Result<BTreeMap<u64, SocketAddr>> {
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;
@@ -48,7 +48,7 @@ fn ask(socket: &Socket, request: InetRequest) -> io::Result<()> {
     socket.send(&bytes, 0).map(drop)
 }
 
-/// Until the kernel says that this was all.
+/// Reads parts of the answer until the kernel says that this was all.
 fn collect(socket: &Socket, sockets: &mut BTreeMap<u64, SocketAddr>) -> io::Result<()> {
     let mut buffer = vec![0; ANSWER_BYTES];
     loop {
@@ -61,12 +61,10 @@ fn collect(socket: &Socket, sockets: &mut BTreeMap<u64, SocketAddr>) -> io::Resu
             let next = (message.header.length as usize).next_multiple_of(4).max(4);
             match message.payload {
                 NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
-                    let header = &response.header;
-                    let (ip, port) =
-                        (header.socket_id.source_address, header.socket_id.source_port);
+                    let (id, inode) = (&response.header.socket_id, response.header.inode);
+                    let address = SocketAddr::new(id.source_address.to_canonical(), id.source_port);
                     if sockets.len() < SOCKETS_MAX {
-                        let address = SocketAddr::new(ip.to_canonical(), port);
-                        sockets.insert(header.inode.into(), address);
+                        sockets.insert(inode.into(), address);
                     }
                 }
                 NetlinkPayload::Done(_) => return Ok(()),

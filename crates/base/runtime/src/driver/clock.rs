@@ -6,8 +6,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use model::Timestamp;
+use model::time::CLOCK_AHEAD_MAX_MS;
 use rustix::time::{ClockId, clock_gettime};
-use store::clock::CLOCK_AHEAD_MAX_MS;
 
 /// Wall-clock time that never goes backwards: anchored once, advanced by the time since the boot,
 /// in which a machine that sleeps grows older, too.

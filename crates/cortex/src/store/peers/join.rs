@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use model::hex::{from_hex, to_hex};
+use model::time::CLOCK_AHEAD_MAX_MS;
 use model::{NodeId, Timestamp, TypedKey};
 use serde::{Deserialize, Serialize};
 use store::NodeTag;
-use store::clock::CLOCK_AHEAD_MAX_MS;
 use store::sync::message::ClusterId;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
