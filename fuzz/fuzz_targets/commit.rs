@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use store::Commit;
+use store_core::Commit;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok((commit, rest)) = Commit::decode(bytes) else { return };

@@ -6,8 +6,8 @@
 use std::net::SocketAddr;
 
 use libfuzzer_sys::fuzz_target;
-use router::detect::{self, Sort};
-use router::proxy_protocol::{self, Addresses, Version};
+use router_core::detect::{self, Sort};
+use router_core::proxy_protocol::{self, Addresses, Version};
 
 fuzz_target!(|bytes: &[u8]| {
     header(bytes);

@@ -7,9 +7,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use router::h2::connection::{Connection, Key, Scratch, Server};
-use router::h2::frame::PREFACE;
-use router::h2::request::Asked;
+use router_core::h2::connection::{Connection, Key, Scratch, Server};
+use router_core::h2::frame::PREFACE;
+use router_core::h2::request::Asked;
 
 /// Each cut of a longer input is not tried; single bytes are.
 const CUT_EVERYWHERE_MAX: usize = 128;

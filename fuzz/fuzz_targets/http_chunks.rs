@@ -3,9 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use router::http::HEADERS_MAX;
-use router::http::body::Body;
-use router::http::trailers::Trailers;
+use router_core::http::HEADERS_MAX;
+use router_core::http::body::Body;
+use router_core::http::trailers::Trailers;
 
 /// Each cut of a longer input is not tried; single bytes are.
 const CUT_EVERYWHERE_MAX: usize = 256;

@@ -5,9 +5,9 @@
 use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
-use router::http::body::Body;
-use router::http::request::{self, Origin, Telling};
-use router::http::response::{self, Asked};
+use router_core::http::body::Body;
+use router_core::http::request::{self, Origin, Telling};
+use router_core::http::response::{self, Asked};
 
 /// Each cut of a longer head is not tried.
 const CUT_EVERYWHERE_MAX: usize = 256;

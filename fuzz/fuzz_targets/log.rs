@@ -5,9 +5,9 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use libfuzzer_sys::fuzz_target;
-use store::frame::{self, ALIGNMENT, Ending, Next, Secret};
-use store::record::Record;
-use store::{Location, Past};
+use store_core::frame::{self, ALIGNMENT, Ending, Next, Secret};
+use store_core::record::Record;
+use store_core::{Location, Past};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((choice, rest)) = bytes.split_first() else { return };

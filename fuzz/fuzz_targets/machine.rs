@@ -5,9 +5,9 @@
 use libfuzzer_sys::fuzz_target;
 
 #[allow(dead_code, reason = "the tests look at more of it than the scripts do")]
-#[path = "../../crates/store/tests/hostile/node.rs"]
+#[path = "../../crates/core/store/tests/hostile/node.rs"]
 mod node;
-#[path = "../../crates/store/tests/hostile/script.rs"]
+#[path = "../../crates/core/store/tests/hostile/script.rs"]
 mod script;
 
 fuzz_target!(|bytes: &[u8]| script::run(bytes));

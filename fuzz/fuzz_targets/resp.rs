@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use store::resp::request::{Parsed, Requests};
-use store::resp::{ProtocolError, glob, response};
+use store_core::resp::request::{Parsed, Requests};
+use store_core::resp::{ProtocolError, glob, response};
 
 /// Each cut of a longer input is not tried; single bytes are.
 const CUT_EVERYWHERE_MAX: usize = 256;

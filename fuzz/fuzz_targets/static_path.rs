@@ -7,9 +7,9 @@ use std::path::{Component, Path};
 use libfuzzer_sys::fuzz_target;
 use model::never_public::{Served, is_kept_back};
 use model::release::StaticMount;
-use router::files::coding::{self, Coding};
-use router::files::fingerprint::is_fingerprinted;
-use router::files::{Range, content_type, range, resolve};
+use router_core::files::coding::{self, Coding};
+use router_core::files::fingerprint::is_fingerprinted;
+use router_core::files::{Range, content_type, range, resolve};
 
 fuzz_target!(|bytes: &[u8]| {
     let mount = |prefix: &str| StaticMount {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use store::sync::wire;
+use store_core::sync::wire;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(decoded) = wire::decode(bytes) else { return };

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use agent::application::IncarnationId;
+use agent_core::application::IncarnationId;
 use futures_util::FutureExt;
 use model::key::Board;
 use model::{ApplicationName, Key, NodeId, Prefix, TypedKey};

@@ -10,7 +10,7 @@ pub mod witness;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use checker::{Checker, Effect, Event, Method, Outcome, Target};
+use checker_core::{Checker, Effect, Event, Method, Outcome, Target};
 use model::key::Board;
 use model::probe::Verdict;
 use model::{InstanceId, Key, NodeId, Prefix, TypedKey, record};

@@ -16,10 +16,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use router::balance::Balance;
-use router::detect::Sort;
-use router::http::request::Telling;
-use router::proxy_protocol::{Senders, Version};
+use router_core::balance::Balance;
+use router_core::detect::Sort;
+use router_core::http::request::Telling;
+use router_core::proxy_protocol::{Senders, Version};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;

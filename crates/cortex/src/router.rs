@@ -46,18 +46,18 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ::router::book::IncarnationKey;
-use ::router::book::far::FarDescription;
-use ::router::complaints::Complaints;
-use ::router::far::{Outcome, Reply, Room};
-use ::router::http::request::Telling;
-use ::router::proxy_protocol::Senders;
 use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use model::key::Board;
 use model::port::Transport;
 use model::{ApplicationName, NodeId, PortId, ReleaseId, TypedKey};
+use router_core::book::IncarnationKey;
+use router_core::book::far::FarDescription;
+use router_core::complaints::Complaints;
+use router_core::far::{Outcome, Reply, Room};
+use router_core::http::request::Telling;
+use router_core::proxy_protocol::Senders;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 

@@ -42,7 +42,7 @@ use bytes::Bytes;
 use model::value::ContentHash;
 use model::{Key, NodeId, Prefix, Timestamp, record};
 use serde::de::DeserializeOwned;
-use store::Position;
+use store_core::Position;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 

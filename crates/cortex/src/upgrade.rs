@@ -1,6 +1,6 @@
 //! Another binary for a node that runs: found out about, tried, kept or given back. Owns what one
-//! node does about it and what it says of itself meanwhile; `agent::upgrade` decides, `node.rs`
-//! stops the parts when it is time, and `cli::up` keeps the process from before at hand.
+//! node does about it and what it says of itself meanwhile; `agent_core::upgrade` decides,
+//! `node.rs` stops the parts when it is time, and `cli::up` keeps the process from before at hand.
 
 pub mod attend;
 pub mod candidate;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use agent::upgrade::trial::Vitals;
+use agent_core::upgrade::trial::Vitals;
 use model::value::ContentHash;
 use model::{Claim, InstanceState, Key, NodeId, Prefix, TypedKey};
 use tokio::sync::Notify;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use agent::application::Exit;
+use agent_core::application::Exit;
 use cortex::agent::launcher::{Held, Launcher};
 use cortex::agent::plain::{PlainLauncher, stop_all};
 use model::{ApplicationName, InstanceId, ProcessType};

@@ -163,7 +163,7 @@ pub struct Settings {
     pub requests: RequestLimits,
     #[serde(default)]
     pub rollout: RolloutMode,
-    /// A name from `router::balance`.
+    /// A name from `router_core::balance`.
     pub balance: String,
     /// What its web instances speak.
     #[serde(default, skip_serializing_if = "InstanceProtocol::is_default")]
@@ -198,7 +198,7 @@ fn settle_ms_default() -> u64 {
     SETTLE_MS_DEFAULT
 }
 
-/// How requests are kept together where nothing else is said: a name from `router::balance`.
+/// How requests are kept together where nothing else is said: a name from `router_core::balance`.
 pub const STICKY_BALANCE: &str = "rendezvous";
 
 impl Default for Settings {

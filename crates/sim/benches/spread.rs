@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use model::Timestamp;
 use sim::spread::{Fleet, commit};
-use store::{Commit, Stamp};
+use store_core::{Commit, Stamp};
 
 const FLEETS: [usize; 3] = [10, 100, 1000];
 const SETTLE_MS: u64 = 3000;

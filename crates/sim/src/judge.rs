@@ -1,7 +1,7 @@
 //! What must be true of every history. Looks only at the records and the processes, as a stranger
 //! would, never into a machine.
 
-use agent::application::IncarnationId;
+use agent_core::application::IncarnationId;
 use model::application::RolloutMode;
 use model::instance::INCARNATIONS_MAX;
 use model::{

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent::application::{Adopted, Application, Event};
-use checker::Checker;
+use agent_core::application::{Adopted, Application, Event};
+use checker_core::Checker;
 use model::ApplicationName;
 
 use crate::fault::Fault;
@@ -97,7 +97,7 @@ impl World {
             stopping: None,
         });
         for (instance, verdict) in self.records.verdicts.clone() {
-            self.checker(checker::Event::Written(instance, verdict));
+            self.checker(checker_core::Event::Written(instance, verdict));
         }
         let mut names: BTreeSet<ApplicationName> = self.records.specs.keys().cloned().collect();
         names.extend(self.processes.keys().map(|id| id.instance.application.clone()));

@@ -1,6 +1,6 @@
 //! Simulated processes under their shims: they live on when the node's process ends.
 
-use agent::application::{Exit, IncarnationId};
+use agent_core::application::{Exit, IncarnationId};
 use model::ReleaseId;
 use model::instance::ProcessIdentity;
 

@@ -1,6 +1,6 @@
 //! Performs the application machine's effects in the simulated world.
 
-use agent::application::{Effect, Event, Failure, IncarnationId, merge};
+use agent_core::application::{Effect, Event, Failure, IncarnationId, merge};
 use model::instance::ProcessIdentity;
 use model::{ApplicationName, ReleaseId, Rollout, RolloutPhase};
 

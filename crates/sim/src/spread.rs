@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use model::{Machine, NodeId, Timestamp};
-use store::event::{Change, Effect, Event, Ticket, Write};
-use store::record::Record;
-use store::sync::message::{Body, ClusterId};
-use store::sync::wire;
-use store::{Action, Commit, Location, NodeTag, Past, Position, Stamp, StoreMachine};
+use store_core::event::{Change, Effect, Event, Ticket, Write};
+use store_core::record::Record;
+use store_core::sync::message::{Body, ClusterId};
+use store_core::sync::wire;
+use store_core::{Action, Commit, Location, NodeTag, Past, Position, Stamp, StoreMachine};
 
 use crate::random::Random;
 

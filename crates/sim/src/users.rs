@@ -1,6 +1,6 @@
 //! What users do: push, scale, restart, roll back, destroy; by a script or at random.
 
-use agent::application::{Taken, taken_back};
+use agent_core::application::{Taken, taken_back};
 use model::application::{Limits, ProcessSpec, RolloutMode, Settings};
 use model::record::Unknown;
 use model::release::{ProcessRecipe, Recipe, Step};

@@ -7,7 +7,7 @@ mod judge;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use checker::{
+use checker_core::{
     Checker, Effect, Event, Jury, Method, Outcome, Ruling, Said, Target, Witnessed, is_witness,
 };
 use model::probe::Verdict;

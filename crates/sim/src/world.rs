@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent::application::{Application, Event, Exit, IncarnationId};
-use checker::{Checker, Outcome};
+use agent_core::application::{Application, Event, Exit, IncarnationId};
+use checker_core::{Checker, Outcome};
 use model::{ApplicationName, InstanceState, Machine, NodeId, ReleaseId, Timestamp};
 
 use crate::fault::{Counts, Fault, Weather};
@@ -30,7 +30,7 @@ pub(crate) enum Happening {
     },
     Checker {
         life: u64,
-        event: checker::Event,
+        event: checker_core::Event,
     },
     CheckerTick {
         life: u64,
@@ -265,7 +265,11 @@ impl World {
         self.agent_acted(name, effects);
     }
 
-    fn agent_acted(&mut self, name: &ApplicationName, effects: Vec<agent::application::Effect>) {
+    fn agent_acted(
+        &mut self,
+        name: &ApplicationName,
+        effects: Vec<agent_core::application::Effect>,
+    ) {
         let now = self.timestamp();
         let Some(node) = &mut self.node else { return };
         let Some(agent) = node.agents.get_mut(name) else { return };
@@ -288,7 +292,7 @@ impl World {
         }
     }
 
-    pub(crate) fn checker(&mut self, event: checker::Event) {
+    pub(crate) fn checker(&mut self, event: checker_core::Event) {
         let now = self.timestamp();
         let Some(node) = &mut self.node else { return };
         let mut effects = Vec::new();
@@ -307,7 +311,7 @@ impl World {
         self.checker_acted(effects);
     }
 
-    fn checker_acted(&mut self, effects: Vec<checker::Effect>) {
+    fn checker_acted(&mut self, effects: Vec<checker_core::Effect>) {
         let now = self.timestamp();
         let life = self.life;
         let Some(node) = &mut self.node else { return };
@@ -321,14 +325,14 @@ impl World {
         }
         for effect in effects {
             match effect {
-                checker::Effect::Probe { instance, target } => {
+                checker_core::Effect::Probe { instance, target } => {
                     let outcome = self.probe(&instance, target.generation);
                     let generation = target.generation;
-                    let event = checker::Event::Probed { instance, generation, outcome };
+                    let event = checker_core::Event::Probed { instance, generation, outcome };
                     let wait = self.delay(1, 5);
                     self.later(wait, Happening::Checker { life, event });
                 }
-                checker::Effect::WriteVerdict { instance, verdict } => {
+                checker_core::Effect::WriteVerdict { instance, verdict } => {
                     self.tell(|| {
                         let health = verdict.as_ref().map(|verdict| verdict.health);
                         format!("verdict {instance} {health:?}")
@@ -406,13 +410,13 @@ impl World {
         let incarnations = claim.map(|claim| claim.incarnations).unwrap_or_default();
         let ready = incarnations.iter().rev().find(|i| i.state == InstanceState::Ready);
         let target = ready.and_then(|incarnation| {
-            let method = checker::Method::Tcp { port: incarnation.port? };
+            let method = checker_core::Method::Tcp { port: incarnation.port? };
             let interval = std::time::Duration::from_secs(5);
             let timeout = std::time::Duration::from_secs(1);
             let generation = incarnation.generation;
-            Some(checker::Target { generation, method, interval, timeout })
+            Some(checker_core::Target { generation, method, interval, timeout })
         });
-        self.checker(checker::Event::Target(instance.clone(), target));
+        self.checker(checker_core::Event::Target(instance.clone(), target));
         for incarnation in incarnations {
             if incarnation.state != InstanceState::Draining {
                 continue;

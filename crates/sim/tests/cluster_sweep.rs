@@ -46,7 +46,7 @@ fn every_history_of_a_cluster_ends_well() {
 /// The machines make one mistake; some history of the same sweep must not end well.
 #[cfg(feature = "mutants")]
 fn check_mutant(mutant: u8) {
-    sim::sweep::check_noticed(sweep(SEEDS, || store::mutants::activate(mutant), history));
+    sim::sweep::check_noticed(sweep(SEEDS, || store_core::mutants::activate(mutant), history));
 }
 
 #[cfg(feature = "mutants")]
@@ -54,7 +54,7 @@ macro_rules! noticed {
     ($($name:ident: $mutant:ident,)*) => {
         $(#[test]
         fn $name() {
-            check_mutant(store::mutants::$mutant);
+            check_mutant(store_core::mutants::$mutant);
         })*
     };
 }

@@ -49,13 +49,13 @@ fn a_large_cluster_ends_well() {
 /// The machines make one mistake; some history must not end well.
 #[cfg(feature = "mutants")]
 fn check_mutant(mutant: u8) {
-    sim::sweep::check_noticed(sweep(SEEDS, || agent::mutants::activate(mutant), counts));
+    sim::sweep::check_noticed(sweep(SEEDS, || agent_core::mutants::activate(mutant), counts));
 }
 
 /// The same of the checkers in the same clusters.
 #[cfg(feature = "mutants")]
 fn check_checkers_mutant(mutant: u8) {
-    sim::sweep::check_noticed(sweep(SEEDS, || checker::mutants::activate(mutant), counts));
+    sim::sweep::check_noticed(sweep(SEEDS, || checker_core::mutants::activate(mutant), counts));
 }
 
 #[cfg(feature = "mutants")]
@@ -64,61 +64,61 @@ mod mutants {
 
     #[test]
     fn taking_silence_for_a_verdict_is_noticed() {
-        check_checkers_mutant(checker::mutants::SILENCE_IS_GONE);
+        check_checkers_mutant(checker_core::mutants::SILENCE_IS_GONE);
     }
 
     #[test]
     fn believing_one_witness_is_noticed() {
-        check_checkers_mutant(checker::mutants::ONE_SUFFICES);
+        check_checkers_mutant(checker_core::mutants::ONE_SUFFICES);
     }
 
     #[test]
     fn keeping_duplicates_is_noticed() {
-        check_mutant(agent::mutants::KEEP_DUPLICATES);
+        check_mutant(agent_core::mutants::KEEP_DUPLICATES);
     }
 
     #[test]
     fn giving_way_before_the_winner_is_ready_is_noticed() {
-        check_mutant(agent::mutants::GIVE_WAY_BEFORE_READY);
+        check_mutant(agent_core::mutants::GIVE_WAY_BEFORE_READY);
     }
 
     #[test]
     fn taking_the_dead_for_alive_is_noticed() {
-        check_mutant(agent::mutants::IGNORE_DEATHS);
+        check_mutant(agent_core::mutants::IGNORE_DEATHS);
     }
 
     #[test]
     fn moving_without_hysteresis_is_noticed() {
-        check_mutant(agent::mutants::NO_HYSTERESIS);
+        check_mutant(agent_core::mutants::NO_HYSTERESIS);
     }
 
     #[test]
     fn taking_slots_while_drained_is_noticed() {
-        check_mutant(agent::mutants::DRAINED_TAKES);
+        check_mutant(agent_core::mutants::DRAINED_TAKES);
     }
 
     #[test]
     fn leaving_files_behind_is_noticed() {
-        check_mutant(agent::mutants::DATA_STAYS_BEHIND);
+        check_mutant(agent_core::mutants::DATA_STAYS_BEHIND);
     }
 
     #[test]
     fn shims_without_a_lease_are_noticed() {
-        check_mutant(agent::mutants::NO_LEASE);
+        check_mutant(agent_core::mutants::NO_LEASE);
     }
 
     #[test]
     fn draining_before_the_successor_is_ready_is_noticed() {
-        check_mutant(agent::mutants::DRAIN_BEFORE_READY);
+        check_mutant(agent_core::mutants::DRAIN_BEFORE_READY);
     }
 
     #[test]
     fn switching_before_all_are_healthy_is_noticed() {
-        check_mutant(agent::mutants::SWITCH_BEFORE_ALL_HEALTHY);
+        check_mutant(agent_core::mutants::SWITCH_BEFORE_ALL_HEALTHY);
     }
 
     #[test]
     fn letting_an_old_coordinator_switch_back_is_noticed() {
-        check_mutant(agent::mutants::UNFENCED_RELEASES);
+        check_mutant(agent_core::mutants::UNFENCED_RELEASES);
     }
 }

@@ -40,59 +40,59 @@ fn every_history_ends_well() {
 /// The machines make one mistake; some history must not end well.
 #[cfg(feature = "mutants")]
 fn check_mutant(mutant: u8) {
-    sim::sweep::check_noticed(sweep(SEEDS, || agent::mutants::activate(mutant), history));
+    sim::sweep::check_noticed(sweep(SEEDS, || agent_core::mutants::activate(mutant), history));
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn no_backoff_is_noticed() {
-    check_mutant(agent::mutants::NO_BACKOFF);
+    check_mutant(agent_core::mutants::NO_BACKOFF);
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn draining_before_the_successor_is_ready_is_noticed() {
-    check_mutant(agent::mutants::DRAIN_BEFORE_READY);
+    check_mutant(agent_core::mutants::DRAIN_BEFORE_READY);
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn switching_before_all_are_healthy_is_noticed() {
-    check_mutant(agent::mutants::SWITCH_BEFORE_ALL_HEALTHY);
+    check_mutant(agent_core::mutants::SWITCH_BEFORE_ALL_HEALTHY);
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn starting_before_the_claim_is_written_is_noticed() {
-    check_mutant(agent::mutants::START_BEFORE_CLAIM);
+    check_mutant(agent_core::mutants::START_BEFORE_CLAIM);
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn leaving_strays_alone_is_noticed() {
-    check_mutant(agent::mutants::FORGET_STRAYS);
+    check_mutant(agent_core::mutants::FORGET_STRAYS);
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn using_a_generation_twice_is_noticed() {
-    check_mutant(agent::mutants::REUSE_GENERATIONS);
+    check_mutant(agent_core::mutants::REUSE_GENERATIONS);
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn first_starts_beside_each_other_are_noticed() {
-    check_mutant(agent::mutants::FIRST_STARTS_AT_ONCE);
+    check_mutant(agent_core::mutants::FIRST_STARTS_AT_ONCE);
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn never_taking_back_what_dies_is_noticed() {
-    check_mutant(agent::mutants::NEVER_TAKE_BACK);
+    check_mutant(agent_core::mutants::NEVER_TAKE_BACK);
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn taking_back_what_took_another_back_is_noticed() {
-    check_mutant(agent::mutants::TAKE_BACK_AGAIN);
+    check_mutant(agent_core::mutants::TAKE_BACK_AGAIN);
 }

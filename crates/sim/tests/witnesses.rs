@@ -24,21 +24,21 @@ mod mutants {
     use super::{SEEDS, counts, sweep};
 
     fn check(mutant: u8) {
-        sim::sweep::check_noticed(sweep(SEEDS, || checker::mutants::activate(mutant), counts));
+        sim::sweep::check_noticed(sweep(SEEDS, || checker_core::mutants::activate(mutant), counts));
     }
 
     #[test]
     fn taking_silence_for_a_verdict_is_noticed() {
-        check(checker::mutants::SILENCE_IS_GONE);
+        check(checker_core::mutants::SILENCE_IS_GONE);
     }
 
     #[test]
     fn believing_one_witness_is_noticed() {
-        check(checker::mutants::ONE_SUFFICES);
+        check(checker_core::mutants::ONE_SUFFICES);
     }
 
     #[test]
     fn hearing_the_dead_is_noticed() {
-        check(checker::mutants::THE_DEAD_SPEAK);
+        check(checker_core::mutants::THE_DEAD_SPEAK);
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::application::Application;
-use agent::application::{Adopted, Effect, Event, Exit, IncarnationId, merge};
+use agent_core::application::Application;
+use agent_core::application::{Adopted, Effect, Event, Exit, IncarnationId, merge};
 use anyhow::bail;
 use model::key::Board;
 use model::probe::Verdict;

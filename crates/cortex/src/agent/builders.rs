@@ -1,6 +1,6 @@
 //! Which nodes could build a release, and how busy they are: what the store says of them.
 
-use agent::application::Candidate;
+use agent_core::application::Candidate;
 use model::node::{NodeInfo, NodeLoad};
 use model::role::Role;
 use model::{Key, Prefix, TypedKey};

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use agent::application::Exit;
+use agent_core::application::Exit;
 use async_trait::async_trait;
 use model::instance::ProcessIdentity;
 use model::port::InstancePorts;

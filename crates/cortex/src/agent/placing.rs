@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::lease::LEASE;
-use agent::placement::{Effect, Event, Hold, NodeView, Place, Placement, capacity, wanted};
+use agent_core::lease::LEASE;
+use agent_core::placement::{Effect, Event, Hold, NodeView, Place, Placement, capacity, wanted};
 use model::application::Holder;
 use model::node::{NodeInfo, NodeLoad};
 use model::role::Role;
@@ -276,7 +276,7 @@ impl Feed {
     async fn wanted(
         &self,
         name: &ApplicationName,
-    ) -> anyhow::Result<Option<agent::placement::Wanted>> {
+    ) -> anyhow::Result<Option<agent_core::placement::Wanted>> {
         let store = &*self.store;
         let spec = TypedKey::Spec(name.clone()).key();
         let Some(spec) = lookup_record::<ApplicationSpec>(store, spec).await? else {

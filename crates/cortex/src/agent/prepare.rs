@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use agent::application::{Failure, IncarnationId};
-use agent::frameworks::shell_word;
+use agent_core::application::{Failure, IncarnationId};
+use agent_core::frameworks::shell_word;
 use anyhow::Context;
 use model::value::ContentHash;
 use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, TypedKey};

@@ -12,7 +12,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use agent::application::Mistake;
+use agent_core::application::Mistake;
 use model::PortId;
 use model::application::{Health, InstanceProtocol};
 use model::instance::ProcessIdentity;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent::application::IncarnationId;
+use agent_core::application::IncarnationId;
 use model::ApplicationName;
 
 use super::launcher::Held;

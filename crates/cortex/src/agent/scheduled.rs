@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent::application::Exit;
-use agent::cron::{Decision, Entry, TimeZone, decide};
+use agent_core::application::Exit;
+use agent_core::cron::{Decision, Entry, TimeZone, decide};
 use anyhow::Context;
 use model::application::Holder;
 use model::cron::{CronRecipe, CronRun};

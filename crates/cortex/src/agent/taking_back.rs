@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::application::{Taken, taken_back};
+use agent_core::application::{Taken, taken_back};
 use anyhow::Context;
 use model::key::application_prefix;
 use model::{ApplicationName, Release, ReleaseId, Rollout, TypedKey, record};

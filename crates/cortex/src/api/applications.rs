@@ -62,9 +62,9 @@ pub async fn create(
 
 /// Detection over an empty tree tells which types there are.
 fn check_framework(framework: &str) -> Result<(), Problem> {
-    let nothing = agent::source::SourceTree::new();
-    match agent::detect::plan_release(&nothing, Some(framework), "application") {
-        Err(error @ agent::detect::DetectError::UnknownFramework { .. }) => {
+    let nothing = agent_core::source::SourceTree::new();
+    match agent_core::detect::plan_release(&nothing, Some(framework), "application") {
+        Err(error @ agent_core::detect::DetectError::UnknownFramework { .. }) => {
             Err(Problem::invalid("unknown_type", error.to_string()))
         }
         _ => Ok(()),

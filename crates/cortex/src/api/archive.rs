@@ -4,8 +4,8 @@
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
-use agent::paths::stays_inside;
-use agent::source::SourceTree;
+use agent_core::paths::stays_inside;
+use agent_core::source::SourceTree;
 use tar::{Archive, EntryType};
 
 use super::problem::Problem;

@@ -85,14 +85,14 @@ fn apply(config: &mut Config, asked: ConfigChange) -> Vec<String> {
 
 fn check(key: &str, value: Option<&str>) -> Result<(), Problem> {
     let shown: String = key.escape_debug().take(80).collect();
-    if !agent::manifest::is_variable_name(key) {
+    if !agent_core::manifest::is_variable_name(key) {
         return Err(Problem::invalid(
             "invalid_variable",
             format!("'{shown}' cannot be a variable's name"),
         )
         .hint("use letters, digits and underscores, not starting with a digit"));
     }
-    if agent::manifest::is_platform_variable(key) {
+    if agent_core::manifest::is_platform_variable(key) {
         return Err(Problem::invalid(
             "reserved_variable",
             format!("{shown} is given by the platform to each process"),

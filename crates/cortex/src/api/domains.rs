@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use agent::manifest::domains::domain;
-use agent::manifest::{CORTEX_TOML, LIST_LENGTH_MAX};
+use agent_core::manifest::domains::domain;
+use agent_core::manifest::{CORTEX_TOML, LIST_LENGTH_MAX};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use model::{ApplicationName, ApplicationSpec, PortId, Rollout, RolloutPhase, TypedKey};
-use router::routes::{Rights, default_host};
+use router_core::routes::{Rights, default_host};
 
 use super::problem::Problem;
 use super::records::{self, Application};

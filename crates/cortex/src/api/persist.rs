@@ -1,7 +1,7 @@
 //! What outlives releases: shows it, and adds to it. What a running release has written at an added
 //! path is moved out of its tree by its node, while it runs.
 
-use agent::manifest::{LIST_LENGTH_MAX, add_persistent, is_persistent, persistent_path};
+use agent_core::manifest::{LIST_LENGTH_MAX, add_persistent, is_persistent, persistent_path};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Path, State};

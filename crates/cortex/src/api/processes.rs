@@ -147,12 +147,12 @@ pub async fn scale(
     let mut app = records::require(&*api.store, &app).await?;
     for (word, count) in &asked {
         let process = known_process(&app, word)?;
-        if *count > agent::manifest::COUNT_MAX {
+        if *count > agent_core::manifest::COUNT_MAX {
             return Err(Problem::invalid(
                 "too_many_instances",
                 format!("{count} instances of {word} are more than a node can hold"),
             )
-            .hint(format!("ask for at most {}", agent::manifest::COUNT_MAX)));
+            .hint(format!("ask for at most {}", agent_core::manifest::COUNT_MAX)));
         }
         let spec = app.spec.processes.entry(process).or_insert_with(ProcessSpec::default);
         spec.count = *count;

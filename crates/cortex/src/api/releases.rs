@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use agent::manifest;
+use agent_core::manifest;
 use axum::Json;
 use axum::extract::{Path, State};
 use model::application::Settings;

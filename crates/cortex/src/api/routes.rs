@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use model::InstanceState;
-use router::routes::{HOST_LENGTH_MAX, default_host, normalize};
+use router_core::routes::{HOST_LENGTH_MAX, default_host, normalize};
 
 use super::problem::Problem;
 use super::records::{self, Application};

@@ -1,8 +1,8 @@
 //! Another binary for all nodes: takes it in, checks it, asks for it, says how far they are, and
 //! calls it off. The nodes themselves act on the record.
 
-use agent::upgrade::trial::{LIMIT_MAX_MS, LIMIT_MIN_MS, LIMIT_MS};
-use agent::upgrade::{Picture, Standing, order};
+use agent_core::upgrade::trial::{LIMIT_MAX_MS, LIMIT_MIN_MS, LIMIT_MS};
+use agent_core::upgrade::{Picture, Standing, order};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, State};

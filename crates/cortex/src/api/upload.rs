@@ -3,9 +3,9 @@
 
 use std::io::{BufReader, Seek, SeekFrom};
 
-use agent::detect::{DetectError, Plan, plan_release};
-use agent::manifest::{CORTEX_TOML, Manifest, add_persistent};
-use agent::source::SourceTree;
+use agent_core::detect::{DetectError, Plan, plan_release};
+use agent_core::manifest::{CORTEX_TOML, Manifest, add_persistent};
+use agent_core::source::SourceTree;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Path, Query, State};
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use model::application::{STICKY_BALANCE, Settings};
 use model::{ApplicationName, RolloutPhase, TypedKey};
-use router::balance;
+use router_core::balance;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 

@@ -16,7 +16,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use futures_util::{StreamExt, TryStreamExt};
 use model::ApplicationName;
-use router::http::request::Telling;
+use router_core::http::request::Telling;
 
 use self::answering::{Answering, NEW, OLD};
 use self::report::Report;

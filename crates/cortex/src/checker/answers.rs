@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use checker::Outcome;
+use checker_core::Outcome;
 use model::{Claim, NodeId, Release, TypedKey};
 use tokio::io::BufReader;
 use tokio::sync::Semaphore;

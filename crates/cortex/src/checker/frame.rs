@@ -1,7 +1,7 @@
 //! What a witness asks the node that runs an instance, and what that answers: a line of JSON each,
 //! one after the other on one stream.
 
-use checker::Outcome;
+use checker_core::Outcome;
 use model::{Generation, InstanceId};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};

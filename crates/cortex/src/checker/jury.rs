@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use checker::{Jury, Ruling, Said};
+use checker_core::{Jury, Ruling, Said};
 use model::node::NodeInfo;
 use model::probe::Verdict;
 use model::role::Role;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use checker::{Method, Target};
+use checker_core::{Method, Target};
 use model::application::Health;
 use model::{ApplicationName, Claim, InstanceId, InstanceState, Release, ReleaseId};
 

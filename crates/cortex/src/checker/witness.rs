@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use checker::{Checker, Effect, Event, Outcome, Target, Witnessed, is_witness};
+use checker_core::{Checker, Effect, Event, Outcome, Target, Witnessed, is_witness};
 use model::node::NodeInfo;
 use model::probe::Verdict;
 use model::role::Role;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use agent::manifest::{self, CORTEX_TOML, VERACONFIG};
+use agent_core::manifest::{self, CORTEX_TOML, VERACONFIG};
 use anyhow::Context;
 use model::ApplicationName;
 
@@ -60,7 +60,7 @@ fn read(path: &Path) -> anyhow::Result<Option<String>> {
             let shown = path.display();
             anyhow::ensure!(metadata.len() <= FILE_BYTES_MAX, "{shown} is too large to be ours");
             let bytes = std::fs::read(path).with_context(|| format!("{shown} cannot be read"))?;
-            let text = agent::source::decoded(&bytes)
+            let text = agent_core::source::decoded(&bytes)
                 .with_context(|| format!("{shown} is no text in UTF-8: save it as such"))?;
             Ok(Some(text.into_owned()))
         }

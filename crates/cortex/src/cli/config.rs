@@ -169,7 +169,7 @@ fn decoded(from: &mut dyn Read, shown: &str) -> anyhow::Result<String> {
         bytes.len() as u64 <= INPUT_BYTES_MAX,
         "{shown} is larger than all variables may be: keep large values in files of the application"
     );
-    let text = agent::source::decoded(&bytes).with_context(|| {
+    let text = agent_core::source::decoded(&bytes).with_context(|| {
         format!("{shown} is no text in UTF-8: save it as such, or encode the value, as in base64")
     })?;
     Ok(text.into_owned())
@@ -185,7 +185,7 @@ fn without_end(text: String) -> String {
 fn lines(text: &str, shown: &str) -> anyhow::Result<ConfigChange> {
     let mut change = ConfigChange::new();
     for (name, value) in dotenv::parse(text).with_context(|| shown.to_owned())? {
-        if agent::manifest::is_platform_variable(&name) {
+        if agent_core::manifest::is_platform_variable(&name) {
             output::say(&format!("{shown}: {name} was left out: the platform itself gives it"));
         } else {
             change.insert(name, Some(value));

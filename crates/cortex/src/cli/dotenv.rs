@@ -48,7 +48,7 @@ fn next_name(text: &str, number: usize) -> anyhow::Result<Found<'_>> {
     let end = start.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(start.len());
     let (name, rest) = start.split_at(end);
     match rest.trim_start_matches([' ', '\t']).strip_prefix('=') {
-        Some(rest) if agent::manifest::is_variable_name(name) => Ok(Found::Name(name, rest)),
+        Some(rest) if agent_core::manifest::is_variable_name(name) => Ok(Found::Name(name, rest)),
         // What stands there may be a secret that went astray.
         _ => bail!("line {number} sets nothing: write NAME=value, and '#' before a comment"),
     }

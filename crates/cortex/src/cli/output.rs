@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
-use agent::ansi::{self, Painter};
+use agent_core::ansi::{self, Painter};
 use anyhow::Context;
 use clap::ValueEnum;
 use serde::Serialize;

@@ -9,13 +9,13 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agent::manifest::domains::host_header;
+use agent_core::manifest::domains::host_header;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use router::balance;
-use router::detect::Sort;
-use router::http::request::Telling;
-use router::proxy_protocol::{Senders, Version};
+use router_core::balance;
+use router_core::detect::Sort;
+use router_core::http::request::Telling;
+use router_core::proxy_protocol::{Senders, Version};
 use tracing::level_filters::LevelFilter;
 
 use self::options::{seconds, to_address};

@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use model::role::Roles;
-use router::http::request::Telling;
-use router::proxy_protocol::Senders;
+use router_core::http::request::Telling;
+use router_core::proxy_protocol::Senders;
 use tokio::time::Instant;
 use tracing::level_filters::LevelFilter;
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Context, bail, ensure};
 use arc_swap::ArcSwap;
 use model::{InstanceId, ProcessType};
-use router::balance::Balance;
-use router::detect::Sort;
-use router::weights;
+use router_core::balance::Balance;
+use router_core::detect::Sort;
+use router_core::weights;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -432,7 +432,7 @@ mod tests {
     fn back_ends(sorts: Vec<Option<Sort>>, wanted: Vec<Wanted>) -> BackEnds {
         let settings = Settings {
             clock: Clock::start(),
-            balance: router::balance::default_strategy(),
+            balance: router_core::balance::default_strategy(),
             concurrency: None,
             elsewhere: Vec::new(),
         };

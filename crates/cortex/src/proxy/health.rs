@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use checker::probe::{Outcome, Tally};
+use checker_core::probe::{Outcome, Tally};
 use model::probe::Health;
 use tokio::task::JoinSet;
 

@@ -315,7 +315,7 @@ mod tests {
     fn proxy(address: SocketAddr, elsewhere: Vec<Named>) -> Arc<BackEnds> {
         let settings = Settings {
             clock: Clock::start(),
-            balance: router::balance::default_strategy(),
+            balance: router_core::balance::default_strategy(),
             concurrency: Some(PLACES),
             elsewhere,
         };

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use router::detect::{self, Sort};
-use router::proxy_protocol::{self, Addresses, Senders, Version};
+use router_core::detect::{self, Sort};
+use router_core::proxy_protocol::{self, Addresses, Senders, Version};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;

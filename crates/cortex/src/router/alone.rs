@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use model::NodeId;
-use router::http::request::Telling;
-use router::proxy_protocol::Senders;
+use router_core::http::request::Telling;
+use router_core::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::queue::QueueLimits;

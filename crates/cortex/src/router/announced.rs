@@ -4,7 +4,7 @@
 use std::io::{Error, ErrorKind, Result};
 use std::time::Duration;
 
-use router::proxy_protocol::{Addresses, BadHeader, HEADER_BYTES_MAX, parse};
+use router_core::proxy_protocol::{Addresses, BadHeader, HEADER_BYTES_MAX, parse};
 use rustix::net::{RecvFlags, recv};
 use tokio::io::{Interest, Ready};
 use tokio::net::TcpStream;
@@ -66,7 +66,7 @@ fn look(
     bytes: &mut [u8],
     seen: &mut usize,
     ready: Ready,
-) -> Result<Option<router::proxy_protocol::Header>> {
+) -> Result<Option<router_core::proxy_protocol::Header>> {
     let (_, count) = recv(stream, &mut *bytes, RecvFlags::PEEK)?;
     *seen = count;
     match parse(&bytes[..count]).map_err(invalid)? {

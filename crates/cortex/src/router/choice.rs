@@ -6,8 +6,8 @@ use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use router::balance::{Candidate, Endpoints, Turn};
-use router::{far, ramp, request_key};
+use router_core::balance::{Candidate, Endpoints, Turn};
+use router_core::{far, ramp, request_key};
 
 use super::endpoint::Endpoint;
 use super::table::Application;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use router::request_key;
+use router_core::request_key;
 
 /// Of those that one thread takes: a flood from one address leaves room for everybody else. It may
 /// be a proxy or a company, so it is a large part.

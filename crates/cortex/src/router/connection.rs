@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use router::book::Processes;
+use router_core::book::Processes;
 
 use super::far::host::{self, Caller};
 use super::forward::{self, Exchange, Underway};
@@ -23,9 +23,9 @@ use super::stream::{close_gently, close_patiently, fill, write_paced};
 use super::table::Application;
 use super::wire::Wire;
 use metrics::{Labels, Record};
-use router::http::body::Body;
-use router::http::request::{self, Origin, Refusal, RequestHead};
-use router::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
+use router_core::http::body::Body;
+use router_core::http::request::{self, Origin, Refusal, RequestHead};
+use router_core::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
 
 /// A client that takes nothing for so long is gone.
 pub const WRITE_TIME_MAX: Duration = Duration::from_secs(60);

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use model::key::Board;
 use model::port::Transport;
 use model::{ApplicationName, InstanceId, Key, NodeId, PortId, Prefix, ProcessType, TypedKey};
-use router::balance;
-use router::book::far::FarDescription;
-use router::book::{Book, Description, EndpointDescription, IncarnationKey, prefixes};
+use router_core::balance;
+use router_core::book::far::FarDescription;
+use router_core::book::{Book, Description, EndpointDescription, IncarnationKey, prefixes};
 use tokio::sync::{mpsc, watch};
 
 use super::endpoint::{Endpoint, SlowStart};

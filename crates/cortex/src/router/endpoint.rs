@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use model::application::InstanceProtocol;
 use model::{Generation, InstanceId, hash};
-use router::balance::{Balance, Candidate};
-use router::book::EndpointDescription;
-use router::book::far::FarDescription;
-use router::breaker::{Breaker, Verdict};
-use router::far::{FarCandidate, Outcome, Reply, Room};
-use router::ramp;
+use router_core::balance::{Balance, Candidate};
+use router_core::book::EndpointDescription;
+use router_core::book::far::FarDescription;
+use router_core::breaker::{Breaker, Verdict};
+use router_core::far::{FarCandidate, Outcome, Reply, Room};
+use router_core::ramp;
 
 use super::far::peer::FarPeer;
 use super::queue::{Place, Queue};

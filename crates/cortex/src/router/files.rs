@@ -17,9 +17,9 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use model::never_public::{Served, is_kept_back};
 use model::release::StaticMount;
-use router::files::coding::{self, Coding};
-use router::files::fingerprint::is_fingerprinted;
-use router::files::{INDEX, content_type, has_extension, wants_page};
+use router_core::files::coding::{self, Coding};
+use router_core::files::fingerprint::is_fingerprinted;
+use router_core::files::{INDEX, content_type, has_extension, wants_page};
 use tokio::runtime::Handle;
 
 pub use self::answer::Answer;

@@ -16,8 +16,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use router::breaker::{Failure, pause_ms};
-use router::retry::{Progress, may_retry};
+use router_core::breaker::{Failure, pause_ms};
+use router_core::retry::{Progress, may_retry};
 
 use self::complaint::Fault;
 pub use self::relay::TURN_BYTES;
@@ -31,10 +31,10 @@ use super::pages::{self, Page};
 use super::pool::Buffer;
 use super::table::Application;
 use metrics::{CLIENT_GONE, micros};
-use router::http::body::{BadChunks, Body};
-use router::http::request::RequestHead;
-use router::http::response::BadResponse;
-use router::http::trailers::Trailers;
+use router_core::http::body::{BadChunks, Body};
+use router_core::http::request::RequestHead;
+use router_core::http::response::BadResponse;
+use router_core::http::trailers::Trailers;
 
 const BAD_BODY: Page = pages::bad_request(400, "The body of the request is malformed.");
 

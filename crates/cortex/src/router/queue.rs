@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use router::balance::Turn;
-use router::fair::{self, Fair, Moment, Pushed};
-use router::request_key;
-use router::service_times::{Kind, ServiceTimes};
+use router_core::balance::Turn;
+use router_core::fair::{self, Fair, Moment, Pushed};
+use router_core::request_key;
+use router_core::service_times::{Kind, ServiceTimes};
 use tokio::sync::{Notify, oneshot};
 
 use super::choice::{Reaches, Wants, choose};
@@ -73,7 +73,7 @@ struct Line {
     times: ServiceTimes,
 }
 
-/// Whose a waiting request is, and what it costs: see `router::fair`.
+/// Whose a waiting request is, and what it costs: see `router_core::fair`.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub class: u64,

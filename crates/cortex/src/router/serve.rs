@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{ApplicationName, NodeId, PortId, hash};
-use router::breaker::{Failure, ejects};
-use router::h2::connection::Scratch;
-use router::proxy_protocol::Addresses;
-use router::retry::Budget;
-use router::routes;
+use router_core::breaker::{Failure, ejects};
+use router_core::h2::connection::Scratch;
+use router_core::proxy_protocol::Addresses;
+use router_core::retry::Budget;
+use router_core::routes;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;

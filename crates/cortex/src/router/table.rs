@@ -10,10 +10,10 @@ use model::application::RequestKey;
 use model::port::PortRecipe;
 use model::release::StaticMount;
 use model::{ApplicationName, PortId, ReleaseId};
-use router::balance::Balance;
-use router::book::Processes;
-use router::far::FarCandidate;
-use router::routes::{self, Claim, Rights};
+use router_core::balance::Balance;
+use router_core::book::Processes;
+use router_core::far::FarCandidate;
+use router_core::routes::{self, Claim, Rights};
 
 use super::endpoint::Endpoint;
 use super::files::Rules;
@@ -21,7 +21,7 @@ use super::limits::Limits;
 use super::queue::Queue;
 use metrics::Labels;
 use metrics::ports::PortCounters;
-use router::http::request::RequestHead;
+use router_core::http::request::RequestHead;
 
 /// So that with ten thousand applications a change copies forty of them.
 const SHARDS: usize = 256;
@@ -340,7 +340,7 @@ mod tests {
             let queue = Queue::new(Clock::start(), Arc::default(), QueueLimits::default());
             let queue = Arc::new(queue);
             let bare = |endpoints| {
-                let balance = router::balance::default_strategy();
+                let balance = router_core::balance::default_strategy();
                 Application::bare(name.clone(), balance, &queue, endpoints)
             };
             let service = |id: &PortId| {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use model::{Key, Prefix, Timestamp};
-use store::Stamp;
+use store_core::Stamp;
 
 /// Thousands of instances with a few notes each.
 pub const ENTRIES_MAX: usize = 65_536;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use store::resp::glob;
+use store_core::resp::glob;
 use thiserror::Error;
 use tokio::sync::mpsc;
 

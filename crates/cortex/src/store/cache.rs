@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use bytes::Bytes;
-use store::Location;
+use store_core::Location;
 
 /// Records have some 300 bytes, so this is every record of a small cluster.
 const BYTES_MAX: usize = 4 << 20;

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::{Key, Machine, Timestamp};
-use store::Position;
-use store::event::{Change, Effect, Event, Ticket, Write};
+use store_core::Position;
+use store_core::event::{Change, Effect, Event, Ticket, Write};
 use tokio::sync::oneshot;
 
 use self::sessions::Aside;
@@ -300,7 +300,7 @@ impl Committer {
 
     /// In the background, unless one is being written or the log has grown by less than the
     /// last one's length: snapshots then write no more than the log does.
-    fn start_snapshot(&mut self, batch: u64, frozen: store::Frozen) {
+    fn start_snapshot(&mut self, batch: u64, frozen: store_core::Frozen) {
         let next = self.log.number();
         let segments = self.log.segments().read().unwrap_or_else(PoisonError::into_inner);
         let (since, length) = self.snapshot.unwrap_or((0, 0));

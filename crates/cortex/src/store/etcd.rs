@@ -23,7 +23,7 @@ use etcd_client::{GetOptions, KeyValue};
 use model::value::ContentHash;
 use model::{Key, NodeId, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
-use store::{Position, Stamp};
+use store_core::{Position, Stamp};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 

@@ -11,9 +11,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use model::{Key, NodeId, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
-use store::sync::message::ClusterId;
-use store::watch::matches;
-use store::{Action, Commit, Position, Replica, StoreMachine};
+use store_core::sync::message::ClusterId;
+use store_core::watch::matches;
+use store_core::{Action, Commit, Position, Replica, StoreMachine};
 use tokio::sync::oneshot;
 
 use self::writing::small;

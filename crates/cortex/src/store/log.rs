@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 
-use store::Location;
-use store::event::Entry;
-use store::frame::{self, MARK_LENGTH};
-use store::record::Record;
+use store_core::Location;
+use store_core::event::Entry;
+use store_core::frame::{self, MARK_LENGTH};
+use store_core::record::Record;
 use thiserror::Error;
 
 use super::options::{OpenError, Options};

@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Weak};
 
-use store::{Action, Commit, Event, Position, Replica};
+use store_core::{Action, Commit, Event, Position, Replica};
 
 use super::bulk::schedule::Wants;
 use super::bulk::{Claim, ValueName};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use model::NodeId;
-use store::event::Standing;
-use store::sync::message::ClusterId;
+use store_core::event::Standing;
+use store_core::sync::message::ClusterId;
 
 use super::SharedStore;
 use super::local::LocalStore;

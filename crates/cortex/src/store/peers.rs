@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use model::{NodeId, Timestamp};
-use store::Stamp;
+use store_core::Stamp;
 use tokio::sync::watch;
 
 use self::frame::Versions;

@@ -6,9 +6,9 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use store::frame::{Ending, Extent, MARK_LENGTH, Secret};
-use store::record::{FORMAT, FORMAT_SECRET, Record};
-use store::{Location, Past};
+use store_core::frame::{Ending, Extent, MARK_LENGTH, Secret};
+use store_core::record::{FORMAT, FORMAT_SECRET, Record};
+use store_core::{Location, Past};
 
 use super::disk::Disk;
 use super::options::{OpenError, Options};

@@ -22,7 +22,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use model::{Key, NodeId};
-use store::sync::message::ClusterId;
+use store_core::sync::message::ClusterId;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use model::Timestamp;
 use sha1::{Digest, Sha1};
-use store::event::Alarm;
-use store::sync::links::Link;
-use store::sync::mend::ClockDoubt;
-use store::sync::message::{Body, ClusterId, Message};
-use store::{Action, Commit, Event, Location, NodeTag, Stamp};
+use store_core::event::Alarm;
+use store_core::sync::links::Link;
+use store_core::sync::mend::ClockDoubt;
+use store_core::sync::message::{Body, ClusterId, Message};
+use store_core::{Action, Commit, Event, Location, NodeTag, Stamp};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 

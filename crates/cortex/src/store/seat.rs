@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use model::Timestamp;
-use store::machine::BATCH_WRITES_MAX;
+use store_core::machine::BATCH_WRITES_MAX;
 
 use super::committer::{Command, Committer};
 use super::mailbox::{Expected, Receiver};

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use store::frame::{self, Next, SECRET_LENGTH, Secret};
-use store::record::{self, FORMAT, Record};
-use store::{Commit, Location};
+use store_core::frame::{self, Next, SECRET_LENGTH, Secret};
+use store_core::record::{self, FORMAT, Record};
+use store_core::{Commit, Location};
 
 use super::disk::DiskFile;
 use super::options::Options;

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use model::value::ContentHash;
 use model::{Key, NodeId, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
-use store::watch::Since;
-use store::{Action, Commit, Expiry, Location, StoreMachine};
+use store_core::watch::Since;
+use store_core::{Action, Commit, Expiry, Location, StoreMachine};
 
 use super::board::Board;
 use super::bulk::ValueName;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use anyhow::{Context, bail, ensure};
-use store::event::Standing;
-use store::frame::{self, Next};
-use store::record::{FORMAT, Record};
-use store::replica::Restoring;
-use store::sync::message::Vector;
-use store::{Commit, Fingerprint, Frozen, Horizons, Past, Stamp};
+use store_core::event::Standing;
+use store_core::frame::{self, Next};
+use store_core::record::{FORMAT, Record};
+use store_core::replica::Restoring;
+use store_core::sync::message::Vector;
+use store_core::{Commit, Fingerprint, Frozen, Horizons, Past, Stamp};
 
 use super::disk::{Disk, DiskFile};
 use super::options::Options;

@@ -2,7 +2,7 @@
 //! the last place of its channel is kept for that.
 
 use model::Prefix;
-use store::watch::matches;
+use store_core::watch::matches;
 use tokio::sync::mpsc;
 
 use super::{Cursor, Watch, WatchEvent};

@@ -98,7 +98,7 @@ mod tests {
         let newer = r#"{"version":"9","handover":{"lowest":1,"highest":1},
             "wire":{"lowest":70,"highest":71},"log":{"lowest":1,"highest":LOG},
             "shim":{"lowest":1,"highest":1}}"#;
-        let newer = newer.replace("LOG", &store::record::FORMAT.to_string());
+        let newer = newer.replace("LOG", &store_core::record::FORMAT.to_string());
         let script =
             format!("#!/bin/sh\n[ \"$1\" = --version ] && exec echo 'cortex 9'\necho '{newer}'\n");
         check(&script, "versions 70 to 71 of the nodes' protocol");

@@ -49,7 +49,7 @@ impl Formats {
                 lowest: members::VERSION_LOWEST.into(),
                 highest: members::VERSION_HIGHEST.into(),
             },
-            log: Span { lowest: LOG_LOWEST, highest: store::record::FORMAT },
+            log: Span { lowest: LOG_LOWEST, highest: store_core::record::FORMAT },
             shim: only(shim::message::VERSION),
         }
     }

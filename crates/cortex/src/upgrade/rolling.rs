@@ -5,7 +5,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use agent::upgrade::{Picture, Standing, at_start};
+use agent_core::upgrade::{Picture, Standing, at_start};
 use anyhow::Context;
 use model::record::{self, RECORD_VERSION};
 use model::upgrade::{NodeUpgrade, Roll, TrialPhase, TrialRecord};

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::upgrade::trial::{Event, Trial, Verdict, Vitals};
+use agent_core::upgrade::trial::{Event, Trial, Verdict, Vitals};
 use anyhow::{Context, ensure};
 use model::Timestamp;
 use model::value::ContentHash;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use agent::lease::LEASE;
+use agent_core::lease::LEASE;
 
 use crate::machine::{free_port, processes_below};
 use crate::node::{Node, Row};

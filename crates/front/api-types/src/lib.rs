@@ -5,7 +5,7 @@ pub mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent::upgrade::trial::Vitals;
+use agent_core::upgrade::trial::Vitals;
 use model::port::InstancePorts;
 use model::value::ContentHash;
 use serde::{Deserialize, Serialize};

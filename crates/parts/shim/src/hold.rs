@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use agent::lease::{LEASE_GRACE, Lease};
+use agent_core::lease::{LEASE_GRACE, Lease};
 use anyhow::Context;
 use model::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec};

@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use agent::{ansi, last_words};
+use agent_core::{ansi, last_words};
 
 use super::log::{LogFile, stamp};
 

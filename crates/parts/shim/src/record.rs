@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use agent::application::Exit;
+use agent_core::application::Exit;
 use model::Timestamp;
 use model::instance::ProcessIdentity;
 use model::port::InstancePorts;

@@ -154,7 +154,7 @@ fn link_target(root: &Path, link: &Path) -> anyhow::Result<PathBuf> {
     let inside = link.strip_prefix(root)?;
     let resolved = link.canonicalize();
     let leaves = resolved.is_ok_and(|resolved| !resolved.starts_with(root));
-    if leaves || !agent::paths::stays_inside(inside, &target) {
+    if leaves || !agent_core::paths::stays_inside(inside, &target) {
         bail!(
             "{} is a link to {}, which is outside of what is pushed: replace it by a copy, or list \
              it in .cortexignore; nothing was pushed",

@@ -1,7 +1,7 @@
 //! What goes wrong by itself: connections, disks, clocks, machines, and operators in a hurry.
 
 use model::Prefix;
-use store::event::Event;
+use store_core::event::Event;
 
 use super::disk::Disk;
 use super::fault::Fault;

@@ -1,7 +1,7 @@
 //! The course of one history, from the founding of a cluster to the quiet at its end.
 
 use model::Key;
-use store::{Change, Stamp};
+use store_core::{Change, Stamp};
 
 use super::chaos::SKEW_MS;
 use super::operator::roster_key;

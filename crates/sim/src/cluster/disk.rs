@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use model::Timestamp;
-use store::event::Entry;
-use store::frame::{self, Ending, Secret};
-use store::record::Record;
-use store::{Location, Past, Ticket};
+use store_core::event::Entry;
+use store_core::frame::{self, Ending, Secret};
+use store_core::record::Record;
+use store_core::{Location, Past, Ticket};
 
 use crate::random::Random;
 

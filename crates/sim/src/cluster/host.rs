@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{NodeId, Timestamp};
-use store::event::{Alarm, Entry, Standing};
-use store::sync::message::ClusterId;
-use store::{NodeTag, Past, Position, Replica, Stamp, StoreMachine, Ticket};
+use store_core::event::{Alarm, Entry, Standing};
+use store_core::sync::message::ClusterId;
+use store_core::{NodeTag, Past, Position, Replica, Stamp, StoreMachine, Ticket};
 
 use super::disk::Disk;
 use super::operator::roster_key;

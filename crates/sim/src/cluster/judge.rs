@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::time::CLOCK_AHEAD_MAX_MS;
-use store::event::{Alarm, Entry, Standing};
-use store::sync::members::is_roster_key;
-use store::sync::message::{Body, Message, Refusal, Vector};
-use store::{Commit, NodeTag, Position, Stamp};
+use store_core::event::{Alarm, Entry, Standing};
+use store_core::sync::members::is_roster_key;
+use store_core::sync::message::{Body, Message, Refusal, Vector};
+use store_core::{Commit, NodeTag, Position, Stamp};
 
 use super::chaos::SKEW_MS;
 use super::host::{Host, State};

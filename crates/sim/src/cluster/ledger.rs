@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use store::{Action, Commit, NodeTag, Position, Replica, Stamp};
+use store_core::{Action, Commit, NodeTag, Position, Replica, Stamp};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Known {

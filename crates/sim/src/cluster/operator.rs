@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use model::{Key, NodeId, Timestamp};
-use store::event::{Alarm, Event};
-use store::{Change, Expiry, NodeTag, Stamp, Write};
+use store_core::event::{Alarm, Event};
+use store_core::{Change, Expiry, NodeTag, Stamp, Write};
 
 use super::fault::Fault;
 use super::host::Host;

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::Timestamp;
-use store::event::{Effect, Entry, Event};
-use store::sync::members::is_roster_key;
-use store::sync::message::{Body, Hello, Message, Vector};
-use store::sync::wire;
-use store::{Action, Change, Commit, Location, NodeTag, Position, Stamp, Ticket, Write};
+use store_core::event::{Effect, Entry, Event};
+use store_core::sync::members::is_roster_key;
+use store_core::sync::message::{Body, Hello, Message, Vector};
+use store_core::sync::wire;
+use store_core::{Action, Change, Commit, Location, NodeTag, Position, Stamp, Ticket, Write};
 
 use super::fault::Fault;
 use super::host::Batch;

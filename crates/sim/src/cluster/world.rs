@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use model::{Machine, Timestamp};
-use store::event::Event;
-use store::sync::message::ClusterId;
-use store::{Past, Position, StoreMachine};
+use store_core::event::Event;
+use store_core::sync::message::ClusterId;
+use store_core::{Past, Position, StoreMachine};
 
 use super::fault::{Counts, Fault};
 use super::host::{Host, State};
@@ -53,7 +53,7 @@ pub(crate) enum Happening {
     Aside {
         host: usize,
         life: u64,
-        writes: Vec<(Position, store::Write)>,
+        writes: Vec<(Position, store_core::Write)>,
     },
     Start(usize),
     Join(usize),
@@ -220,7 +220,7 @@ impl World {
         self.hosts[host].is_up() && self.hosts[host].life == life
     }
 
-    pub(crate) fn index_of(&self, tag: store::NodeTag) -> Option<usize> {
+    pub(crate) fn index_of(&self, tag: store_core::NodeTag) -> Option<usize> {
         self.hosts.iter().position(|host| host.tag == tag)
     }
 
@@ -251,7 +251,7 @@ impl World {
         self.acted(host, effects);
     }
 
-    fn acted(&mut self, host: usize, effects: Vec<store::Effect>) {
+    fn acted(&mut self, host: usize, effects: Vec<store_core::Effect>) {
         self.perform(host, effects);
         let now = self.now;
         let this = &mut self.hosts[host];

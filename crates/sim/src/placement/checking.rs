@@ -9,7 +9,7 @@ mod witness;
 
 use std::time::Duration;
 
-use checker::{Checker, Effect, Event, Jury, Method, Outcome, Target, Witnessed};
+use checker_core::{Checker, Effect, Event, Jury, Method, Outcome, Target, Witnessed};
 use model::probe::{Health, Verdict};
 use model::{Claim, Generation, InstanceId, InstanceState, Machine, Timestamp};
 

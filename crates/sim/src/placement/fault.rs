@@ -1,7 +1,7 @@
 //! What goes wrong: every kind by name, what each does to the world, and how all of it ends.
 
-use agent::application::IncarnationId;
-use agent::lease::{LEASE, LEASE_GRACE};
+use agent_core::application::IncarnationId;
+use agent_core::lease::{LEASE, LEASE_GRACE};
 use model::Timestamp;
 
 use super::checking::Condition;

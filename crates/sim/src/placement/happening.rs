@@ -1,7 +1,7 @@
 //! What is still to happen.
 
-use agent::application::{Event, IncarnationId};
-use checker::{Outcome, Witnessed};
+use agent_core::application::{Event, IncarnationId};
+use checker_core::{Outcome, Witnessed};
 use model::{ApplicationName, Generation, InstanceId, ReleaseId};
 
 use super::checking::Part;

@@ -1,7 +1,7 @@
 //! Figures of simulated clusters: how fast slots are placed, how evenly, and what the loss of
 //! machines leaves. Machines and records as in the histories, without faults of their own.
 
-use agent::placement::NodeView;
+use agent_core::placement::NodeView;
 use model::ApplicationName;
 
 use super::replica::{Key, Record};

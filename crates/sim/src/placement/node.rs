@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent::application::{Adopted, Application, Event, Exit, IncarnationId};
-use agent::lease::Lease;
-use agent::placement::{self, Hold, NodeView, Place, Placement, wanted};
+use agent_core::application::{Adopted, Application, Event, Exit, IncarnationId};
+use agent_core::lease::Lease;
+use agent_core::placement::{self, Hold, NodeView, Place, Placement, wanted};
 use model::instance::ProcessIdentity;
 use model::{ApplicationName, Machine, NodeId, ReleaseId, Timestamp};
 
@@ -379,7 +379,7 @@ impl World {
         at: usize,
         life: u64,
         name: &ApplicationName,
-        effects: Vec<agent::application::Effect>,
+        effects: Vec<agent_core::application::Effect>,
     ) {
         let now = self.clock(at);
         let Some(machines) = &mut self.nodes[at].machines else { return };

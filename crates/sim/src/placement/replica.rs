@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use agent::placement::NodeView;
+use agent_core::placement::NodeView;
 use model::application::Holder;
 use model::probe::Verdict;
 use model::{

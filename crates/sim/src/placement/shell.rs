@@ -1,6 +1,8 @@
 //! Performs the application machines' effects on a node.
 
-use agent::application::{Candidate, Effect, Event, Exit, IncarnationId, Taken, merge, taken_back};
+use agent_core::application::{
+    Candidate, Effect, Event, Exit, IncarnationId, Taken, merge, taken_back,
+};
 use model::instance::ProcessIdentity;
 use model::{ApplicationName, Claim, InstanceState, Release, ReleaseId, RolloutPhase};
 
@@ -150,8 +152,8 @@ impl World {
             }
             Effect::WriteOutcome { .. } => {}
             Effect::TakeBack { from, to } => self.take_back(at, name, &from, &to),
-            Effect::Unfit => self.placement(at, agent::placement::Event::Unfit(name.clone())),
-            Effect::Fit => self.placement(at, agent::placement::Event::Fit(name.clone())),
+            Effect::Unfit => self.placement(at, agent_core::placement::Event::Unfit(name.clone())),
+            Effect::Fit => self.placement(at, agent_core::placement::Event::Fit(name.clone())),
             Effect::Note(_)
             | Effect::PruneBuilds { .. }
             | Effect::NameWritten { .. }

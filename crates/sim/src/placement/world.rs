@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent::lease::LEASE;
-use agent::placement::NodeView;
+use agent_core::lease::LEASE;
+use agent_core::placement::NodeView;
 use model::{ApplicationName, InstanceId, NodeId, ReleaseId, Timestamp};
 
 use super::happening::Happening;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent::application::Exit;
+use agent_core::application::Exit;
 use anyhow::Context;
 use async_trait::async_trait;
 use model::instance::ProcessIdentity;

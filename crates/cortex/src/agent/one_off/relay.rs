@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agent::application::Exit;
+use agent_core::application::Exit;
 use anyhow::{Context, bail, ensure};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};

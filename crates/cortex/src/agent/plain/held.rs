@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::application::Exit;
+use agent_core::application::Exit;
 use anyhow::Context;
 use async_trait::async_trait;
 use model::instance::ProcessIdentity;

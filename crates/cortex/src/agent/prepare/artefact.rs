@@ -161,7 +161,7 @@ impl Packing<'_, '_> {
         }
         if metadata.is_symlink() {
             let target = fs::read_link(&full)?;
-            let inside = agent::paths::stays_inside(path, &target);
+            let inside = agent_core::paths::stays_inside(path, &target);
             ensure!(inside, "a link that leads out of the release, to {}", target.display());
             self.archive.append_link(&mut header(EntryType::Symlink, 0o777, 0), path, target)?;
         } else if metadata.is_file() {

@@ -6,9 +6,9 @@ mod find;
 
 use std::path::{Path, PathBuf};
 
-use agent::application::Failure;
-use agent::runtimes::{self, Language};
-use agent::versions::Version;
+use agent_core::application::Failure;
+use agent_core::runtimes::{self, Language};
+use agent_core::versions::Version;
 use anyhow::Context;
 use model::release::Runtime;
 use model::{ApplicationName, Release};

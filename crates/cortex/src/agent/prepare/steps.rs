@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agent::application::{Exit, Failure, absent};
+use agent_core::application::{Exit, Failure, absent};
 use model::release::Step;
 use model::{ApplicationName, Release};
 use tokio::time::Instant;

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use agent::application::Failure;
+use agent_core::application::Failure;
 use model::release::{ProcessRecipe, Recipe, Step};
 use model::value::ContentHash;
 use model::{ReleaseId, Timestamp};

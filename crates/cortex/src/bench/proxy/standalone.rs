@@ -18,7 +18,7 @@ use model::{
     ApplicationName, ApplicationSpec, BuildId, Claim, Incarnation, InstanceId, InstanceState,
     NodeId, ProcessType, Recipe, Release, ReleaseId, Rollout, TypedKey, record,
 };
-use router::http::request::Telling;
+use router_core::http::request::Telling;
 use serde::Serialize;
 
 use super::FILE_PATH;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use router::weights::WEIGHT_MAX;
+use router_core::weights::WEIGHT_MAX;
 
 use super::super::{Json, Session, output};
 use super::options::to_address;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use router::tally::Summary;
+use router_core::tally::Summary;
 
 use super::super::output;
 use crate::proxy::Told;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use agent::manifest::{self, VERACONFIG};
+use agent_core::manifest::{self, VERACONFIG};
 use anyhow::{Context, bail};
 use model::ApplicationName;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use model::release::StaticMount;
-use router::http::request::RequestHead;
+use router_core::http::request::RequestHead;
 
 use super::{After, Begun, Connection, WRITE_TIME_MAX};
 use crate::router::pace::Pace;
@@ -75,7 +75,7 @@ impl Connection {
     ) -> Option<files::Looked> {
         let roots = application.roots.as_ref()?;
         let mounts: &[StaticMount] = &application.statics;
-        let found = router::files::resolve(mounts, &bytes[head.target.clone()])?;
+        let found = router_core::files::resolve(mounts, &bytes[head.target.clone()])?;
         let conditions = files::Conditions::read(&bytes[..head.length]);
         let rules = application.file_rules();
         Some(files::find(&self.thread.shared.files, roots, rules, &found, conditions).await)

@@ -4,7 +4,7 @@ use std::io::Result;
 use std::time::Duration;
 
 use model::ProcessType;
-use router::far::Ask;
+use router_core::far::Ask;
 
 use crate::router::table::Application;
 use crate::router::wire::Wire;

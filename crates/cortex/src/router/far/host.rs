@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::NodeId;
-use router::far::{Ask, Outcome, Reply, Room};
+use router_core::far::{Ask, Outcome, Reply, Room};
 use tokio_rustls::rustls;
 
 use super::sealed::Sealed;
@@ -22,7 +22,7 @@ use crate::router::services;
 use crate::router::stream::{close_gently, fill, write_all};
 use crate::router::table::Application;
 use crate::router::wire::Wire;
-use router::http::request::RequestHead;
+use router_core::http::request::RequestHead;
 use runtime::members::RouterCall;
 
 /// What stands before a request is sent together with it.

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use router::files::coding::Coding;
-use router::files::{Range, range};
+use router_core::files::coding::Coding;
+use router_core::files::{Range, range};
 
 use super::conditions::{Conditions, Wanted};
 use super::large::Part;

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::time::{Duration, SystemTime};
 
-use router::http::{HEADERS_ADDED_MAX, HEADERS_MAX};
+use router_core::http::{HEADERS_ADDED_MAX, HEADERS_MAX};
 use time::format_description::FormatItem;
 use time::macros::format_description;
 use time::{OffsetDateTime, PrimitiveDateTime};

@@ -3,11 +3,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use router::http::HEAD_BYTES_MAX;
-use router::http::body::Body;
-use router::http::request::RequestHead;
-use router::http::response::{self, Asked, BadResponse, ResponseHead, fault};
-use router::retry::Progress;
+use router_core::http::HEAD_BYTES_MAX;
+use router_core::http::body::Body;
+use router_core::http::request::RequestHead;
+use router_core::http::response::{self, Asked, BadResponse, ResponseHead, fault};
+use router_core::retry::Progress;
 
 use super::{Exchange, Failed};
 use crate::router::connection::{Connection, WRITE_TIME_MAX};

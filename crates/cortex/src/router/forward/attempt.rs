@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::application::InstanceProtocol;
-use router::far::Outcome;
-use router::http::body::Body;
-use router::retry::Progress;
+use router_core::far::Outcome;
+use router_core::http::body::Body;
+use router_core::retry::Progress;
 
 use super::answer::Wait;
 use super::relay::Relayed;

@@ -4,12 +4,12 @@
 use std::net::IpAddr;
 
 use model::application::RequestKey;
-use router::service_times::Kind;
-use router::{fair, request_key};
+use router_core::service_times::Kind;
+use router_core::{fair, request_key};
 
 use super::Exchange;
 use crate::router::queue::Place;
-use router::http::body::Body;
+use router_core::http::body::Body;
 
 impl Exchange<'_> {
     /// None where the strategy wants none, or the request has none.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use router::http::response::BadResponse;
+use router_core::http::response::BadResponse;
 
 use super::{Counts, Exchange, pages};
 use crate::router::connection::After;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use router::breaker::Failure;
+use router_core::breaker::Failure;
 
 use super::Exchange;
 use super::attempt::connect;
@@ -14,7 +14,7 @@ use crate::router::endpoint::{Endpoint, Permit};
 use crate::router::stream::write_all;
 use crate::router::wire::Wire;
 use os::shared_port::is_short;
-use router::http::body::Body;
+use router_core::http::body::Body;
 
 /// The second attempt, where that is the one to go on with.
 pub(super) struct Second {

@@ -11,9 +11,9 @@ use crate::router::pool::{BUFFER_BYTES, Buffer, LentPipe};
 use crate::router::stream::{fill, write_all, write_paced};
 use crate::router::tunnel;
 use crate::router::wire::Wire;
-use router::http::body::Body;
-use router::http::response::ResponseHead;
-use router::http::trailers::Trailers;
+use router_core::http::body::Body;
+use router_core::http::response::ResponseHead;
+use router_core::http::trailers::Trailers;
 
 /// A quick server and a quick client would keep the thread to themselves.
 pub const TURN_BYTES: usize = 1 << 20;

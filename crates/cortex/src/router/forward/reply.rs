@@ -2,8 +2,8 @@
 
 use std::io;
 
-use router::far::{REPLY_BYTES, Reply};
-use router::retry::Progress;
+use router_core::far::{REPLY_BYTES, Reply};
+use router_core::retry::Progress;
 
 use super::{Exchange, Failed};
 use crate::router::pool::Buffer;

@@ -10,7 +10,7 @@ use crate::router::pages;
 use crate::router::plain::Plain;
 use crate::router::stream::{fill, within, write_all};
 use crate::router::wire::Wire;
-use router::http::body::Body;
+use router_core::http::body::Body;
 
 /// Who ends its half as soon as it has asked, as scripts do, waits for the answer. Who does so
 /// later has given up: most clients close both halves at once, and the two look alike from here.

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use model::application::InstanceProtocol;
-use router::http::body::Body;
-use router::http::request::RequestHead;
-use router::http::response;
+use router_core::http::body::Body;
+use router_core::http::request::RequestHead;
+use router_core::http::response;
 
 use self::rest::{LONG_BYTES, Rest};
 use super::relay::long_rest;

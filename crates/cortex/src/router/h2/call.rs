@@ -25,7 +25,7 @@ use crate::router::endpoint::Endpoint;
 use crate::router::stream::within;
 use crate::router::wire::Wire;
 use os::loopback;
-use router::http::HEAD_BYTES_MAX;
+use router_core::http::HEAD_BYTES_MAX;
 
 /// Loopback connects at once, or its backlog is full.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);

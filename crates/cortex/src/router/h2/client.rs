@@ -1,5 +1,5 @@
-//! A client's connection that speaks HTTP/2: what comes is given to `router::h2`, and what that has
-//! to say is sent, all that is ready in one write.
+//! A client's connection that speaks HTTP/2: what comes is given to `router_core::h2`; what that
+//! has to say is sent, all that is ready in one write.
 
 pub mod stream;
 
@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use router::h2::connection::{Connection as H2, Key, Server};
-use router::h2::request::Asked;
+use router_core::h2::connection::{Connection as H2, Key, Server};
+use router_core::h2::request::Asked;
 use tokio::io::ReadBuf;
 
 use self::stream::ClientStream;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use router::h2::frame::{PREFACE, Reason};
+use router_core::h2::frame::{PREFACE, Reason};
 use tokio::time::timeout;
 
 use super::client::Client;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use router::http::body::Body;
-use router::http::request::{self, RequestHead};
+use router_core::http::body::Body;
+use router_core::http::request::{self, RequestHead};
 
 use super::seats::Seats;
 use super::{Guest, takes};

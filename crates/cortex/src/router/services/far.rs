@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use model::port::Transport;
-use router::breaker::Failure;
-use router::far::{Ask, Outcome, Reply, Room, Through};
+use router_core::breaker::Failure;
+use router_core::far::{Ask, Outcome, Reply, Room, Through};
 use tokio::net::TcpStream;
 
 use super::tcp::{self, announcement};
@@ -90,7 +90,7 @@ async fn asked(
     loop {
         let reply = Reply::parse(first.filled());
         if let Some(reply) = reply.map_err(|error| io::Error::other(error.to_string()))? {
-            first.consume(router::far::REPLY_BYTES);
+            first.consume(router_core::far::REPLY_BYTES);
             return Ok((reply, Tunnel { wire, first }));
         }
         if fill(&wire, &mut first, wait + REPLY_TIME_MAX).await? == 0 {

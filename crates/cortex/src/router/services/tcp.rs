@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use model::port::ProxyProtocol;
-use router::breaker::Failure;
-use router::far::Through;
-use router::proxy_protocol::{self, Addresses, Version};
+use router_core::breaker::Failure;
+use router_core::far::Through;
+use router_core::proxy_protocol::{self, Addresses, Version};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::Instant;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::PortId;
-use router::breaker::Failure;
-use router::far::Through;
-use router::proxy_protocol::Addresses;
+use router_core::breaker::Failure;
+use router_core::far::Through;
+use router_core::proxy_protocol::Addresses;
 use socket2::SockRef;
 
 use super::far::{self, Tunnel};
@@ -177,14 +177,14 @@ pub async fn host(connection: &Connection, service: &Service, permit: &Permit) -
 
 async fn send(wire: &Wire, datagram: &[u8]) -> io::Result<()> {
     let mut bytes = Vec::with_capacity(2 + datagram.len());
-    router::far::write_datagram(datagram, &mut bytes);
+    router_core::far::write_datagram(datagram, &mut bytes);
     write_all(wire, &bytes, WRITE_TIME_MAX).await
 }
 
 /// Whole ones are taken off the front.
 fn each(come: &mut Vec<u8>, mut take: impl FnMut(&[u8])) {
     let mut rest = &come[..];
-    while let Some((datagram, behind)) = router::far::datagram(rest) {
+    while let Some((datagram, behind)) = router_core::far::datagram(rest) {
         take(datagram);
         rest = behind;
     }

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::InstanceState::Ready;
-use router::http::request::Telling;
-use router::proxy_protocol::{Addresses, Version, write};
+use router_core::http::request::Telling;
+use router_core::proxy_protocol::{Addresses, Version, write};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;

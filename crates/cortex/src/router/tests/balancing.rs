@@ -35,7 +35,7 @@ async fn asked_with(world: &World, header: &str) -> String {
 
 #[tokio::test]
 async fn every_strategy_serves_and_uses_every_instance() {
-    for (name, _) in router::balance::STRATEGIES {
+    for (name, _) in router_core::balance::STRATEGIES {
         let (world, backends) = (World::new(), three().await);
         world.set(|settings| settings.balance = (*name).into());
         claim(&world, &backends, None);

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
 use super::world::{Backend, Client, DEADLINE, World, ok, wait};
-use router::retry::BUDGET_TENTHS_MAX;
+use router_core::retry::BUDGET_TENTHS_MAX;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: 0\r\n\r\n";

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use model::port::PortRecipe;
 use model::{PortId, ProcessType};
-use router::http::request::Telling;
+use router_core::http::request::Telling;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 

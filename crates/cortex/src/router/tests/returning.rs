@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use model::InstanceState::Ready;
-use router::breaker::Failure;
-use router::ramp;
+use router_core::breaker::Failure;
+use router_core::ramp;
 use tokio::io::AsyncWriteExt;
 
 use super::world::{Backend, Client, World, ok, wait};
@@ -154,7 +154,7 @@ async fn what_refuses_is_out_even_where_nobody_else_is_there() {
     drop(gone);
     let thread_sees = application.others_admitting(&application.endpoints[0], now_ms(&world));
     assert_eq!(thread_sees, Some((0, 1)));
-    assert!(router::breaker::ejects(Failure::Refused, 0, 1));
+    assert!(router_core::breaker::ejects(Failure::Refused, 0, 1));
     let mut client = world.connect().await;
     client.send(POST).await;
     wait(|| !application.endpoints[0].candidate(0).admits).await;

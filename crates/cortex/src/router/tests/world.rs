@@ -20,9 +20,9 @@ use model::{
     Prefix, ProcessSpec, ProcessType, Recipe, Release, ReleaseId, Rollout, Timestamp, TypedKey,
     record,
 };
-use router::http::request::Telling;
+use router_core::http::request::Telling;
 use serde::Serialize;
-use store::{Position, Stamp};
+use store_core::{Position, Stamp};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;

@@ -4,8 +4,8 @@
 use std::io;
 use std::sync::PoisonError;
 
-use store::event::Event;
-use store::{Location, Position};
+use store_core::event::Event;
+use store_core::{Location, Position};
 
 use super::Committer;
 use crate::store::log::LogError;

@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use model::Machine;
-use store::event::{Effect, Entry, Event, Ticket, Unwritten};
-use store::{Commit, Location};
+use store_core::event::{Effect, Entry, Event, Ticket, Unwritten};
+use store_core::{Commit, Location};
 
 use super::{Committer, Pending, Refusal, copy_of};
 use crate::store::log::{Batch, LogError};

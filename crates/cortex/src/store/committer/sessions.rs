@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::json;
-use store::event::{Change, Event, Write};
-use store::sync::members::is_roster_key;
-use store::sync::message::{Body, Message};
-use store::{Action, Commit, Location, Position};
+use store_core::event::{Change, Event, Write};
+use store_core::sync::members::is_roster_key;
+use store_core::sync::message::{Body, Message};
+use store_core::{Action, Commit, Location, Position};
 
 use super::{Command, Committer};
 use crate::store::log::LogError;
@@ -62,7 +62,7 @@ impl Committer {
         taken
     }
 
-    pub(super) fn send(&self, to: store::NodeTag, message: Message) {
+    pub(super) fn send(&self, to: store_core::NodeTag, message: Message) {
         if let Some(outlet) = self.shared.outlet() {
             outlet.send(to, message);
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use model::key::Board;
 use model::{Key, NodeId, TypedKey};
-use store::event::Entry;
-use store::{Commit, Position};
+use store_core::event::Entry;
+use store_core::{Commit, Position};
 
 use super::Committer;
 
@@ -94,14 +94,14 @@ impl Committer {
 #[cfg(test)]
 mod tests {
     use model::Timestamp;
-    use store::{Action, Location, Stamp};
+    use store_core::{Action, Location, Stamp};
 
     use super::*;
 
     fn commit(key: &str, at: u64) -> Commit {
         let at = Position {
             stamp: Stamp::start_of(Timestamp(at)),
-            node: store::NodeTag::from(&"n2".parse().unwrap()),
+            node: store_core::NodeTag::from(&"n2".parse().unwrap()),
         };
         Commit { at, key: key.into(), action: Action::Delete, location: Location::Nowhere }
     }

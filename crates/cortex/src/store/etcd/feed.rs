@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Event, GetOptions, WatchResponse};
-use store::watch::ARRIVALS_KEPT_MAX;
+use store_core::watch::ARRIVALS_KEPT_MAX;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::value::ContentHash;
 use model::{Key, NodeId, Prefix, Timestamp};
-use store::watch::ARRIVALS_KEPT_MAX;
-use store::{HybridClock, Stamp};
+use store_core::watch::ARRIVALS_KEPT_MAX;
+use store_core::{HybridClock, Stamp};
 use tokio::sync::watch;
 
 use super::super::board::{Board, Note};

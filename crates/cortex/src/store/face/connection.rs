@@ -21,9 +21,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use model::{Key, Prefix, Timestamp};
-use store::resp::COMMAND_BYTES_MAX;
-use store::resp::reply::Replies;
-use store::resp::request::Requests;
+use store_core::resp::COMMAND_BYTES_MAX;
+use store_core::resp::reply::Replies;
+use store_core::resp::request::Requests;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;

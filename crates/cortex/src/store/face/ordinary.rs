@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use model::{Key, Prefix};
-use store::resp::reply::Replies;
+use store_core::resp::reply::Replies;
 
 use super::FaceContext;
 use super::access::Rights;

@@ -10,8 +10,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::resp::reply::Replies;
-use store::resp::response::{Response, parse};
+use store_core::resp::reply::Replies;
+use store_core::resp::response::{Response, parse};
 use tempfile::TempDir;
 
 use super::{FaceConfig, FaceHandle};

@@ -1,6 +1,6 @@
 //! The words of a command, where they lie among the bytes that came.
 
-use store::resp::request::Requests;
+use store_core::resp::request::Requests;
 
 use super::connection::Problem;
 

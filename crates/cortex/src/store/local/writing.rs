@@ -5,8 +5,8 @@ use bytes::Bytes;
 use model::Key;
 use model::value::ContentHash;
 use sha1::{Digest, Sha1};
-use store::event::Change;
-use store::{Action, Expiry};
+use store_core::event::Change;
+use store_core::{Action, Expiry};
 
 use super::LocalStore;
 use crate::store::committer::Command;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::{Key, NodeId};
-use store::NodeTag;
+use store_core::NodeTag;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, sleep, timeout};
 

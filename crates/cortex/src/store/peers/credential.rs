@@ -8,7 +8,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use model::NodeId;
 use rcgen::KeyPair;
-use store::sync::message::ClusterId;
+use store_core::sync::message::ClusterId;
 use time::OffsetDateTime;
 use tokio_rustls::rustls::SignatureScheme;
 use tokio_rustls::rustls::client::ResolvesClientCert;

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use model::NodeId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use store::sync::message::Message;
-use store::sync::wire::{self, Decoded, MESSAGE_BYTES_MAX};
+use store_core::sync::message::Message;
+use store_core::sync::wire::{self, Decoded, MESSAGE_BYTES_MAX};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::store::bus;
@@ -210,7 +210,7 @@ pub async fn read_json<T: DeserializeOwned>(
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use store::sync::message::Body;
+    use store_core::sync::message::Body;
 
     fn run<T>(future: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)

@@ -17,7 +17,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
 };
 use serde::{Deserialize, Serialize};
-use store::sync::message::ClusterId;
+use store_core::sync::message::ClusterId;
 use time::OffsetDateTime;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};

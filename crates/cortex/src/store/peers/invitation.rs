@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use model::hex::{from_hex, to_hex};
 use model::{NodeId, Timestamp};
-use store::sync::message::ClusterId;
+use store_core::sync::message::ClusterId;
 use thiserror::Error;
 
 /// Long enough to walk to the other machine.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use store::NodeTag;
+use store_core::NodeTag;
 use tokio::sync::{Notify, mpsc};
 
 use super::side::Side;

@@ -15,7 +15,7 @@ use model::{NodeId, Timestamp};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::{Deserialize, Serialize};
-use store::NodeTag;
+use store_core::NodeTag;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use model::hex::from_hex;
 use model::{NodeId, Timestamp, TypedKey};
 use rcgen::KeyPair;
-use store::NodeTag;
+use store_core::NodeTag;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore, watch};

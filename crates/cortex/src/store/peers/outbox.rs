@@ -5,8 +5,8 @@ use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use store::NodeTag;
-use store::sync::message::Message;
+use store_core::NodeTag;
+use store_core::sync::message::Message;
 
 use super::frame;
 use super::links::Links;

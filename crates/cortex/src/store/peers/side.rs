@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use anyhow::Context;
-use store::NodeTag;
+use store_core::NodeTag;
 
 use crate::store::bulk::BulkPeers;
 use crate::store::bulk::desk::Desk;

@@ -3,7 +3,7 @@
 use model::hex::to_hex;
 use model::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
-use store::NodeTag;
+use store_core::NodeTag;
 
 use super::Net;
 use super::roster::Addresses;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use model::NodeId;
 use rcgen::KeyPair;
-use store::sync::message::ClusterId;
+use store_core::sync::message::ClusterId;
 use time::OffsetDateTime;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{

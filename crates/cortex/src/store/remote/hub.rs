@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use model::{Key, Prefix, Timestamp};
-use store::Stamp;
-use store::clock::HybridClock;
+use store_core::Stamp;
+use store_core::clock::HybridClock;
 
 use super::super::board::{Board, Note};
 use super::super::watchers::Watchers;

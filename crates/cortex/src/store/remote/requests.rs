@@ -5,7 +5,7 @@ use bytes::Bytes;
 use model::hex::from_hex;
 use model::{Key, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
-use store::{Position, Stamp};
+use store_core::{Position, Stamp};
 use tokio::sync::oneshot;
 
 use super::super::board::Note;

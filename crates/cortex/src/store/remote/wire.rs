@@ -9,7 +9,7 @@ use model::hex::{from_hex, to_hex};
 use model::value::ContentHash;
 use model::{Key, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
-use store::{NodeTag, Position, Stamp};
+use store_core::{NodeTag, Position, Stamp};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 

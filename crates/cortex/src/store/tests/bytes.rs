@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use model::Timestamp;
-use store::Fingerprint;
-use store::frame::MARK_LENGTH;
-use store::history::History;
-use store::record::Record;
+use store_core::Fingerprint;
+use store_core::frame::MARK_LENGTH;
+use store_core::history::History;
+use store_core::record::Record;
 
 use super::fixture::{Place, key, set};
 use super::memory::{MemoryDisk, MemoryFile};

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use model::Prefix;
-use store::frame::{self, MARK_LENGTH, Secret};
-use store::record::Record;
+use store_core::frame::{self, MARK_LENGTH, Secret};
+use store_core::record::Record;
 
 use super::fixture::{Place, SEGMENT_SMALL, key, lookup, set};
 use crate::store::options::OpenError;

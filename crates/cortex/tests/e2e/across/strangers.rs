@@ -8,7 +8,7 @@ use cortex::store::peers::identity::{Authority, Membership, name_of};
 use cortex::store::peers::tls::ALPN_ROUTER;
 use model::{NodeId, ProcessType};
 use rcgen::KeyPair;
-use router::far::{Ask, Outcome, Reply};
+use router_core::far::{Ask, Outcome, Reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;

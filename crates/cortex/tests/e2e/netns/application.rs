@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use agent::lease::LEASE;
+use agent_core::lease::LEASE;
 
 use super::lab::{Host, Lab};
 use crate::machine::processes_below;

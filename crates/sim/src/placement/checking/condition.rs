@@ -1,13 +1,13 @@
 //! How processes are that have not ended, and what must be true of what is believed of them.
 
-use checker::Outcome;
+use checker_core::Outcome;
 use model::probe::{Health, Verdict};
 use model::{Generation, InstanceId};
 
 use super::refused;
 use crate::placement::node::Process;
 use crate::placement::world::World;
-use agent::application::IncarnationId;
+use agent_core::application::IncarnationId;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::placement) enum Condition {

@@ -1,7 +1,7 @@
 //! A node without a checker, or whose checker hangs, believes witnesses: as the shell of the jury
 //! tells it what they say.
 
-use checker::{Jury, Ruling, Said};
+use checker_core::{Jury, Ruling, Said};
 use model::Machine;
 
 use super::{Part, ready};

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use checker::{Effect, Event, Outcome, Witnessed, is_witness};
+use checker_core::{Effect, Event, Outcome, Witnessed, is_witness};
 use model::probe::Verdict;
 use model::{Generation, NodeId};
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use agent::runtimes::Language;
-use agent::versions::Version;
+use agent_core::runtimes::Language;
+use agent_core::versions::Version;
 
 /// Asking one takes milliseconds, of Java's and npm's kind a few hundred; there are rarely ten.
 const PROGRAMS_MAX: usize = 40;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use router::http::response::ResponseHead;
+use router_core::http::response::ResponseHead;
 
 use super::{Call, Step, Underway};
 use crate::router::connection::{After, Connection};

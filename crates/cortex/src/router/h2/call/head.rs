@@ -9,10 +9,10 @@ use hyper::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TE};
 use hyper::http::response;
 use hyper::{HeaderMap, Request, Uri};
 
-use router::h2::answer::{Framing, OWN_HEADERS};
-use router::h2::chunks::Chunks;
-use router::h2::{content_length, is_of_connection};
-use router::http::{HEADERS_MAX, put_header};
+use router_core::h2::answer::{Framing, OWN_HEADERS};
+use router_core::h2::chunks::Chunks;
+use router_core::h2::{content_length, is_of_connection};
+use router_core::http::{HEADERS_MAX, put_header};
 
 /// A head of HTTP/1.1 that was read.
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use h2::{Reason, SendStream};
 
 use super::head;
 use super::stream::broken;
-use router::h2::answer::Framing;
-use router::h2::text::{BodyText, HeadText, Piece, Took};
+use router_core::h2::answer::Framing;
+use router_core::h2::text::{BodyText, HeadText, Piece, Took};
 
 /// Copied at once; frames are smaller.
 const PIECE_BYTES_MAX: usize = 32 * 1024;

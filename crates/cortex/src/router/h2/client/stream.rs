@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use router::h2::answer::Framing;
-use router::h2::connection::{Connection as H2, Gone, Key, Unsent};
-use router::h2::frame::Reason;
-use router::h2::request::Asked;
-use router::h2::text::{BodyText, HeadText, Piece, Took};
+use router_core::h2::answer::Framing;
+use router_core::h2::connection::{Connection as H2, Gone, Key, Unsent};
+use router_core::h2::frame::Reason;
+use router_core::h2::request::Asked;
+use router_core::h2::text::{BodyText, HeadText, Piece, Took};
 
 use super::Client;
 use crate::router::h2::stream::{Counted, Ways};

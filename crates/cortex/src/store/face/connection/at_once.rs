@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use store::resp::request::{Parsed, Requests};
+use store_core::resp::request::{Parsed, Requests};
 
 use super::{Awaited, Connection, PENDING_MAX, SEND_BYTES};
 use crate::store::Submission;

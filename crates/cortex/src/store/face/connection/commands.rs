@@ -3,8 +3,8 @@
 
 use std::io;
 
-use store::resp::Protocol;
-use store::resp::request::{Parsed, Requests};
+use store_core::resp::Protocol;
+use store_core::resp::request::{Parsed, Requests};
 
 use super::{Awaited, Connection, PENDING_MAX, Problem, SEND_BYTES, TOGETHER_MAX, Words};
 use crate::store::face::access::Rights;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use store::resp::glob;
+use store_core::resp::glob;
 
 use super::{Connection, Problem, Words};
 use crate::store::INLINE_VALUE_MAX;

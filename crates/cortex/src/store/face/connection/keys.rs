@@ -1,7 +1,7 @@
 //! Keys: which there are.
 
 use model::{Key, Prefix};
-use store::resp::glob;
+use store_core::resp::glob;
 
 use super::values::SYNTAX;
 use super::{Connection, Problem, REPLY_BYTES_MAX, Words};

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use model::Prefix;
-use store::resp::glob;
+use store_core::resp::glob;
 
 use super::{Connection, Problem, Verb, Words};
 use crate::store::bus::{Delivery, Kind, Message, Subscriber};

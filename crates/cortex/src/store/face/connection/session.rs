@@ -1,6 +1,6 @@
 //! Who is connected, and how they speak.
 
-use store::resp::Protocol;
+use store_core::resp::Protocol;
 
 use super::values::SYNTAX;
 use super::{Connection, DEFAULT_USER, Problem, Rights, Words};

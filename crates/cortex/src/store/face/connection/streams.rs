@@ -2,8 +2,8 @@
 
 use std::io;
 
-use store::resp::ProtocolError;
-use store::resp::request::{Parsed, Requests};
+use store_core::resp::ProtocolError;
+use store_core::resp::request::{Parsed, Requests};
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use store::resp::reply::Replies;
-use store::resp::request::{Parsed, Requests};
+use store_core::resp::reply::Replies;
+use store_core::resp::request::{Parsed, Requests};
 
 use super::place::Place;
 use crate::store::Written;

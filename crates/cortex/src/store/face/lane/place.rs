@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use store::resp::Protocol;
+use store_core::resp::Protocol;
 
 use crate::store::face::access::Rights;
 use crate::store::face::connection::Connection;

@@ -204,7 +204,7 @@ fn large_values_are_streamed_both_ways_whatever_stands_around_them() {
     assert_eq!(show(&client.next()), "OK");
     assert!(show(&client.next()).contains("must not be empty"));
     assert_eq!(show(&client.next()), "1500000");
-    assert!(client.next() == store::resp::response::Response::Bulk(value));
+    assert!(client.next() == store_core::resp::response::Response::Bulk(value));
     assert_eq!(show(&client.next()), "1");
     sending.join().unwrap();
     assert!(client.text("TTL ends").parse::<i64>().unwrap() > 50);

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use router::http::body::Body;
-use router::http::request::{Origin, Telling, parse as parse_request};
-use router::http::response::{Asked, parse as parse_response};
+use router_core::http::body::Body;
+use router_core::http::request::{Origin, Telling, parse as parse_request};
+use router_core::http::response::{Asked, parse as parse_response};
 
 use super::super::case::{Case, Folder};
 use super::super::instance::request_bytes;

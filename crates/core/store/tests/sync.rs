@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{Machine, Timestamp};
-use store::event::{Alarm, Change, Effect, Entry, Event, Ticket, Write};
-use store::sync::message::{Body, Carried, ClusterId, Message};
-use store::sync::wire;
-use store::{Location, NodeTag, Past, Stamp, StoreMachine};
+use store_core::event::{Alarm, Change, Effect, Entry, Event, Ticket, Write};
+use store_core::sync::message::{Body, Carried, ClusterId, Message};
+use store_core::sync::wire;
+use store_core::{Location, NodeTag, Past, Stamp, StoreMachine};
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 
@@ -116,10 +116,10 @@ impl Cluster {
                     for (at, key) in anew {
                         let commit = commits.iter().find(|commit| commit.at == at).unwrap();
                         let change = match commit.action {
-                            store::Action::Set { hash, sha1, size, expires } => {
+                            store_core::Action::Set { hash, sha1, size, expires } => {
                                 Change::SetInline { hash, sha1, size, expires }
                             }
-                            store::Action::Delete => Change::Delete,
+                            store_core::Action::Delete => Change::Delete,
                         };
                         let ticket = Ticket(self.next_ticket);
                         self.next_ticket += 1;
@@ -446,7 +446,7 @@ fn lost_with_a_disk(collected: bool) {
     cluster.run(20_000);
     for machine in cluster.nodes.values() {
         let k = machine.replica().get("k", cluster.now).expect("it is there");
-        let newest = matches!(k.action, store::Action::Set { hash, .. } if hash == [2; 32]);
+        let newest = matches!(k.action, store_core::Action::Set { hash, .. } if hash == [2; 32]);
         assert!(newest, "what was written last is read");
     }
     // What has no older value beside it may have been deleted as well.

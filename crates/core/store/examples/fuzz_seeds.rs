@@ -1,20 +1,20 @@
-//! Writes the inputs that fuzzing starts from, made of real encodings:
-//! `cargo run -p store --example fuzz_seeds -- fuzz/seeds`. Writes the same bytes every time, so
-//! that a change of an encoding shows. Owns no format; the crate's encoders do the work.
+//! Writes the inputs that fuzzing starts from, made of real encodings: `cargo run -p store-core
+//! --example fuzz_seeds -- fuzz/seeds`. Writes the same bytes every time so that a change of an
+//! encoding shows. Owns no format; the crate's encoders do the work.
 
 use std::path::{Path, PathBuf};
 
 use model::{NodeId, Timestamp};
-use store::event::{Standing, Ticket};
-use store::frame::{self, Secret};
-use store::history::History;
-use store::record::Record;
-use store::sync::compare;
-use store::sync::message::{
+use store_core::event::{Standing, Ticket};
+use store_core::frame::{self, Secret};
+use store_core::history::History;
+use store_core::record::Record;
+use store_core::sync::compare;
+use store_core::sync::message::{
     Answer, Body, Carried, ClusterId, Hello, Message, Range, Refusal, Vector,
 };
-use store::sync::wire;
-use store::{Action, Commit, Expiry, Horizons, Location, NodeTag, Position, Stamp};
+use store_core::sync::wire;
+use store_core::{Action, Commit, Expiry, Horizons, Location, NodeTag, Position, Stamp};
 
 fn main() -> std::io::Result<()> {
     let folder = std::env::args_os().nth(1).map(PathBuf::from);

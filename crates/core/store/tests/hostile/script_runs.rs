@@ -16,17 +16,17 @@ proptest! {
 /// should have known: who watched the value was not told of its end.
 #[test]
 fn a_value_that_is_ended_by_what_nobody_needs() {
-    script::run(include_bytes!("../../../../fuzz/seeds/machine/ended-by-what-all-know"));
+    script::run(include_bytes!("../../../../../fuzz/seeds/machine/ended-by-what-all-know"));
 }
 
 /// What was collected in one cluster is no loss in another, whose horizons are lower.
 #[test]
 fn a_delete_that_was_collected_before_the_node_joined_elsewhere() {
-    script::run(include_bytes!("../../../../fuzz/seeds/machine/collected-in-another-cluster"));
+    script::run(include_bytes!("../../../../../fuzz/seeds/machine/collected-in-another-cluster"));
 }
 
 /// The same, where both are in one batch of the log.
 #[test]
 fn a_delete_that_was_collected_as_the_node_joined_elsewhere() {
-    script::run(include_bytes!("../../../../fuzz/seeds/machine/collected-while-joining"));
+    script::run(include_bytes!("../../../../../fuzz/seeds/machine/collected-while-joining"));
 }

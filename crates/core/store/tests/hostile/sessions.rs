@@ -2,10 +2,10 @@
 //! too early, whole sessions again.
 
 use model::Timestamp;
-use store::event::{Alarm, Event};
-use store::sync::compare::{self, ROUNDS_MAX, SUMMARIES_MAX};
-use store::sync::message::{Answer, Body, Held, Range, Refusal, Summary};
-use store::{Action, Commit, Fingerprint, Horizons, NodeTag, Position, Stamp};
+use store_core::event::{Alarm, Event};
+use store_core::sync::compare::{self, ROUNDS_MAX, SUMMARIES_MAX};
+use store_core::sync::message::{Answer, Body, Held, Range, Refusal, Summary};
+use store_core::{Action, Commit, Fingerprint, Horizons, NodeTag, Position, Stamp};
 
 use crate::greetings::{good_session, greet, open};
 use crate::node::{CLUSTER, Node, set, stamp, tag};
@@ -194,7 +194,7 @@ fn a_full_disk_ends_the_session_once() {
     let before = node.sent.len();
     node.disk_refuses();
     let refused = |(_, m): &&(NodeTag, _)| {
-        let store::sync::message::Message { body, .. } = m;
+        let store_core::sync::message::Message { body, .. } = m;
         matches!(body, Body::Refused(Refusal::NoRoom))
     };
     assert_eq!(node.sent[before..].iter().filter(refused).count(), 1);

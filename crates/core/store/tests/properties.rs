@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use model::{NodeId, Prefix, Timestamp};
 use proptest::prelude::*;
-use store::commit::{Action, Commit, Location, NodeTag, Position};
-use store::frame::{self, Damage, Ending, Next, SECRET_LENGTH, Secret};
-use store::history::{History, Inserted};
-use store::record::{Record, RecordError};
-use store::replica::{Admitted, Restoring};
-use store::{CommitSum, Expiry, Horizons, Replica, Stamp};
+use store_core::commit::{Action, Commit, Location, NodeTag, Position};
+use store_core::frame::{self, Damage, Ending, Next, SECRET_LENGTH, Secret};
+use store_core::history::{History, Inserted};
+use store_core::record::{Record, RecordError};
+use store_core::replica::{Admitted, Restoring};
+use store_core::{CommitSum, Expiry, Horizons, Replica, Stamp};
 
 const KEYS: [&str; 7] = ["a", "a::b", "a::bc", "a::b::c", "a!", "b::c", "b::c::d"];
 const PREFIXES: [&str; 7] = ["", "a", "a::b", "a::b::c", "b", "c", "b::c::d::e"];

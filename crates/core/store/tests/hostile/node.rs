@@ -6,10 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Machine, Timestamp};
-use store::event::{Alarm, Change, Effect, Entry, Event, Ticket, Write};
-use store::sync::members::is_roster_key;
-use store::sync::message::{Body, Carried, ClusterId, Hello, Message, Refusal, Vector};
-use store::{Action, Commit, Horizons, Location, NodeTag, Past, Position, Stamp, StoreMachine};
+use store_core::event::{Alarm, Change, Effect, Entry, Event, Ticket, Write};
+use store_core::sync::members::is_roster_key;
+use store_core::sync::message::{Body, Carried, ClusterId, Hello, Message, Refusal, Vector};
+use store_core::{
+    Action, Commit, Horizons, Location, NodeTag, Past, Position, Stamp, StoreMachine,
+};
 
 pub const CLUSTER: ClusterId = ClusterId([7; 16]);
 pub const START: Timestamp = Timestamp(1_700_000_000_000);

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use model::{Machine, Prefix, Timestamp};
 use proptest::prelude::*;
-use store::event::{Change, Effect, Entry, Event, Ticket, Unwritten, Write};
-use store::machine::{
+use store_core::event::{Change, Effect, Entry, Event, Ticket, Unwritten, Write};
+use store_core::machine::{
     BATCH_WRITES_MAX, DROPPABLE_MAX, EXPIRIES_PER_TICK_MAX, SQUASH_AGE, SQUASH_INTERVAL,
     WRITES_WAITING_MAX,
 };
-use store::sync::message::ClusterId;
-use store::{Expiry, Location, Past, StoreMachine};
+use store_core::sync::message::ClusterId;
+use store_core::{Expiry, Location, Past, StoreMachine};
 
 const NOW: Timestamp = Timestamp(1_000_000_000);
 

@@ -2,10 +2,10 @@
 //! was over.
 
 use model::Timestamp;
-use store::event::{Alarm, Event};
-use store::sync::compare;
-use store::sync::message::{Body, ClusterId, Hello, Refusal};
-use store::{Action, Commit, Expiry, Horizons, NodeTag, Position, Stamp};
+use store_core::event::{Alarm, Event};
+use store_core::sync::compare;
+use store_core::sync::message::{Body, ClusterId, Hello, Refusal};
+use store_core::{Action, Commit, Expiry, Horizons, NodeTag, Position, Stamp};
 
 use crate::node::{Node, START, delete, set, stamp, tag};
 

@@ -1,12 +1,12 @@
 //! What a push of a whole tree leads to: precedence, combination and messages.
 
-use agent::detect::{DetectError, Plan, plan_release};
-use agent::source::SourceTree;
+use agent_core::detect::{DetectError, Plan, plan_release};
+use agent_core::source::SourceTree;
 use model::ProcessType;
 use model::application::{RequestKey, RolloutMode, STICKY_BALANCE, Settings};
 use proptest::prelude::*;
 
-const REFERENCE: &str = include_str!("../../../cortex.example.toml");
+const REFERENCE: &str = include_str!("../../../../cortex.example.toml");
 const MANAGE: &str =
     "import django\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'a.settings')\n";
 
@@ -67,8 +67,8 @@ fn every_framework_is_told_from_the_others() {
 
 #[test]
 fn the_hello_example_is_serial_and_needs_no_build() {
-    let code = include_str!("../../../examples/hello/app.py");
-    let settings = include_str!("../../../examples/hello/cortex.toml");
+    let code = include_str!("../../../../examples/hello/app.py");
+    let settings = include_str!("../../../../examples/hello/cortex.toml");
     let plan = plan(&[("app.py", code), ("cortex.toml", settings)]);
     let web = process(&plan, "web");
     assert_eq!(web.command, "python3 app.py");
@@ -178,7 +178,7 @@ fn the_flag_wins_over_the_file_and_the_file_over_detection() {
 
 #[test]
 fn the_reference_file_is_read_whole() {
-    let manifest = agent::manifest::read_cortex_toml(REFERENCE).unwrap();
+    let manifest = agent_core::manifest::read_cortex_toml(REFERENCE).unwrap();
     assert_eq!(manifest.name.as_ref().unwrap().as_str(), "shop");
     let gemfile = ("Gemfile", "gem 'rails'\n");
     let application = ("config/application.rb", "Rails::Application");
@@ -260,7 +260,7 @@ fn what_is_built_is_the_only_root_of_a_site() {
     let files = [VITE, ("index.html", ""), ("Procfile", "worker: node work.js\n")];
     let found = plan(&files);
     assert_eq!(found.recipe.framework, "site");
-    let roots = |plan: &agent::detect::Plan| -> Vec<(String, String)> {
+    let roots = |plan: &agent_core::detect::Plan| -> Vec<(String, String)> {
         let mounts = plan.recipe.statics.iter();
         mounts.map(|mount| (mount.prefix.clone(), mount.directory.clone())).collect()
     };
@@ -308,7 +308,7 @@ fn what_is_not_recognised_is_listed() {
     }
     assert!(!text.contains("notes40.txt"));
     let DetectError::Nothing(list) = error else { panic!("{text}") };
-    assert_eq!(list.recognised.len(), agent::frameworks::ALL.len());
+    assert_eq!(list.recognised.len(), agent_core::frameworks::ALL.len());
     assert!(message(&[], None).contains("is empty"));
 }
 
@@ -476,10 +476,10 @@ proptest! {
             prop::collection::vec(prop::sample::select(PIECES), 0..12),
             0..6,
         ),
-        forced in prop::option::of(0..agent::frameworks::ALL.len()),
+        forced in prop::option::of(0..agent_core::frameworks::ALL.len()),
     ) {
         let pairs = contents.iter().map(|(path, pieces)| (*path, pieces.concat()));
-        let forced = forced.map(|index| agent::frameworks::ALL[index].name());
+        let forced = forced.map(|index| agent_core::frameworks::ALL[index].name());
         if let Ok(plan) = plan_release(&SourceTree::from_pairs(pairs), forced, "odd") {
             for path in &plan.recipe.persist {
                 prop_assert!(!path.starts_with('/') && path.split('/').all(|name| name != ".."));

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 
 use model::Timestamp;
 use proptest::prelude::*;
-use store::history::History;
-use store::sync::compare::{self, SUMMARIES_MAX};
-use store::sync::message::{
+use store_core::history::History;
+use store_core::sync::compare::{self, SUMMARIES_MAX};
+use store_core::sync::message::{
     Answer, Body, Carried, ClusterId, Held, Hello, Message, Range, Refusal, ShortId, Summary,
     Vector,
 };
-use store::sync::wire::{self, MESSAGE_BYTES_MAX};
-use store::{
+use store_core::sync::wire::{self, MESSAGE_BYTES_MAX};
+use store_core::{
     Action, Commit, Expiry, Fingerprint, Horizons, Location, NodeTag, Position, Stamp, Ticket,
 };
 

@@ -1,10 +1,10 @@
 //! The Redis protocol: whatever way the bytes are cut, and whatever they are.
 
 use proptest::prelude::*;
-use store::resp::reply::Replies;
-use store::resp::request::{Parsed, Requests};
-use store::resp::response::{Response, parse};
-use store::resp::{Protocol, glob};
+use store_core::resp::reply::Replies;
+use store_core::resp::request::{Parsed, Requests};
+use store_core::resp::response::{Response, parse};
+use store_core::resp::{Protocol, glob};
 
 type Command = Vec<Vec<u8>>;
 

@@ -3,14 +3,14 @@
 //! jump. Fuzzing and the property tests run the same scripts; `node` judges.
 
 use model::Timestamp;
-use store::event::{Change, Event};
-use store::sync::compare;
-use store::sync::message::{
+use store_core::event::{Change, Event};
+use store_core::sync::compare;
+use store_core::sync::message::{
     Answer, Body, Carried, ClusterId, Held, Hello, Message, Range, Refusal, ShortId, Summary,
     Vector,
 };
-use store::sync::wire;
-use store::{Action, Commit, Expiry, Horizons, Location, NodeTag, Position, Stamp};
+use store_core::sync::wire;
+use store_core::{Action, Commit, Expiry, Horizons, Location, NodeTag, Position, Stamp};
 
 use crate::node::{CLUSTER, Node, delete, set, stamp, tag};
 
@@ -181,7 +181,7 @@ impl Life<'_> {
         }
     }
 
-    fn part_of(&mut self, history: &store::history::History) -> store::history::History {
+    fn part_of(&mut self, history: &store_core::history::History) -> store_core::history::History {
         let mut fewer = history.clone();
         let drops = self.source.byte();
         for (index, commit) in history.iter().enumerate().take(8) {
@@ -205,7 +205,7 @@ impl Life<'_> {
     fn give(&mut self, peer: NodeTag, session: u64) {
         self.batch = self.batch.wrapping_add(1);
         let commits = (0..self.source.below(4)).map(|_| self.commit()).collect::<Vec<_>>();
-        let carried = |commit| Carried { ticket: store::Ticket(0), commit };
+        let carried = |commit| Carried { ticket: store_core::Ticket(0), commit };
         let commits = commits.into_iter().map(carried).collect();
         self.say(peer, session, Body::Commits { batch: self.batch, commits });
     }

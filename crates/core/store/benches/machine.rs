@@ -1,13 +1,13 @@
-//! `cargo bench -p store`: what the machine takes for a write, without any disk.
+//! `cargo bench -p store-core`: what the machine takes for a write, without any disk.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "it measures time")]
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use model::{Key, Machine, NodeId, Timestamp};
-use store::event::{Change, Effect, Event, Ticket, Write};
-use store::sync::message::ClusterId;
-use store::{Location, Past, StoreMachine};
+use store_core::event::{Change, Effect, Event, Ticket, Write};
+use store_core::sync::message::ClusterId;
+use store_core::{Location, Past, StoreMachine};
 
 const WRITES: u64 = 600_000;
 const KEYS: u64 = 10_000;

@@ -1,9 +1,9 @@
 //! Every message in every stage of every session; sessions that stall or are cut there.
 
-use store::event::Event;
-use store::sync::compare;
-use store::sync::message::{Answer, Body, Range, Refusal};
-use store::{Horizons, NodeTag, Position, Stamp};
+use store_core::event::Event;
+use store_core::sync::compare;
+use store_core::sync::message::{Answer, Body, Range, Refusal};
+use store_core::{Horizons, NodeTag, Position, Stamp};
 
 use crate::greetings::greet;
 use crate::node::{CLUSTER, Node, set, stamp, tag};
@@ -37,7 +37,7 @@ fn at_stage(stage: &str) -> (Node, NodeTag, u64) {
             node.commits(n2, session, 7, vec![set(at, "stored")]);
         }
         "lending" => {
-            let hello = store::sync::message::Hello { fresh: true, ..node.hello_of(n2) };
+            let hello = store_core::sync::message::Hello { fresh: true, ..node.hello_of(n2) };
             node.say(n2, session, Body::CopyFrom { hello });
         }
         "asking" | "copying" => {
@@ -81,10 +81,10 @@ fn bodies(node: &Node, n2: NodeTag) -> Vec<Body> {
     let hello = node.hello_of(n2);
     let history = node.machine.replica().history();
     let summaries = compare::opening(history);
-    let vector: store::sync::message::Vector = [(n2, stamp(node.now))].into();
-    let ticket = store::Ticket(0);
+    let vector: store_core::sync::message::Vector = [(n2, stamp(node.now))].into();
+    let ticket = store_core::Ticket(0);
     let commit = set(Position { stamp: stamp(node.now), node: n2 }, "said");
-    let commits = vec![store::sync::message::Carried { ticket, commit }];
+    let commits = vec![store_core::sync::message::Carried { ticket, commit }];
     vec![
         Body::Open { hello: hello.clone(), summaries: summaries.clone() },
         Body::Opened { hello: hello.clone(), answers: Some(vec![]) },
