@@ -11,7 +11,6 @@ pub mod moving;
 pub mod one_off;
 pub mod placing;
 pub mod plain;
-pub mod platform_log;
 pub mod ports;
 pub mod prepare;
 pub mod ready;

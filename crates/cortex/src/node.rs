@@ -3,6 +3,7 @@
 
 pub mod identity;
 pub mod platform;
+pub mod records;
 pub mod roles;
 pub mod started;
 
@@ -23,6 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use self::records::StoredRecords;
 use self::started::Started;
 use crate::agent::AgentContext;
 use crate::agent::moving::Moving;
@@ -353,7 +355,7 @@ impl Node {
                 connections_max: crate::router::CONNECTIONS_MAX,
                 listeners: config.listeners.clone(),
             },
-            store.clone(),
+            Arc::new(StoredRecords(store.clone())),
             id.clone(),
             config.layout.clone(),
             *clock,

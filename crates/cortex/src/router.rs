@@ -26,6 +26,7 @@ mod plain;
 mod pool;
 pub mod queue;
 mod rarely;
+pub mod records;
 mod serve;
 mod services;
 mod splice;
@@ -48,10 +49,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
-use bytes::Bytes;
 use model::key::Board;
 use model::port::Transport;
-use model::{ApplicationName, NodeId, PortId, ReleaseId, TypedKey};
+use model::{ApplicationName, NodeId, PortId, ReleaseId};
 use router_core::book::IncarnationKey;
 use router_core::book::far::FarDescription;
 use router_core::complaints::Complaints;
@@ -64,14 +64,14 @@ use tokio::sync::{Notify, mpsc, watch};
 use self::endpoint::Endpoint;
 use self::far::peer::FarPeer;
 use self::queue::QueueLimits;
+use self::records::SharedRecords;
 use self::serve::{Awaited, Command, Scope, Stop};
 use self::table::{Application, Table};
 use self::tls::Tls;
-use crate::agent::platform_log;
-use crate::store::SharedStore;
 use metrics::Metrics;
 use metrics::ports::Traffic;
 use os::layout::DataDirectory;
+use os::platform_log;
 use os::shared_port::{Listeners, allow_descriptors};
 use runtime::driver::Clock;
 use runtime::faults::Faults;
@@ -194,7 +194,7 @@ struct Live {
 
 pub struct RouterHandle {
     shared: Arc<Shared>,
-    store: SharedStore,
+    records: SharedRecords,
     suspects: Mutex<Option<mpsc::Receiver<Suspicion>>>,
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -216,7 +216,7 @@ pub struct PublicPort {
 /// pool reads static files. Routing begins with `RouterHandle::control`.
 pub fn start(
     config: &RouterConfig,
-    store: SharedStore,
+    records: SharedRecords,
     node: NodeId,
     layout: DataDirectory,
     clock: Clock,
@@ -267,7 +267,7 @@ pub fn start(
         members: watch::Sender::default(),
     });
     let joins = Mutex::new(start_threads(&shared, receivers)?);
-    Ok(RouterHandle { shared, store, suspects: Mutex::new(Some(suspected)), joins })
+    Ok(RouterHandle { shared, records, suspects: Mutex::new(Some(suspected)), joins })
 }
 
 fn start_threads(
@@ -305,20 +305,19 @@ impl RouterHandle {
 
     /// The control task: to be run under supervision, again after a fault. Ends with the store.
     pub fn control(&self) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
-        control::run(self.shared.clone(), self.store.clone())
+        control::run(self.shared.clone(), self.records.clone())
     }
 
     /// Tells the checker which instances refused; best effort, off the path of requests.
     pub fn suspicions(&self) -> impl Future<Output = ()> + Send + use<> {
         let receiver = self.suspects.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let store = self.store.clone();
+        let records = self.records.clone();
         async move {
             let Some(mut receiver) = receiver else { return };
             while let Some((endpoint, why)) = receiver.recv().await {
                 tracing::info!(instance = %endpoint.instance, why, "router.suspect");
                 let board = Board::Suspect(endpoint.instance.clone(), endpoint.generation);
-                let value = Bytes::from_static(why.as_bytes());
-                if let Err(error) = store.set(TypedKey::Board(board).key(), value).await {
+                if let Err(error) = records.note(board, why).await {
                     tracing::warn!(%error, "router.suspect_lost");
                 }
             }

@@ -10,4 +10,6 @@ pub mod layout;
 pub mod lockfile;
 pub mod loopback;
 pub mod observe;
+pub mod platform_log;
 pub mod shared_port;
+pub mod stamp;

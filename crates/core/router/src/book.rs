@@ -131,7 +131,7 @@ impl Book {
         key: &Key,
         value: Option<&[u8]>,
     ) -> (Option<ApplicationName>, Option<RecordError>) {
-        let Some((typed, name)) = self.noted(key) else { return (None, None) };
+        let Some((typed, name)) = Book::noted(key) else { return (None, None) };
         let records = self.applications.entry(name.clone()).or_default();
         let result = records.apply(&self.node, typed, value);
         if records.is_empty() {
@@ -141,11 +141,11 @@ impl Book {
     }
 
     /// Whether the value of this key says anything about routes; sources, for example, do not.
-    pub fn wants(&self, key: &Key) -> bool {
-        self.noted(key).is_some()
+    pub fn wants(key: &Key) -> bool {
+        Book::noted(key).is_some()
     }
 
-    fn noted(&self, key: &Key) -> Option<(TypedKey, ApplicationName)> {
+    fn noted(key: &Key) -> Option<(TypedKey, ApplicationName)> {
         let typed = TypedKey::parse(key)?;
         let name = match &typed {
             TypedKey::Spec(name) | TypedKey::Rollout(name) | TypedKey::Release(name, _) => name,

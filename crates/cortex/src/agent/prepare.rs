@@ -27,7 +27,6 @@ use model::value::ContentHash;
 use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, TypedKey};
 
 use super::launcher::Launcher;
-use super::platform_log;
 use super::ports::{self, Taken};
 use crate::store::bulk::ValueName;
 use crate::store::values::suspect;
@@ -35,6 +34,7 @@ use crate::store::{SharedStore, Value, lookup_record};
 use os::directory::private_directory;
 use os::layout::DataDirectory;
 use os::observe::process::boot_id;
+use os::platform_log;
 use runtime::driver::Clock;
 use shim::spec::{LaunchSpec, Purpose};
 

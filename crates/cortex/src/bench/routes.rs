@@ -25,6 +25,7 @@ use super::proxy::{World, web};
 use super::serial::client::Client;
 use super::statistics::Latencies;
 use super::{in_directory, print, process};
+use crate::node::records::StoredRecords;
 use crate::router::queue::QueueLimits;
 use crate::router::{CONNECTIONS_MAX, RouterConfig, RouterHandle};
 use crate::store::SharedStore;
@@ -119,7 +120,7 @@ async fn measure(
     let node = site.world.node.clone();
     let router = Arc::new(crate::router::start(
         &config,
-        site.store.clone(),
+        Arc::new(StoredRecords(site.store.clone())),
         node,
         layout,
         clock,

@@ -8,10 +8,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use model::key::Board;
 use model::port::Transport;
-use model::{ApplicationName, InstanceId, Key, NodeId, PortId, Prefix, ProcessType, TypedKey};
+use model::{ApplicationName, InstanceId, Key, NodeId, PortId, ProcessType, TypedKey};
 use router_core::balance;
 use router_core::book::far::FarDescription;
 use router_core::book::{Book, Description, EndpointDescription, IncarnationKey, prefixes};
@@ -21,25 +20,24 @@ use super::endpoint::{Endpoint, SlowStart};
 use super::far::peer::FarPeer;
 use super::limits::Limits;
 use super::queue::Queue;
+use super::records::{CHANGES_MAX, Change, SharedRecords};
 use super::serve::{Command, Scope};
 use super::table::{Application, Roots, Service, Table};
 use super::{EndpointKey, FarEndpoints, Live, Shared, datagrams};
-use crate::store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
 use metrics::Labels;
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "router.control";
 /// Changes that come within this time are published together.
 const GATHER: Duration = Duration::from_millis(2);
-/// Changes taken at once.
-const CHANGES_MAX: usize = 1024;
 /// A port that is taken is tried again: its owner may have ended.
 const PORT_RETRY: Duration = Duration::from_secs(2);
 
 /// Runs until the store stops.
-pub async fn run(shared: Arc<Shared>, store: SharedStore) -> anyhow::Result<()> {
+pub async fn run(shared: Arc<Shared>, records: SharedRecords) -> anyhow::Result<()> {
     let (sender, mut changes) = mpsc::channel(CHANGES_MAX);
-    let watching = watch(store.clone(), prefixes(), sender);
+    let followed = records.clone();
+    let watching = followed.follow(prefixes(), sender);
     let mut down = shared.peers.get().map(|peers| peers.down());
     let mut control = Control {
         book: Book::new(shared.node.clone()),
@@ -48,43 +46,12 @@ pub async fn run(shared: Arc<Shared>, store: SharedStore) -> anyhow::Result<()> 
         told: BTreeSet::new(),
         listens: None,
         shared,
-        store,
+        records,
     };
     tokio::select! {
         result = watching => result,
         result = control.follow(&mut changes, &mut down) => result,
     }
-}
-
-enum Change {
-    One(Key, Option<Value>),
-    ReadAgain,
-}
-
-async fn watch(
-    store: SharedStore,
-    prefixes: Vec<Prefix>,
-    changes: mpsc::Sender<Change>,
-) -> anyhow::Result<()> {
-    let mut watches = Vec::new();
-    for prefix in prefixes {
-        watches.push(store.watch(prefix, None).await?);
-    }
-    changes.send(Change::ReadAgain).await?;
-    let followers = watches.into_iter().map(|mut watch| {
-        let changes = changes.clone();
-        async move {
-            while let Some(event) = watch.next().await {
-                let change = match event {
-                    WatchEvent::Changed { key, value, .. } => Change::One(key, value),
-                    WatchEvent::Resync { .. } => Change::ReadAgain,
-                };
-                changes.send(change).await?;
-            }
-            Ok::<_, anyhow::Error>(())
-        }
-    });
-    futures_util::future::try_join_all(followers).await.map(drop)
 }
 
 /// Nodes that do not answer; none are known where this node knows no others.
@@ -102,7 +69,7 @@ async fn changed(down: &mut Down) {
 
 struct Control {
     shared: Arc<Shared>,
-    store: SharedStore,
+    records: SharedRecords,
     book: Book,
     /// Whether the book has everything that is stored.
     read: bool,
@@ -141,7 +108,7 @@ impl Control {
             let mut affected = BTreeSet::new();
             for change in batch.drain(..) {
                 match change {
-                    Change::One(key, value) => affected.extend(self.note(&key, value.as_ref())),
+                    Change::One(key, value) => affected.extend(self.note(&key, value.as_deref())),
                     Change::ReadAgain => {
                         affected.extend(self.read_all().await?);
                         self.read = true;
@@ -161,20 +128,11 @@ impl Control {
         }
     }
 
-    fn note(&mut self, key: &Key, value: Option<&Value>) -> BTreeSet<ApplicationName> {
+    fn note(&mut self, key: &Key, record: Option<&[u8]>) -> BTreeSet<ApplicationName> {
         if let Some(TypedKey::Member(node) | TypedKey::Guest(node)) = TypedKey::parse(key) {
-            return self.book.set_member(&node, value.is_some());
+            return self.book.set_member(&node, record.is_some());
         }
-        // A release with a long recipe is stored as a file; sources are none of ours.
-        let bytes = match value.filter(|_| self.book.wants(key)).map(|v| v.read(RECORD_BYTES_MAX)) {
-            Some(Err(error)) => {
-                tracing::warn!(%key, %error, "router.value_unreadable");
-                return BTreeSet::new();
-            }
-            Some(Ok(bytes)) => Some(bytes),
-            None => None,
-        };
-        let (affected, error) = self.book.apply(key, bytes.as_deref());
+        let (affected, error) = self.book.apply(key, record);
         if let Some(error) = error {
             tracing::warn!(%key, %error, "router.record_unreadable");
         }
@@ -188,8 +146,8 @@ impl Control {
         };
         self.book = Book::new(self.shared.node.clone());
         for prefix in prefixes() {
-            for entry in self.store.prefix(&prefix).await? {
-                affected.extend(self.note(&entry.key, Some(&entry.value)));
+            for (key, record) in self.records.read(&prefix).await? {
+                affected.extend(self.note(&key, Some(&record)));
             }
         }
         Ok(affected)
@@ -514,7 +472,7 @@ impl Control {
         let draining: BTreeSet<_> = self.draining.values().flatten().cloned().collect();
         for (instance, generation) in self.told.difference(&draining) {
             let board = Board::Drained(instance.clone(), *generation);
-            self.store.delete(TypedKey::Board(board).key()).await?;
+            self.records.forget(board).await?;
         }
         self.told.retain(|key| draining.contains(key));
         for key in draining.difference(&self.told.clone()) {
@@ -527,8 +485,7 @@ impl Control {
             };
             if drained {
                 let board = Board::Drained(key.0.clone(), key.1);
-                let value = Bytes::from_static(b"nothing in flight");
-                self.store.set(TypedKey::Board(board).key(), value).await?;
+                self.records.note(board, "nothing in flight").await?;
                 self.told.insert(key.clone());
             }
         }

@@ -6,7 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use agent_core::{ansi, last_words};
 
-use super::log::{LogFile, stamp};
+use super::log::LogFile;
+use os::stamp::stamp;
 
 /// Longer lines are split: nobody reads them, and they are held in memory.
 const LINE_BYTES_MAX: usize = 8 << 10;

@@ -8,8 +8,8 @@ use std::time::SystemTime;
 use model::{ApplicationName, BuildId};
 
 use super::{BUILT, Preparer, Turn, mark};
-use crate::agent::platform_log;
 use os::layout::HOME_ENDING;
+use os::platform_log;
 
 /// Packages of a dozen large applications; beyond it the least recently written ones go.
 const SHARED_CACHE_BYTES_MAX: u64 = 4 << 30;

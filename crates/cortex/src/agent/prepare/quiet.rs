@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::agent::platform_log;
 use os::observe::{Activity, Snapshot, connections};
+use os::platform_log;
 use runtime::driver::Clock;
 
 /// Long enough for what is merely slow to print, short enough for who waits to wonder.

@@ -15,7 +15,7 @@ use model::{ApplicationName, Release};
 
 use self::find::Installed;
 use super::{Preparer, failure};
-use crate::agent::platform_log;
+use os::platform_log;
 
 /// In the build's directory: the node, then what comes first in `PATH`, line by line.
 const CHOICE: &str = ".cortex-runtimes";

@@ -9,7 +9,7 @@ use model::{ApplicationName, Release};
 use tokio::time::Instant;
 
 use super::{LaunchSpec, Preparer, Purpose, caps, failure, quiet};
-use crate::agent::platform_log;
+use os::platform_log;
 
 /// Between SIGTERM and SIGKILL for a step that takes too long.
 const STEP_GRACE: Duration = Duration::from_secs(5);

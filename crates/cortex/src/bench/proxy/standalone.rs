@@ -22,6 +22,7 @@ use router_core::http::request::Telling;
 use serde::Serialize;
 
 use super::FILE_PATH;
+use crate::node::records::StoredRecords;
 use crate::router::queue::QueueLimits;
 use crate::router::tls::{CertificateFiles, Tls};
 use crate::router::{CONNECTIONS_MAX, RouterConfig, Secure};
@@ -90,7 +91,7 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
             connections_max: CONNECTIONS_MAX,
             listeners: Arc::default(),
         },
-        store.clone(),
+        Arc::new(StoredRecords(store.clone())),
         world.node.clone(),
         layout,
         clock,

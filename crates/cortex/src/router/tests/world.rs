@@ -1,4 +1,4 @@
-//! A router over a store in memory, back ends that answer as they are told, and a client that
+//! A router over records in memory, back ends that answer as they are told, and a client that
 //! reads exact bytes.
 
 use std::collections::BTreeMap;
@@ -22,18 +22,14 @@ use model::{
 };
 use router_core::http::request::Telling;
 use serde::Serialize;
-use store_core::{Position, Stamp};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use crate::router::queue::QueueLimits;
+use crate::router::records::{Change, Records};
 use crate::router::tls::Tls;
 use crate::router::{CONNECTIONS_MAX, RouterConfig, RouterHandle, Secure, start};
-use crate::store::{
-    CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Value, ValueFile,
-    ValueWriter, Version, Watch, WatchEvent,
-};
 use metrics::Metrics;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
@@ -41,106 +37,64 @@ use runtime::faults::Faults;
 
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-type Watchers = Vec<(Prefix, mpsc::Sender<WatchEvent>)>;
+type Followers = Vec<(Vec<Prefix>, mpsc::Sender<Change>)>;
 
-/// Large values are files, as in a real store.
-pub struct MemoryStore {
-    values: Mutex<BTreeMap<String, Value>>,
-    watchers: Mutex<Watchers>,
-    files: tempfile::TempDir,
+/// Records in memory, all of which are told as they change.
+#[derive(Default)]
+pub struct MemoryRecords {
+    records: Mutex<BTreeMap<Key, Bytes>>,
+    followers: Mutex<Followers>,
 }
 
-impl Default for MemoryStore {
-    fn default() -> MemoryStore {
-        let files = tempfile::tempdir().unwrap();
-        MemoryStore { values: Mutex::default(), watchers: Mutex::default(), files }
-    }
-}
-
-impl MemoryStore {
-    fn value(&self, bytes: Bytes) -> Value {
-        if bytes.len() <= INLINE_VALUE_MAX {
-            return Value::Inline(bytes);
+impl MemoryRecords {
+    fn change(&self, key: &Key, record: Option<Bytes>) {
+        let mut records = self.records.lock().unwrap();
+        match &record {
+            Some(record) => drop(records.insert(key.clone(), record.clone())),
+            None => drop(records.remove(key)),
         }
-        let hash = ContentHash(blake3::hash(&bytes).into());
-        let (size, path) = (bytes.len() as u64, self.files.path().join(hash.to_string()));
-        std::fs::write(&path, &bytes).unwrap();
-        Value::File { hash, size, path }
-    }
-
-    fn change(&self, key: &Key, value: Option<Bytes>) {
-        let value = value.map(|bytes| self.value(bytes));
-        let mut values = self.values.lock().unwrap();
-        match &value {
-            Some(value) => drop(values.insert(key.as_str().into(), value.clone())),
-            None => drop(values.remove(key.as_str())),
-        }
-        let cursor = Cursor { incarnation: 0, arrival: 0 };
-        let event = WatchEvent::Changed { cursor, key: key.clone(), value, expired: false };
-        for (prefix, watcher) in self.watchers.lock().unwrap().iter() {
-            if prefix.matches(key) {
-                watcher.try_send(event.clone()).ok();
+        for (prefixes, follower) in self.followers.lock().unwrap().iter() {
+            if prefixes.iter().any(|prefix| prefix.matches(key)) {
+                follower.try_send(Change::One(key.clone(), record.clone())).ok();
             }
         }
     }
 
     pub fn has(&self, key: &TypedKey) -> bool {
-        self.values.lock().unwrap().contains_key(key.key().as_str())
+        self.records.lock().unwrap().contains_key(&key.key())
+    }
+
+    pub fn delete(&self, key: &TypedKey) {
+        self.change(&key.key(), None);
     }
 }
 
 #[async_trait]
-impl Store for MemoryStore {
-    async fn set(&self, key: Key, value: Bytes) -> Result<CommitId, StoreError> {
-        self.change(&key, Some(value));
-        Ok(CommitId([0; 32]))
-    }
-    async fn set_file(&self, key: Key, _file: ValueFile) -> Result<CommitId, StoreError> {
-        Err(StoreError::Missing(key))
-    }
-    async fn writer(&self) -> Result<ValueWriter, StoreError> {
-        Err(StoreError::Stopped("it keeps no files".into()))
-    }
-    async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError> {
-        self.change(&key, None);
-        Ok(None)
-    }
-    async fn lookup(&self, _key: &Key) -> Result<Option<Entry>, StoreError> {
-        Ok(None)
-    }
-    async fn lookup_hash(&self, _key: &Key) -> Result<Option<[u8; 20]>, StoreError> {
-        Ok(None)
-    }
-    async fn prefix(&self, prefix: &Prefix) -> Result<Vec<Entry>, StoreError> {
-        let values = self.values.lock().unwrap();
-        let entries = values.iter().map(|(key, value)| Entry {
-            key: key.parse().unwrap(),
-            value: value.clone(),
-            set_at: Timestamp(0),
-            node: "n1".parse().unwrap(),
-            expires: None,
-            version: Version(Position::start_of(Stamp(0))),
-        });
-        Ok(entries.filter(|entry| prefix.matches(&entry.key)).collect())
-    }
-    async fn keys(&self, _prefix: &Prefix) -> Result<Vec<Key>, StoreError> {
-        Ok(Vec::new())
-    }
-    async fn watch(&self, prefix: Prefix, _from: Option<Cursor>) -> Result<Watch, StoreError> {
-        let (sender, events) = mpsc::channel(4096);
-        self.watchers.lock().unwrap().push((prefix, sender));
-        Ok(Watch { events })
-    }
-    async fn history(&self, _: &Prefix, _: usize) -> Result<Vec<HistoryEntry>, StoreError> {
-        Ok(Vec::new())
-    }
-    async fn head(&self) -> Result<String, StoreError> {
-        Ok(String::new())
-    }
-    async fn squash(&self, _before: Timestamp) -> Result<(), StoreError> {
+impl Records for MemoryRecords {
+    async fn follow(
+        &self,
+        prefixes: Vec<Prefix>,
+        changes: mpsc::Sender<Change>,
+    ) -> anyhow::Result<()> {
+        self.followers.lock().unwrap().push((prefixes, changes.clone()));
+        changes.send(Change::ReadAgain).await?;
+        changes.closed().await;
         Ok(())
     }
-    async fn close(&self) -> Result<(), StoreError> {
+
+    async fn read(&self, prefix: &Prefix) -> anyhow::Result<Vec<(Key, Bytes)>> {
+        let records = self.records.lock().unwrap();
+        let found = records.iter().filter(|(key, _)| prefix.matches(key));
+        Ok(found.map(|(key, record)| (key.clone(), record.clone())).collect())
+    }
+
+    async fn note(&self, board: Board, text: &'static str) -> anyhow::Result<()> {
+        self.change(&TypedKey::Board(board).key(), Some(Bytes::from_static(text.as_bytes())));
+        Ok(())
+    }
+
+    async fn forget(&self, board: Board) -> anyhow::Result<()> {
+        self.change(&TypedKey::Board(board).key(), None);
         Ok(())
     }
 }
@@ -162,7 +116,7 @@ pub fn instance(slot: u32) -> InstanceId {
 }
 
 pub struct World {
-    pub store: Arc<MemoryStore>,
+    pub records: Arc<MemoryRecords>,
     pub router: RouterHandle,
     pub metrics: Metrics,
     pub faults: Faults,
@@ -240,11 +194,11 @@ impl World {
     ) -> World {
         let directory = tempfile::tempdir().unwrap();
         let layout = DataDirectory::new(directory.path().join("data"), directory.path());
-        let store = Arc::new(MemoryStore::default());
+        let records = Arc::new(MemoryRecords::default());
         let (metrics, faults) = (Metrics::default(), Faults::default());
         let router = start(
             config,
-            store.clone(),
+            records.clone(),
             node,
             layout.clone(),
             Clock::start(),
@@ -253,18 +207,18 @@ impl World {
         )
         .unwrap();
         connect(&router);
-        let world = World { store, router, metrics, faults, layout, _directory: directory };
+        let world = World { records, router, metrics, faults, layout, _directory: directory };
         let shared = world.router.shared.clone();
-        let store = world.store.clone();
+        let records = world.records.clone();
         tokio::spawn(runtime::supervise::supervise("router.control", move || {
-            crate::router::control::run(shared.clone(), store.clone())
+            crate::router::control::run(shared.clone(), records.clone())
         }));
         tokio::spawn(world.router.suspicions());
         world
     }
 
     pub fn put<T: Serialize>(&self, key: TypedKey, record: &T) {
-        self.store.change(&key.key(), Some(record::encode(record).into()));
+        self.records.change(&key.key(), Some(record::encode(record).into()));
     }
 
     /// An application that serves its first release.
@@ -369,7 +323,7 @@ impl World {
 
     /// Whether the router says that nothing is in flight there.
     pub fn is_drained(&self, slot: u32, generation: u64) -> bool {
-        self.store.has(&TypedKey::Board(Board::Drained(instance(slot), generation)))
+        self.records.has(&TypedKey::Board(Board::Drained(instance(slot), generation)))
     }
 
     pub async fn connect(&self) -> Client {

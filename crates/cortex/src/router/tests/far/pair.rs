@@ -16,7 +16,6 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::super::world::{World, app, node, wait};
 use crate::router::queue::QueueLimits;
-use crate::store::Store;
 use crate::store::peers::identity::{Authority, Membership};
 use crate::store::peers::tls::ClusterTls;
 use runtime::members::{CalledRouter, RouterCall, RouterPeers, Take};
@@ -176,7 +175,7 @@ impl Pair {
     }
 
     pub async fn remove_near_from_roster_of_far(&self) {
-        self.far.store.delete(TypedKey::Member(node()).key()).await.unwrap();
+        self.far.records.delete(&TypedKey::Member(node()));
         let shared = self.far.router.shared.clone();
         wait(|| !shared.members.borrow().contains(&node())).await;
         assert!(shared.table.load().by_host(format!("{}.localhost", app()).as_bytes()).is_some());

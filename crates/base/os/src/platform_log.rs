@@ -8,8 +8,8 @@ use std::path::Path;
 
 use model::Timestamp;
 
-use os::directory::private_directory;
-use shim::log::stamp;
+use crate::directory::private_directory;
+use crate::stamp::stamp;
 
 /// Years of events.
 const BYTES_MAX: u64 = 1 << 20;
@@ -17,7 +17,7 @@ const BYTES_MAX: u64 = 1 << 20;
 /// Never fails: a full disk must not stop what is being reported on.
 pub fn append(path: &Path, now: Timestamp, text: &str) {
     if let Err(error) = try_append(path, now, text) {
-        tracing::warn!(path = %path.display(), %error, "agent.log_failed");
+        tracing::warn!(path = %path.display(), %error, "platform_log.failed");
     }
 }
 

@@ -1,0 +1,38 @@
+//! What the router needs of whatever keeps the cluster's records: to hear of them and to leave notes
+//! on this node's board. A node joins it to its store.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use model::key::Board;
+use model::{Key, Prefix};
+use tokio::sync::mpsc;
+
+pub type SharedRecords = Arc<dyn Records>;
+
+/// Changes that wait for the control task; who follows waits when there are more.
+pub const CHANGES_MAX: usize = 1024;
+
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A record is new, or gone where there are no bytes. One that `Book::wants` not has empty ones.
+    One(Key, Option<Bytes>),
+    /// Changes may have been missed: everything is read again.
+    ReadAgain,
+}
+
+#[async_trait]
+pub trait Records: Send + Sync + 'static {
+    /// Tells all changes under these prefixes, beginning with `ReadAgain` once they are watched.
+    /// Ends when the store does.
+    async fn follow(
+        &self,
+        prefixes: Vec<Prefix>,
+        changes: mpsc::Sender<Change>,
+    ) -> anyhow::Result<()>;
+    /// What can be read under a prefix now, as in `Change::One`.
+    async fn read(&self, prefix: &Prefix) -> anyhow::Result<Vec<(Key, Bytes)>>;
+    async fn note(&self, board: Board, text: &'static str) -> anyhow::Result<()>;
+    async fn forget(&self, board: Board) -> anyhow::Result<()>;
+}
