@@ -15,7 +15,6 @@ const LEVELS: &[(&str, u32)] = &[
     ("router", 4),
     ("checker", 4),
     ("upgrade", 4),
-    ("transfer", 4),
     ("logs", 4),
     ("api", 5),
     ("node", 6),
@@ -46,7 +45,6 @@ const PARTS: &[(&str, &str)] = &[
     ("store/open", "node"),
     ("store/peers", "cluster"),
     ("store/remote", "cluster"),
-    ("transfer", "transfer"),
     ("upgrade", "upgrade"),
 ];
 

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cortex::store::{SharedStore, open::open};
+use cortex::store::SharedStore;
+use cortex::store::open::open_alone;
+use cortex::store::options::Options;
 use model::Prefix;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
@@ -25,7 +27,10 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     let directory = tempfile::tempdir()?;
     let layout = DataDirectory::new(directory.path().join("data"), directory.path());
-    let open = || open(&layout, "bench".parse()?, Clock::start()).map_err(anyhow::Error::from);
+    let open = || {
+        open_alone(&layout, "bench".parse()?, Clock::start(), Options::default())
+            .map_err(anyhow::Error::from)
+    };
     let store = open()?;
     match keys {
         None => {
@@ -56,7 +61,7 @@ fn open_again(keys: u64, directory: &Path) -> anyhow::Result<()> {
     let layout = DataDirectory::new(directory.join("data"), directory);
     let before = resident_kib("VmRSS:")?;
     let start = Instant::now();
-    let store = open(&layout, "bench".parse()?, Clock::start())?;
+    let store = open_alone(&layout, "bench".parse()?, Clock::start(), Options::default())?;
     println!("opened in {:.2} s", start.elapsed().as_secs_f64());
     print_memory("after opening", keys, before, resident_kib("VmRSS:")?);
     print_memory("at its highest, while opening", keys, before, resident_kib("VmHWM:")?);

@@ -12,5 +12,4 @@ pub mod node;
 pub mod proxy;
 pub mod router;
 pub mod store;
-pub mod transfer;
 pub mod upgrade;

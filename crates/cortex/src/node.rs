@@ -6,6 +6,8 @@ pub mod platform;
 pub mod records;
 pub mod roles;
 pub mod started;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -125,13 +127,15 @@ pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyho
     let asked = PeerOptions { clock_off: config.clock_off, ..asked };
     let prepared = peers::prepare(&layout, &id, &asked).await?;
     roles::keep(&layout, &roles)?;
-    let store = match is_guest {
-        true => remote::open(&layout, id.clone(), clock, options).await?,
-        false => config.store.open(&layout, id.clone(), clock, options).await?,
+    let (store, guest) = if is_guest {
+        let (store, guest) = remote::open(&layout, id.clone(), clock, options).await?;
+        (store, Some(guest))
+    } else {
+        (config.store.open(&layout, id.clone(), clock, options).await?, None)
     };
     let bus = Arc::new(Bus::default());
     let of = (layout.clone(), id.clone());
-    let peers = Peers::open(prepared, of.0, of.1, clock, store.clone(), bus.clone()).await?;
+    let peers = Peers::open(prepared, of.0, of.1, clock, store.clone(), guest, bus.clone()).await?;
     let asked = config.peers.listen.is_some() || config.peers.joins();
     ensure!(
         !asked || peers.is_some(),

@@ -10,7 +10,6 @@ mod committer;
 mod disk;
 #[cfg(feature = "store-etcd")]
 mod etcd;
-pub mod etcd_address;
 pub mod face;
 pub mod local;
 mod log;
@@ -50,7 +49,6 @@ use self::bulk::ValueName;
 use self::bulk::desk::Desk;
 use self::bulk::reader::ValueReader;
 pub use self::options::OpenError;
-use self::remote::Guest;
 use self::replication::Replication;
 use self::reply::Reply;
 pub use self::values::ValueWriter;
@@ -376,10 +374,6 @@ pub trait Store: Send + Sync + 'static {
     async fn squash(&self, before: Timestamp) -> Result<(), StoreError>;
     /// None where something else keeps the members together.
     fn replication(&self) -> Option<Replication> {
-        None
-    }
-    /// Where this is the store of another node.
-    fn guest(&self) -> Option<Guest> {
         None
     }
     /// Writes what waits, marks the log as closed and frees the directory. Later writes fail.

@@ -37,7 +37,8 @@ fn context_with(directory: &Path, launcher: Arc<FakeLauncher>) -> Arc<AgentConte
     let layout = DataDirectory::new(directory.join("data"), directory);
     os::directory::private_directory(layout.root()).unwrap();
     let (clock, node) = (Clock::start(), "n1".parse::<NodeId>().unwrap());
-    let store = crate::store::open::open(&layout, node.clone(), clock).unwrap();
+    let store =
+        crate::store::open::open_alone(&layout, node.clone(), clock, Options::default()).unwrap();
     context_of(layout, clock, node, launcher, store)
 }
 
@@ -176,7 +177,7 @@ async fn what_is_given_up_is_stopped_although_the_disk_is_full() {
     let (clock, node) = (Clock::start(), "n1".parse::<NodeId>().unwrap());
     let disk = Faults::default();
     let options = Options::with_faults(disk.clone());
-    let store = crate::store::open::open_with(&layout, node.clone(), clock, options).unwrap();
+    let store = crate::store::open::open_alone(&layout, node.clone(), clock, options).unwrap();
     let context = context_of(layout, clock, node, Arc::default(), store);
     let (stop, stopping) = watch::channel(false);
     let agent = tokio::spawn(run(context.clone(), stopping));

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::{ApiContext, NodeControl, records};
 use crate::store::SharedStore;
+use crate::store::options::Options;
 use api_types::{ApplicationRow, Configured, InstanceRow, PortRow, Progress, ReleaseRow, Released};
 use client::{Client, ClientError, Lines};
 use os::layout::DataDirectory;
@@ -74,7 +75,9 @@ impl Fixture {
             DataDirectory::new(directory.path().join("data"), &directory.path().join("run"));
         os::directory::private_directory(layout.root()).unwrap();
         let (node, clock): (NodeId, Clock) = ("n1".parse().unwrap(), Clock::start());
-        let store = crate::store::open::open(&layout, node.clone(), clock).unwrap();
+        let store =
+            crate::store::open::open_alone(&layout, node.clone(), clock, Options::default())
+                .unwrap();
         let control = Arc::new(Control::default());
         let context = ApiContext {
             store: store.clone(),

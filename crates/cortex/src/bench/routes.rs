@@ -29,6 +29,7 @@ use crate::node::records::StoredRecords;
 use crate::router::queue::QueueLimits;
 use crate::router::{CONNECTIONS_MAX, RouterConfig, RouterHandle};
 use crate::store::SharedStore;
+use crate::store::options::Options;
 use metrics::Metrics;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
@@ -97,8 +98,10 @@ async fn measure(
     let world = World { node: "bench".parse()?, clock, layout: layout.clone() };
     let store = {
         let (layout, node) = (layout.clone(), world.node.clone());
-        tokio::task::spawn_blocking(move || crate::store::open::open(&layout, node, clock))
-            .await??
+        tokio::task::spawn_blocking(move || {
+            crate::store::open::open_alone(&layout, node, clock, Options::default())
+        })
+        .await??
     };
     let (old, new) = (Answering::start(OLD)?, Answering::start(NEW)?);
     let site = Site { args, world, store, old, new, interrupted };

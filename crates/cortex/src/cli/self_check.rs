@@ -7,7 +7,8 @@ use anyhow::{Context, ensure};
 use clap::Args;
 
 use super::output;
-use crate::store::open::open;
+use crate::store::open::open_alone;
+use crate::store::options::Options;
 use crate::upgrade::formats::Formats;
 use os::directory::private_directory;
 use os::layout::DataDirectory;
@@ -39,10 +40,10 @@ impl SelfCheck {
 async fn keeps_what_it_acknowledged(directory: &std::path::Path) -> anyhow::Result<()> {
     let layout = DataDirectory::new(directory.to_path_buf(), directory);
     let (node, key): (model::NodeId, model::Key) = ("selfcheck".parse()?, "self::check".parse()?);
-    let store = open(&layout, node.clone(), Clock::start())?;
+    let store = open_alone(&layout, node.clone(), Clock::start(), Options::default())?;
     store.set(key.clone(), "kept".into()).await?;
     store.close().await?;
-    let store = open(&layout, node, Clock::start())?;
+    let store = open_alone(&layout, node, Clock::start(), Options::default())?;
     let found = store.lookup(&key).await?;
     let kept = found.as_ref().and_then(|entry| entry.value.inline()).is_some_and(|v| v == "kept");
     ensure!(kept, "what was written is not there after it was opened again");

@@ -65,7 +65,7 @@ impl Records for StoredRecords {
     }
 }
 
-/// The record's bytes where the router wants them; a release with a long recipe is stored as a file.
+/// The record's bytes where the router wants them; a release with a long recipe is a file.
 /// What cannot be read changes nothing, and is reported.
 fn record(key: &Key, value: &Value) -> Option<Bytes> {
     if !Book::wants(key) {

@@ -1,5 +1,5 @@
-//! What the router needs of whatever keeps the cluster's records: to hear of them and to leave notes
-//! on this node's board. A node joins it to its store.
+//! What the router needs of whatever keeps the cluster's records: to hear of them and to leave
+//! notes on this node's board. A node joins it to its store.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub const CHANGES_MAX: usize = 1024;
 
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A record is new, or gone where there are no bytes. One that `Book::wants` not has empty ones.
+    /// A record is new, or gone where there are no bytes; they are empty unless `Book::wants` it.
     One(Key, Option<Bytes>),
     /// Changes may have been missed: everything is read again.
     ReadAgain,

@@ -8,9 +8,9 @@ use model::NodeId;
 use thiserror::Error;
 
 use super::SharedStore;
-use super::etcd_address::EtcdAddress;
 use super::open;
 use super::options::{OpenError, Options};
+use super::peers::identity::Membership;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
 
@@ -28,6 +28,15 @@ pub enum Backend {
     #[default]
     Local,
     Etcd(EtcdAddress),
+}
+
+/// `etcd://HOST:PORT[,HOST:PORT…][/ROOT]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdAddress {
+    /// `HOST:PORT` each.
+    pub endpoints: Vec<String>,
+    /// Without slashes around it.
+    pub root: String,
 }
 
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -64,13 +73,22 @@ impl Backend {
         match self {
             Backend::Local => {
                 let layout = layout.clone();
-                let open = move || open::open_with(&layout, node, clock, options);
+                let open = move || {
+                    let dir = layout.cluster();
+                    let cluster = |standing| {
+                        let failed = |error| OpenError::Backend(format!("{error:#}"));
+                        Membership::settle(&dir, standing).map_err(failed)
+                    };
+                    open::open(&layout, node, clock, options, cluster)
+                };
                 let opened = runtime::task::spawn_blocking(open).await;
                 opened.unwrap_or_else(|_| Err(OpenError::Interrupted))
             }
             #[cfg(feature = "store-etcd")]
             Backend::Etcd(address) => {
-                super::etcd::open(address, layout, node, clock, options).await
+                let EtcdAddress { endpoints, root } = address.clone();
+                let address = super::etcd::Address { endpoints, root };
+                super::etcd::open(&address, layout, node, clock, options).await
             }
             #[cfg(not(feature = "store-etcd"))]
             Backend::Etcd(_) => Err(OpenError::Backend(BackendError::NotBuilt.to_string())),

@@ -36,7 +36,6 @@ use self::reading::{Wanted, read_keys_after, read_range};
 use self::record::StoredRecord;
 use self::writes::{Job, Operation, WRITES_QUEUED_MAX, Write, Writes, closed};
 use super::board::Note;
-use super::etcd_address::EtcdAddress;
 use super::options::{OpenError, Options, lock, make_dir};
 use super::reply::Reply;
 use super::values::{ValueFiles, ValueWriter};
@@ -54,6 +53,15 @@ const LAYOUT: &str = "cortex-store 1 ";
 /// Each failed attempt means that another write of the same key came between.
 const EXPIRE_ATTEMPTS_MAX: usize = 16;
 
+/// Where a cluster of etcd is, and below which prefix a store lies in it.
+#[derive(Clone, Debug)]
+pub struct Address {
+    /// `HOST:PORT` each.
+    pub endpoints: Vec<String>,
+    /// Without slashes around it.
+    pub root: String,
+}
+
 pub struct EtcdStore {
     feed: Feed,
     values: Arc<ValueFiles>,
@@ -66,7 +74,7 @@ pub struct EtcdStore {
 
 /// Connects, and makes sure that the cluster is there and holds what this build can read.
 pub async fn open(
-    address: &EtcdAddress,
+    address: &Address,
     layout: &DataDirectory,
     node: NodeId,
     clock: Clock,

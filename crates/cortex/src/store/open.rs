@@ -10,21 +10,18 @@ use super::SharedStore;
 use super::local::LocalStore;
 use super::log::{CommitLog, SegmentedLog};
 use super::options::{OpenError, Options, lock, make_dir};
-use super::peers::identity::Membership;
 use super::values::ValueFiles;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
 
-/// The store of one node on this disk; blocks while it recovers.
-pub fn open(layout: &DataDirectory, node: NodeId, clock: Clock) -> Result<SharedStore, OpenError> {
-    open_with(layout, node, clock, Options::default())
-}
-
-pub fn open_with(
+/// Opens the store of one node on this disk; blocks while it recovers. `cluster` says which cluster
+/// the node belongs to, and hears of the one that the log knows.
+pub fn open(
     layout: &DataDirectory,
     node: NodeId,
     clock: Clock,
     options: Options,
+    cluster: impl FnOnce(Standing) -> Result<ClusterId, OpenError>,
 ) -> Result<SharedStore, OpenError> {
     let dir = layout.store();
     make_dir(&dir)?;
@@ -33,28 +30,26 @@ pub fn open_with(
     let values = ValueFiles::open(layout.values(), options.value_age_min)
         .map_err(OpenError::io(&layout.values()))?;
     let (recovered, log) = SegmentedLog::open(&dir, &options)?;
-    let cluster = cluster(layout, recovered.past.standing)?;
+    let cluster = cluster(recovered.past.standing)?;
     let (log, at) = (Box::new(log), dir.clone());
     let store = LocalStore::start(recovered, log, node, cluster, clock, at, options, values, lock);
     Ok(Arc::new(store.map_err(OpenError::io(&dir))?))
 }
 
-/// The cluster that DATA/cluster names. Where the log knows of another, either that directory is
-/// younger, as its node has just been let in somewhere, or the log is right.
-fn cluster(layout: &DataDirectory, standing: Standing) -> Result<ClusterId, OpenError> {
-    let dir = layout.cluster();
-    let failed = |error: anyhow::Error| OpenError::Backend(format!("{error:#}"));
-    let mut membership = Membership::load_or_found(&dir).map_err(failed)?;
-    let logged = (standing.incarnation != 0).then_some(standing.cluster);
-    let differs = logged.is_some_and(|logged| logged != membership.id());
-    if differs && !membership.joining {
-        match (membership.redeemed.is_some(), logged) {
-            // An old copy of the log was restored.
-            (true, _) => membership.joining = true,
-            (false, Some(logged)) => membership = Membership::of(logged),
-            (false, None) => {}
+/// Opens a store that no other node will share: its cluster is the one of its log, or a new one.
+pub fn open_alone(
+    layout: &DataDirectory,
+    node: NodeId,
+    clock: Clock,
+    options: Options,
+) -> Result<SharedStore, OpenError> {
+    open(layout, node, clock, options, |standing| {
+        if standing.incarnation != 0 {
+            return Ok(standing.cluster);
         }
-        membership.save(&dir).map_err(failed)?;
-    }
-    Ok(membership.id())
+        let mut fresh = [0; 16];
+        rustix::rand::getrandom(&mut fresh, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| OpenError::Backend(format!("no random bytes: {error}")))?;
+        Ok(ClusterId(fresh))
+    })
 }

@@ -42,6 +42,7 @@ use self::side::Side;
 use self::status::ClusterStatus;
 use super::SharedStore;
 use super::bus::Bus;
+use super::remote::Guest;
 use os::layout::DataDirectory;
 use os::shared_port::Listeners;
 use runtime::driver::Clock;
@@ -152,17 +153,18 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Peers {
-    /// None for a store that something else replicates. Before anything is written: a store that is
-    /// to join must hear of it first.
+    /// None for a store that something else replicates; `guest` where it is another node's. Before
+    /// anything is written: a store that is to join must hear of it first.
     pub async fn open(
         prepared: Prepared,
         layout: DataDirectory,
         node: NodeId,
         clock: Clock,
         store: SharedStore,
+        guest: Option<Guest>,
         bus: Arc<Bus>,
     ) -> anyhow::Result<Option<Arc<Peers>>> {
-        let side = match (store.replication(), store.guest()) {
+        let side = match (store.replication(), guest) {
             (Some(replication), _) => Side::Keeper(replication),
             (None, Some(guest)) => Side::Guest(guest),
             (None, None) => return Ok(None),

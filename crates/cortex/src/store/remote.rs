@@ -130,7 +130,7 @@ pub async fn open(
     node: NodeId,
     clock: Clock,
     options: Options,
-) -> Result<SharedStore, OpenError> {
+) -> Result<(SharedStore, Guest), OpenError> {
     let layout = layout.clone();
     let made = runtime::task::spawn_blocking(move || prepare(&layout, node, clock, options)).await;
     let shared = made.unwrap_or_else(|_| Err(OpenError::Interrupted))?;
@@ -138,7 +138,9 @@ pub async fn open(
     shared.spawn(supervise("remote", move || running.clone().run()));
     shared.spawn(async move { keeping.collect().await });
     shared.spawn(shared.tls.credential.clone().keep());
-    Ok(shared)
+    let (large, ledger) = (shared.large.clone(), shared.ledger.clone());
+    let guest = Guest { cluster: shared.cluster, large, ledger };
+    Ok((shared, guest))
 }
 
 fn prepare(

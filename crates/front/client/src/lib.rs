@@ -1,6 +1,8 @@
 //! The one path from people to the platform: HTTP over the node's UNIX socket. Knows addresses and
 //! errors of the API, and nothing of what it is used for; driven by the command line.
 
+pub mod transfer;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;

@@ -12,6 +12,7 @@ use model::{ReleaseId, Timestamp};
 use super::*;
 use crate::agent::launcher::fake::FakeLauncher;
 use crate::agent::ports::Ports;
+use crate::store::options::Options;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
@@ -35,7 +36,9 @@ impl Bench {
         let layout = DataDirectory::new(root, directory.path());
         let (clock, node) = (Clock::start(), "n1".parse::<NodeId>().unwrap());
         os::directory::private_directory(layout.root()).unwrap();
-        let store = crate::store::open::open(&layout, node.clone(), clock).unwrap();
+        let store =
+            crate::store::open::open_alone(&layout, node.clone(), clock, Options::default())
+                .unwrap();
         let launcher = Arc::new(FakeLauncher::default());
         let preparer = Preparer::new(
             layout.clone(),

@@ -27,6 +27,7 @@ use crate::router::queue::QueueLimits;
 use crate::router::tls::{CertificateFiles, Tls};
 use crate::router::{CONNECTIONS_MAX, RouterConfig, Secure};
 use crate::store::SharedStore;
+use crate::store::options::Options;
 use metrics::Metrics;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
@@ -75,8 +76,10 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
     let world = World { node: "bench".parse()?, clock, layout: layout.clone() };
     let store = {
         let (layout, node) = (layout.clone(), world.node.clone());
-        tokio::task::spawn_blocking(move || crate::store::open::open(&layout, node, clock))
-            .await??
+        tokio::task::spawn_blocking(move || {
+            crate::store::open::open_alone(&layout, node, clock, Options::default())
+        })
+        .await??
     };
     world.fill(&store, args).await?;
     let metrics = Metrics::default();

@@ -109,7 +109,8 @@ impl Serve {
         let store = self.store.open(layout, id.clone(), clock, Options::default()).await?;
         let bus = Arc::new(Bus::default());
         let (of, named) = (layout.clone(), id.clone());
-        let peers = Peers::open(prepared, of, named, clock, store.clone(), bus.clone()).await?;
+        let peers =
+            Peers::open(prepared, of, named, clock, store.clone(), None, bus.clone()).await?;
         let face = crate::store::face::start(config, store.clone(), bus, id.clone(), clock)?;
         let told = Arc::new(Told::default());
         let api = ApiContext {

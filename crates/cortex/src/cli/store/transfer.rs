@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Args;
 
 use super::super::{Session, output};
-use crate::transfer::{self, Verified};
+use client::transfer::{self, Verified};
 
 /// Shown while a large store is imported.
 const PROGRESS_STEP_PERCENT: u64 = 10;

@@ -13,8 +13,8 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::StoreError;
-use super::super::etcd_address::EtcdAddress;
 use super::super::options::OpenError;
+use super::Address;
 
 /// One answer of a cluster that is well takes milliseconds.
 const ATTEMPT_MAX: Duration = Duration::from_secs(3);
@@ -95,7 +95,7 @@ pub struct Link {
 
 impl Link {
     /// Waits for no member: the first request does.
-    pub async fn connect(address: &EtcdAddress) -> Result<Link, LinkError> {
+    pub async fn connect(address: &Address) -> Result<Link, LinkError> {
         let endpoints = address.endpoints.join(",");
         let options = ConnectOptions::new()
             .with_connect_timeout(ATTEMPT_MAX)

@@ -1,6 +1,7 @@
 //! The store over a real etcd server: the core contract, outages, compaction, several nodes.
 
 mod server;
+mod site;
 
 use std::time::Duration;
 
@@ -9,25 +10,23 @@ use etcd_client::GetOptions;
 use model::{Prefix, Timestamp};
 use tokio::time::Instant;
 
-use self::server::{EtcdServer, EtcdSite};
+use self::site::{EtcdSite, address};
+use super::Address;
 use super::feed::Feed;
 use super::hub::Hub;
 use super::keeping::Keeping;
 use super::keyspace::Keyspace;
 use super::link::Link;
-use crate::store::backend::Backend;
 use crate::store::reply::Reply;
 use crate::store::tests::contract::{self, DEADLINE, Site, next_change, next_event, prefix};
 use crate::store::tests::fixture::{bytes, key, lookup, set};
 use crate::store::values::ValueFiles;
 use crate::store::{INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, WatchEvent};
-use crate::transfer::tests::{self as transfer, Served};
 use runtime::driver::Clock;
 
 contract::over!(EtcdSite::new());
 
-async fn link(backend: &Backend) -> Link {
-    let Backend::Etcd(address) = backend else { panic!("an address of etcd") };
+async fn link(address: &Address) -> Link {
     Link::connect(address).await.unwrap()
 }
 
@@ -138,7 +137,7 @@ async fn a_feed_whose_history_was_dropped_tells_everybody_to_resync() {
     let (_, _, cursor) = next_change(&mut watch).await;
     // While the feed is cut others write, and etcd drops what the feed needs to go on.
     site.server.move_to_another_port();
-    let other = link(&site.server.backend("test")).await;
+    let other = link(&address(&site.server, "test")).await;
     for value in ["x", "y"] {
         let (_, newest) = other.put("/test/key:a::missed", value).await.unwrap();
         other.compact(newest).await.unwrap();
@@ -193,7 +192,7 @@ async fn what_etcd_cannot_do_is_refused_with_a_reason() {
 async fn what_others_wrote_under_our_keys_counts_as_absent() {
     let site = EtcdSite::new();
     let store = site.open().await;
-    let other = link(&site.server.backend("test")).await;
+    let other = link(&address(&site.server, "test")).await;
     let mut watch = store.watch(prefix("a"), None).await.unwrap();
     set(&store, "a::b", "1").await;
     other.put("/test/key:a::c", "not a record").await.unwrap();
@@ -216,7 +215,7 @@ async fn what_others_wrote_under_our_keys_counts_as_absent() {
 #[tokio::test]
 async fn another_layout_of_the_keys_is_not_touched() {
     let site = EtcdSite::new();
-    let other = link(&site.server.backend("new")).await;
+    let other = link(&address(&site.server, "new")).await;
     other.put("/new/meta:identity", "cortex-store 2 0011223344556677").await.unwrap();
     let before = revision(&other).await;
     let error = site.try_open("new", "n1").await.err().unwrap();
@@ -228,7 +227,7 @@ async fn another_layout_of_the_keys_is_not_touched() {
 async fn writers_who_wait_together_share_a_transaction() {
     let site = EtcdSite::new();
     let store = site.open().await;
-    let other = link(&site.server.backend("test")).await;
+    let other = link(&address(&site.server, "test")).await;
     let before = revision(&other).await;
     let (sender, mut replies) = tokio::sync::mpsc::unbounded_channel();
     for n in 0..500 {
@@ -249,7 +248,7 @@ async fn writers_who_wait_together_share_a_transaction() {
 async fn only_values_with_an_end_have_a_lease_and_near_ends_share_one() {
     let site = EtcdSite::new();
     let store = site.open().await;
-    let other = link(&site.server.backend("test")).await;
+    let other = link(&address(&site.server, "test")).await;
     let end = Clock::start().now().after(Duration::from_secs(3600));
     for name in ["one", "two"] {
         let change = Submitted::Set { value: bytes("1"), expires: Some(end) };
@@ -268,7 +267,7 @@ async fn only_values_with_an_end_have_a_lease_and_near_ends_share_one() {
 
 /// The parts of a store, to do at once what it does every hour.
 async fn keeping(site: &EtcdSite, values: &std::path::Path) -> Keeping {
-    let link = link(&site.server.backend("test")).await;
+    let link = link(&address(&site.server, "test")).await;
     let values = ValueFiles::open(values.into(), Duration::ZERO).unwrap();
     let hub = Hub::new(1, 1, values.clone(), "n1".parse().unwrap());
     let (space, hub) = (Keyspace::new("test"), std::sync::Arc::new(hub));
@@ -293,23 +292,4 @@ async fn value_files_go_when_no_record_names_them() {
     assert_eq!(keeping.collect().await.unwrap(), 0);
     assert!(path.is_file());
     drop(store);
-}
-
-#[tokio::test]
-async fn a_store_moves_to_etcd_and_back() {
-    let server = EtcdServer::start();
-    let local = Served::start(&Backend::Local).await;
-    transfer::fill(&local).await;
-    let (bytes, totals) = local.export("").await;
-    let etcd = Served::start(&server.backend("moved")).await;
-    assert_eq!(etcd.import(&bytes).await.keys, totals.keys);
-    let content = local.content().await;
-    assert_eq!(etcd.content().await, content);
-    let (again, of_etcd) = etcd.export("").await;
-    assert_eq!(of_etcd, totals);
-    let back = Served::start(&Backend::Local).await;
-    assert_eq!(back.import(&again).await.keys, totals.keys);
-    assert_eq!(back.content().await, content);
-    let large = content.iter().find(|(name, ..)| name == "a::large").unwrap();
-    assert_eq!(large.2.len(), transfer::LARGE);
 }

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use super::{FaceConfig, FaceHandle};
 use crate::store::SharedStore;
 use crate::store::bus::Bus;
+use crate::store::options::Options;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
 
@@ -39,7 +40,8 @@ impl Server {
         let directory = TempDir::new().unwrap();
         let layout = DataDirectory::new(directory.path().join("data"), directory.path());
         let (node, clock, bus) = ("n1".parse().unwrap(), Clock::start(), Arc::new(Bus::default()));
-        let store = crate::store::open::open(&layout, node, clock).unwrap();
+        let store =
+            crate::store::open::open_alone(&layout, node, clock, Options::default()).unwrap();
         let tls = super::tls::self_made(&directory.path().join("tls"), vec!["localhost".into()]);
         let any = "127.0.0.1:0".parse().unwrap();
         let config = FaceConfig {

@@ -17,6 +17,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
 };
 use serde::{Deserialize, Serialize};
+use store_core::event::Standing;
 use store_core::sync::message::ClusterId;
 use time::OffsetDateTime;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -86,6 +87,24 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 impl Membership {
+    /// The cluster that this directory names. Where the log knows of another, either the directory
+    /// is younger, as its node has just been let in somewhere, or the log is right.
+    pub fn settle(dir: &Path, standing: Standing) -> anyhow::Result<ClusterId> {
+        let mut membership = Membership::load_or_found(dir)?;
+        let logged = (standing.incarnation != 0).then_some(standing.cluster);
+        let differs = logged.is_some_and(|logged| logged != membership.id());
+        if differs && !membership.joining {
+            match (membership.redeemed.is_some(), logged) {
+                // An old copy of the log was restored.
+                (true, _) => membership.joining = true,
+                (false, Some(logged)) => membership = Membership::of(logged),
+                (false, None) => {}
+            }
+            membership.save(dir)?;
+        }
+        Ok(membership.id())
+    }
+
     pub fn id(&self) -> ClusterId {
         ClusterId(self.cluster)
     }

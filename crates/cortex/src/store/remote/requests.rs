@@ -15,9 +15,9 @@ use super::super::{
     CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Submission,
     Submitted, Value, ValueFile, Version, Watch, Written,
 };
+use super::Shared;
 use super::ledger::{self, closed};
 use super::wire::{self, Part, Request, Told};
-use super::{Guest, Shared};
 
 impl Shared {
     async fn ask(&self, what: Request) -> Result<Vec<(Part, Bytes)>, StoreError> {
@@ -291,11 +291,6 @@ impl Store for Shared {
 
     async fn squash(&self, before: Timestamp) -> Result<(), StoreError> {
         self.ask_one(Request::Squash { before }).await.map(drop)
-    }
-
-    fn guest(&self) -> Option<Guest> {
-        let (large, ledger) = (self.large.clone(), self.ledger.clone());
-        Some(Guest { cluster: self.cluster, large, ledger })
     }
 
     async fn close(&self) -> Result<(), StoreError> {

@@ -82,7 +82,7 @@ impl Site for GuestSite {
     async fn open(&self) -> SharedStore {
         self.address.get_or_init(|| self.keep()).await;
         let (layout, options) = (self.layout(), Options::default());
-        let store = super::open(&layout, id("guest"), Clock::start(), options).await.unwrap();
+        let (store, _) = super::open(&layout, id("guest"), Clock::start(), options).await.unwrap();
         // Watchers hear of what is written from the first connection on.
         store.head().await.unwrap();
         store

@@ -9,7 +9,7 @@ use model::Key;
 use tempfile::TempDir;
 
 use crate::store::disk;
-use crate::store::open::open_with;
+use crate::store::open::open_alone;
 use crate::store::options::{OpenError, Options};
 use crate::store::{Entry, SharedStore, Value};
 use os::layout::DataDirectory;
@@ -51,7 +51,7 @@ impl Place {
     }
 
     pub fn try_open(&self) -> Result<SharedStore, OpenError> {
-        open_with(&self.layout(), "n1".parse().unwrap(), Clock::start(), self.options.clone())
+        open_alone(&self.layout(), "n1".parse().unwrap(), Clock::start(), self.options.clone())
     }
 
     pub fn open(&self) -> SharedStore {

@@ -11,12 +11,12 @@ use model::{Key, Prefix, Timestamp};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use super::{Verified, export, import, verify};
 use crate::store::backend::Backend;
 use crate::store::options::Options;
 use crate::store::{INLINE_VALUE_MAX, SharedStore, Submission, Submitted};
 use api_types::Imported;
 use api_types::export::{FormatError, Totals};
+use client::transfer::{Verified, export, import, verify};
 use client::{Client, ClientError};
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
@@ -205,4 +205,31 @@ async fn an_export_that_fails_says_why_and_has_no_end() {
     let body = served.client.download("/v1/store/export").await.unwrap();
     let bytes = body.collect().await.unwrap().to_bytes();
     assert!(verify(served.file(&bytes)).is_err());
+}
+
+#[cfg(feature = "store-etcd")]
+mod etcd {
+    use super::super::etcd_server::EtcdServer;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_store_moves_to_etcd_and_back() {
+        let server = EtcdServer::start();
+        let local = Served::start(&Backend::Local).await;
+        fill(&local).await;
+        let (bytes, totals) = local.export("").await;
+        let etcd =
+            Served::start(&format!("etcd://127.0.0.1:{}/moved", server.port()).parse().unwrap())
+                .await;
+        assert_eq!(etcd.import(&bytes).await.keys, totals.keys);
+        let content = local.content().await;
+        assert_eq!(etcd.content().await, content);
+        let (again, of_etcd) = etcd.export("").await;
+        assert_eq!(of_etcd, totals);
+        let back = Served::start(&Backend::Local).await;
+        assert_eq!(back.import(&again).await.keys, totals.keys);
+        assert_eq!(back.content().await, content);
+        let large = content.iter().find(|(name, ..)| name == "a::large").unwrap();
+        assert_eq!(large.2.len(), LARGE);
+    }
 }

@@ -1,9 +1,6 @@
 //! Moves whole stores, between back ends and between clusters, through the API of a node: the
 //! client's side of export and import. A file is read through before any of it is imported.
 
-#[cfg(test)]
-pub(crate) mod tests;
-
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -15,9 +12,9 @@ use http_body_util::BodyExt;
 use hyper::Method;
 use tokio::sync::mpsc;
 
+use crate::{Client, encode};
 use api_types::Imported;
 use api_types::export::{Decoder, FormatError, Piece, Totals};
-use client::{Client, encode};
 
 const READ_BYTES: usize = 64 * 1024;
 /// Chunks between the file and the socket.
@@ -51,7 +48,7 @@ pub async fn export(client: &Client, prefix: &str, out: &mut impl Write) -> anyh
 /// An export that has been read through: nothing is missing and nothing was changed.
 #[derive(Debug)]
 pub struct Verified {
-    file: File,
+    pub file: File,
     pub totals: Totals,
     pub file_bytes: u64,
 }
