@@ -7,5 +7,5 @@ fn main() -> ExitCode {
     if let Some(code) = shim::dispatch() {
         return code;
     }
-    cortex::cli::main()
+    cli::main()
 }

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use agent::launcher::{Held, Launcher};
+use agent::plain::{PlainLauncher, stop_all};
 use agent_core::application::Exit;
-use cortex::agent::launcher::{Held, Launcher};
-use cortex::agent::plain::{PlainLauncher, stop_all};
 use model::{ApplicationName, InstanceId, ProcessType};
 use os::layout::DataDirectory;
 use os::observe::process::{self, is_alive};

@@ -224,6 +224,17 @@ pub enum Board {
     Unkept(InstanceId, NodeId),
 }
 
+/// Where the board of `own` shows a claim of another node that its disk had no room for: it must
+/// know who else runs what it runs.
+pub fn note_unkept(own: &NodeId, key: &Key) -> Option<Key> {
+    match TypedKey::parse(key)? {
+        TypedKey::Claim(instance, node) if node != *own => {
+            Some(TypedKey::Board(Board::Unkept(instance, node)).key())
+        }
+        _ => None,
+    }
+}
+
 impl TypedKey {
     pub fn key(&self) -> Key {
         let text = match self {

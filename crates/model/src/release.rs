@@ -52,7 +52,7 @@ impl Release {
 /// project's own files say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recipe {
-    /// A name from `agent_core::frameworks`, for example `rails`.
+    /// A name from `recipe_core::frameworks`, for example `rails`.
     pub framework: String,
     /// The file that decided, and why: "manage.py names Django".
     pub decided_by: String,
@@ -125,7 +125,7 @@ impl Recipe {
 /// What one file asks of one language: the machine that builds looks for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runtime {
-    /// A name from `agent_core::runtimes`, for example `python`.
+    /// A name from `recipe_core::runtimes`, for example `python`.
     pub language: String,
     /// A range of versions as that language writes it; empty for any.
     pub wanted: String,

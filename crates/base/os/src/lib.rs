@@ -10,6 +10,7 @@ pub mod layout;
 pub mod lockfile;
 pub mod loopback;
 pub mod observe;
+pub mod passing;
 pub mod platform_log;
 pub mod shared_port;
 pub mod stamp;

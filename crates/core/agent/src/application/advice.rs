@@ -21,7 +21,7 @@ pub(super) const BACKGROUND: &str = "went to the background: its first process e
 pub(super) const FOR_GOOD: &str = "a process of an application has to go on: what ends by itself \
      belongs into a schedule ([[cron]] in cortex.toml), a release step or `cortex run`";
 
-/// By the names in `agent_core::frameworks`; nothing where they say nothing about how it listens.
+/// By the names in `recipe_core::frameworks`; nothing where they say nothing about how it listens.
 fn example(framework: &str) -> &'static str {
     match framework {
         "node" => ", for example app.listen(process.env.PORT, process.env.HOST)",

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cortex::store::peers::frame::{Greeting, Versions, read_json, write_json};
-use cortex::store::peers::identity::{Authority, Membership, name_of};
-use cortex::store::peers::tls::ALPN_ROUTER;
+use cluster::frame::{Greeting, Versions, read_json, write_json};
+use cluster::identity::{Authority, Membership, name_of};
+use cluster::tls::ALPN_ROUTER;
 use model::{NodeId, ProcessType};
 use rcgen::KeyPair;
 use router_core::far::{Ask, Outcome, Reply};

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cortex::store::peers::frame::{self, Frame, Greeting, Versions, read_json, write_json};
-use cortex::store::peers::identity::{Authority, Membership, name_of};
-use cortex::store::peers::tls::ALPN_NODE;
+use cluster::frame;
+use cluster::frame::{Frame, Greeting, Versions, read_json, write_json};
+use cluster::identity::{Authority, Membership, name_of};
+use cluster::tls::ALPN_NODE;
 use model::{NodeId, Timestamp};
 use rcgen::KeyPair;
 use store_core::event::Ticket;

@@ -1,8 +1,0 @@
-//! Parts of a node together.
-
-#[cfg(feature = "store-etcd")]
-// Tests of the store itself use more of it.
-#[allow(dead_code)]
-#[path = "../store/etcd/tests/server.rs"]
-mod etcd_server;
-mod transfer;

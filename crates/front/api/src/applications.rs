@@ -1,0 +1,174 @@
+//! Applications: list, create, show, destroy.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use model::key::application_prefix;
+use model::{ApplicationName, Key, TypedKey};
+
+use super::problem::Problem;
+use super::records::{self, Application};
+use super::{Api, Shared, domains, parse, ports};
+use api_types::{
+    ApplicationRow, ApplicationShown, CreateApplication, Destroyed, ProcessRow, RolloutShown,
+};
+
+/// The usual grace of 30 s between SIGTERM and SIGKILL, and some for draining before it.
+const STOP_WAIT_MAX: Duration = Duration::from_secs(45);
+const STOP_POLL: Duration = Duration::from_millis(100);
+
+pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<ApplicationRow>>, Problem> {
+    Ok(Json(rows(&api).await?))
+}
+
+pub async fn rows(api: &Api) -> Result<Vec<ApplicationRow>, Problem> {
+    let mut rows = Vec::new();
+    for name in records::names(&*api.store).await? {
+        match records::find(&*api.store, &name).await {
+            Ok(app) => rows.extend(app.map(|app| app.without_lost(api).row(api))),
+            Err(problem) => tracing::warn!(%name, ?problem, "application.unreadable"),
+        }
+    }
+    Ok(rows)
+}
+
+pub async fn create(
+    State(api): State<Shared>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<ApplicationRow>), Problem> {
+    let asked: CreateApplication = parse(&body)?;
+    let name: ApplicationName = asked.name.parse()?;
+    if let Some(framework) = &asked.framework {
+        check_framework(framework)?;
+    }
+    let _changing = api.changes.lock().await;
+    if records::find(&*api.store, &name).await?.is_some() {
+        return Err(Problem::conflict(
+            "application_exists",
+            format!("there is an application '{name}' already"),
+        )
+        .hint(format!("push to it with `cortex push -a {name}`, or choose another name")));
+    }
+    let mut app = Application::new(name.clone(), api.now());
+    app.spec.framework = asked.framework;
+    app.spec.port = ports::allot(&api, &name, asked.port, &[]).await?;
+    app.spec.port_chosen = asked.port.is_some();
+    records::write(&*api.store, TypedKey::Spec(name), &app.spec).await?;
+    Ok((StatusCode::CREATED, Json(app.row(&api))))
+}
+
+/// Detection over an empty tree tells which types there are.
+fn check_framework(framework: &str) -> Result<(), Problem> {
+    let nothing = recipe_core::source::SourceTree::new();
+    match recipe_core::detect::plan_release(&nothing, Some(framework), "application") {
+        Err(error @ recipe_core::detect::DetectError::UnknownFramework { .. }) => {
+            Err(Problem::invalid("unknown_type", error.to_string()))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub async fn show(
+    State(api): State<Shared>,
+    Path(app): Path<String>,
+) -> Result<Json<ApplicationShown>, Problem> {
+    let app = records::require(&*api.store, &app).await?.without_lost(&api);
+    let release = app.serving().or(app.current());
+    let processes = release.map_or_else(Vec::new, |release| {
+        app.wanted(release)
+            .into_iter()
+            .map(|(process, wanted)| ProcessRow {
+                command: release.recipe.processes[&process].command.clone(),
+                wanted,
+                ready: app.ready(&release.id, Some(&process)),
+                nodes: app.ready_by_node(&release.id, &process),
+                process: process.to_string(),
+            })
+            .collect()
+    });
+    Ok(Json(ApplicationShown {
+        row: app.row(&api),
+        domains: app.spec.domains.clone(),
+        clashes: domains::clashes(&api)
+            .await?
+            .iter()
+            .filter(|one| one.concerns(&app.name))
+            .map(domains::Clash::said)
+            .collect(),
+        decided_by: release.map(|release| release.recipe.decided_by.clone()),
+        processes,
+        rollout: app.rollout.as_ref().map(|rollout| RolloutShown {
+            serving: rollout.serving.as_ref().map(|id| app.label(id)),
+            target: rollout.target.as_ref().map(|id| app.label(id)),
+            phase: records::phase_word(rollout.phase).into(),
+            message: rollout.message.clone(),
+        }),
+        releases: app.releases.len(),
+        ports: release.map(|release| ports::services(&api, &app.name, release)).unwrap_or_default(),
+        persist: release.map(|release| release.recipe.persist.clone()).unwrap_or_default(),
+        holder: app.tied_to().map(ToString::to_string),
+        notes: release.map(|release| release.recipe.notes.clone()).unwrap_or_default(),
+    }))
+}
+
+/// The specification goes first: that is what stops everything. What the application kept for
+/// itself stays on disk, since nothing could bring it back.
+pub async fn destroy(
+    State(api): State<Shared>,
+    Path(app): Path<String>,
+) -> Result<Json<Destroyed>, Problem> {
+    let app = records::require(&*api.store, &app).await?;
+    let name = app.name;
+    {
+        let _changing = api.changes.lock().await;
+        let spec = TypedKey::Spec(name.clone()).key();
+        api.store.delete(spec.clone()).await?;
+        let others: Vec<Key> = api.store.keys(&application_prefix(&name)).await?;
+        for key in others.into_iter().filter(|key| *key != spec) {
+            api.store.delete(key).await?;
+        }
+    }
+    let stopped = wait_until_stopped(&api, &name).await?;
+    let kept = if stopped { remove_directories(&api, &name).await } else { None };
+    Ok(Json(Destroyed { name: name.to_string(), stopped, kept }))
+}
+
+async fn wait_until_stopped(api: &Api, name: &ApplicationName) -> Result<bool, Problem> {
+    let deadline = tokio::time::Instant::now() + STOP_WAIT_MAX;
+    loop {
+        if !is_anything_alive(api, name).await? {
+            return Ok(true);
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Ok(false);
+        }
+        tokio::time::sleep(STOP_POLL).await;
+    }
+}
+
+async fn is_anything_alive(api: &Api, name: &ApplicationName) -> Result<bool, Problem> {
+    let mut app = Application::new(name.clone(), api.now());
+    app.claims = records::claims(&*api.store, name).await?;
+    Ok(app.is_anything_alive())
+}
+
+async fn remove_directories(api: &Api, name: &ApplicationName) -> Option<String> {
+    let (directory, persist) = (api.layout.application(name), api.layout.persist(name));
+    let removed = runtime::task::spawn_blocking(move || {
+        let kept = std::fs::read_dir(&persist).is_ok_and(|mut entries| entries.next().is_some());
+        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| !kept || entry.path() != persist) {
+            if let Err(error) = std::fs::remove_dir_all(entry.path()) {
+                tracing::warn!(path = %entry.path().display(), %error, "application.left_behind");
+            }
+        }
+        if !kept {
+            std::fs::remove_dir(&directory).ok();
+        }
+        kept.then(|| persist.display().to_string())
+    });
+    removed.await.ok().flatten()
+}

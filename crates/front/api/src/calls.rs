@@ -1,0 +1,234 @@
+//! What a node asks of another one for somebody who is connected here: to run a command, to show
+//! logs. One stream each: a question, an answer, and then whatever was asked for. Who may call is
+//! settled by the transport; must not know how commands run or where logs lie.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use model::{ApplicationName, NodeId, Release, ReleaseId, TypedKey};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+
+use ::logs;
+use agent::AgentContext;
+use agent::one_off;
+use agent::one_off::Order;
+use logs::{Item, Wanted};
+use os::layout::DataDirectory;
+use runtime::members::{BoxedStream, Kind, Members};
+use store::{SharedStore, lookup_record};
+
+const VERSION: u32 = 1;
+/// A few names, a reason, or a line of a log, which is shorter than 64 KiB but for what JSON adds.
+const MESSAGE_BYTES_MAX: u32 = 512 << 10;
+/// Lines of a build's log between the file and the stream.
+const ITEMS_WAITING_MAX: usize = 64;
+/// A question comes at once, and an answer after a look at records and the disk.
+const MESSAGE_TIME_MAX: Duration = Duration::from_secs(10);
+/// Streams that are served at a time: commands have a limit of their own, the rest are readers of
+/// logs.
+const CALLS_MAX: usize = 256;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Question {
+    pub v: u32,
+    #[serde(flatten)]
+    pub ask: Ask,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Ask {
+    /// Frames of a session follow.
+    Run {
+        application: ApplicationName,
+        release: ReleaseId,
+        by: String,
+        /// Also where the release has to be built first.
+        prepare: bool,
+    },
+    /// Items follow.
+    Logs { application: ApplicationName, wanted: Wanted },
+    /// Lines follow, as long as that node builds it or runs its release steps.
+    BuildLog { application: ApplicationName, release: ReleaseId },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Answer {
+    v: u32,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+}
+
+/// That node was reached, and does not do it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// A stream on which that node does what it was asked for.
+pub async fn call(peers: &dyn Members, node: &NodeId, ask: Ask) -> anyhow::Result<BoxedStream> {
+    let mut stream = peers.open(node, Kind::Call).await?;
+    write(&mut stream, &Question { v: VERSION, ask }).await?;
+    let answer: Answer = read(&mut stream).await?;
+    match answer.refused {
+        None => Ok(stream),
+        Some(why) => Err(Refused(why).into()),
+    }
+}
+
+/// The side that is called.
+pub struct Calls {
+    /// None where nothing runs.
+    pub agent: Option<Arc<AgentContext>>,
+    pub store: SharedStore,
+    pub node: NodeId,
+    pub layout: DataDirectory,
+}
+
+impl Calls {
+    /// From now on.
+    pub fn take(self, peers: &dyn Members) {
+        let (calls, streams) = (Arc::new(self), Arc::new(Semaphore::new(CALLS_MAX)));
+        peers.serve(
+            Kind::Call,
+            Box::new(move |peer, stream| {
+                // Whoever finds no room hears nothing, and says that this node does not answer.
+                let Ok(permit) = streams.clone().try_acquire_owned() else { return };
+                let calls = calls.clone();
+                runtime::task::spawn(async move {
+                    if let Err(error) = calls.serve(stream).await {
+                        tracing::debug!(%peer, error = format!("{error:#}"), "call.not_served");
+                    }
+                    drop(permit);
+                });
+            }),
+        );
+    }
+
+    async fn serve(&self, mut stream: BoxedStream) -> anyhow::Result<()> {
+        let question: Question = read(&mut stream).await?;
+        match question.ask {
+            Ask::Run { application, release, by, prepare } => {
+                let order = self.order(application, &release, by, prepare).await;
+                let (agent, order) = match order {
+                    Ok(order) => order,
+                    Err(error) => {
+                        let refused = Some(format!("{error:#}"));
+                        return write(&mut stream, &Answer { v: VERSION, refused }).await;
+                    }
+                };
+                write(&mut stream, &Answer { v: VERSION, refused: None }).await?;
+                one_off::serve(agent, order, stream).await;
+            }
+            Ask::Logs { application, wanted } => {
+                write(&mut stream, &Answer { v: VERSION, refused: None }).await?;
+                let items = logs::read(self.layout.logs(&application), wanted);
+                pass_on(items, stream).await?;
+            }
+            Ask::BuildLog { application, release } => {
+                write(&mut stream, &Answer { v: VERSION, refused: None }).await?;
+                let log = self.layout.build_log(&application, &release);
+                let (store, node) = (self.store.clone(), self.node.clone());
+                let (sender, items) = mpsc::channel(ITEMS_WAITING_MAX);
+                runtime::task::spawn(async move {
+                    logs::follow_build(log, store, node, application, release, sender).await.ok();
+                });
+                pass_on(items, stream).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn order(
+        &self,
+        application: ApplicationName,
+        release: &ReleaseId,
+        by: String,
+        prepare: bool,
+    ) -> anyhow::Result<(Arc<AgentContext>, Order)> {
+        let agent = self.agent.clone().context("it runs no applications")?;
+        let key = TypedKey::Release(application.clone(), release.clone()).key();
+        let release: Option<Release> = lookup_record(&*agent.store, key).await?;
+        let release = release.context("it has not heard of that release yet: try again")?;
+        if !prepare && !agent.preparer.is_built(&application, &release) {
+            bail!("it does not have that release");
+        }
+        Ok((agent, Order { application, release, by }))
+    }
+}
+
+/// Until there is no more, or nobody listens.
+async fn pass_on(mut items: mpsc::Receiver<Item>, stream: BoxedStream) -> anyhow::Result<()> {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let mut nothing = [0; 1];
+    loop {
+        let item = tokio::select! {
+            item = items.recv() => item,
+            // The caller says nothing more, and then hangs up.
+            _ = reader.read(&mut nothing) => None,
+        };
+        let Some(item) = item else { break };
+        let bytes = serde_json::to_vec(&item)?;
+        writer.write_u32_le(u32::try_from(bytes.len())?).await?;
+        writer.write_all(&bytes).await?;
+        if items.is_empty() {
+            writer.flush().await?;
+        }
+    }
+    Ok(writer.shutdown().await?)
+}
+
+/// The next message, whenever it comes; none at the end.
+pub async fn receive<T: DeserializeOwned>(stream: &mut BoxedStream) -> anyhow::Result<Option<T>> {
+    let length = match stream.read_u32_le().await {
+        Ok(length) => length,
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    ensure!(length <= MESSAGE_BYTES_MAX, "a message of {length} bytes");
+    let mut bytes = vec![0; length as usize];
+    stream.read_exact(&mut bytes).await?;
+    serde_json::from_slice(&bytes)
+        .context("it is not understood: start the same version of Cortex on both")
+}
+
+async fn write<T: Serialize>(stream: &mut BoxedStream, message: &T) -> anyhow::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let length = u32::try_from(bytes.len())?;
+    let writing = async {
+        stream.write_u32_le(length).await?;
+        stream.write_all(&bytes).await?;
+        stream.flush().await
+    };
+    timeout(MESSAGE_TIME_MAX, writing).await.context("it does not listen")??;
+    Ok(())
+}
+
+async fn read<T: DeserializeOwned>(stream: &mut BoxedStream) -> anyhow::Result<T> {
+    let message =
+        timeout(MESSAGE_TIME_MAX, receive(stream)).await.context("it does not answer")??;
+    message.context("it hung up")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_question_arrives_as_it_was_asked() {
+        let (near, far) = tokio::io::duplex(256);
+        let (mut near, mut far): (BoxedStream, BoxedStream) = (Box::new(near), Box::new(far));
+        let (application, release) = ("shop".parse().unwrap(), "v1.a".parse().unwrap());
+        let ask = Ask::Run { application, release, by: "ada".into(), prepare: false };
+        let question = Question { v: VERSION, ask };
+        write(&mut near, &question).await.unwrap();
+        assert_eq!(read::<Question>(&mut far).await.unwrap(), question);
+        far.write_u32_le(u32::MAX).await.unwrap();
+        assert!(read::<Question>(&mut near).await.is_err(), "no such length is believed");
+    }
+}

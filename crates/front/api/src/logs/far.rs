@@ -1,0 +1,122 @@
+//! Lines of another node: asked for once, or again and again while somebody follows them, with
+//! nothing twice where it was lost and came back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use model::{ApplicationName, NodeId};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::{Found, Said};
+use crate::calls;
+use crate::calls::Ask;
+use cluster::Peers;
+use logs::{Item, Wanted};
+use runtime::members::Members;
+
+/// To a node that is alive a stream is there long before; nobody waits longer to see the rest.
+const CALL_TIME_MAX: Duration = Duration::from_secs(4);
+/// Between two calls of a node that was lost.
+const PAUSE: Duration = Duration::from_secs(1);
+/// What it printed while it could not be reached.
+const LINES_AGAIN_MAX: usize = 10_000;
+
+pub struct Source {
+    pub peers: Arc<Peers>,
+    pub node: NodeId,
+    pub application: ApplicationName,
+    pub found: mpsc::Sender<Found>,
+}
+
+/// Up to where lines have come: the newest time, and how many lines had it.
+#[derive(Default)]
+struct Seen {
+    time: Option<String>,
+    count: usize,
+}
+
+impl Seen {
+    fn note(&mut self, time: &Option<String>) {
+        if *time == self.time {
+            self.count += 1;
+        } else if *time > self.time {
+            (self.time, self.count) = (time.clone(), 1);
+        }
+    }
+}
+
+impl Source {
+    pub async fn run(self: Arc<Self>, first: Wanted) {
+        let (mut seen, mut lost) = (Seen::default(), false);
+        let mut wanted = first.clone();
+        loop {
+            let ended = tokio::select! {
+                ended = self.follow(&wanted, &mut seen, &mut lost) => ended,
+                () = self.found.closed() => return,
+            };
+            if !lost && let Err(error) = ended {
+                lost = true;
+                let node = &self.node;
+                let said = format!("node {node} is not reached: {error:#}; its lines are missing");
+                self.say(Said::Remark(said)).await.ok();
+            }
+            if !first.follow {
+                return;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(PAUSE) => {}
+                () = self.found.closed() => return,
+            }
+            if seen.time.is_some() {
+                wanted.after.clone_from(&seen.time);
+                wanted.lines = LINES_AGAIN_MAX;
+            }
+        }
+    }
+
+    /// Until the stream ends; without an error once all that is wanted has come.
+    async fn follow(
+        &self,
+        wanted: &Wanted,
+        seen: &mut Seen,
+        lost: &mut bool,
+    ) -> anyhow::Result<()> {
+        let mut alive = self.peers.alive();
+        anyhow::ensure!(alive.borrow().contains(&self.node), "it is down");
+        let (after, follow) = (wanted.after.clone(), wanted.follow);
+        let mut again = if after.is_some() { seen.count } else { 0 };
+        let ask = Ask::Logs { application: self.application.clone(), wanted: wanted.clone() };
+        let calling = timeout(CALL_TIME_MAX, calls::call(&*self.peers, &self.node, ask));
+        let mut stream = calling.await.context("no answer")??;
+        let was_lost = std::mem::take(lost);
+        if was_lost {
+            self.say(Said::Remark(format!("node {} is back", self.node))).await?;
+        }
+        loop {
+            let item = tokio::select! {
+                item = calls::receive::<Item>(&mut stream) => item?,
+                gone = alive.wait_for(|alive| !alive.contains(&self.node)) => {
+                    drop(gone);
+                    bail!("it is down")
+                }
+            };
+            match item {
+                None if follow => bail!("the connection broke"),
+                None => return Ok(()),
+                Some(Item::Line(line)) if again > 0 && line.time == after => again -= 1,
+                Some(Item::Line(line)) => {
+                    seen.note(&line.time);
+                    self.say(Said::Item(Item::Line(line))).await?;
+                }
+                Some(Item::Now) => self.say(Said::Item(Item::Now)).await?,
+            }
+        }
+    }
+
+    async fn say(&self, said: Said) -> anyhow::Result<()> {
+        let sent = self.found.send((self.node.clone(), said)).await;
+        sent.map_err(|_| anyhow::anyhow!("nobody listens"))
+    }
+}

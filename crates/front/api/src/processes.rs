@@ -1,0 +1,202 @@
+//! What runs: ps, scale, restart.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use model::cron::CronRun;
+use model::key::Board;
+use model::{InstanceId, ProcessSpec, ProcessType, TypedKey};
+
+use super::problem::Problem;
+use super::records::{self, Application};
+use super::{Api, Shared, parse};
+use agent::one_off::Session;
+use api_types::{InstanceRow, Scale, Scaled};
+
+pub async fn list(
+    State(api): State<Shared>,
+    Path(app): Path<String>,
+) -> Result<Json<Vec<InstanceRow>>, Problem> {
+    let app = records::require(&*api.store, &app).await?;
+    Ok(Json(rows(&api, &app).await?))
+}
+
+pub async fn list_all(State(api): State<Shared>) -> Result<Json<Vec<InstanceRow>>, Problem> {
+    let mut all = Vec::new();
+    for name in records::names(&*api.store).await? {
+        if let Some(app) = records::find(&*api.store, &name).await? {
+            all.extend(rows(&api, &app).await?);
+        }
+    }
+    Ok(Json(all))
+}
+
+pub async fn rows(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Problem> {
+    let mut rows = Vec::new();
+    for (id, node, one) in app.incarnations() {
+        rows.push(InstanceRow {
+            application: id.application.to_string(),
+            process: id.process.to_string(),
+            slot: id.slot,
+            node: node.to_string(),
+            pid: one.process.as_ref().map(|process| process.pid),
+            port: one.port,
+            ports: one.ports.clone(),
+            release: app.label(&one.release),
+            state: match api.is_lost(node) && records::is_alive(one.state) {
+                true => "lost".into(),
+                false => records::state_word(one.state).into(),
+            },
+            started_at: one.started_at.map(records::rfc3339),
+            memory_bytes: memory(api, id, one.generation).await?,
+            restarts: one.restarts,
+            reason: one.reason.clone(),
+        });
+    }
+    rows.extend(scheduled(api, app).await?);
+    rows.extend(one_offs(api, app));
+    Ok(rows)
+}
+
+/// Commands that people run on this node.
+fn one_offs(api: &Api, app: &Application) -> Vec<InstanceRow> {
+    let sessions = api.agent.as_ref().map(|agent| agent.one_offs.list()).unwrap_or_default();
+    let of = sessions.into_iter().filter(|session| session.application == app.name);
+    let row = |session: Session| InstanceRow {
+        application: app.name.to_string(),
+        process: "run".into(),
+        slot: session.number,
+        node: api.node.to_string(),
+        pid: session.pid,
+        port: None,
+        ports: Default::default(),
+        release: app.label(&session.release),
+        state: if session.pid.is_some() { "ready" } else { "starting" }.into(),
+        started_at: Some(records::rfc3339(session.started_at)),
+        memory_bytes: None,
+        restarts: 0,
+        reason: Some(session.command),
+    };
+    of.map(row).collect()
+}
+
+/// The last run of each scheduled command.
+async fn scheduled(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Problem> {
+    let Some(release) = app.serving() else { return Ok(Vec::new()) };
+    let mut rows = Vec::new();
+    for recipe in &release.recipe.cron {
+        let key = TypedKey::Cron(app.name.clone(), recipe.name.clone());
+        let run: Option<CronRun> = records::read(&*api.store, key).await?;
+        let Some(run) = run else { continue };
+        let state = match (run.ended_at, run.success) {
+            (None, _) if api.is_lost(&run.node) => "lost",
+            (None, _) => "ready",
+            (Some(_), true) => "stopped",
+            (Some(_), false) => "crashed",
+        };
+        rows.push(InstanceRow {
+            application: app.name.to_string(),
+            process: format!("cron.{}", recipe.name),
+            slot: 1,
+            node: run.node.to_string(),
+            pid: run.pid,
+            port: None,
+            ports: Default::default(),
+            release: app.label(&release.id),
+            state: state.into(),
+            started_at: Some(records::rfc3339(run.started_at)),
+            memory_bytes: None,
+            restarts: run.attempt.saturating_sub(1),
+            reason: run.how,
+        });
+    }
+    Ok(rows)
+}
+
+async fn memory(api: &Api, id: &InstanceId, generation: u64) -> Result<Option<u64>, Problem> {
+    let key = TypedKey::Board(Board::Memory(id.clone(), generation)).key();
+    let entry = api.store.lookup(&key).await?;
+    Ok(entry.and_then(|entry| std::str::from_utf8(entry.value.inline()?).ok()?.trim().parse().ok()))
+}
+
+pub async fn scale_now(
+    State(api): State<Shared>,
+    Path(app): Path<String>,
+) -> Result<Json<Scaled>, Problem> {
+    let app = records::require(&*api.store, &app).await?;
+    Ok(Json(scaled(&app)))
+}
+
+fn scaled(app: &Application) -> Scaled {
+    let chosen = app.spec.processes.iter().map(|(process, spec)| (process.to_string(), spec.count));
+    let mut processes: Scale = chosen.collect();
+    if let Some(release) = app.current().or(app.serving()) {
+        let wanted = app.wanted(release);
+        processes = wanted.iter().map(|(process, count)| (process.to_string(), *count)).collect();
+    }
+    Scaled { application: app.name.to_string(), processes }
+}
+
+pub async fn scale(
+    State(api): State<Shared>,
+    Path(app): Path<String>,
+    body: Bytes,
+) -> Result<Json<Scaled>, Problem> {
+    let asked: Scale = parse(&body)?;
+    let _changing = api.changes.lock().await;
+    let mut app = records::require(&*api.store, &app).await?;
+    for (word, count) in &asked {
+        let process = known_process(&app, word)?;
+        if *count > recipe_core::manifest::COUNT_MAX {
+            return Err(Problem::invalid(
+                "too_many_instances",
+                format!("{count} instances of {word} are more than a node can hold"),
+            )
+            .hint(format!("ask for at most {}", recipe_core::manifest::COUNT_MAX)));
+        }
+        let spec = app.spec.processes.entry(process).or_insert_with(ProcessSpec::default);
+        spec.count = *count;
+    }
+    records::write(&*api.store, TypedKey::Spec(app.name.clone()), &app.spec).await?;
+    Ok(Json(scaled(&app)))
+}
+
+/// Before the first push nothing is known, and any type may be scaled ahead of it.
+fn known_process(app: &Application, word: &str) -> Result<ProcessType, Problem> {
+    let process: ProcessType = word.parse()?;
+    let Some(release) = app.current().or(app.serving()) else {
+        return Ok(process);
+    };
+    let known = &release.recipe.processes;
+    if known.contains_key(&process) {
+        return Ok(process);
+    }
+    let names: Vec<&str> = known.keys().map(ProcessType::as_str).collect();
+    let hint = match names[..] {
+        [] => "it has none: its files are served by the router itself".into(),
+        _ => format!("it has: {}", names.join(", ")),
+    };
+    Err(Problem::invalid(
+        "unknown_process",
+        format!("{} has no process type '{process}'", app.name),
+    )
+    .hint(hint))
+}
+
+pub async fn restart(
+    State(api): State<Shared>,
+    Path(app): Path<String>,
+) -> Result<Json<Scaled>, Problem> {
+    let _changing = api.changes.lock().await;
+    let mut app = records::require(&*api.store, &app).await?;
+    if app.releases.is_empty() {
+        return Err(Problem::conflict(
+            "no_release",
+            format!("{} has no release that could be restarted", app.name),
+        )
+        .hint(format!("push one with `cortex push -a {}`", app.name)));
+    }
+    app.spec.restart = app.spec.restart.wrapping_add(1);
+    records::write(&*api.store, TypedKey::Spec(app.name.clone()), &app.spec).await?;
+    Ok(Json(scaled(&app)))
+}

@@ -1,0 +1,278 @@
+//! How a release gets on, as a stream of JSON lines: phases from the store, output of its steps
+//! from its log. Ends with the rollout.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use model::{
+    ApplicationName, InstanceState, NodeId, Prefix, ReleaseId, Rollout, RolloutPhase, TypedKey,
+};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TryRecvError;
+
+use super::problem::Problem;
+use super::{Shared, records, releases};
+use crate::calls;
+use crate::calls::Ask;
+use agent::prepare;
+use api_types::Progress;
+use logs::follow::Follower;
+use logs::{Item, is_in_steps};
+
+/// Between two looks at the steps' log; a change of phase is seen at once.
+const LOG_POLL: Duration = Duration::from_millis(50);
+/// No build takes longer; a client that still listens then is told to look again.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+/// The router follows the store within milliseconds; one that is being restarted is not waited for.
+const ROUTER_WAIT_MAX: Duration = Duration::from_secs(2);
+const ROUTER_POLL: Duration = Duration::from_millis(2);
+/// Until the last lines of another node's steps have come.
+const FAR_END_MAX: Duration = Duration::from_secs(2);
+/// More different complaints than that of one start tell nobody anything.
+const WAITING_LINES_MAX: usize = 100;
+/// Lines between a step and a slow terminal.
+const LINES_WAITING_MAX: usize = 64;
+
+pub async fn stream(
+    State(api): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    let app = records::require(&*api.store, &name).await?;
+    let id = releases::resolve(&app, &id)?.id.clone();
+    let key = TypedKey::Rollout(app.name.clone()).key();
+    let watch = api.store.watch(Prefix::from(key), None).await?;
+    let log = Follower::from_start(api.layout.build_log(&app.name, &id), "build".into());
+    let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
+    let (unable, waiting) = (BTreeSet::new(), BTreeSet::new());
+    let (shown, builder, far) = (None, None, None);
+    let reporter = Reporter { api, name, id, log, shown, unable, builder, far, waiting, sender };
+    runtime::task::spawn(async move { reporter.run(watch).await });
+    Ok(ndjson(receiver))
+}
+
+/// A response of one JSON object a line.
+pub fn ndjson<T: Serialize + Send + 'static>(receiver: mpsc::Receiver<T>) -> Response {
+    let lines = futures_util::stream::unfold(receiver, |mut receiver| async {
+        let item = receiver.recv().await?;
+        let mut line = serde_json::to_vec(&item).unwrap_or_default();
+        line.push(b'\n');
+        Some((Ok::<_, std::convert::Infallible>(bytes::Bytes::from(line)), receiver))
+    });
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
+struct Reporter {
+    api: Shared,
+    name: String,
+    id: ReleaseId,
+    log: Follower,
+    shown: Option<RolloutPhase>,
+    /// Nodes that were said to be unable to build it.
+    unable: BTreeSet<NodeId>,
+    /// The other node that was said to build it.
+    builder: Option<NodeId>,
+    /// What the steps print there, while they do.
+    far: Option<mpsc::Receiver<String>>,
+    /// What was said of instances that are not ready.
+    waiting: BTreeSet<String>,
+    sender: mpsc::Sender<Progress>,
+}
+
+/// The client is gone or has been told how it ended.
+struct Ended;
+
+impl Reporter {
+    async fn run(mut self, mut watch: store::Watch) {
+        let deadline = tokio::time::Instant::now() + WAIT_MAX;
+        while self.report().await.is_ok() {
+            if tokio::time::Instant::now() >= deadline {
+                let message = "no end within an hour; `cortex releases` tells how it went".into();
+                self.sender.send(Progress::Failed { message, serving: None }).await.ok();
+                return;
+            }
+            tokio::select! {
+                event = watch.next() => if event.is_none() { return },
+                () = tokio::time::sleep(LOG_POLL) => {}
+                () = self.sender.closed() => return,
+            }
+        }
+    }
+
+    /// Everything new, in order: a phase's output comes before the next phase.
+    async fn report(&mut self) -> Result<(), Ended> {
+        let app = match records::require(&*self.api.store, &self.name).await {
+            Ok(app) => app,
+            Err(problem) => {
+                let message = problem.body().detail;
+                return self.end(Progress::Failed { message, serving: None }).await;
+            }
+        };
+        // Read after the state: what a phase wrote before it ended is there by now.
+        loop {
+            let lines = self.log.read();
+            if lines.is_empty() {
+                break;
+            }
+            for line in lines {
+                self.send(Progress::Line { text: line.text }).await?;
+            }
+        }
+        let Some(rollout) = &app.rollout else {
+            return Ok(());
+        };
+        let goes_on = rollout.target.as_ref() == Some(&self.id) && is_in_steps(rollout.phase);
+        self.report_far(goes_on).await?;
+        let target = rollout.target.as_ref();
+        if target != Some(&self.id) {
+            let ended = match target {
+                Some(target) if rollout.serving.as_ref() != Some(&self.id) => {
+                    Progress::Overtaken { by: app.label(target) }
+                }
+                _ => Progress::Done { url: app.url(&self.api.url_host()), warning: None },
+            };
+            return self.end(ended).await;
+        }
+        if self.shown != Some(rollout.phase) {
+            self.shown = Some(rollout.phase);
+            let phase = records::phase_word(rollout.phase).to_string();
+            self.send(Progress::Phase { phase }).await?;
+        }
+        self.report_builder(rollout).await?;
+        if rollout.phase == RolloutPhase::Starting {
+            self.report_waiting(&app).await?;
+        }
+        match rollout.phase {
+            RolloutPhase::Done => {
+                self.await_router(&app.name).await;
+                let warnings = [rollout.message.clone(), self.left_behind(&app).await];
+                let warnings: Vec<String> = warnings.into_iter().flatten().collect();
+                let warning = (!warnings.is_empty()).then(|| warnings.join("\n"));
+                let url = app.url(&self.api.url_host());
+                self.end(Progress::Done { url, warning }).await
+            }
+            RolloutPhase::Failed => {
+                let message =
+                    rollout.message.clone().unwrap_or_else(|| "no reason is known".into());
+                let serving = rollout.serving.as_ref().map(|id| app.label(id));
+                self.end(Progress::Failed { message, serving }).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What another node's steps have printed; all of it once they have ended.
+    async fn report_far(&mut self, goes_on: bool) -> Result<(), Ended> {
+        let Some(mut far) = self.far.take() else { return Ok(()) };
+        let deadline = tokio::time::Instant::now() + FAR_END_MAX;
+        loop {
+            let next = match goes_on {
+                true => far.try_recv().map_err(|error| error == TryRecvError::Disconnected),
+                // That node hears of the end by itself.
+                false => {
+                    let next = tokio::time::timeout_at(deadline, far.recv()).await;
+                    next.ok().flatten().ok_or(true)
+                }
+            };
+            match next {
+                Ok(text) => self.send(Progress::Line { text }).await?,
+                Err(true) => return Ok(()),
+                Err(false) => break,
+            }
+        }
+        self.far = Some(far);
+        Ok(())
+    }
+
+    async fn report_builder(&mut self, rollout: &Rollout) -> Result<(), Ended> {
+        for (node, why) in &rollout.unable {
+            if self.unable.insert(node.clone()) {
+                let text = format!("Node {node} cannot build it: {why}");
+                self.send(Progress::Line { text }).await?;
+            }
+        }
+        let builder = &rollout.coordinator;
+        let building = matches!(rollout.phase, RolloutPhase::Building | RolloutPhase::Releasing);
+        let elsewhere = building && *builder != self.api.node;
+        if elsewhere && self.builder.as_ref() != Some(builder) {
+            self.builder = Some(builder.clone());
+            self.send(Progress::Line { text: format!("On node {builder}") }).await?;
+            self.far = Some(self.listen(builder.clone()));
+        }
+        Ok(())
+    }
+
+    /// What the release before wrote into a tree of its own.
+    async fn left_behind(&self, app: &records::Application) -> Option<String> {
+        let new = app.release(&self.id)?.clone();
+        let old = app.release(new.replaces.as_ref()?)?.clone();
+        let (layout, name) = (self.api.layout.clone(), app.name.clone());
+        let look = move || prepare::left_behind(&layout, &name, &old, &new);
+        runtime::task::spawn_blocking(look).await.ok().flatten()
+    }
+
+    /// A node that is not reached builds all the same; the end of what it printed comes with a
+    /// failure.
+    fn listen(&self, builder: NodeId) -> mpsc::Receiver<String> {
+        let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
+        let Some(peers) = self.api.peers.clone() else { return receiver };
+        let (id, name) = (self.id.clone(), self.name.parse());
+        runtime::task::spawn(async move {
+            let Ok(application) = name else { return };
+            let ask = Ask::BuildLog { application, release: id };
+            let Ok(mut stream) = calls::call(&*peers, &builder, ask).await else { return };
+            loop {
+                tokio::select! {
+                    item = calls::receive::<Item>(&mut stream) => match item {
+                        Ok(Some(Item::Line(line))) => {
+                            if sender.send(line.text).await.is_err() {
+                                return;
+                            }
+                        }
+                        Ok(Some(Item::Now)) => {}
+                        Ok(None) | Err(_) => return,
+                    },
+                    () = sender.closed() => return,
+                }
+            }
+        });
+        receiver
+    }
+
+    /// What keeps its instances from being ready, on any node, once each.
+    async fn report_waiting(&mut self, app: &records::Application) -> Result<(), Ended> {
+        for (instance, _, one) in app.incarnations() {
+            let waits = matches!(one.state, InstanceState::Starting | InstanceState::Crashed);
+            let Some(reason) = one.reason.as_ref().filter(|_| waits && one.release == self.id)
+            else {
+                continue;
+            };
+            let text = format!("{}: {reason}", instance.label());
+            if self.waiting.len() < WAITING_LINES_MAX && self.waiting.insert(text.clone()) {
+                self.send(Progress::Line { text }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Who is told that a release serves gets its answers, and not those of the one before.
+    async fn await_router(&self, name: &ApplicationName) {
+        let deadline = tokio::time::Instant::now() + ROUTER_WAIT_MAX;
+        while !self.api.control.serves(name, &self.id) && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(ROUTER_POLL).await;
+        }
+    }
+
+    async fn send(&self, progress: Progress) -> Result<(), Ended> {
+        self.sender.send(progress).await.map_err(|_| Ended)
+    }
+
+    async fn end(&self, progress: Progress) -> Result<(), Ended> {
+        self.send(progress).await.ok();
+        Err(Ended)
+    }
+}

@@ -1,0 +1,385 @@
+//! Cortex's records as the handlers read and write them: whole state of one application, and what
+//! follows from it. Owns no state; the store is passed in.
+
+use std::collections::BTreeMap;
+
+use axum::http::StatusCode;
+use model::application::Holder;
+use model::key::{application_prefix, instances_prefix};
+use model::record;
+use model::{
+    ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, NodeId,
+    Outcome, ProcessType, Release, ReleaseId, Rollout, RolloutPhase, Timestamp, TypedKey,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::Api;
+use super::problem::Problem;
+use api_types::ApplicationRow;
+use store::{Store, readable};
+
+pub type Config = BTreeMap<String, String>;
+
+/// Everything about one application.
+pub struct Application {
+    pub name: ApplicationName,
+    pub spec: ApplicationSpec,
+    pub rollout: Option<Rollout>,
+    /// Oldest first.
+    pub releases: Vec<Release>,
+    /// Of those that do not serve as they were to.
+    pub outcomes: BTreeMap<ReleaseId, Outcome>,
+    pub claims: Vec<(InstanceId, NodeId, Claim)>,
+    /// Who has its persistent files.
+    pub holder: Option<Holder>,
+}
+
+pub async fn read<T: DeserializeOwned>(
+    store: &dyn Store,
+    key: TypedKey,
+) -> Result<Option<T>, Problem> {
+    let key = key.key();
+    match store.lookup(&key).await? {
+        None => Ok(None),
+        Some(entry) => entry.value.record().map(Some).map_err(|error| {
+            Problem::internal(format!("'{key}': {error:#}"))
+                .hint(format!("look at it with `cortex store get '{key}'`"))
+        }),
+    }
+}
+
+pub async fn write<T: Serialize>(
+    store: &dyn Store,
+    key: TypedKey,
+    value: &T,
+) -> Result<(), Problem> {
+    store.set(key.key(), record::encode(value).into()).await?;
+    Ok(())
+}
+
+pub async fn config(store: &dyn Store, app: &ApplicationName) -> Result<Config, Problem> {
+    Ok(read(store, TypedKey::Config(app.clone())).await?.unwrap_or_default())
+}
+
+pub async fn names(store: &dyn Store) -> Result<Vec<ApplicationName>, Problem> {
+    let prefix = "app".parse().map_err(|_| Problem::internal("the prefix 'app' is no prefix"))?;
+    let keys = store.keys(&prefix).await?;
+    Ok(keys
+        .iter()
+        .filter_map(|key| match TypedKey::parse(key) {
+            Some(TypedKey::Spec(app)) => Some(app),
+            _ => None,
+        })
+        .collect())
+}
+
+pub async fn find(
+    store: &dyn Store,
+    name: &ApplicationName,
+) -> Result<Option<Application>, Problem> {
+    let Some(spec) = read(store, TypedKey::Spec(name.clone())).await? else {
+        return Ok(None);
+    };
+    let mut app = Application {
+        name: name.clone(),
+        spec,
+        rollout: None,
+        releases: Vec::new(),
+        outcomes: BTreeMap::new(),
+        claims: Vec::new(),
+        holder: None,
+    };
+    for entry in store.prefix(&application_prefix(name)).await? {
+        match TypedKey::parse(&entry.key) {
+            Some(TypedKey::Rollout(_)) => app.rollout = readable(&entry.key, Some(&entry.value)),
+            Some(TypedKey::Holder(_)) => app.holder = readable(&entry.key, Some(&entry.value)),
+            Some(TypedKey::Release(..)) => {
+                app.releases.extend(readable(&entry.key, Some(&entry.value)))
+            }
+            Some(TypedKey::Outcome(_, id)) => {
+                let outcome = readable(&entry.key, Some(&entry.value));
+                app.outcomes.extend(outcome.map(|outcome| (id, outcome)));
+            }
+            _ => {}
+        }
+    }
+    app.releases.sort_by(|a, b| a.id.cmp(&b.id));
+    app.claims = claims(store, name).await?;
+    Ok(Some(app))
+}
+
+/// In order of slots.
+pub async fn claims(
+    store: &dyn Store,
+    name: &ApplicationName,
+) -> Result<Vec<(InstanceId, NodeId, Claim)>, Problem> {
+    let mut claims = Vec::new();
+    for entry in store.prefix(&instances_prefix(name)).await? {
+        if let Some(TypedKey::Claim(id, node)) = TypedKey::parse(&entry.key)
+            && let Some(claim) = readable(&entry.key, Some(&entry.value))
+        {
+            claims.push((id, node, claim));
+        }
+    }
+    claims.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
+    Ok(claims)
+}
+
+/// The application, or a 404 that names the nearest one.
+pub async fn require(store: &dyn Store, name: &str) -> Result<Application, Problem> {
+    let name: ApplicationName = name.parse()?;
+    if let Some(app) = find(store, &name).await? {
+        return Ok(app);
+    }
+    let names = names(store).await?;
+    let hint = match nearest(name.as_str(), names.iter().map(ApplicationName::as_str)) {
+        Some(near) => format!("did you mean '{near}'? `cortex apps` lists all"),
+        None => "`cortex push -a NAME` makes one; `cortex apps` lists all".into(),
+    };
+    Err(Problem::new(
+        StatusCode::NOT_FOUND,
+        "no_application",
+        format!("there is no application '{name}'"),
+    )
+    .hint(hint))
+}
+
+/// The closest of `known` that a slip of the fingers may have missed.
+pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let tolerated = word.len() / 3 + 1;
+    known
+        .map(|name| (distance(word, name), name))
+        .filter(|(distance, name)| *distance <= tolerated || name.starts_with(word))
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// Levenshtein's, by bytes: names are ASCII.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+impl Application {
+    pub fn new(name: ApplicationName, now: Timestamp) -> Application {
+        Application {
+            name,
+            spec: ApplicationSpec::new(now),
+            rollout: None,
+            releases: Vec::new(),
+            outcomes: BTreeMap::new(),
+            claims: Vec::new(),
+            holder: None,
+        }
+    }
+
+    /// What nodes that are not there said last of their instances means nothing now.
+    pub fn without_lost(mut self, api: &Api) -> Application {
+        self.claims.retain(|(_, node, _)| !api.is_lost(node));
+        self
+    }
+
+    pub fn release(&self, id: &ReleaseId) -> Option<&Release> {
+        self.releases.iter().find(|release| release.id == *id)
+    }
+
+    pub fn serving(&self) -> Option<&Release> {
+        self.release(self.rollout.as_ref()?.serving.as_ref()?)
+    }
+
+    /// What is asked for: the newest target, or what serves where that failed.
+    pub fn current(&self) -> Option<&Release> {
+        let rollout = self.rollout.as_ref()?;
+        match (&rollout.phase, &rollout.target) {
+            (RolloutPhase::Failed, _) => self.serving(),
+            (_, Some(target)) => self.release(target),
+            (_, None) => None,
+        }
+    }
+
+    /// `v7`, or `v7.NODE` where two were made apart.
+    pub fn label(&self, id: &ReleaseId) -> String {
+        let alone = self.releases.iter().all(|one| one.id.number != id.number || one.id == *id);
+        if alone { id.short() } else { id.to_string() }
+    }
+
+    pub fn wanted(&self, release: &Release) -> BTreeMap<ProcessType, u32> {
+        let count = |(process, recipe): (&ProcessType, &model::release::ProcessRecipe)| {
+            let chosen = self.spec.processes.get(process).map(|spec| spec.count);
+            (process.clone(), chosen.unwrap_or(recipe.default_count))
+        };
+        release.recipe.processes.iter().map(count).collect()
+    }
+
+    /// Slots with a ready process of this release.
+    pub fn ready(&self, release: &ReleaseId, process: Option<&ProcessType>) -> u32 {
+        let ready = |claim: &Claim| {
+            claim
+                .incarnations
+                .iter()
+                .any(|one| one.release == *release && one.state == InstanceState::Ready)
+        };
+        let slots = self
+            .claims
+            .iter()
+            .filter(|(id, _, claim)| process.is_none_or(|p| *p == id.process) && ready(claim))
+            .count();
+        u32::try_from(slots).unwrap_or(u32::MAX)
+    }
+
+    /// Where ready processes of this release are.
+    pub fn ready_by_node(
+        &self,
+        release: &ReleaseId,
+        process: &ProcessType,
+    ) -> BTreeMap<String, u32> {
+        let mut nodes = BTreeMap::new();
+        for (id, node, one) in self.incarnations() {
+            let counts = one.release == *release && one.state == InstanceState::Ready;
+            if counts && id.process == *process {
+                *nodes.entry(node.to_string()).or_default() += 1;
+            }
+        }
+        nodes
+    }
+
+    /// Those that exist, and the last one of a slot where none does.
+    pub fn incarnations(&self) -> impl Iterator<Item = (&InstanceId, &NodeId, &Incarnation)> {
+        self.claims.iter().flat_map(|(id, node, claim)| {
+            let last = claim.incarnations.len().saturating_sub(1);
+            claim
+                .incarnations
+                .iter()
+                .enumerate()
+                .filter(move |(i, one)| *i == last || is_alive(one.state))
+                .map(move |(_, one)| (id, node, one))
+        })
+    }
+
+    pub fn is_anything_alive(&self) -> bool {
+        self.incarnations().any(|(_, _, one)| is_alive(one.state))
+    }
+
+    pub fn url(&self, host: &str) -> Option<String> {
+        let release = self.current().or(self.serving())?;
+        let web = release.recipe.processes.keys().any(ProcessType::is_web);
+        let answers = web || !release.recipe.statics.is_empty();
+        self.spec.port.filter(|_| answers).map(|port| format!("http://{host}:{port}"))
+    }
+
+    /// The node whose files it needs, as long as it needs them.
+    pub fn tied_to(&self) -> Option<&NodeId> {
+        let tied = |release: &Release| release.recipe.is_tied();
+        let tied = self.serving().is_some_and(tied) || self.current().is_some_and(tied);
+        self.holder.as_ref().map(|holder| &holder.node).filter(|_| tied)
+    }
+
+    /// `lost`: nodes that are not there.
+    pub fn state(&self, lost: impl Fn(&NodeId) -> bool) -> String {
+        if let Some(holder) = self.tied_to().filter(|holder| lost(holder)) {
+            return format!("waiting: {holder} holds its data");
+        }
+        let Some(rollout) = &self.rollout else {
+            return "no release".into();
+        };
+        if !matches!(rollout.phase, RolloutPhase::Done | RolloutPhase::Failed) {
+            return phase_word(rollout.phase).into();
+        }
+        let Some(serving) = self.serving() else {
+            let failed = rollout.phase == RolloutPhase::Failed;
+            return if failed { "failed" } else { "no release" }.into();
+        };
+        let wanted: u32 = self.wanted(serving).values().sum();
+        let ready = self.ready(&serving.id, None);
+        let word = match (wanted, ready) {
+            (0, _) if serving.recipe.statics.is_empty() => "scaled to zero",
+            (wanted, ready) if ready >= wanted => "running",
+            (_, 0) => "down",
+            _ => "degraded",
+        };
+        word.into()
+    }
+
+    pub fn row(&self, api: &Api) -> ApplicationRow {
+        let release = self.serving().or(self.current());
+        ApplicationRow {
+            name: self.name.to_string(),
+            framework: release
+                .or(self.releases.last())
+                .map(|release| release.recipe.framework.clone())
+                .or(self.spec.framework.clone()),
+            release: self.serving().map(|release| self.label(&release.id)),
+            state: self.state(|node| api.is_lost(node)),
+            ready: self.serving().map_or(0, |release| self.ready(&release.id, None)),
+            wanted: release.map_or(0, |release| self.wanted(release).values().sum()),
+            port: self.spec.port,
+            url: self.url(&api.url_host()),
+            created_at: rfc3339(self.spec.created_at),
+        }
+    }
+}
+
+pub fn is_alive(state: InstanceState) -> bool {
+    matches!(state, InstanceState::Starting | InstanceState::Ready | InstanceState::Draining)
+}
+
+pub fn phase_word(phase: RolloutPhase) -> &'static str {
+    match phase {
+        RolloutPhase::Requested => "requested",
+        RolloutPhase::Building => "building",
+        RolloutPhase::Releasing => "releasing",
+        RolloutPhase::Starting => "starting",
+        RolloutPhase::Done => "done",
+        RolloutPhase::Failed => "failed",
+    }
+}
+
+pub fn state_word(state: InstanceState) -> &'static str {
+    match state {
+        InstanceState::Starting => "starting",
+        InstanceState::Ready => "ready",
+        InstanceState::Draining => "draining",
+        InstanceState::Stopped => "stopped",
+        InstanceState::Crashed => "crashed",
+    }
+}
+
+pub fn rfc3339(at: Timestamp) -> String {
+    let nanoseconds = i128::from(at.0) * 1_000_000;
+    time::OffsetDateTime::from_unix_timestamp_nanos(nanoseconds)
+        .ok()
+        .and_then(|at| at.format(&time::format_description::well_known::Rfc3339).ok())
+        .unwrap_or_else(|| at.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_found() {
+        let known = ["hello", "shop", "shop-admin"];
+        for (word, expected) in
+            [("helo", Some("hello")), ("shop-admni", Some("shop-admin")), ("zzzzzz", None)]
+        {
+            assert_eq!(nearest(word, known.into_iter()), expected, "{word}");
+        }
+    }
+
+    #[test]
+    fn times_are_readable() {
+        assert_eq!(rfc3339(Timestamp(0)), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(Timestamp(1_500)), "1970-01-01T00:00:01.5Z");
+        assert!(!rfc3339(Timestamp(u64::MAX)).is_empty());
+    }
+}

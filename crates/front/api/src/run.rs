@@ -1,0 +1,176 @@
+//! `POST /v1/apps/NAME/run`: becomes a stream on which a command runs (`session`). Chooses the
+//! node, and carries the stream there where that is another one.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::Response;
+use hyper_util::rt::TokioIo;
+use model::{NodeId, Release};
+
+use super::problem::Problem;
+use super::records::{self, Application};
+use super::{Peer, Shared};
+use crate::calls;
+use crate::calls::{Ask, Refused};
+use agent::AgentContext;
+use agent::one_off;
+use agent::one_off::Order;
+use api_types::session::PROTOCOL;
+use cluster::Peers;
+use runtime::members::BoxedStream;
+use runtime::members::Members;
+
+/// Which node runs it.
+const NODE_HEADER: &str = "cortex-node";
+
+enum Place {
+    Here(Arc<AgentContext>),
+    There(NodeId, BoxedStream),
+}
+
+pub async fn run(
+    State(api): State<Shared>,
+    Path(name): Path<String>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    mut request: Request,
+) -> Result<Response, Problem> {
+    let asked = request.headers().get(header::UPGRADE);
+    if asked.is_none_or(|asked| asked.as_bytes() != PROTOCOL.as_bytes()) {
+        let detail = format!("a command runs over a connection that is upgraded to {PROTOCOL}");
+        return Err(Problem::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", detail)
+            .hint("use `cortex run` of the node's own version"));
+    }
+    let app = records::require(&*api.store, &name).await?;
+    let release = release(&app)?;
+    let by = super::machine::user_name(peer.uid);
+    let order = Order { application: app.name.clone(), release, by };
+    let place = place(&api, &app, &order).await?;
+    let node = match &place {
+        Place::Here(_) => api.node.clone(),
+        Place::There(node, _) => node.clone(),
+    };
+    let upgrade = hyper::upgrade::on(&mut request);
+    let peers = api.peers.clone();
+    runtime::task::spawn(async move {
+        let Ok(upgraded) = upgrade.await else { return };
+        let client: BoxedStream = Box::new(TokioIo::new(upgraded));
+        match place {
+            Place::Here(agent) => one_off::serve(agent, order, client).await,
+            Place::There(node, stream) => carry(client, stream, &node, peers).await,
+        }
+    });
+    Response::builder()
+        .status(StatusCode::SWITCHING_PROTOCOLS)
+        .header(header::CONNECTION, "upgrade")
+        .header(header::UPGRADE, PROTOCOL)
+        .header(NODE_HEADER, node.as_str())
+        .body(Body::empty())
+        .map_err(|error| Problem::internal(error.to_string()))
+}
+
+/// What serves, else the newest: a release that failed may wait for what is to be run in it.
+fn release(app: &Application) -> Result<Release, Problem> {
+    let release = app.serving().or(app.current()).or(app.releases.last());
+    release.cloned().ok_or_else(|| {
+        let name = &app.name;
+        Problem::conflict("no_release", format!("{name} has no release to run it in"))
+            .hint(format!("push one with `cortex push -a {name}`"))
+    })
+}
+
+/// Where its files are, else here if the release is here, else another node that has it, else here
+/// once it is built.
+async fn place(api: &Shared, app: &Application, order: &Order) -> Result<Place, Problem> {
+    let tied = order.release.recipe.is_tied();
+    let holder = app.holder.as_ref().map(|holder| &holder.node).filter(|_| tied);
+    if let Some(holder) = holder.filter(|holder| **holder != api.node) {
+        let away = || {
+            Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "holder_away",
+                format!("{} is waiting: {holder} holds its data and is not reached", app.name),
+            )
+            .hint("commands run where the files are: start that node, or see `cortex nodes`")
+        };
+        let peers = api.peers.as_ref().filter(|_| !api.is_lost(holder)).ok_or_else(away)?;
+        return match call(peers, holder, order, true).await {
+            Ok(stream) => Ok(Place::There(holder.clone(), stream)),
+            Err(error) if error.is::<Refused>() => Err(refused(holder, &error)),
+            Err(error) => Err(away().hint(format!("node {holder}: {error:#}"))),
+        };
+    }
+    let agent = api.agent.clone();
+    if let Some(agent) = &agent
+        && agent.preparer.is_built(&app.name, &order.release)
+    {
+        return Ok(Place::Here(agent.clone()));
+    }
+    let mut failed = None;
+    if let Some(peers) = &api.peers {
+        for node in having(api, app, &order.release) {
+            match call(peers, &node, order, agent.is_none()).await {
+                Ok(stream) => return Ok(Place::There(node, stream)),
+                Err(error) => failed = Some(refused(&node, &error)),
+            }
+        }
+    }
+    let nowhere = || {
+        let detail = format!("no node that is there has the release of {}", app.name);
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "nowhere", detail)
+            .hint("this node runs no applications: ask at one that does (`cortex nodes`)")
+    };
+    agent.map(Place::Here).ok_or_else(|| failed.unwrap_or_else(nowhere))
+}
+
+fn refused(node: &NodeId, error: &anyhow::Error) -> Problem {
+    let detail = format!("node {node} does not run it: {error:#}");
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not_run", detail).hint("see `cortex nodes`")
+}
+
+/// Other nodes that are there, those first that run instances of it.
+fn having(api: &Shared, app: &Application, release: &Release) -> Vec<NodeId> {
+    let mut nodes: Vec<NodeId> = Vec::new();
+    let running = app.incarnations().filter(|(_, _, one)| one.release == release.id);
+    let coordinator = app.rollout.as_ref().map(|rollout| &rollout.coordinator);
+    for node in running.map(|(_, node, _)| node).chain(coordinator) {
+        if *node != api.node && !api.is_lost(node) && !nodes.contains(node) {
+            nodes.push(node.clone());
+        }
+    }
+    nodes
+}
+
+async fn call(
+    peers: &Peers,
+    node: &NodeId,
+    order: &Order,
+    prepare: bool,
+) -> anyhow::Result<BoxedStream> {
+    let Order { application, release, by } = order.clone();
+    calls::call(peers, node, Ask::Run { application, release: release.id, by, prepare }).await
+}
+
+/// Until one side ends, or that node is lost.
+async fn carry(
+    mut client: BoxedStream,
+    mut stream: BoxedStream,
+    node: &NodeId,
+    peers: Option<Arc<Peers>>,
+) {
+    let lost = async {
+        match &peers {
+            // Without its sender the node is ending.
+            Some(peers) => {
+                drop(peers.alive().wait_for(|alive| !alive.contains(node)).await);
+            }
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::io::copy_bidirectional(&mut client, &mut stream) => {}
+        () = lost => {}
+    }
+}

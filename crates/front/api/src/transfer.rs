@@ -1,0 +1,271 @@
+//! A whole store as one stream, both ways; `transfer::format` is its form.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use model::{Key, Timestamp};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use super::keys::PrefixQuery;
+use super::problem::Problem;
+use api_types::Imported;
+use api_types::export::{Decoder, Encoder, FormatError, Piece};
+use store::reply::Reply;
+use store::values::blocking;
+use store::{
+    INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, ValueWriter, Written,
+};
+
+/// Keys that are read together, in memory: some megabytes.
+const PAGE_KEYS: usize = 1000;
+/// Reads under way at a time; a store elsewhere takes its time for each.
+const READS_AT_ONCE: usize = 32;
+/// Pieces between the store and the socket.
+const PIECES_WAITING_MAX: usize = 16;
+/// Writes under way at a time: they share fsyncs.
+const WRITES_AT_ONCE: usize = 512;
+/// Pieces of one value are gathered up to this before they go to its file.
+const WRITE_BYTES: usize = 256 * 1024;
+/// What a client goes on sending after an error, before it is cut off.
+const DISCARDED_BYTES_MAX: u64 = 1 << 30;
+
+pub async fn export(
+    State(store): State<SharedStore>,
+    Query(query): Query<PrefixQuery>,
+) -> Result<Response, Problem> {
+    let prefix = super::keys::prefix(&query.prefix)?;
+    let (sender, receiver) = mpsc::channel(PIECES_WAITING_MAX);
+    runtime::task::spawn(async move {
+        let mut exporter = Exporter { store, sender };
+        if let Err(error) = exporter.run(&prefix).await {
+            tracing::warn!(%error, "api.export_failed");
+            exporter.send(Encoder::failure(&error.to_string()).into()).await.ok();
+        }
+    });
+    let pieces = futures_util::stream::unfold(receiver, |mut receiver| async {
+        Some((Ok::<Bytes, std::convert::Infallible>(receiver.recv().await?), receiver))
+    });
+    let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
+    Ok((kind, Body::from_stream(pieces)).into_response())
+}
+
+struct Exporter {
+    store: SharedStore,
+    sender: mpsc::Sender<Bytes>,
+}
+
+impl Exporter {
+    /// Notes under `local` are this run's alone and stay.
+    async fn run(&mut self, prefix: &model::Prefix) -> Result<(), StoreError> {
+        let (mut encoder, title) = Encoder::begin();
+        self.send(title.into()).await?;
+        let mut after: Option<Key> = None;
+        loop {
+            let page = self.store.keys_after(prefix, after.as_ref(), PAGE_KEYS).await?;
+            let Some(last) = page.last().cloned() else { break };
+            after = Some(last);
+            let store = self.store.clone();
+            let keys = page.into_iter().filter(|key| !key.is_local());
+            let reads = keys.map(|key| {
+                let store = store.clone();
+                async move { store.lookup(&key).await }
+            });
+            let mut entries = futures_util::stream::iter(reads).buffered(READS_AT_ONCE);
+            while let Some(entry) = entries.next().await {
+                // What was deleted meanwhile is not there.
+                let Some(entry) = entry? else { continue };
+                // What cannot be read is said before its key is.
+                let reader = entry.value.reader().await?;
+                let head = encoder.key(&entry.key, entry.expires, entry.value.size());
+                self.send(head.into()).await?;
+                match reader {
+                    None => {
+                        let bytes = entry.value.inline().cloned().unwrap_or_default();
+                        encoder.value(&bytes);
+                        self.send(bytes).await?;
+                    }
+                    Some(mut reader) => {
+                        while let Some(bytes) = reader.next().await? {
+                            encoder.value(&bytes);
+                            self.send(bytes).await?;
+                        }
+                    }
+                }
+                self.send(encoder.check().to_vec().into()).await?;
+            }
+        }
+        self.send(encoder.end().into()).await
+    }
+
+    async fn send(&self, bytes: Bytes) -> Result<(), StoreError> {
+        let gone = |_| StoreError::Refused("whoever asked for the export has gone".into());
+        self.sender.send(bytes).await.map_err(gone)
+    }
+}
+
+/// Each value is written once it is whole and unchanged. That the end is there as well, the client
+/// makes sure of before it sends anything.
+pub async fn import(
+    State(store): State<SharedStore>,
+    body: Body,
+) -> Result<Json<Imported>, Problem> {
+    let mut importer = Importer::new(store);
+    let mut body = body.into_data_stream();
+    while let Some(chunk) = body.next().await {
+        let taken = match chunk {
+            Ok(chunk) => importer.take(&chunk).await,
+            Err(error) => Err(Problem::invalid("import_cut", format!("it was cut: {error}"))),
+        };
+        if let Err(problem) = taken {
+            let kept = importer.settle().await.map_or(0, |imported| imported.keys);
+            // A client that still sends would not see the answer.
+            let mut discarded = 0;
+            while let Some(Ok(chunk)) = body.next().await {
+                discarded += chunk.len() as u64;
+                if discarded > DISCARDED_BYTES_MAX {
+                    break;
+                }
+            }
+            return Err(problem.hint(format!(
+                "{kept} keys had been written and stay; importing all of it again is safe"
+            )));
+        }
+    }
+    Ok(Json(importer.finish().await?))
+}
+
+struct Importer {
+    store: SharedStore,
+    decoder: Decoder,
+    current: Option<Incoming>,
+    under_way: Arc<Semaphore>,
+    /// The first write that failed.
+    failure: oneshot::Receiver<StoreError>,
+    report: Arc<Mutex<Option<oneshot::Sender<StoreError>>>>,
+    /// Keys that are written for good.
+    keys: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+/// A value that is coming.
+struct Incoming {
+    key: Key,
+    ends: Option<Timestamp>,
+    size: u64,
+    gathered: Vec<u8>,
+    writer: Option<ValueWriter>,
+}
+
+impl Importer {
+    fn new(store: SharedStore) -> Importer {
+        let (report, failure) = oneshot::channel();
+        Importer {
+            store,
+            decoder: Decoder::default(),
+            current: None,
+            under_way: Arc::new(Semaphore::new(WRITES_AT_ONCE)),
+            failure,
+            report: Arc::new(Mutex::new(Some(report))),
+            keys: Arc::default(),
+            bytes: 0,
+        }
+    }
+
+    async fn take(&mut self, chunk: &[u8]) -> Result<(), Problem> {
+        let mut pieces = Vec::new();
+        let taken = self.decoder.push(chunk, |piece| {
+            pieces.push(piece);
+            Ok::<(), FormatError>(())
+        });
+        for piece in pieces {
+            match piece {
+                Piece::Key { key, ends, size } => {
+                    let large = size > INLINE_VALUE_MAX as u64;
+                    let writer = if large { Some(self.store.writer().await?) } else { None };
+                    let gathered = Vec::new();
+                    self.current = Some(Incoming { key, ends, size, gathered, writer });
+                }
+                Piece::Value(bytes) => self.gather(&bytes).await?,
+                Piece::Checked => self.write().await?,
+                Piece::End(_) => {}
+            }
+        }
+        taken.map_err(malformed)?;
+        match self.failure.try_recv() {
+            Ok(error) => Err(error.into()),
+            Err(_) => Ok(()),
+        }
+    }
+
+    async fn gather(&mut self, bytes: &[u8]) -> Result<(), Problem> {
+        let Some(incoming) = &mut self.current else { return Ok(()) };
+        incoming.gathered.extend_from_slice(bytes);
+        if incoming.gathered.len() >= WRITE_BYTES
+            && let Some(mut writer) = incoming.writer.take()
+        {
+            let bytes = std::mem::take(&mut incoming.gathered);
+            let written = blocking(move || writer.write(&bytes).map(|()| writer)).await?;
+            incoming.writer = Some(written);
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self) -> Result<(), Problem> {
+        let Some(incoming) = self.current.take() else { return Ok(()) };
+        let Incoming { key, ends, size, gathered, writer } = incoming;
+        let change = match writer {
+            None => Submitted::Set { value: gathered.into(), expires: ends },
+            Some(mut writer) => {
+                let finish = move || writer.write(&gathered).and_then(|()| writer.finish());
+                Submitted::File { file: blocking(finish).await?, expires: ends }
+            }
+        };
+        let permit = self.under_way.clone().acquire_owned().await;
+        let permit = permit.map_err(|error| Problem::internal(error.to_string()))?;
+        let (report, keys) = (self.report.clone(), self.keys.clone());
+        let reply = Reply::to(move |written: Written| {
+            match written {
+                Ok(_) => drop(keys.fetch_add(1, Ordering::Relaxed)),
+                Err(error) => {
+                    let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
+                    if let Some(report) = report.take() {
+                        report.send(error).ok();
+                    }
+                }
+            }
+            drop(permit);
+        });
+        self.store.submit(Submission { key, change, only_over: None }, reply).await?;
+        self.bytes += size;
+        Ok(())
+    }
+
+    /// Waits for what is under way.
+    async fn settle(&mut self) -> Result<Imported, Problem> {
+        let all = u32::try_from(WRITES_AT_ONCE).unwrap_or(u32::MAX);
+        let settled = self.under_way.acquire_many(all).await;
+        settled.map_err(|error| Problem::internal(error.to_string()))?.forget();
+        self.under_way.add_permits(WRITES_AT_ONCE);
+        Ok(Imported { keys: self.keys.load(Ordering::Relaxed), bytes: self.bytes })
+    }
+
+    async fn finish(mut self) -> Result<Imported, Problem> {
+        let imported = self.settle().await?;
+        if let Ok(error) = self.failure.try_recv() {
+            return Err(error.into());
+        }
+        self.decoder.finish().map_err(malformed)?;
+        Ok(imported)
+    }
+}
+
+fn malformed(error: FormatError) -> Problem {
+    Problem::invalid("invalid_export", error.to_string())
+}

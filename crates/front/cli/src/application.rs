@@ -1,0 +1,89 @@
+//! Which application a command is about: `-a`, else the configuration file in a directory, else
+//! the directory's name.
+
+use std::path::Path;
+
+use anyhow::Context;
+use model::ApplicationName;
+use recipe_core::manifest::{self, CORTEX_TOML, VERACONFIG};
+
+use super::{App, output};
+
+/// Our configuration files are short.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+impl App {
+    pub fn name(&self) -> anyhow::Result<ApplicationName> {
+        self.name_in(Path::new("."))
+    }
+
+    pub fn name_in(&self, directory: &Path) -> anyhow::Result<ApplicationName> {
+        match &self.app {
+            Some(name) => Ok(name.parse()?),
+            None => named_by(directory),
+        }
+    }
+}
+
+fn named_by(directory: &Path) -> anyhow::Result<ApplicationName> {
+    if let Some(name) = configured(directory)? {
+        return Ok(name);
+    }
+    let absolute = directory.canonicalize().with_context(|| {
+        format!("{} cannot be read; name the application with -a", directory.display())
+    })?;
+    let name = absolute.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(name.parse().unwrap_or_else(|_| {
+        let suggested = ApplicationName::suggest(&name);
+        output::say(&format!(
+            "The application of '{name}' is called {suggested} (another name: `name` in {CORTEX_TOML}, \
+             or `cortex push -a NAME`)"
+        ));
+        suggested
+    }))
+}
+
+fn configured(directory: &Path) -> anyhow::Result<Option<ApplicationName>> {
+    let toml = read(&directory.join(CORTEX_TOML))?;
+    if let Some(text) = toml {
+        return Ok(manifest::read_cortex_toml(&text)?.name);
+    }
+    match read(&directory.join(VERACONFIG))? {
+        Some(text) => Ok(manifest::read_veraconfig(&text)?.name),
+        None => Ok(None),
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Option<String>> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => {
+            let shown = path.display();
+            anyhow::ensure!(metadata.len() <= FILE_BYTES_MAX, "{shown} is too large to be ours");
+            let bytes = std::fs::read(path).with_context(|| format!("{shown} cannot be read"))?;
+            let text = recipe_core::source::decoded(&bytes)
+                .with_context(|| format!("{shown} is no text in UTF-8: save it as such"))?;
+            Ok(Some(text.into_owned()))
+        }
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_from_the_flag_then_the_files_then_the_directory() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("My Shop");
+        std::fs::create_dir(&directory).unwrap();
+        let name = |app: &App| app.name_in(&directory).unwrap().to_string();
+        let unnamed = App { app: None };
+        assert_eq!(name(&unnamed), "my-shop");
+        std::fs::write(directory.join(CORTEX_TOML), "name = \"shop\"\n").unwrap();
+        assert_eq!(name(&unnamed), "shop");
+        assert_eq!(name(&App { app: Some("other".into()) }), "other");
+        let error = App { app: Some("Bad Name".into()) }.name_in(&directory).unwrap_err();
+        assert!(error.to_string().contains("bad-name"), "{error}");
+    }
+}

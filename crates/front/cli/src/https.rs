@@ -1,0 +1,100 @@
+//! Options of commands that serve clients inside TLS.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+use clap::Args;
+
+use node::HttpsOptions;
+use router::tls::CertificateFiles;
+
+#[derive(Clone, Debug, Args)]
+pub struct HttpsArgs {
+    /// Where public HTTPS listens, with the certificates that --tls-cert names
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        requires = "chains",
+        value_parser = crate::address::public
+    )]
+    https: Option<SocketAddr>,
+    /// A certificate in PEM form, followed by its authorities'; once for each certificate. Clients
+    /// get the one that has the name they ask for, else the first. It is read again when it changes
+    #[arg(id = "chains", long = "tls-cert", value_name = "FILE", requires = "https")]
+    chains: Vec<PathBuf>,
+    /// The private key of the certificate before it, in PEM form
+    #[arg(id = "keys", long = "tls-key", value_name = "FILE", requires = "https")]
+    keys: Vec<PathBuf>,
+}
+
+impl HttpsArgs {
+    /// With whole paths: what starts the node next may be elsewhere.
+    pub fn options(&self) -> anyhow::Result<Option<HttpsOptions>> {
+        let Self { https, chains, keys } = self;
+        let Some(address) = *https else { return Ok(None) };
+        ensure!(
+            chains.len() == keys.len(),
+            "--tls-cert is given {} times and --tls-key {} times: each certificate needs its key",
+            chains.len(),
+            keys.len()
+        );
+        let whole = |path: &PathBuf| {
+            std::path::absolute(path).with_context(|| format!("the path {}", path.display()))
+        };
+        let pairs = chains.iter().zip(keys);
+        let pairs = pairs.map(|(chain, key)| {
+            anyhow::Ok(CertificateFiles { chain: whole(chain)?, key: whole(key)? })
+        });
+        Ok(Some(HttpsOptions { address, certificates: pairs.collect::<Result<_, _>>()? }))
+    }
+
+    /// The same for another process.
+    pub fn arguments(options: &HttpsOptions) -> Vec<String> {
+        let mut all = vec![format!("--https={}", options.address)];
+        for files in &options.certificates {
+            all.push(format!("--tls-cert={}", files.chain.display()));
+            all.push(format!("--tls-key={}", files.key.display()));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        https: HttpsArgs,
+    }
+
+    fn read(words: &str) -> Result<HttpsArgs, clap::Error> {
+        let words = std::iter::once("test").chain(words.split_whitespace());
+        Command::try_parse_from(words).map(|command| command.https)
+    }
+
+    #[test]
+    fn pairs_are_whole_and_pass_to_another_process() {
+        let words =
+            "--https 127.0.0.1:443 --tls-cert a.pem --tls-key /k/a --tls-cert b --tls-key c";
+        let options = read(words).unwrap().options().unwrap().unwrap();
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(options.certificates[0].chain, here.join("a.pem"));
+        assert_eq!(options.certificates[1].key, here.join("c"));
+        let again = HttpsArgs::arguments(&options).join(" ");
+        let again = read(&again).unwrap().options().unwrap().unwrap();
+        assert_eq!((again.address, again.certificates), (options.address, options.certificates));
+        assert!(read("").unwrap().options().unwrap().is_none());
+    }
+
+    #[test]
+    fn half_of_it_is_refused() {
+        read("--https 127.0.0.1:443").unwrap_err();
+        read("--tls-cert a --tls-key b").unwrap_err();
+        let odd = read("--https 127.0.0.1:443 --tls-cert a").unwrap();
+        assert!(odd.options().unwrap_err().to_string().contains("needs its key"));
+    }
+}

@@ -1,0 +1,357 @@
+//! The command line: one file per command, each with its arguments, one call and its printing. Data
+//! goes to stdout, everything else to stderr.
+
+pub mod address;
+mod application;
+mod apps;
+mod attend;
+mod bench;
+mod config;
+mod deploy;
+mod doctor;
+mod domains;
+mod dotenv;
+mod down;
+mod https;
+mod info;
+mod install;
+mod installation;
+mod logs;
+mod metrics;
+mod nodes;
+mod open;
+mod output;
+mod persist;
+mod pin;
+mod proxy;
+mod ps;
+mod push;
+mod releases;
+mod restart;
+mod rollback;
+mod router;
+mod run;
+mod scale;
+mod self_check;
+mod spelling;
+mod status;
+mod store;
+mod up;
+mod upgrade;
+mod vera;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+
+use client::{Client, ClientError};
+use os::layout::DataDirectory;
+
+/// Where sockets lie is found from the data directory; this is where a new node puts them.
+const RUNTIME_FALLBACK: &str = "/tmp";
+
+#[derive(Debug, Parser)]
+#[command(name = "cortex", version, about, long_about = None, max_term_width = 100)]
+/// Turns Linux machines into a hosting platform for web applications
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Debug, Args)]
+struct Global {
+    /// The node's data directory [default: $XDG_DATA_HOME/cortex]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "CORTEX_DATA_DIR",
+        hide_env_values = true
+    )]
+    data_dir: Option<PathBuf>,
+    /// Whether output of applications keeps its colours
+    #[arg(
+        long,
+        visible_alias = "colour",
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto"
+    )]
+    color: output::Colours,
+    #[arg(long, env = "NO_COLOR", hide = true, global = true)]
+    no_color: Option<String>,
+    #[arg(long, env = "XDG_DATA_HOME", hide = true, global = true)]
+    xdg_data_home: Option<PathBuf>,
+    #[arg(long, env = "XDG_RUNTIME_DIR", hide = true, global = true)]
+    xdg_runtime_dir: Option<PathBuf>,
+    #[arg(long, env = "XDG_CONFIG_HOME", hide = true, global = true)]
+    xdg_config_home: Option<PathBuf>,
+    #[arg(long, env = "HOME", hide = true, global = true)]
+    home: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start this machine's node; with a directory, push that and print its URL
+    Up(up::Up),
+    /// Stop the node and everything it started
+    Down(down::Down),
+    /// Let this machine start its node by itself, after a reboot too
+    Install(install::Install),
+    /// Show the node and its applications
+    Status(status::Status),
+    /// Check this machine and say what to do
+    Doctor(doctor::Doctor),
+    /// List, create or destroy applications
+    Apps(apps::Apps),
+    /// Push a directory or a revision of a repository, and roll it out
+    Push(push::Push),
+    /// Say how many instances of each process type run
+    Scale(scale::Scale),
+    /// List what runs
+    Ps(ps::Ps),
+    /// Show one application
+    Info(info::Info),
+    /// Print the URL of an application, and show it in a browser where there is one
+    Open(open::Open),
+    /// Show an application's output
+    Logs(logs::Logs),
+    /// Run a command in the surroundings of the release that serves
+    Run(run::Run),
+    /// Replace all instances, one after another
+    Restart(restart::Restart),
+    /// List, set or unset an application's variables
+    Config(config::Config),
+    /// List, add or remove the domains that lead to an application
+    Domains(domains::Domains),
+    /// List an application's releases
+    Releases(releases::Releases),
+    /// Go back to an earlier release
+    Rollback(rollback::Rollback),
+    /// List the cluster's nodes, invite, drain or remove one
+    #[command(alias = "node")]
+    Nodes(nodes::Nodes),
+    /// Keep files over releases, or show which are kept
+    Persist(persist::Persist),
+    /// Move an application that keeps files to another node, with its files
+    Pin(pin::Pin),
+    /// Read and write the store
+    Store(store::Store),
+    /// Bring requests to copies of any server, without a node
+    Proxy(Box<proxy::Proxy>),
+    /// Let nginx or HAProxy bring requests to the instances
+    Router(router::Router),
+    /// Print the node's metrics in the format of Prometheus
+    Metrics(metrics::Metrics),
+    /// Let all nodes run another binary of Cortex, one after the other
+    Upgrade(upgrade::Upgrade),
+    /// Say whether this binary works here, and which formats it knows
+    #[command(hide = true)]
+    SelfCheck(self_check::SelfCheck),
+    /// Stand for a node process that has handed over
+    #[command(hide = true)]
+    Attend(attend::Attend),
+    /// Measure this platform on this machine
+    Bench(bench::Bench),
+}
+
+/// Which application a command is about.
+#[derive(Clone, Debug, Args)]
+struct App {
+    /// The application [default: the name in cortex.toml, else the directory's]
+    #[arg(short = 'a', long = "app", value_name = "NAME")]
+    app: Option<String>,
+}
+
+impl App {
+    /// `-a` may stand before or after a subcommand.
+    fn or(self, outer: App) -> App {
+        App { app: self.app.or(outer.app) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+struct Json {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What every command gets.
+struct Session {
+    layout: DataDirectory,
+    /// The user's own, as far as the environment says.
+    home: Option<PathBuf>,
+    configuration: Option<PathBuf>,
+    /// Where sockets of this user lie.
+    runtime: PathBuf,
+    client: Client,
+}
+
+/// Everything that ends a command, printed by `main_with`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Exit(u8);
+
+pub fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if vera::is_called(arguments.first()) {
+        return vera::main(arguments);
+    }
+    main_with(arguments)
+}
+
+fn main_with(arguments: Vec<OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(spelling::normalise(arguments)) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = u8::try_from(error.exit_code()).unwrap_or(2);
+            error.print().ok();
+            return ExitCode::from(code);
+        }
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error),
+    }
+}
+
+fn report(error: &anyhow::Error) -> ExitCode {
+    if let Some(Exit(code)) = error.downcast_ref() {
+        return ExitCode::from(*code);
+    }
+    if is_of_output(error) {
+        return ExitCode::SUCCESS;
+    }
+    output::say(&format!("Error: {error:#}"));
+    let hint = error.downcast_ref::<ClientError>().and_then(ClientError::hint);
+    if let Some(hint) = hint {
+        output::say(&format!("  {hint}"));
+    }
+    ExitCode::FAILURE
+}
+
+/// `cortex logs | head` has seen enough. A connection that the node closed is another matter.
+fn is_of_output(error: &anyhow::Error) -> bool {
+    let broken_pipe = error.chain().any(|cause| {
+        let cause: Option<&std::io::Error> = cause.downcast_ref();
+        cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+    });
+    broken_pipe && !error.chain().any(|cause| cause.is::<hyper::Error>())
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let layout = cli.global.layout()?;
+    let refused = cli.global.no_color.as_ref().is_some_and(|said| !said.is_empty());
+    output::show_colours(cli.global.color, refused);
+    let (home, configuration) = (cli.global.home.clone(), cli.global.xdg_config_home.clone());
+    let (client, runtime) = (Client::new(&layout), cli.global.runtime());
+    let context = Session { client, layout, home, configuration, runtime };
+    if let Command::Up(up) = cli.command {
+        return up.run(&context);
+    }
+    if let Command::Install(install) = cli.command {
+        return install.run(&context);
+    }
+    if let Command::Attend(attend) = cli.command {
+        return attend.run(&context);
+    }
+    if let Command::Proxy(proxy) = cli.command {
+        return proxy.run(&context);
+    }
+    if let Command::Bench(bench) = cli.command {
+        return bench.run();
+    }
+    let command = match cli.command {
+        Command::Store(store) => match store.alone() {
+            Ok(serve) => return serve.run(&context),
+            Err(store) => Command::Store(*store),
+        },
+        command => command,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(dispatch(command, &context));
+    // A thread that waits for the terminal must not keep the command from ending.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
+    match command {
+        Command::Up(_)
+        | Command::Install(_)
+        | Command::Attend(_)
+        | Command::Proxy(_)
+        | Command::Bench(_) => {
+            unreachable!("started above, without this runtime")
+        }
+        Command::Down(command) => command.run(context).await,
+        Command::Status(command) => command.run(context).await,
+        Command::Doctor(command) => command.run(context).await,
+        Command::Apps(command) => command.run(context).await,
+        Command::Push(command) => command.run(context).await,
+        Command::Scale(command) => command.run(context).await,
+        Command::Ps(command) => command.run(context).await,
+        Command::Info(command) => command.run(context).await,
+        Command::Open(command) => command.run(context).await,
+        Command::Logs(command) => command.run(context).await,
+        Command::Run(command) => command.run(context).await,
+        Command::Restart(command) => command.run(context).await,
+        Command::Config(command) => command.run(context).await,
+        Command::Domains(command) => command.run(context).await,
+        Command::Releases(command) => command.run(context).await,
+        Command::Rollback(command) => command.run(context).await,
+        Command::Nodes(command) => command.run(context).await,
+        Command::Persist(command) => command.run(context).await,
+        Command::Pin(command) => command.run(context).await,
+        Command::Store(command) => command.run(context).await,
+        Command::Router(command) => command.run(context).await,
+        Command::Metrics(command) => command.run(context).await,
+        Command::Upgrade(command) => command.run(context).await,
+        Command::SelfCheck(command) => command.run().await,
+    }
+}
+
+impl Global {
+    fn layout(&self) -> anyhow::Result<DataDirectory> {
+        let root = match (&self.data_dir, &self.xdg_data_home, &self.home) {
+            (Some(root), _, _) => root.clone(),
+            (None, Some(data), _) if data.is_absolute() => data.join("cortex"),
+            (None, _, Some(home)) => home.join(".local/share/cortex"),
+            (None, _, None) => {
+                anyhow::bail!("it is not known where your home directory is: use --data-dir DIR")
+            }
+        };
+        let root = absolute(&root)?;
+        Ok(DataDirectory::find(root, &self.runtime()))
+    }
+
+    fn runtime(&self) -> PathBuf {
+        let uid = rustix::process::getuid().as_raw();
+        match &self.xdg_runtime_dir {
+            Some(runtime) if runtime.is_dir() => runtime.join("cortex"),
+            _ => Path::new(RUNTIME_FALLBACK).join(format!("cortex-{uid}")),
+        }
+    }
+}
+
+/// The same directory by whatever way it is named; it need not exist yet.
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    if let Ok(path) = path.canonicalize() {
+        return Ok(path);
+    }
+    let absolute = std::path::absolute(path)
+        .with_context(|| format!("{} is no directory's name", path.display()))?;
+    match (absolute.parent().and_then(|parent| parent.canonicalize().ok()), absolute.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.join(name)),
+        _ => Ok(absolute),
+    }
+}
+
+#[cfg(test)]
+mod tests;

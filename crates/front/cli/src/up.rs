@@ -1,0 +1,421 @@
+//! `cortex up [DIR]`: runs the node in this process, or in the background with `--detach`.
+
+use std::fs::OpenOptions;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use model::role::Roles;
+use router_core::http::request::Telling;
+use router_core::proxy_protocol::Senders;
+use tokio::time::Instant;
+use tracing::level_filters::LevelFilter;
+
+use super::https::HttpsArgs;
+use super::store::cluster::PeerArgs;
+use super::{Session, address, output, push};
+use api_types::NodeVitals;
+use client::Client;
+use cluster::PeerOptions;
+use cluster::frame::Versions;
+use node::backend::Backend;
+use node::started::Started;
+use node::{Ended, NodeConfig, roles};
+use os::layout::DataDirectory;
+use os::shared_port::Listeners;
+use runtime::task;
+use upgrade::succession;
+use upgrade::succession::{Heir, Outcome};
+use upgrade::{Origin, attend};
+
+const HTTP_DEFAULT: &str = "0.0.0.0:8080";
+/// Recovery of a large store takes seconds.
+const START_WAIT_MAX: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+/// A node's own log; with the one before it takes at most twice that.
+const LOG_BYTES_MAX: u64 = 10 * 1024 * 1024;
+
+#[derive(Debug, Args)]
+pub struct Up {
+    /// A directory to push once the node runs
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Where public HTTP listens; applications' own ports are on the same address
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        default_value = HTTP_DEFAULT,
+        value_parser = address::public
+    )]
+    http: SocketAddr,
+    #[command(flatten)]
+    https: HttpsArgs,
+    /// Clients come by proxies that say who they are in the PROXY protocol, version 1 or 2, from
+    /// these addresses; all others come for themselves
+    #[arg(long, value_name = "ADDRESS[/BITS],…", require_equals = true)]
+    accept_proxy: Option<Senders>,
+    /// Tell applications who asks in Forwarded (RFC 7239), too, beside X-Forwarded-For and its like
+    #[arg(long)]
+    forwarded: bool,
+    /// Where the store is kept: local, or etcd://HOST:PORT[,HOST:PORT…][/PREFIX]
+    #[arg(long, value_name = "WHERE", default_value_t)]
+    store: Backend,
+    #[command(flatten)]
+    peers: PeerArgs,
+    /// What this node does: some of store, agent, router and checker, with commas between them
+    /// [default: what it did before, else all]
+    #[arg(long, value_name = "ROLES")]
+    roles: Option<Roles>,
+    /// Open the store to Redis clients on this machine, for example at 127.0.0.1:8206
+    #[arg(long, value_name = "HOST:PORT", value_parser = address::local)]
+    redis: Option<SocketAddr>,
+    /// Run in the background, with DATA/node.log
+    #[arg(long)]
+    detach: bool,
+    /// Router threads [default: one per core]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+    /// Report this load in percent instead of what /proc says, where that is of a whole host
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    load: Option<u32>,
+    /// Log more
+    #[arg(short, long)]
+    verbose: bool,
+    /// Let tests make parts fail
+    #[arg(long, hide = true)]
+    fail_points: bool,
+    /// Seconds by which tests make this node's clock wrong
+    #[arg(
+        long,
+        hide = true,
+        requires = "fail_points",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    clock_off: i64,
+    /// Lowest and highest protocol between nodes that tests make this node speak, such as `2-3`
+    #[arg(long, hide = true, requires = "fail_points")]
+    wire_versions: Option<Versions>,
+    /// Set by --detach for the process it starts
+    #[arg(long, hide = true)]
+    detached: bool,
+    /// Set by an upgrade: another process hands the node over to this one
+    #[arg(long, hide = true)]
+    take_over: bool,
+    /// Set by an upgrade: another process stands for this one
+    #[arg(long, hide = true)]
+    attended: bool,
+}
+
+/// The process that runs the node now.
+struct Next {
+    pid: u32,
+    program: PathBuf,
+}
+
+impl Up {
+    pub fn run(self, session: &Session) -> anyhow::Result<()> {
+        if let Some(directory) = &self.directory {
+            anyhow::ensure!(
+                directory.is_dir(),
+                "{} is no directory that could be pushed",
+                directory.display()
+            );
+        }
+        if let Some(roles) = self.roles.as_ref().filter(|_| !self.detached && !self.take_over) {
+            for line in roles::changes(&session.layout, roles)? {
+                output::say(&line);
+            }
+        }
+        if self.detach {
+            return self.run_detached(session);
+        }
+        self.start_log(&session.layout)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("control")
+            .enable_all()
+            .build()?;
+        let next = runtime.block_on(self.run_node(session))?;
+        runtime.shutdown_background();
+        match next {
+            // Whoever started this process goes on seeing it.
+            Some(next) if !self.detached && !self.attended => {
+                Err(attend::become_attendant(&next.program, &session.layout, next.pid))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn config(&self, layout: &DataDirectory) -> anyhow::Result<NodeConfig> {
+        Ok(NodeConfig {
+            layout: layout.clone(),
+            http: self.http,
+            https: self.https.options()?,
+            announced_by: self.accept_proxy.clone(),
+            telling: if self.forwarded { Telling::Standard } else { Telling::Usual },
+            peers: PeerOptions {
+                versions: self.wire_versions.unwrap_or_default(),
+                ..self.peers.options()
+            },
+            store: self.store.clone(),
+            roles: self.roles.clone(),
+            redis: self.redis,
+            threads: self.threads.map(usize::from),
+            load: self.load,
+            fail_points: self.fail_points,
+            clock_off: self.clock_off,
+            search_path: std::env::var("PATH").unwrap_or_default(),
+            home: std::env::home_dir(),
+            listeners: Arc::default(),
+        })
+    }
+
+    /// Until the node ends, here or in the process that has taken over.
+    async fn run_node(&self, session: &Session) -> anyhow::Result<Option<Next>> {
+        let layout = &session.layout;
+        let mut config = self.config(layout)?;
+        let started = Started::new(self.arguments()?, config.search_path.clone());
+        let (mut origin, mut directory) = (Origin::Fresh, self.directory.as_deref());
+        let mut says = !self.take_over;
+        if self.take_over {
+            let (bound, heir) = Heir::meet(layout)?;
+            config.listeners = Arc::new(Listeners::inheriting(bound));
+            origin = Origin::OnTrial(heir);
+        }
+        loop {
+            let node = node::run(config.clone(), &started, origin);
+            let node = std::pin::pin!(node);
+            let ended = run_and_push(node, session, directory, says).await?;
+            let Ended::HandedOver(left) = ended else { return Ok(None) };
+            let client = Arc::new(Client::new(layout));
+            let ask = move || {
+                let client = client.clone();
+                task::boxed(async move { client.get::<NodeVitals>("/v1/upgrade/vitals").await })
+            };
+            let tried = succession::attempt(layout, &left, &self.successor(layout)?, &ask).await;
+            match tried.unwrap_or_else(|error| Outcome::Returned(format!("{error:#}"))) {
+                Outcome::Kept(pid) => {
+                    let program = left.testament.path.clone();
+                    left.leave(pid).await?;
+                    return Ok(Some(Next { pid, program }));
+                }
+                Outcome::Stopped => return Ok(None),
+                Outcome::Returned(why) => {
+                    config.listeners = Arc::new(Listeners::inheriting(left.listeners));
+                    // An invitation is redeemed once.
+                    (config.peers.join, config.peers.awaits) = (None, false);
+                    origin = Origin::Returned { roll: left.testament.roll, why };
+                    (directory, says) = (None, false);
+                }
+            }
+        }
+    }
+
+    /// Of the process that takes over.
+    fn successor(&self, layout: &DataDirectory) -> anyhow::Result<Vec<String>> {
+        let root = layout.root().to_string_lossy().into_owned();
+        let kind = if self.detached { "--detached" } else { "--attended" };
+        let mut all: Vec<String> =
+            ["up", "--take-over", kind, "--data-dir"].map(str::to_owned).into();
+        all.push(root);
+        all.extend(self.arguments()?);
+        Ok(all)
+    }
+
+    /// Its options for a process that is to run the same node, without the invitation.
+    pub fn arguments(&self) -> anyhow::Result<Vec<String>> {
+        let mut all = vec![format!("--http={}", self.http), format!("--store={}", self.store)];
+        all.extend(self.https.options()?.iter().flat_map(HttpsArgs::arguments));
+        all.extend(self.accept_proxy.as_ref().map(|from| format!("--accept-proxy={from}")));
+        all.extend(self.forwarded.then(|| "--forwarded".into()));
+        all.extend(self.threads.map(|threads| format!("--threads={threads}")));
+        all.extend(self.load.map(|load| format!("--load={load}")));
+        all.extend(self.peers.arguments());
+        all.extend(self.roles.as_ref().map(|roles| format!("--roles={roles}")));
+        all.extend(self.redis.map(|address| format!("--redis={address}")));
+        all.extend(self.verbose.then(|| "--verbose".to_owned()));
+        all.extend(self.fail_points.then(|| "--fail-points".to_owned()));
+        Ok(all)
+    }
+
+    /// Whether they are options that a node can be started with again and again.
+    pub fn check_lasting(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.peers.invitation().is_none() && self.directory.is_none(),
+            "an invitation or a directory to push is for one start alone: leave it out, and use \
+             it with `cortex up` once"
+        );
+        anyhow::ensure!(!self.detach && !self.detached, "leave --detach out");
+        Ok(())
+    }
+
+    /// Where the log goes: the terminal, or a file that is moved aside when it is full.
+    fn start_log(&self, layout: &DataDirectory) -> anyhow::Result<()> {
+        // On a terminal the log would bury what is said to people.
+        let level = match (self.verbose, self.detached) {
+            (true, _) => LevelFilter::DEBUG,
+            (false, true) => LevelFilter::INFO,
+            (false, false) => LevelFilter::WARN,
+        };
+        let log = tracing_subscriber::fmt().with_max_level(level).with_target(false);
+        if self.detached {
+            rustix::process::setsid().ok();
+            let path = log_path(layout);
+            log.with_ansi(false).with_writer(move || BoundedLog { path: path.clone() }).init();
+        } else {
+            use std::io::IsTerminal;
+            let colours = std::io::stderr().is_terminal();
+            log.with_ansi(colours).with_writer(std::io::stderr).init();
+        }
+        Ok(())
+    }
+
+    fn run_detached(&self, session: &Session) -> anyhow::Result<()> {
+        let layout = &session.layout;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        if runtime.block_on(session.client.is_answering()) {
+            bail!(
+                "a node already runs on {}: see `cortex status`, stop it with `cortex down`",
+                layout.root().display()
+            );
+        }
+        os::directory::private_directory(layout.root()).with_context(|| {
+            format!("{} cannot be made; choose another --data-dir", layout.root().display())
+        })?;
+        let log = log_path(layout);
+        let errors = open(&log)?;
+        let from = errors.metadata()?.len();
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .args(["up", "--detached", "--data-dir"])
+            .arg(layout.root())
+            .args(self.arguments()?)
+            .args(self.peers.invitation())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(errors);
+        let mut child = command.spawn().context("the node cannot be started")?;
+        runtime.block_on(async {
+            wait_until_answering(session, || match child.try_wait()? {
+                None => Ok(()),
+                Some(status) => bail!(
+                    "the node ended with {status}: {}",
+                    since(&log, from).unwrap_or_else(|| format!("see {}", log.display()))
+                ),
+            })
+            .await?;
+            output::say(&format!("The node runs in the background (pid {})", child.id()));
+            output::say(&format!("Its log is {}", log.display()));
+            match &self.directory {
+                Some(directory) => push::push_directory(session, directory).await,
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+async fn run_and_push(
+    mut node: std::pin::Pin<&mut impl Future<Output = anyhow::Result<Ended>>>,
+    session: &Session,
+    directory: Option<&Path>,
+    says: bool,
+) -> anyhow::Result<Ended> {
+    if !says {
+        return node.await;
+    }
+    let pushed = async {
+        wait_until_answering(session, || Ok(())).await?;
+        output::say(&format!("The node runs on {}", session.layout.root().display()));
+        match directory {
+            Some(directory) => push::push_directory(session, directory).await,
+            None => Ok(()),
+        }
+    };
+    tokio::select! {
+        ended = &mut node => return ended,
+        pushed = pushed => if let Err(error) = pushed {
+            super::report(&error);
+            output::say("Nothing else is affected: mend it and push again");
+        }
+    }
+    output::say("Ctrl-C stops the node and its applications; `cortex --help` lists the commands");
+    node.await
+}
+
+async fn wait_until_answering(
+    session: &Session,
+    mut check: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + START_WAIT_MAX;
+    while !session.client.is_answering().await {
+        check()?;
+        if Instant::now() >= deadline {
+            bail!("the node does not answer within {} s", START_WAIT_MAX.as_secs());
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(())
+}
+
+fn log_path(layout: &DataDirectory) -> PathBuf {
+    layout.root().join("node.log")
+}
+
+fn open(path: &Path) -> anyhow::Result<std::fs::File> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o600);
+    options.open(path).with_context(|| format!("{} cannot be opened", path.display()))
+}
+
+/// What a node that ended at once had to say.
+fn since(log: &Path, from: u64) -> Option<String> {
+    let bytes = std::fs::read(log).ok()?;
+    let said = bytes.get(usize::try_from(from).ok()?..)?;
+    let text = String::from_utf8_lossy(said).trim().to_string();
+    (!text.is_empty()).then_some(text)
+}
+
+/// Opened for each event: the node itself logs little, and a full file is moved aside between two.
+struct BoundedLog {
+    path: PathBuf,
+}
+
+impl std::io::Write for BoundedLog {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let full = std::fs::metadata(&self.path).is_ok_and(|log| log.len() >= LOG_BYTES_MAX);
+        if full {
+            std::fs::rename(&self.path, self.path.with_extension("log.1"))?;
+        }
+        let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&self.path)?;
+        file.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn the_log_is_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.log");
+        let file = open(&path).unwrap();
+        file.set_len(LOG_BYTES_MAX).unwrap();
+        BoundedLog { path: path.clone() }.write_all(b"new\n").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new\n");
+        assert!(directory.path().join("node.log.1").exists());
+        assert_eq!(since(&path, 0).as_deref(), Some("new"));
+    }
+}

@@ -1,0 +1,78 @@
+//! What `.veraconfig` says, for the commands about one application.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use model::ApplicationName;
+use recipe_core::manifest::{self, VERACONFIG};
+
+#[derive(Debug, PartialEq)]
+pub struct Settings {
+    /// As the file has it.
+    pub shown: String,
+    pub name: ApplicationName,
+    pub framework: Option<String>,
+    pub port: Option<u16>,
+}
+
+impl Settings {
+    pub fn read(directory: &Path) -> anyhow::Result<Settings> {
+        let path = directory.join(VERACONFIG);
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
+                "there is no {VERACONFIG} in this directory: go to the root of the application's \
+                 source, or write one with the two lines '[app]' and 'name = MyApp'"
+            ),
+            read => read.with_context(|| format!("{VERACONFIG} cannot be read"))?,
+        };
+        Settings::of(&text)
+    }
+
+    fn of(text: &str) -> anyhow::Result<Settings> {
+        let manifest = manifest::read_veraconfig(text)?;
+        let name = manifest.name.context("the file names no application")?;
+        let shown = written_name(text).unwrap_or_else(|| name.to_string());
+        Ok(Settings { shown, name, framework: manifest.framework, port: manifest.port })
+    }
+}
+
+/// The name before it was made one that hosts can have.
+fn written_name(text: &str) -> Option<String> {
+    let mut in_app = false;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with('[') {
+            in_app = line.eq_ignore_ascii_case("[app]");
+        }
+        let Some((key, value)) = line.split_once('=').filter(|_| in_app) else { continue };
+        if key.trim().eq_ignore_ascii_case("name") {
+            let value = value.split(" ;").next().unwrap_or(value).trim();
+            return Some(value.chars().filter(|c| !c.is_control()).collect());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_is_shown_as_it_was_written() {
+        let text = "[app]\n; This is the only required value.\nname = TestApp\n\n[miranda]\n\
+                    host = my.miranda.host.address\nport = 8205 ; Default Miranda port number.\n";
+        let settings = Settings::of(text).unwrap();
+        assert_eq!((settings.shown.as_str(), settings.name.as_str()), ("TestApp", "testapp"));
+        assert_eq!((settings.framework, settings.port), (None, None));
+        let settings = Settings::of("[App]\nName = a ; b\ntype = Rails\nport = 8000\n").unwrap();
+        assert_eq!((settings.shown.as_str(), settings.port), ("a", Some(8000)));
+        assert_eq!(settings.framework.as_deref(), Some("rails"));
+        assert!(Settings::of("[app]\n").is_err());
+    }
+
+    #[test]
+    fn a_directory_without_the_file_is_told_of() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = Settings::read(directory.path()).unwrap_err().to_string();
+        assert!(error.contains(".veraconfig") && error.contains("name = "), "{error}");
+    }
+}

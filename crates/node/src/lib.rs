@@ -1,0 +1,564 @@
+//! One node: the only file that knows every part. It opens the store, starts the parts, watches
+//! over them and stops them in order.
+
+pub mod backend;
+pub mod identity;
+pub mod platform;
+pub mod records;
+pub mod roles;
+pub mod started;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use model::node::NodeInfo;
+use model::record::{self, RECORD_VERSION, Unknown};
+use model::role::{Role, Roles};
+use model::{NodeId, TypedKey};
+use router_core::http::request::Telling;
+use router_core::proxy_protocol::Senders;
+use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use self::records::StoredRecords;
+use self::started::Started;
+use crate::backend::Backend;
+use ::cluster;
+use agent::AgentContext;
+use agent::moving::Moving;
+use agent::placing::Placing;
+use agent::plain::PlainLauncher;
+use agent::ports::Ports;
+use agent::prepare::{Network, Preparer};
+use agent::registry::Registry;
+use api::calls::Calls;
+use api::{ApiContext, NodeControl};
+use api_types::{PortRow, PortTraffic};
+use cluster::remote;
+use cluster::{PeerOptions, Peers, roster};
+use metrics::Metrics;
+use os::directory;
+use os::layout::DataDirectory;
+use os::shared_port::Listeners;
+use redis::{FaceConfig, FaceHandle};
+use router::queue::QueueLimits;
+use router::tls::{CertificateFiles, Tls};
+use router::{PublicPort, RouterConfig, RouterHandle, Secure};
+use runtime::driver::Clock;
+use runtime::faults::{Fault, Faults};
+use runtime::members::Members;
+use runtime::supervise::supervise;
+use store::SharedStore;
+use store::bus::Bus;
+use store::options::Options;
+use upgrade::succession::{Answered, Left, Testament};
+use upgrade::{OpenPorts, Origin, Upgrading};
+
+/// How one node runs. Validated where the command line is read.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    pub layout: DataDirectory,
+    /// Where other nodes reach this one, and whose cluster it joins.
+    pub peers: PeerOptions,
+    /// Public HTTP: requests are told apart by their Host.
+    pub http: SocketAddr,
+    /// Public HTTPS; none for nowhere.
+    pub https: Option<HttpsOptions>,
+    /// Proxies before this node that say of each connection whose it is.
+    pub announced_by: Option<Senders>,
+    pub telling: Telling,
+    pub store: Backend,
+    /// None for what it did before, and at first everything.
+    pub roles: Option<Roles>,
+    /// Where clients of Redis find the store; none for nowhere.
+    pub redis: Option<SocketAddr>,
+    /// Router threads; none for one per core.
+    pub threads: Option<usize>,
+    /// Reported as this node's load; none for what is measured.
+    pub load: Option<u32>,
+    /// Tests may arm fail points through the API.
+    pub fail_points: bool,
+    /// Seconds by which this node's clock is wrong, in tests.
+    pub clock_off: i64,
+    /// Where applications find programs: this process's own `PATH`.
+    pub search_path: String,
+    /// Where version managers of this process's user keep interpreters.
+    pub home: Option<std::path::PathBuf>,
+    pub listeners: Arc<Listeners>,
+}
+
+#[derive(Clone, Debug)]
+pub struct HttpsOptions {
+    pub address: SocketAddr,
+    pub certificates: Vec<CertificateFiles>,
+}
+
+/// Why a node's run is over.
+pub enum Ended {
+    Stopped,
+    /// Another process is to go on with it.
+    HandedOver(Box<Left>),
+}
+
+/// Requests under way when the node ends may take this long to be answered.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// As above where another process has taken over, so that nothing waits for it.
+const LEAVE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Runs the node until it is told to stop, by a signal or by `cortex down`, or until another
+/// process is to run it.
+pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyhow::Result<Ended> {
+    let layout = config.layout.clone();
+    let _lock = identity::lock(&layout)?;
+    directory::socket_directory(&layout)?;
+    let id = identity::node_id(&layout)?;
+    let roles = roles::settle(&layout, config.roles.as_ref(), &config.store, config.peers.joins())?;
+    let (clock, faults) = (Clock::start_off(config.clock_off), Faults::default());
+    let options =
+        Options { unkept: model::key::note_unkept, ..Options::with_faults(faults.clone()) };
+    let is_guest = config.store == Backend::Local && !roles.has(Role::Store);
+    let listeners = config.listeners.clone();
+    let asked =
+        PeerOptions { guest: is_guest, listeners: listeners.clone(), ..config.peers.clone() };
+    let asked = PeerOptions { clock_off: config.clock_off, ..asked };
+    let prepared = cluster::prepare(&layout, &id, &asked).await?;
+    roles::keep(&layout, &roles)?;
+    let (store, guest) = if is_guest {
+        let (store, guest) = remote::open(&layout, id.clone(), clock, options).await?;
+        (store, Some(guest))
+    } else {
+        (config.store.open(&layout, id.clone(), clock, options).await?, None)
+    };
+    let bus = Arc::new(Bus::default());
+    let of = (layout.clone(), id.clone());
+    let peers = Peers::open(prepared, of.0, of.1, clock, store.clone(), guest, bus.clone()).await?;
+    let asked = config.peers.listen.is_some() || config.peers.joins();
+    ensure!(
+        !asked || peers.is_some(),
+        "nodes with a store in etcd meet there: leave --listen and --join out"
+    );
+    let joining = peers.as_ref().is_some_and(|peers| peers.is_joining());
+    let said = {
+        let (store, config, id) = (store.clone(), config.clone(), id.clone());
+        let roles = roles.clone();
+        move || {
+            let (store, config) = (store.clone(), config.clone());
+            let (id, roles) = (id.clone(), roles.clone());
+            // Whoever joins is entered by the node that lets it in, and whoever was removed by
+            // nobody.
+            let enters = !joining && !is_guest;
+            async move { announce(store, &config, &id, roles, clock, enters).await }
+        }
+    };
+    let doubts_clock = match &peers {
+        Some(peers) => peers.status().await?.clock_doubt.is_some(),
+        None => false,
+    };
+    if joining || is_guest || doubts_clock {
+        // Writes wait until this node has what its cluster has, has found whose store it uses, or
+        // was told that its clock is right.
+        runtime::task::spawn(supervise("announce", said));
+    } else {
+        said().await?;
+    }
+    let face = config.redis.map(|address| {
+        let face = FaceConfig { tcp: Some(address), listeners, ..FaceConfig::default() };
+        redis::start(face, store.clone(), bus, id.clone(), clock)
+    });
+    let face = face.transpose()?;
+    let adopted = Arc::new(AtomicBool::new(!roles.has(Role::Agent)));
+    let members = peers.clone().map(|peers| peers as Arc<dyn Members>);
+    let of = (layout.clone(), id.clone(), store.clone(), members);
+    let upgrading = Arc::new(Upgrading::new(of.0, of.1, of.2, of.3, adopted, origin));
+    let node = Node { config, roles, id, clock, faults, store, peers, upgrading };
+    let (stop_applications, stopping) = watch::channel(false);
+    let (mut parts, control) = node.start(stopping)?;
+    started.save(&layout)?;
+    tracing::info!(node = %node.id, data = %layout.root().display(), "node.started");
+    let testament = tokio::select! {
+        // The agent ends when all applications have stopped; no other part ends by itself.
+        _ = parts.join_next() => None,
+        () = told_to_stop(&control, &stop_applications) => None,
+        testament = node.upgrading.handed_over() => Some(testament),
+    };
+    let ended = node.end(&control, testament, parts, face).await?;
+    tracing::info!(node = %node.id, "node.stopped");
+    Ok(ended)
+}
+
+struct Node {
+    config: NodeConfig,
+    roles: Roles,
+    id: NodeId,
+    clock: Clock,
+    faults: Faults,
+    store: SharedStore,
+    /// None where something else replicates the store.
+    peers: Option<Arc<Peers>>,
+    upgrading: Arc<Upgrading>,
+}
+
+impl Node {
+    /// Stops everything; what has been taken on is answered. With a testament, what waits for an
+    /// answer waits on for the next process.
+    async fn end(
+        &self,
+        control: &Control,
+        testament: Option<Testament>,
+        mut parts: JoinSet<()>,
+        face: Option<FaceHandle>,
+    ) -> anyhow::Result<Ended> {
+        std::fs::remove_file(self.config.layout.api_socket()).ok();
+        let router = control.router.clone();
+        match (&testament, router.clone()) {
+            (Some(_), Some(router)) => router.leave(LEAVE_LIMIT),
+            (Some(_), None) => {}
+            (None, router) => {
+                self.upgrading.says_farewell();
+                self.config.listeners.release_all();
+                if let Some(router) = router {
+                    runtime::task::spawn_blocking(move || router.stop(ANSWER_LIMIT)).await?;
+                }
+            }
+        }
+        parts.shutdown().await;
+        drop(face);
+        self.store.close().await?;
+        let Some(testament) = testament else { return Ok(Ended::Stopped) };
+        Ok(Ended::HandedOver(Box::new(Left {
+            testament,
+            listeners: self.config.listeners.hand_over(),
+            public: router.as_ref().and_then(|router| router.public()),
+            answered: router.map(answered),
+        })))
+    }
+
+    /// Each part in a task of its own, under supervision.
+    fn start(
+        &self,
+        stopping: watch::Receiver<bool>,
+    ) -> anyhow::Result<(JoinSet<()>, Arc<Control>)> {
+        let Node { config, roles, id, clock, faults, store, peers, upgrading } = self;
+        let (clock, metrics) = (*clock, Metrics::default());
+        let router = self.router(&metrics)?;
+        let control = Arc::new(Control {
+            faults: config.fail_points.then_some(faults.clone()),
+            stop: Notify::new(),
+            metrics: metrics.clone(),
+            router: router.clone(),
+        });
+        let agent = roles.has(Role::Agent).then(|| self.agent_context());
+        if let Some(peers) = peers {
+            let (store, node, layout) = (store.clone(), id.clone(), config.layout.clone());
+            Calls { agent: agent.clone(), store, node, layout }.take(&**peers);
+        }
+        let api = ApiContext {
+            store: store.clone(),
+            node: id.clone(),
+            roles: roles.clone(),
+            layout: config.layout.clone(),
+            clock,
+            http: router.as_ref().and_then(|router| router.public()).unwrap_or(config.http),
+            control: control.clone(),
+            peers: peers.clone(),
+            agent: agent.clone(),
+            upgrading: Some(upgrading.clone()),
+            changes: agent.as_ref().map(|agent| agent.changes.clone()).unwrap_or_default(),
+        };
+        let mut parts = JoinSet::new();
+        if let Some(peers) = peers.clone() {
+            parts.spawn(supervise("peers", move || peers.clone().run()));
+        }
+        if let Some(router) = router {
+            parts.spawn(router.suspicions());
+            parts.spawn(supervise("router.control", move || router.control()));
+        }
+        match agent {
+            Some(agent) => self.start_agent(&mut parts, agent, stopping),
+            None => drop(parts.spawn(until_stopping(stopping))),
+        }
+        let (next, serving) = (upgrading.clone(), control.clone());
+        let ports: OpenPorts = Arc::new(move || api::open_ports(&serving.ports()));
+        parts.spawn(supervise("upgrade", move || {
+            upgrade::rolling::run(next.clone(), ports.clone(), clock)
+        }));
+        parts.spawn(supervise("api", move || api::serve(api.clone())));
+        self.start_checker(&mut parts);
+        let failing = faults.clone();
+        parts.spawn(supervise("metrics", move || metrics.clone().run(failing.clone())));
+        let (loaded, of, fixed) = (store.clone(), id.clone(), config.load);
+        parts.spawn(supervise("load", move || {
+            agent::load::run(loaded.clone(), of.clone(), clock, fixed)
+        }));
+        tokio::spawn(runtime::settle::settle());
+        Ok((parts, control))
+    }
+
+    /// As parts see them that do not care how they are reached.
+    fn members(&self) -> Option<Arc<dyn Members>> {
+        self.peers.clone().map(|peers| peers as Arc<dyn Members>)
+    }
+
+    /// Where there is no checker, those of other nodes are heard.
+    fn start_checker(&self, parts: &mut JoinSet<()>) {
+        let Node { roles, id, clock, faults, store, peers, .. } = self;
+        let (store, node, clock) = (store.clone(), id.clone(), *clock);
+        if roles.has(Role::Agent)
+            && let Some(peers) = peers
+        {
+            checker::answers::give(&**peers, store.clone(), node.clone());
+        }
+        if !roles.has(Role::Checker) {
+            if let Some(peers) = peers.clone().filter(|_| roles.has(Role::Agent)) {
+                parts.spawn(supervise("jury", move || {
+                    checker::jury::run(store.clone(), node.clone(), peers.alive(), clock)
+                }));
+            }
+            return;
+        }
+        let watched = checker::hanging::Watched {
+            store: store.clone(),
+            node: node.clone(),
+            clock,
+            faults: faults.clone(),
+            peers: self.members(),
+        };
+        parts.spawn(supervise("checker", move || watched.clone().run()));
+        if let Some(peers) = peers.clone() {
+            parts.spawn(supervise("witness", move || {
+                checker::witness::run(store.clone(), node.clone(), peers.clone(), clock)
+            }));
+        }
+    }
+
+    /// Also where instances run and nothing is taken from the public: routers of other nodes bring
+    /// requests for them.
+    fn router(&self, metrics: &Metrics) -> anyhow::Result<Option<Arc<RouterHandle>>> {
+        let Node { config, roles, id, clock, faults, store, peers, .. } = self;
+        let is_public = roles.has(Role::Router);
+        if !is_public && !roles.has(Role::Agent) {
+            return Ok(None);
+        }
+        let secure = config.https.as_ref().filter(|_| is_public).map(|https| {
+            // What runs here must not stop for the sake of one name.
+            let tls = Tls::load_good(https.certificates.clone())?;
+            anyhow::Ok(Secure { address: https.address, tls })
+        });
+        let router = Arc::new(router::start(
+            &RouterConfig {
+                public: is_public.then_some(config.http),
+                secure: secure.transpose()?,
+                announced_by: config.announced_by.clone(),
+                telling: config.telling,
+                threads: config.threads,
+                queue: QueueLimits::default(),
+                connections_max: router::CONNECTIONS_MAX,
+                listeners: config.listeners.clone(),
+            },
+            Arc::new(StoredRecords(store.clone())),
+            id.clone(),
+            config.layout.clone(),
+            *clock,
+            faults.clone(),
+            metrics.clone(),
+        )?);
+        if let Some(peers) = peers {
+            router.connect(peers.clone());
+        }
+        Ok(Some(router))
+    }
+
+    fn agent_context(&self) -> Arc<AgentContext> {
+        let Node { config, id, clock, faults, store, .. } = self;
+        agent_context(config, id, *clock, store, faults, &self.upgrading.adopted)
+    }
+
+    fn start_agent(
+        &self,
+        parts: &mut JoinSet<()>,
+        agent: Arc<AgentContext>,
+        stopping: watch::Receiver<bool>,
+    ) {
+        let Node { config, peers, .. } = self;
+        if let Some(peers) = peers.clone() {
+            let moving = Moving::new(agent.clone(), config.layout.clone(), peers);
+            parts.spawn(supervise("moving", move || moving.clone().run()));
+        }
+        let (placed, near, ending) = (agent.clone(), self.members(), stopping.clone());
+        parts.spawn(supervise("placement", move || {
+            agent::placing::run(placed.clone(), near.clone(), ending.clone())
+        }));
+        let (scheduled, ending) = (agent.clone(), stopping.clone());
+        parts.spawn(supervise("cron", move || {
+            agent::scheduled::run(scheduled.clone(), ending.clone())
+        }));
+        parts.spawn(supervise("agent", move || agent::run(agent.clone(), stopping.clone())));
+    }
+}
+
+/// Where no agent has anything to stop first.
+async fn until_stopping(mut stopping: watch::Receiver<bool>) {
+    // Without its sender the node has ended.
+    stopping.wait_for(|stopping| *stopping).await.ok();
+}
+
+fn agent_context(
+    config: &NodeConfig,
+    node: &NodeId,
+    clock: Clock,
+    store: &SharedStore,
+    faults: &Faults,
+    adopted: &Arc<AtomicBool>,
+) -> Arc<AgentContext> {
+    let launcher = Arc::new(PlainLauncher::new(config.layout.clone()));
+    let preparer = Preparer::new(
+        config.layout.clone(),
+        node.clone(),
+        clock,
+        store.clone(),
+        launcher.clone(),
+        config.search_path.clone(),
+    )
+    .with_home(config.home.clone())
+    .with_network(Network::of_this_node());
+    Arc::new(AgentContext {
+        store: store.clone(),
+        node: node.clone(),
+        platform: platform::of_this_machine().into(),
+        clock,
+        faults: faults.clone(),
+        launcher,
+        preparer,
+        ports: Ports::default(),
+        registry: Registry::default(),
+        placing: Some(Placing::default()),
+        scheduled: Default::default(),
+        one_offs: Default::default(),
+        adopted: adopted.clone(),
+        shutting_down: AtomicBool::new(false),
+        changes: Arc::default(),
+    })
+}
+
+/// `cortex down` and Ctrl-C stop the applications; then the agent ends, and with it the node.
+/// SIGTERM, and a second Ctrl-C, end the node alone: the next `cortex up` adopts what runs.
+async fn told_to_stop(control: &Control, stop_applications: &watch::Sender<bool>) {
+    let leave = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut terminate) => drop(terminate.recv().await),
+            Err(error) => tracing::error!(%error, "node.no_sigterm"),
+        }
+    };
+    let stop = async {
+        tokio::select! {
+            () = control.stop.notified() => {}
+            _ = tokio::signal::ctrl_c() => {
+                eprintln!("Stopping all applications; Ctrl-C again leaves them running.");
+            }
+        }
+        stop_applications.send(true).ok();
+        tokio::signal::ctrl_c().await.ok();
+    };
+    tokio::select! {
+        () = leave => {}
+        () = stop => {}
+    }
+}
+
+/// Puts this node on the roster and says what it is.
+async fn announce(
+    store: SharedStore,
+    config: &NodeConfig,
+    node: &NodeId,
+    roles: Roles,
+    clock: Clock,
+    enters: bool,
+) -> anyhow::Result<()> {
+    if enters && !roster::was_ever_entered(&*store, node).await? {
+        let entry = TypedKey::Member(node.clone());
+        roster::enter(&*store, entry, node, Vec::new(), None, clock.now()).await?;
+    }
+    let system = rustix::system::sysinfo();
+    let info = NodeInfo {
+        v: RECORD_VERSION,
+        hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        cores: std::thread::available_parallelism()
+            .map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX)),
+        memory_bytes: system.totalram.saturating_mul(u64::from(system.mem_unit)),
+        platform: platform::of_this_machine().into(),
+        started_at: clock.now(),
+        http: config.http.to_string(),
+        roles,
+        unknown: Unknown::new(),
+    };
+    let key = TypedKey::NodeInfo(node.clone()).key();
+    store.set(key, record::encode(&info).into()).await.context("the node's record")?;
+    Ok(())
+}
+
+/// What the API may ask of the running node.
+struct Control {
+    /// None unless tests enabled them.
+    faults: Option<Faults>,
+    stop: Notify,
+    metrics: Metrics,
+    /// None where nothing is served.
+    router: Option<Arc<RouterHandle>>,
+}
+
+/// Blocks until the router has answered what it took on.
+fn answered(router: Arc<RouterHandle>) -> Answered {
+    Arc::new(move || router.join())
+}
+
+impl NodeControl for Control {
+    fn shut_down(&self) {
+        self.stop.notify_one();
+    }
+
+    fn ports(&self) -> Vec<PortRow> {
+        let row = |port: PublicPort| PortRow {
+            address: port.address.to_string(),
+            application: port.application.map(|name| name.to_string()),
+            protocol: port.transport.map_or_else(|| "http".into(), |one| one.to_string()),
+            error: port.error,
+            traffic: port.traffic.map(|traffic| PortTraffic {
+                connections: traffic.connections,
+                open: traffic.open,
+                bytes_in: traffic.bytes_in,
+                bytes_out: traffic.bytes_out,
+                refused: traffic.refused,
+            }),
+        };
+        self.router.iter().flat_map(|router| router.ports()).map(row).collect()
+    }
+
+    fn serves(&self, name: &model::ApplicationName, release: &model::ReleaseId) -> bool {
+        self.router.as_ref().is_none_or(|router| router.serves(name, release))
+    }
+
+    fn metrics(&self) -> String {
+        self.metrics.prometheus()
+    }
+
+    fn set_fail_point(&self, name: &str, action: &str) -> Result<(), String> {
+        let Some(faults) = &self.faults else {
+            return Err("fail points are for tests: start the node with --fail-points".into());
+        };
+        if action == "off" {
+            faults.disarm(name);
+            return Ok(());
+        }
+        let fault: Fault = serde_json::from_value(Value::String(action.into()))
+            .map_err(|_| format!("'{action}' is no fault: use panic-once, stall, error or off"))?;
+        faults.arm(name, fault).map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,76 @@
+//! The router's records are those of this node's store.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use model::key::Board;
+use model::{Key, Prefix, TypedKey};
+use router_core::book::Book;
+use tokio::sync::mpsc;
+
+use router::records::{Change, Records};
+use store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
+
+pub struct StoredRecords(pub SharedStore);
+
+#[async_trait]
+impl Records for StoredRecords {
+    async fn follow(
+        &self,
+        prefixes: Vec<Prefix>,
+        changes: mpsc::Sender<Change>,
+    ) -> anyhow::Result<()> {
+        let mut watches = Vec::new();
+        for prefix in prefixes {
+            watches.push(self.0.watch(prefix, None).await?);
+        }
+        changes.send(Change::ReadAgain).await?;
+        let followers = watches.into_iter().map(|mut watch| {
+            let changes = changes.clone();
+            async move {
+                while let Some(event) = watch.next().await {
+                    let change = match event {
+                        WatchEvent::Changed { key, value: Some(value), .. } => {
+                            let Some(record) = record(&key, &value) else { continue };
+                            Change::One(key, Some(record))
+                        }
+                        WatchEvent::Changed { key, value: None, .. } => Change::One(key, None),
+                        WatchEvent::Resync { .. } => Change::ReadAgain,
+                    };
+                    changes.send(change).await?;
+                }
+                Ok::<_, anyhow::Error>(())
+            }
+        });
+        futures_util::future::try_join_all(followers).await.map(drop)
+    }
+
+    async fn read(&self, prefix: &Prefix) -> anyhow::Result<Vec<(Key, Bytes)>> {
+        let entries = self.0.prefix(prefix).await?.into_iter();
+        let read = entries.filter_map(|entry| {
+            let record = record(&entry.key, &entry.value)?;
+            Some((entry.key, record))
+        });
+        Ok(read.collect())
+    }
+
+    async fn note(&self, board: Board, text: &'static str) -> anyhow::Result<()> {
+        let value = Bytes::from_static(text.as_bytes());
+        self.0.set(TypedKey::Board(board).key(), value).await?;
+        Ok(())
+    }
+
+    async fn forget(&self, board: Board) -> anyhow::Result<()> {
+        self.0.delete(TypedKey::Board(board).key()).await?;
+        Ok(())
+    }
+}
+
+/// The record's bytes where the router wants them; a release with a long recipe is a file.
+/// What cannot be read changes nothing, and is reported.
+fn record(key: &Key, value: &Value) -> Option<Bytes> {
+    if !Book::wants(key) {
+        return Some(Bytes::new());
+    }
+    let record = value.read(RECORD_BYTES_MAX);
+    record.inspect_err(|error| tracing::warn!(%key, %error, "router.value_unreadable")).ok()
+}

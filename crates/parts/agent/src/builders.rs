@@ -1,0 +1,34 @@
+//! Which nodes could build a release, and how busy they are: what the store says of them.
+
+use agent_core::application::Candidate;
+use model::node::{NodeInfo, NodeLoad};
+use model::role::Role;
+use model::{Key, Prefix, TypedKey};
+
+use super::roster::is_listed;
+use store::{Store, lookup_record};
+
+/// What was built on the one runs on the other.
+pub fn are_alike(platform: &str, other: &str) -> bool {
+    !platform.is_empty() && platform == other
+}
+
+/// On the roster, with an agent, not being drained.
+pub async fn candidates(store: &dyn Store, own: &str) -> anyhow::Result<Vec<Candidate>> {
+    let mut candidates = Vec::new();
+    for key in store.keys(&Prefix::from("node".parse::<Key>()?)).await? {
+        let Some(TypedKey::NodeInfo(node)) = TypedKey::parse(&key) else { continue };
+        let Some(info) = lookup_record::<NodeInfo>(store, key).await? else { continue };
+        let drained = store.lookup(&TypedKey::Drained(node.clone()).key()).await?.is_some();
+        if drained || !info.roles.has(Role::Agent) || !is_listed(store, &node).await? {
+            continue;
+        }
+        let load = lookup_record::<NodeLoad>(store, TypedKey::NodeLoad(node.clone()).key()).await?;
+        candidates.push(Candidate {
+            load_percent: load.map(|load| load.percent),
+            alike: are_alike(&info.platform, own),
+            node,
+        });
+    }
+    Ok(candidates)
+}

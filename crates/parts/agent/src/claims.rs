@@ -1,0 +1,33 @@
+//! The claims of other nodes as this one knows them: what is on its board is newer than what its
+//! store had room for. Asked by placement and by the applications' actors.
+
+use model::key::Board;
+use model::{InstanceId, Key, NodeId, TypedKey};
+
+use store::{Store, StoreError, Value};
+
+/// Whose claim on what may be another one once this key has changed.
+pub fn changed_by(key: &TypedKey) -> Option<(&InstanceId, &NodeId)> {
+    match key {
+        TypedKey::Claim(instance, node) | TypedKey::Board(Board::Unkept(instance, node)) => {
+            Some((instance, node))
+        }
+        _ => None,
+    }
+}
+
+/// The newest that is known of a claim, and where that lies.
+pub async fn newest(
+    store: &dyn Store,
+    instance: &InstanceId,
+    node: &NodeId,
+) -> Result<(Key, Option<Value>), StoreError> {
+    let unkept = TypedKey::Board(Board::Unkept(instance.clone(), node.clone())).key();
+    if let Some(note) = store.lookup(&unkept).await? {
+        let deleted = note.value.inline().is_some_and(|text| text.is_empty());
+        return Ok((unkept, Some(note.value).filter(|_| !deleted)));
+    }
+    let key = TypedKey::Claim(instance.clone(), node.clone()).key();
+    let entry = store.lookup(&key).await?;
+    Ok((key, entry.map(|entry| entry.value)))
+}

@@ -1,0 +1,224 @@
+//! Files of applications go to another node: this side fetches those that are to come here, `give`
+//! hands out those that are to leave. What is copied first, while the application runs, need not
+//! be copied again when it is stopped; the files are whole and durable here before the node that
+//! has them writes that they are this one's. Driven by records `app::NAME::move`.
+
+mod frame;
+mod give;
+mod tree;
+
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use model::application::{Holder, Move, MovePhase};
+use model::{ApplicationName, Key, NodeId, Prefix, Release, Rollout, TypedKey, record};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+
+use self::frame::{Ask, Frame, Wire};
+use self::tree::Staging;
+use super::AgentContext;
+use os::layout::DataDirectory;
+use runtime::members::{BoxedStream, Kind, Members};
+use runtime::task::spawn_blocking;
+use store::{WatchEvent, lookup_record};
+
+/// Of why a move failed: so that it travels within its record.
+const WHY_CHARS_MAX: usize = 500;
+/// Frames between a stream and the disk: a megabyte.
+const FRAMES_WAITING_MAX: usize = 16;
+
+pub struct Moving {
+    agent: Arc<AgentContext>,
+    layout: DataDirectory,
+    peers: Arc<dyn Members>,
+    /// Applications that are being given away, each once.
+    giving: give::Giving,
+}
+
+impl Moving {
+    pub fn new(
+        agent: Arc<AgentContext>,
+        layout: DataDirectory,
+        peers: Arc<dyn Members>,
+    ) -> Arc<Moving> {
+        let moving = Moving { agent, layout, peers, giving: give::Giving::default() };
+        let moving = Arc::new(moving);
+        let gives = moving.clone();
+        moving.peers.serve(
+            Kind::Files,
+            Box::new(move |peer, stream| {
+                runtime::task::spawn(give::serve(gives.clone(), peer, stream));
+            }),
+        );
+        moving
+    }
+
+    /// Runs until the store stops; one application after the other.
+    pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
+        let prefix: Prefix = "app".parse()?;
+        let mut watch = self.agent.store.watch(prefix.clone(), None).await?;
+        self.look_at_all(&prefix).await?;
+        loop {
+            match watch.next().await {
+                None => return Ok(()),
+                Some(WatchEvent::Resync { .. }) => self.look_at_all(&prefix).await?,
+                Some(WatchEvent::Changed { key, .. }) => self.look_at(&key).await?,
+            }
+        }
+    }
+
+    async fn look_at_all(&self, prefix: &Prefix) -> anyhow::Result<()> {
+        for key in self.agent.store.keys(prefix).await? {
+            self.look_at(&key).await?;
+        }
+        Ok(())
+    }
+
+    async fn look_at(&self, key: &Key) -> anyhow::Result<()> {
+        // Whose the files are may be heard of late.
+        let Some(TypedKey::Move(name) | TypedKey::Holder(name)) = TypedKey::parse(key) else {
+            return Ok(());
+        };
+        let asked = self.read::<Move>(TypedKey::Move(name.clone()).key()).await?;
+        let Some(asked) = asked.filter(|asked| asked.to == self.agent.node) else { return Ok(()) };
+        let holder = self.holder(&name).await?;
+        if holder.as_ref() == Some(&self.agent.node) {
+            return self.forget(&name, &asked).await;
+        }
+        if asked.phase == MovePhase::Failed {
+            return Ok(());
+        }
+        let fetched = match (asked.phase, holder) {
+            (MovePhase::Asked, Some(holder)) => self.fetch(&name, &asked, &holder).await,
+            (MovePhase::Asked, None) => Err(anyhow::anyhow!("no node has files of it")),
+            _ => Err(anyhow::anyhow!("node {} was started again meanwhile", self.agent.node)),
+        };
+        match fetched {
+            Ok(()) => {
+                tracing::info!(application = %name, "moving.fetched");
+                self.forget(&name, &asked).await
+            }
+            Err(error) => {
+                let why: String = format!("{error:#}").chars().take(WHY_CHARS_MAX).collect();
+                tracing::warn!(application = %name, why, "moving.failed");
+                self.set_phase(&name, &asked, MovePhase::Failed, Some(why)).await
+            }
+        }
+    }
+
+    async fn read<T: DeserializeOwned>(&self, key: Key) -> anyhow::Result<Option<T>> {
+        lookup_record(&*self.agent.store, key).await
+    }
+
+    async fn holder(&self, name: &ApplicationName) -> anyhow::Result<Option<NodeId>> {
+        let holder = self.read::<Holder>(TypedKey::Holder(name.clone()).key()).await?;
+        Ok(holder.map(|holder| holder.node))
+    }
+
+    /// The request as it is now, if it is still this one.
+    async fn still(&self, name: &ApplicationName, asked: &Move) -> anyhow::Result<Option<Move>> {
+        let now = self.read::<Move>(TypedKey::Move(name.clone()).key()).await?;
+        Ok(now.filter(|now| now.asked_at == asked.asked_at && now.to == asked.to))
+    }
+
+    async fn set_phase(
+        &self,
+        name: &ApplicationName,
+        asked: &Move,
+        phase: MovePhase,
+        message: Option<String>,
+    ) -> anyhow::Result<()> {
+        if let Some(now) = self.still(name, asked).await? {
+            let value = record::encode(&Move { phase, message, ..now });
+            self.agent.store.set(TypedKey::Move(name.clone()).key(), value.into()).await?;
+        }
+        Ok(())
+    }
+
+    async fn forget(&self, name: &ApplicationName, asked: &Move) -> anyhow::Result<()> {
+        if self.still(name, asked).await?.is_some() {
+            self.agent.store.delete(TypedKey::Move(name.clone()).key()).await?;
+        }
+        Ok(())
+    }
+
+    /// What takes long is done while the application runs where it is; what cannot be done here is
+    /// known before anything stops.
+    async fn make_ready(&self, name: &ApplicationName, holder: &NodeId) -> anyhow::Result<()> {
+        let rollout = self.read::<Rollout>(TypedKey::Rollout(name.clone()).key()).await?;
+        let Some(serving) = rollout.and_then(|rollout| rollout.serving) else { return Ok(()) };
+        let release = self.read::<Release>(TypedKey::Release(name.clone(), serving).key()).await?;
+        let Some(release) = release else { return Ok(()) };
+        let AgentContext { preparer, platform, .. } = &*self.agent;
+        if preparer.fetch(name, &release, holder, platform).await.is_ok() {
+            return Ok(());
+        }
+        let built = preparer.build(name, &release).await;
+        built.map_err(|failure| anyhow::anyhow!("it cannot be built here: {}", failure.why))
+    }
+
+    /// The holder's files become this node's.
+    async fn fetch(
+        &self,
+        name: &ApplicationName,
+        asked: &Move,
+        holder: &NodeId,
+    ) -> anyhow::Result<()> {
+        self.make_ready(name, holder).await?;
+        self.set_phase(name, asked, MovePhase::Copying, None).await?;
+        let stream = self.peers.open(holder, Kind::Files).await;
+        let stream = stream.with_context(|| format!("node {holder}, which has the files"))?;
+        let mut wire = Wire::new(stream);
+        let (application, asked_at) = (name.clone(), asked.asked_at);
+        wire.send(&Frame::Ask(Ask { v: 1, application, asked_at })).await?;
+        let at = self.layout.incoming(name);
+        let staging = spawn_blocking(move || Staging::create(at)).await??;
+        let staging = receive(&mut wire, staging).await?;
+        self.set_phase(name, asked, MovePhase::Stopped, None).await?;
+        wire.send(&Frame::Last).await?;
+        let staging = receive(&mut wire, staging).await?;
+        let target = self.layout.persist(name);
+        spawn_blocking(move || staging.put_in_place(&target)).await??;
+        wire.send(&Frame::Taken).await?;
+        match wire.receive().await? {
+            Frame::Yours => Ok(()),
+            Frame::Fault(why) => bail!("node {holder} keeps the files: {why}"),
+            _ => bail!("node {holder} said something else than that the files are handed over"),
+        }
+    }
+}
+
+/// One pass over all files.
+async fn receive(wire: &mut Wire<BoxedStream>, mut staging: Staging) -> anyhow::Result<Staging> {
+    let (frames, mut taken) = mpsc::channel::<Frame>(FRAMES_WAITING_MAX);
+    let writing = spawn_blocking(move || {
+        staging.begin();
+        while let Some(frame) = taken.blocking_recv() {
+            staging.take(frame)?;
+        }
+        anyhow::Ok(staging)
+    });
+    let reading = async {
+        loop {
+            match wire.receive().await? {
+                Frame::PassEnd => return anyhow::Ok(()),
+                Frame::Wait => {}
+                Frame::Fault(why) => bail!("the node that has the files: {why}"),
+                // What is wrong with the disk is told by the thread that writes.
+                frame => {
+                    if frames.send(frame).await.is_err() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    };
+    let read = reading.await;
+    drop(frames);
+    let staging = writing.await?.context("the copy on this node's disk")?;
+    read.map(|()| staging)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! Between a client and a command: one loop for all directions. A side that does not read makes the
+//! other wait and costs no more memory than the bounds here; signals pass all the same.
+
+use std::time::Duration;
+
+use agent_core::application::Exit;
+use anyhow::{Context, bail, ensure};
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::watch;
+
+use super::ends::{self, Ends};
+use crate::launcher::Held;
+use api_types::session::{DATA_BYTES_MAX, Decoder, Ended, Frame, INPUT_WINDOW_BYTES};
+use runtime::members::BoxedStream;
+
+/// Frames that wait for a slow client; beyond it the command waits.
+const OUT_BYTES_MAX: usize = 256 << 10;
+/// All that a command wrote before it ended is in its pipes by then. Only a stranger that was
+/// handed one could keep it open.
+const DRAIN_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// What a terminal in its usual mode takes for the end of its input.
+const END_OF_INPUT: u8 = 4;
+/// Of a command whose end nobody saw.
+const CODE_UNKNOWN: u8 = 255;
+
+/// How it ended for the client.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Left {
+    /// It was told how the command ended.
+    Told(Ended),
+    /// It went away before.
+    Gone,
+}
+
+pub struct Client {
+    reader: ReadHalf<BoxedStream>,
+    writer: WriteHalf<BoxedStream>,
+    pub decoder: Decoder,
+}
+
+impl Client {
+    pub fn new(stream: BoxedStream) -> Client {
+        let (reader, writer) = tokio::io::split(stream);
+        Client { reader, writer, decoder: Decoder::default() }
+    }
+
+    pub async fn next(&mut self) -> anyhow::Result<Frame> {
+        loop {
+            if let Some(frame) = self.decoder.frame()? {
+                return Ok(frame);
+            }
+            let count = self.reader.read_buf(self.decoder.buffer()).await?;
+            ensure!(count > 0, "the client went away");
+        }
+    }
+
+    pub async fn tell(&mut self, frame: &Frame) -> anyhow::Result<()> {
+        let mut out = BytesMut::new();
+        frame.write(&mut out);
+        self.writer.write_all(&out).await?;
+        self.writer.flush().await.context("the client went away")
+    }
+
+    /// Nothing more is said.
+    pub async fn close(&mut self) {
+        self.writer.shutdown().await.ok();
+    }
+}
+
+/// What goes back and forth.
+struct Relay<'a> {
+    held: &'a dyn Held,
+    ends: Ends,
+    /// Input that the command has not taken.
+    input: BytesMut,
+    input_ended: bool,
+    out: BytesMut,
+    unflushed: bool,
+    ended: Option<Ended>,
+    told: bool,
+}
+
+/// Until the command's end was told, or the client is gone.
+pub async fn relay(client: &mut Client, ends: Ends, held: &dyn Held) -> anyhow::Result<Left> {
+    let mut relay = Relay {
+        held,
+        ends,
+        input: BytesMut::new(),
+        input_ended: false,
+        out: BytesMut::new(),
+        unflushed: false,
+        ended: None,
+        told: false,
+    };
+    let mut exits = held.exit();
+    let (mut chunk, mut error_chunk) = (vec![0; DATA_BYTES_MAX], vec![0; DATA_BYTES_MAX]);
+    while let Some(frame) = client.decoder.frame()? {
+        relay.heard(frame).await?;
+    }
+    loop {
+        relay.settle();
+        if relay.told && relay.out.is_empty() && !relay.unflushed {
+            client.close().await;
+            return Ok(relay.ended.map_or(Left::Gone, Left::Told));
+        }
+        let (has_input, has_room) = (!relay.input.is_empty(), relay.out.len() < OUT_BYTES_MAX);
+        let is_over = relay.ended.is_some() && !relay.told && has_room;
+        let writes = !relay.out.is_empty() || relay.unflushed;
+        tokio::select! {
+            read = client.reader.read_buf(client.decoder.buffer()) => {
+                if !matches!(read, Ok(1..)) {
+                    return Ok(Left::Gone);
+                }
+                while let Some(frame) = client.decoder.frame()? {
+                    relay.heard(frame).await?;
+                }
+            }
+            written = write(&relay.ends.input, &relay.input), if has_input => relay.took(written),
+            read = read(&relay.ends.output, &mut chunk), if has_room => match read {
+                Some(count) => relay.print(&chunk[..count], Frame::Output),
+                None => relay.ends.output = None,
+            },
+            read = read(&relay.ends.error, &mut error_chunk), if has_room => match read {
+                Some(count) => relay.print(&error_chunk[..count], Frame::Error),
+                None => relay.ends.error = None,
+            },
+            sent = send(&mut client.writer, &mut relay.out, &mut relay.unflushed), if writes => {
+                if sent.is_err() {
+                    return Ok(Left::Gone);
+                }
+            }
+            exit = end_of(&mut exits), if relay.ended.is_none() => {
+                let code = exit.code.unwrap_or(CODE_UNKNOWN);
+                relay.ended = Some(Ended { code, how: exit.how });
+            }
+            () = tokio::time::sleep(DRAIN_PAUSE_MAX), if is_over => {
+                (relay.ends.output, relay.ends.error) = (None, None);
+            }
+        }
+    }
+}
+
+async fn end_of(exits: &mut watch::Receiver<Option<Exit>>) -> Exit {
+    let ended = exits.wait_for(Option::is_some).await;
+    ended.ok().and_then(|exit| exit.clone()).unwrap_or_default()
+}
+
+/// Waits for ever where there is nothing to read from.
+async fn read(end: &Option<Receiver>, into: &mut [u8]) -> Option<usize> {
+    match end {
+        Some(end) => ends::read(end, into).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Where nobody reads, it is taken and dropped.
+async fn write(end: &Option<Sender>, bytes: &[u8]) -> std::io::Result<usize> {
+    match end {
+        Some(end) => ends::write(end, bytes).await,
+        None => Ok(bytes.len()),
+    }
+}
+
+async fn send(
+    writer: &mut (impl AsyncWrite + Unpin),
+    out: &mut BytesMut,
+    unflushed: &mut bool,
+) -> std::io::Result<()> {
+    if !out.is_empty() {
+        let count = writer.write(out).await?;
+        if count == 0 {
+            return Err(std::io::ErrorKind::WriteZero.into());
+        }
+        out.advance(count);
+        *unflushed = true;
+    }
+    if out.is_empty() {
+        writer.flush().await?;
+        *unflushed = false;
+    }
+    Ok(())
+}
+
+impl Relay<'_> {
+    async fn heard(&mut self, frame: Frame) -> anyhow::Result<()> {
+        match frame {
+            Frame::Input(bytes) => {
+                let waiting = self.input.len() + bytes.len();
+                ensure!(waiting <= INPUT_WINDOW_BYTES, "more input than was asked for");
+                self.input.extend_from_slice(&bytes);
+            }
+            Frame::InputEnd => {
+                self.input_ended = true;
+                if self.ends.is_terminal() {
+                    self.input.extend_from_slice(&[END_OF_INPUT]);
+                }
+            }
+            Frame::Resize(size) => self.ends.resize(size),
+            Frame::Signal(number) => self.held.signal(number.into()).await?,
+            Frame::Unknown(_) | Frame::Note(_) => {}
+            _ => bail!("the client said something out of turn"),
+        }
+        Ok(())
+    }
+
+    /// The client may send as much again.
+    fn took(&mut self, written: std::io::Result<usize>) {
+        let count = match written {
+            Ok(count) => count,
+            // It does not read any more; what else comes is dropped.
+            Err(_) => {
+                self.ends.input = None;
+                self.input.len()
+            }
+        };
+        self.input.advance(count);
+        Frame::Taken(u32::try_from(count).unwrap_or(u32::MAX)).write(&mut self.out);
+    }
+
+    fn print(&mut self, bytes: &[u8], frame: fn(bytes::Bytes) -> Frame) {
+        frame(bytes::Bytes::copy_from_slice(bytes)).write(&mut self.out);
+    }
+
+    /// What follows from all that was heard.
+    fn settle(&mut self) {
+        if self.input_ended && self.input.is_empty() && !self.ends.is_terminal() {
+            self.ends.input = None;
+        }
+        if let Some(ended) = &self.ended
+            && !self.told
+            && !self.ends.is_open()
+        {
+            Frame::Exit(ended.clone()).write(&mut self.out);
+            self.told = true;
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! Makes a release runnable on this node: unpacks the source, links what outlives releases, runs
+//! the steps, and says how its processes are launched. Releases of one build share its directory.
+//! Every part is safe to repeat: a node that was killed half-way starts over.
+
+mod artefact;
+mod caps;
+mod environment;
+mod network;
+mod persist;
+mod prune;
+mod quiet;
+mod running;
+mod runtimes;
+mod steps;
+mod unpack;
+mod written;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use agent_core::application::{Failure, IncarnationId};
+use anyhow::Context;
+use model::value::ContentHash;
+use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, TypedKey};
+use recipe_core::frameworks::shell_word;
+
+use super::launcher::Launcher;
+use super::ports::{self, Taken};
+use os::directory::private_directory;
+use os::layout::DataDirectory;
+use os::observe::process::boot_id;
+use os::platform_log;
+use runtime::driver::Clock;
+use shim::spec::{LaunchSpec, Purpose};
+use store::bulk::ValueName;
+use store::values::suspect;
+use store::{SharedStore, Value, lookup_record};
+
+pub use environment::shell_command;
+pub use network::Network;
+use persist::Tree;
+use running::Running;
+pub use running::end_all;
+use steps::BUILD;
+
+/// Ends the name of the file beside a build's directory that says that it is built whole. Virtual
+/// environments hard-code their path, so a release is built where it will run; a mark that is set
+/// last tells a half-built one wherever a kill came.
+const BUILT: &str = ".built";
+/// Follows the boot's id in that file once everything is known to have reached the disk.
+const DURABLE: &str = "durable";
+/// More at once would starve what serves; one alone would make all wait for a stuck one.
+const BUILDS_AT_ONCE: usize = 2;
+
+type Turn = Arc<tokio::sync::Mutex<()>>;
+
+pub struct Preparer {
+    layout: DataDirectory,
+    node: NodeId,
+    clock: Clock,
+    store: SharedStore,
+    launcher: Arc<dyn Launcher>,
+    /// What applications find programs with: the node's own search path.
+    path: String,
+    /// Where version managers keep interpreters.
+    homes: Vec<PathBuf>,
+    network: Network,
+    builds: tokio::sync::Semaphore,
+    /// One at a time works on a build: an actor that starts again asks for what goes on already.
+    turns: Arc<Mutex<BTreeMap<(ApplicationName, BuildId), Turn>>>,
+    /// Directories of builds that are to stay, as it was said last.
+    staying: Arc<Mutex<BTreeMap<ApplicationName, Vec<PathBuf>>>>,
+    secrets: Mutex<()>,
+    running: Running,
+}
+
+impl Preparer {
+    pub fn new(
+        layout: DataDirectory,
+        node: NodeId,
+        clock: Clock,
+        store: SharedStore,
+        launcher: Arc<dyn Launcher>,
+        path: String,
+    ) -> Preparer {
+        let builds = tokio::sync::Semaphore::new(BUILDS_AT_ONCE);
+        let (turns, staying, secrets) = (Arc::default(), Arc::default(), Mutex::new(()));
+        let running = Running::default();
+        let (homes, network) = (Vec::new(), Network::default());
+        Preparer {
+            layout,
+            node,
+            clock,
+            store,
+            launcher,
+            path,
+            homes,
+            network,
+            builds,
+            turns,
+            staying,
+            secrets,
+            running,
+        }
+    }
+
+    /// The home directory of the node's own user.
+    pub fn with_home(mut self, home: Option<PathBuf>) -> Preparer {
+        self.homes.extend(home);
+        self
+    }
+
+    /// For build steps; instances and release steps get what the user configured, and no more.
+    pub fn with_network(mut self, network: Network) -> Preparer {
+        self.network = network;
+        self
+    }
+
+    /// Builds and release steps, for good: the node is being stopped.
+    pub async fn stop_all(&self) {
+        self.running.stop_all().await;
+    }
+
+    /// Unpacks and builds, unless that was done, for this release or another one of the build.
+    pub async fn build(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+    ) -> Result<(), Failure> {
+        let turn = self.turn(application, release);
+        let _turn = turn.lock().await;
+        let directory = self.directory(application, release);
+        let mark = mark(&directory);
+        self.collect(application, release).await.map_err(failure("keeping what persists"))?;
+        if is_built(&directory, &mark) {
+            let linked = self.link(application, release, Tree::Used).await;
+            return linked.map_err(failure("linking what persists"));
+        }
+        let _slot = match self.builds.try_acquire() {
+            Ok(slot) => slot,
+            Err(_) => {
+                let log = self.layout.build_log(application, &release.id);
+                let text = "-----> Waiting: other builds go on on this machine";
+                platform_log::append(&log, self.clock.now(), text);
+                self.builds.acquire().await.map_err(|error| failure("waiting")(error.into()))?
+            }
+        };
+        self.unpack(application, release, &directory).await.map_err(failure("unpacking"))?;
+        self.choose_runtimes(application, release, &directory).await?;
+        self.steps(application, release, BUILD, &release.recipe.build).await?;
+        set_mark(mark).map_err(failure("finishing the build"))?;
+        self.prune_caches(application).await;
+        Ok(())
+    }
+
+    /// Whether its processes can be started here without anything else.
+    pub fn is_built(&self, application: &ApplicationName, release: &Release) -> bool {
+        let directory = self.directory(application, release);
+        is_built(&directory, &mark(&directory))
+    }
+
+    /// Migrations and the like: once per release.
+    pub async fn release_steps(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+    ) -> Result<(), Failure> {
+        let turn = self.turn(application, release);
+        let _turn = turn.lock().await;
+        self.steps(application, release, "release", &release.recipe.release).await
+    }
+
+    /// Those that nobody holds any more go here, so that there are as many as builds in work.
+    fn turn(&self, application: &ApplicationName, release: &Release) -> Turn {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        turns.entry((application.clone(), release.build_id())).or_default().clone()
+    }
+
+    /// Where a release's steps and processes run: in its build.
+    fn directory(&self, application: &ApplicationName, release: &Release) -> PathBuf {
+        self.layout.build(application, &release.build_id())
+    }
+
+    /// What persists, in the tree and below `$HOME`. What was pushed and is hidden by that is named
+    /// in the log of the build.
+    async fn link(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+        tree: Tree,
+    ) -> anyhow::Result<()> {
+        let places = self.persistent(application, release);
+        let linked = runtime::task::spawn_blocking(move || {
+            let mut hidden = Vec::new();
+            for Persistent { root, kept, paths } in places {
+                private_directory(&root)?;
+                private_directory(&kept)?;
+                hidden.extend(persist::link(&root, &kept, &paths, tree)?);
+            }
+            anyhow::Ok(hidden)
+        });
+        let log = self.layout.build_log(application, &release.id);
+        for path in linked.await?? {
+            let text = format!(
+                "       {} was pushed and is not seen: what is kept under that name differs",
+                path.display()
+            );
+            platform_log::append(&log, self.clock.now(), &text);
+        }
+        Ok(())
+    }
+
+    /// What the release that serves made of paths that are to persist, before another one looks
+    /// for it.
+    async fn collect(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+    ) -> anyhow::Result<()> {
+        let Some(serving) = self.serving(application).await? else { return Ok(()) };
+        let wanted = Release { build: Some(serving.build_id()), ..release.clone() };
+        let places = self.persistent(application, &wanted);
+        runtime::task::spawn_blocking(move || {
+            let there = places.iter().filter(|place| place.root.is_dir());
+            there.into_iter().try_for_each(|Persistent { root, kept, paths }| {
+                private_directory(kept)?;
+                persist::collect(root, kept, paths)
+            })
+        })
+        .await?
+    }
+
+    /// All that is to persist is where that is kept: before it goes to another node.
+    pub async fn collect_all(&self, application: &ApplicationName) -> anyhow::Result<()> {
+        let Some(serving) = self.serving(application).await? else { return Ok(()) };
+        self.collect(application, &serving).await
+    }
+
+    /// In the application's log.
+    pub async fn name_written(&self, application: &ApplicationName, old: Release, new: Release) {
+        let (layout, name) = (self.layout.clone(), application.clone());
+        let look = move || left_behind(&layout, &name, &old, &new);
+        if let Ok(Some(text)) = runtime::task::spawn_blocking(look).await {
+            self.note(application, &text);
+        }
+    }
+
+    async fn serving(&self, application: &ApplicationName) -> anyhow::Result<Option<Release>> {
+        let rollout = TypedKey::Rollout(application.clone()).key();
+        let rollout: Option<Rollout> = lookup_record(&*self.store, rollout).await?;
+        let Some(serving) = rollout.and_then(|rollout| rollout.serving) else { return Ok(None) };
+        let key = TypedKey::Release(application.clone(), serving).key();
+        lookup_record(&*self.store, key).await
+    }
+
+    fn persistent(&self, application: &ApplicationName, release: &Release) -> [Persistent; 2] {
+        let (kept, build) = (self.layout.persist(application), release.build_id());
+        let of_home = |path: &String| path.strip_prefix(HOME_PREFIX).map(str::to_owned);
+        let all = &release.recipe.persist;
+        let below_home = all.iter().filter_map(of_home).collect();
+        let paths = all.iter().filter(|path| of_home(path).is_none()).cloned().collect();
+        [
+            Persistent { root: self.directory(application, release), kept: kept.clone(), paths },
+            Persistent {
+                root: self.layout.home(application, &build),
+                kept: kept.join("home"),
+                paths: below_home,
+            },
+        ]
+    }
+
+    pub async fn launch_spec(
+        &self,
+        release: &Release,
+        process: &ProcessType,
+        id: &IncarnationId,
+        taken: &Taken,
+    ) -> anyhow::Result<LaunchSpec> {
+        let application = &id.instance.application;
+        let recipe = release
+            .recipe
+            .processes
+            .get(process)
+            .with_context(|| format!("{} has no process type {process}", release.id.short()))?;
+        let mut environment = self.environment(application, release).await?;
+        environment.insert("CORTEX_PROCESS".into(), process.to_string());
+        environment.insert("CORTEX_SLOT".into(), id.instance.slot.to_string());
+        if let Some(port) = taken.port {
+            environment::listen_on(&mut environment, port);
+        }
+        for recipe in ports::of_process(&release.recipe.ports, process) {
+            if let Some(port) = taken.ports.get(&recipe.id) {
+                environment::listen_also_on(&mut environment, &recipe.env, *port);
+            }
+        }
+        Ok(LaunchSpec {
+            purpose: Purpose::Instance { instance: id.instance.clone(), generation: id.generation },
+            argv: shell_command(&recipe.command),
+            directory: self.directory(application, release),
+            environment,
+            log: self.layout.instance_log(&id.instance),
+            port: taken.port,
+            ports: taken.ports.clone(),
+            cap: None,
+        })
+    }
+
+    /// A command beside the instances, in the same surroundings.
+    pub async fn command_spec(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+        task: &str,
+        command: &str,
+    ) -> anyhow::Result<LaunchSpec> {
+        Ok(LaunchSpec {
+            purpose: Purpose::Task { application: application.clone(), name: task.into() },
+            argv: shell_command(command),
+            directory: self.directory(application, release),
+            environment: self.environment(application, release).await?,
+            log: self.layout.logs(application).join(format!("{task}.log")),
+            port: None,
+            ports: Default::default(),
+            cap: None,
+        })
+    }
+
+    async fn unpack(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+        directory: &Path,
+    ) -> anyhow::Result<()> {
+        let key = TypedKey::Source(application.clone(), release.source).key();
+        let entry = self.store.lookup(&key).await?;
+        let source = entry.context("the source is not in the store any more: push again")?.value;
+        let source = source.here().await?;
+        self.unpack_value(application, release, directory, source, release.source).await
+    }
+
+    /// `archive` is on this node.
+    async fn unpack_value(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+        directory: &Path,
+        archive: Value,
+        expected: ContentHash,
+    ) -> anyhow::Result<()> {
+        let directory = directory.to_path_buf();
+        let home = self.layout.home(application, &release.build_id());
+        runtime::task::spawn_blocking(move || {
+            start_over(&directory, &home)?;
+            match archive {
+                Value::Inline(bytes) => unpack::unpack(&bytes[..], expected, &directory)?,
+                Value::Away { .. } => anyhow::bail!("its bytes are not on this node yet"),
+                Value::File { path, hash, size } => {
+                    let file = std::fs::File::open(&path)
+                        .with_context(|| format!("{} cannot be opened", path.display()))?;
+                    unpack::unpack(std::io::BufReader::new(file), expected, &directory)
+                        .inspect_err(|_| suspect(&path, &ValueName { hash: hash.0, size }))?;
+                }
+            }
+            anyhow::Ok(())
+        })
+        .await??;
+        self.link(application, release, Tree::Fresh).await
+    }
+}
+
+fn mark(directory: &Path) -> PathBuf {
+    let mut name = directory.as_os_str().to_owned();
+    name.push(BUILT);
+    name.into()
+}
+
+/// After a power cut, files may be empty that were written shortly before: only a build of this
+/// boot counts, or one that is known to have reached the disk.
+fn is_built(directory: &Path, mark: &Path) -> bool {
+    let Ok(text) = std::fs::read_to_string(mark) else { return false };
+    let of_this_boot = boot_id().is_ok_and(|boot| text.split(' ').next() == Some(&boot));
+    directory.is_dir() && (of_this_boot || text.ends_with(DURABLE))
+}
+
+/// It is built whole. What is written in its tree from now on is the application's.
+fn set_mark(mark: PathBuf) -> anyhow::Result<()> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let text = boot_id()
+        .map(|boot| format!("{boot} {}", now.as_nanos()))
+        .and_then(|text| std::fs::write(&mark, &text).map(|()| text))
+        .context("the build's mark cannot be set")?;
+    make_durable(mark, text);
+    Ok(())
+}
+
+/// None for what was built before marks had a time, or is not built.
+fn built_at(mark: &Path) -> Option<SystemTime> {
+    let text = std::fs::read_to_string(mark).ok()?;
+    let nanoseconds = text.split(' ').nth(1)?.parse().ok()?;
+    Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds))
+}
+
+/// What a release wrote into its tree and below its `$HOME`, where another build takes over: a line
+/// for people. Blocking.
+pub fn left_behind(
+    layout: &DataDirectory,
+    application: &ApplicationName,
+    old: &Release,
+    new: &Release,
+) -> Option<String> {
+    let build = old.build_id();
+    if build == new.build_id() {
+        return None;
+    }
+    let directory = layout.build(application, &build);
+    let built = built_at(&mark(&directory))?;
+    let mut written = written::since(&directory, built);
+    let home = written::since(&layout.home(application, &build), built);
+    written.more += home.more;
+    written.paths.extend(home.paths.into_iter().map(|path| format!("{HOME_PREFIX}{path}")));
+    if written.paths.is_empty() {
+        return None;
+    }
+    let each = |path: &dyn Fn(&String) -> String, between: &str| {
+        written.paths.iter().map(path).collect::<Vec<_>>().join(between)
+    };
+    let (short, all) = (old.id.short(), each(&String::clone, ", "));
+    let listed = each(&|path| format!("\"{path}\""), ", ");
+    let given = each(&|path| shell_word(path), " ");
+    let (more, others) = match written.more {
+        0 => (String::new(), ""),
+        more => (format!(" and {more} more"), ", and the others"),
+    };
+    Some(format!(
+        "{short} wrote {all}{more} here; it stays behind. Keep it: persist = [{listed}] in \
+         cortex.toml{others}. To have this back: `cortex rollback {short} -a {application}`, `cortex \
+         persist add {given} -a {application}`{others}, then push again"
+    ))
+}
+
+/// What lives on beside the builds, and where it is linked.
+struct Persistent {
+    root: PathBuf,
+    kept: PathBuf,
+    paths: Vec<String>,
+}
+
+/// Begins a persistent path that lies below `$HOME` rather than in the tree.
+const HOME_PREFIX: &str = "~/";
+
+/// In the background: nobody who pushes waits for a slow disk.
+fn make_durable(mark: PathBuf, text: String) {
+    runtime::task::spawn_blocking(move || {
+        let settle = || {
+            rustix::fs::syncfs(std::fs::File::open(&mark)?)?;
+            // Not made anew where the release was removed meanwhile.
+            let mut file = std::fs::OpenOptions::new().write(true).open(&mark)?;
+            std::io::Write::write_all(&mut file, format!("{text} {DURABLE}").as_bytes())?;
+            file.sync_all()
+        };
+        if let Err(error) = settle() {
+            tracing::warn!(path = %mark.display(), %error, "prepare.not_durable");
+        }
+    });
+}
+
+/// Nothing of an earlier attempt is left, its mark first.
+fn start_over(directory: &Path, home: &Path) -> anyhow::Result<()> {
+    let clear = || {
+        match std::fs::remove_file(mark(directory)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        for old in [directory, home] {
+            if old.exists() {
+                std::fs::remove_dir_all(old)?;
+            }
+        }
+        private_directory(directory)
+    };
+    clear().with_context(|| format!("{} cannot be made", directory.display()))
+}
+
+fn failure(doing: &'static str) -> impl Fn(anyhow::Error) -> Failure {
+    move |error| Failure { why: format!("{doing} failed: {error:#}"), ..Failure::default() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Brings back what served before a release that failed, as commands do it: a release of its own,
+//! with the old one's variables. Asked by an application's actor; may be repeated.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::application::{Taken, taken_back};
+use anyhow::Context;
+use model::key::application_prefix;
+use model::{ApplicationName, Release, ReleaseId, Rollout, TypedKey, record};
+
+use super::AgentContext;
+use store::{Store, readable};
+
+/// As commands write them.
+type Variables = std::collections::BTreeMap<String, String>;
+
+/// As for claims: somebody has to free space first.
+const WRITE_AGAIN: Duration = Duration::from_secs(5);
+/// Then people have seen what serves, and decide themselves.
+const TRIES_MAX: u32 = 12;
+/// Who made the release.
+const AUTHOR: &str = "cortex";
+/// How far back the history is asked for numbers that were given out and removed.
+const HISTORY_SEEN_MAX: usize = 1_000;
+
+/// Until it is asked for, or somebody else asked for something. Not to be awaited by an actor:
+/// whoever holds the lock may be writing a large source.
+pub async fn take_back(
+    context: Arc<AgentContext>,
+    name: ApplicationName,
+    from: ReleaseId,
+    to: ReleaseId,
+) {
+    for _ in 0..TRIES_MAX {
+        match try_take_back(&context, &name, &from, &to).await {
+            Ok(()) => return,
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(application = %name, release = %from, error, "agent.not_taken_back");
+            }
+        }
+        tokio::time::sleep(WRITE_AGAIN).await;
+    }
+}
+
+async fn try_take_back(
+    context: &AgentContext,
+    name: &ApplicationName,
+    from: &ReleaseId,
+    to: &ReleaseId,
+) -> anyhow::Result<()> {
+    let _changing = context.changes.lock().await;
+    let store = &*context.store;
+    let (mut rollout, mut releases) = (None::<Rollout>, Vec::<Release>::new());
+    for entry in store.prefix(&application_prefix(name)).await? {
+        match TypedKey::parse(&entry.key) {
+            Some(TypedKey::Rollout(_)) => rollout = readable(&entry.key, Some(&entry.value)),
+            Some(TypedKey::Release(..)) => {
+                releases.extend(readable::<Release>(&entry.key, Some(&entry.value)));
+            }
+            _ => {}
+        }
+    }
+    let id = match taken_back(rollout.as_ref(), releases.iter(), from) {
+        Taken::Overtaken => return Ok(()),
+        Taken::Made(id) => id,
+        Taken::Unmade => {
+            let known = releases.iter().map(|release| release.id.number);
+            let number = next_number(store, name, known.max().unwrap_or(0)).await?;
+            let id = ReleaseId { number, node: context.node.clone() };
+            let old = releases.iter().find(|release| release.id == *to);
+            let old = old.with_context(|| format!("there is no release {to} any more"))?;
+            make(context, name, old, &id, from).await?;
+            id
+        }
+    };
+    let Some(mut rollout) = rollout else { return Ok(()) };
+    rollout.request(id, context.node.clone(), context.clock.now());
+    let key = TypedKey::Rollout(name.clone()).key();
+    store.set(key, record::encode(&rollout).into()).await?;
+    Ok(())
+}
+
+/// Variables first, then the release: what is asked for is there.
+async fn make(
+    context: &AgentContext,
+    name: &ApplicationName,
+    old: &Release,
+    id: &ReleaseId,
+    from: &ReleaseId,
+) -> anyhow::Result<()> {
+    let store = &*context.store;
+    let frozen = TypedKey::ConfigAt(name.clone(), old.id.clone()).key();
+    let entry = store.lookup(&frozen).await?;
+    if let Some(config) = entry.map(|entry| entry.value.record::<Variables>()).transpose()? {
+        let config = record::encode(&config);
+        // The next push goes on from what serves, as after a rollback.
+        store
+            .set(TypedKey::ConfigAt(name.clone(), id.clone()).key(), config.clone().into())
+            .await?;
+        store.set(TypedKey::Config(name.clone()).key(), config.into()).await?;
+    }
+    let release = Release {
+        id: id.clone(),
+        created_at: context.clock.now(),
+        author: AUTHOR.into(),
+        note: format!("return to {}, as {} failed", old.id.short(), from.short()),
+        replaces: Some(from.clone()),
+        takes_back: Some(from.clone()),
+        build: Some(old.build_id()),
+        ..old.clone()
+    };
+    let key = TypedKey::Release(name.clone(), id.clone()).key();
+    store.set(key, record::encode(&release).into()).await?;
+    Ok(())
+}
+
+/// One more than the highest ever seen, also of removed releases and of an application that was
+/// destroyed: directories and logs carry these numbers.
+pub async fn next_number(
+    store: &dyn Store,
+    name: &ApplicationName,
+    known: u64,
+) -> anyhow::Result<u64> {
+    let prefix = format!("app::{name}::release").parse()?;
+    let history = store.history(&prefix, HISTORY_SEEN_MAX).await?;
+    let numbers = history.iter().filter_map(|entry| match TypedKey::parse(&entry.key) {
+        Some(TypedKey::Release(_, id)) => Some(id.number),
+        _ => None,
+    });
+    let seen = numbers.max().unwrap_or(0);
+    known.max(seen).checked_add(1).context("there is no number left for a release")
+}

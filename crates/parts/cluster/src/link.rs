@@ -1,0 +1,176 @@
+//! One stream with a peer: greets, then reads and writes frames until either side ends it. What
+//! the peer says is checked here; a peer that lies is cut off and left alone for a while.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use bytes::Bytes;
+use store_core::NodeTag;
+use store_core::sync::message::Body;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::Net;
+use super::frame::{self, Frame, GREETING_BYTES_MAX, Greeting, Refused};
+use super::links::{Link, Outgoing};
+use super::liveness::Heard;
+use store::replication::{Incoming, LieError, Replication, check_value};
+
+/// Something is said at least so often.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// A peer that says nothing for so long is gone.
+const IDLE_MAX: Duration = Duration::from_secs(20);
+/// A peer that takes in nothing for so long is gone too.
+const WRITE_MAX: Duration = Duration::from_secs(10);
+pub const GREETING_MAX: Duration = Duration::from_secs(10);
+/// Messages of one peer that wait for the thread that commits; then its stream is not read.
+const INCOMING_MAX: usize = 16;
+
+/// What ended a stream.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    #[error("{0:#}")]
+    Lied(anyhow::Error),
+    #[error("{0:#}")]
+    Lost(anyhow::Error),
+}
+
+/// Says who this node is and hears who the other side is.
+pub async fn greet(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    own: &Greeting,
+) -> anyhow::Result<Greeting> {
+    let both = async {
+        frame::write_json(stream, own).await?;
+        frame::read_json::<Greeting>(stream, GREETING_BYTES_MAX).await
+    };
+    let theirs = timeout(GREETING_MAX, both).await.map_err(|_| anyhow!("it did not greet"))?;
+    let theirs = theirs.context("its greeting")?;
+    own.versions.agree(theirs.versions)?;
+    Ok(theirs)
+}
+
+/// Hears who the other side is before it says anything; `answer` decides what that is.
+pub async fn greet_back<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    answer: impl AsyncFnOnce(&Greeting) -> anyhow::Result<Greeting>,
+) -> anyhow::Result<Greeting> {
+    let both = async {
+        let theirs = frame::read_json::<Greeting>(stream, GREETING_BYTES_MAX).await;
+        let theirs = theirs.context("its greeting")?;
+        let own = answer(&theirs).await?;
+        frame::write_json(stream, &own).await?;
+        own.versions.agree(theirs.versions)?;
+        match own.refused {
+            None => {}
+            Some(Refused::Removed) => bail!("node {} was removed", theirs.node),
+            Some(Refused::Unknown) => bail!("node {} is not on the roster", theirs.node),
+        }
+        Ok(theirs)
+    };
+    timeout(GREETING_MAX, both).await.map_err(|_| anyhow!("it did not greet"))?
+}
+
+/// Until the stream ends; the reason is returned.
+pub async fn run(
+    net: Arc<Net>,
+    link: Arc<Link>,
+    outgoing: Outgoing,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Ended {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let writing = async {
+        let ended = write(&link, outgoing, &mut writer).await;
+        let _ = timeout(WRITE_MAX, writer.shutdown()).await;
+        ended
+    };
+    tokio::select! {
+        ended = read(&net, link.peer, &mut reader) => ended,
+        error = writing => Ended::Lost(error),
+        () = link.cut.notified() => {
+            Ended::Lost(anyhow!(link.reason().unwrap_or_else(|| "it was cut".into())))
+        }
+    }
+}
+
+async fn write(
+    link: &Link,
+    mut outgoing: Outgoing,
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> anyhow::Error {
+    loop {
+        let frame = match timeout(ALIVE_INTERVAL, outgoing.recv()).await {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return anyhow!("it was closed"),
+            Err(_) => frame::alive(),
+        };
+        let mut waits = vec![frame];
+        while let Ok(frame) = outgoing.try_recv() {
+            waits.push(frame);
+        }
+        let written = async {
+            for frame in &waits {
+                writer.write_all(frame).await?;
+            }
+            writer.flush().await
+        };
+        match timeout(WRITE_MAX, written).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return error.into(),
+            Err(_) => return anyhow!("it took in nothing for {} s", WRITE_MAX.as_secs()),
+        }
+        let length: usize = waits.iter().filter(|f| **f != frame::alive()).map(Bytes::len).sum();
+        link.sent(length);
+    }
+}
+
+async fn read(net: &Net, peer: NodeTag, reader: &mut (impl AsyncRead + Unpin)) -> Ended {
+    let room = Arc::new(Semaphore::new(INCOMING_MAX));
+    loop {
+        let frame = match timeout(IDLE_MAX, frame::read(reader)).await {
+            Ok(Ok(frame)) => frame,
+            Ok(Err(error)) if error.is::<std::io::Error>() => return Ended::Lost(error),
+            Ok(Err(error)) => return Ended::Lied(error),
+            Err(_) => {
+                return Ended::Lost(anyhow!("nothing was heard for {} s", IDLE_MAX.as_secs()));
+            }
+        };
+        match frame {
+            Frame::Alive => {}
+            // Who is alive, and what is said to all, is heard from members alone.
+            Frame::Liveness(_) | Frame::Published(_) if !net.links.is_member(peer) => {}
+            Frame::Liveness(datagram) => net.liveness.tell(Heard::Datagram(datagram)),
+            Frame::Published(message) => drop(net.bus.deliver(&message)),
+            Frame::Sync(payload) => {
+                // Meant for a store, by one that has not heard that there is none here.
+                let Some(replication) = net.side.replication() else { continue };
+                let Ok(permit) = room.clone().acquire_owned().await else {
+                    return Ended::Lost(anyhow!("it was closed"));
+                };
+                match incoming(replication, peer, &payload) {
+                    Ok(incoming) => {
+                        replication.received(Incoming { room: Some(permit), ..incoming });
+                    }
+                    Err(error) => return Ended::Lied(error),
+                }
+            }
+        }
+    }
+}
+
+/// Values are taken in only after they were found to be what their commits say.
+fn incoming(replication: &Replication, peer: NodeTag, payload: &Bytes) -> anyhow::Result<Incoming> {
+    let frame::Taken { mut message, values } = frame::decode(payload)?;
+    if let Body::Commits { commits, .. } = &mut message.body {
+        if commits.len() != values.len() {
+            bail!("its values are not as many as its commits");
+        }
+        for (carried, value) in commits.iter_mut().zip(&values) {
+            check_value(&carried.commit, value.as_deref()).map_err(|lie: LieError| anyhow!(lie))?;
+            replication.locate(&mut carried.commit);
+        }
+    }
+    Ok(Incoming { from: peer, message, values, room: None })
+}

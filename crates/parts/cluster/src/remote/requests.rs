@@ -1,0 +1,317 @@
+//! The trait `Store` over what is asked of another node, with this node's own notes among it.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use model::hex::from_hex;
+use model::{Key, Prefix, Timestamp};
+use sha1::{Digest, Sha1};
+use store_core::{Position, Stamp};
+use tokio::sync::oneshot;
+
+use super::Shared;
+use super::ledger::{self, closed};
+use super::wire::{self, Part, Request, Told};
+use store::board::Note;
+use store::reply::Reply;
+use store::values::ValueWriter;
+use store::{
+    CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Submission,
+    Submitted, Value, ValueFile, Version, Watch, Written,
+};
+
+impl Shared {
+    async fn ask(&self, what: Request) -> Result<Vec<(Part, Bytes)>, StoreError> {
+        let answer = self.ledger.ask(what, Bytes::new())?;
+        checked(answer.await.unwrap_or_else(|_| Err(closed())))
+    }
+
+    async fn ask_one(&self, what: Request) -> Result<Part, StoreError> {
+        self.ask(what).await?.pop().map(|(part, _)| part).ok_or_else(strange)
+    }
+
+    async fn entries(&self, what: Request) -> Result<Vec<Entry>, StoreError> {
+        let mut entries = Vec::new();
+        for (part, mut bytes) in self.ask(what).await? {
+            let Part::Entries(told) = part else { return Err(strange()) };
+            for Told { key, value, set_at, node, expires, version } in told {
+                let value = self.value(value, &mut bytes).map_err(|_| strange())?;
+                entries.push(Entry { key, value, set_at, node, expires, version: version.into() });
+            }
+        }
+        Ok(entries)
+    }
+
+    async fn keys_of(&self, what: Request) -> Result<Vec<Key>, StoreError> {
+        let mut keys = Vec::new();
+        for (part, _) in self.ask(what).await? {
+            let Part::Keys(some) = part else { return Err(strange()) };
+            keys.extend(some);
+        }
+        Ok(keys)
+    }
+
+    fn note_entry(&self, key: Key, note: Note) -> Entry {
+        Entry {
+            key,
+            set_at: note.set_at(),
+            version: Version(Position::start_of(note.stamp)),
+            value: Value::Inline(note.value),
+            node: self.node.clone(),
+            expires: None,
+        }
+    }
+
+    fn submit_note(&self, write: Submission) -> Written {
+        let Submission { key, change, only_over } = write;
+        let version = |note: Note| Version(Position::start_of(note.stamp));
+        if only_over.is_some() && only_over != self.hub.note(&key).map(version) {
+            return Ok(None);
+        }
+        let now = self.clock.now();
+        match change {
+            Submitted::Set { expires: Some(_), .. } => Err(StoreError::Refused(
+                "notes under 'local' are in memory only and have no expiry; delete it in time"
+                    .into(),
+            )),
+            Submitted::Set { value, .. } if value.len() <= INLINE_VALUE_MAX => {
+                Ok(Some(note_id(&key, self.hub.set_note(key.clone(), value, now))))
+            }
+            Submitted::Set { .. } | Submitted::File { .. } => {
+                Err(StoreError::TooLarge { max: INLINE_VALUE_MAX as u64 })
+            }
+            Submitted::Delete => {
+                let stamp = self.hub.remove_note(&key, now);
+                Ok(stamp.map(|stamp| note_id(&key, stamp)))
+            }
+        }
+    }
+}
+
+/// An answer that fails says so in one of its parts.
+fn checked(answer: ledger::Answer) -> ledger::Answer {
+    let failed = answer?.into_iter().map(|(part, bytes)| match part {
+        Part::Failed(failure) => Err(failure.into()),
+        part => Ok((part, bytes)),
+    });
+    failed.collect()
+}
+
+pub(super) fn written(part: Part) -> Written {
+    match part {
+        Part::Written(None) => Ok(None),
+        Part::Written(Some(id)) => wire::id_of(&id).map(Some).ok_or_else(strange),
+        Part::Failed(failure) => Err(failure.into()),
+        _ => Err(strange()),
+    }
+}
+
+pub(super) fn strange() -> StoreError {
+    StoreError::Unavailable(
+        "the node that keeps the store answers what was not asked: start the same version of \
+         Cortex on both"
+            .into(),
+    )
+}
+
+fn note_id(key: &Key, stamp: Stamp) -> CommitId {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(key.as_str().as_bytes()).update(&stamp.0.to_be_bytes());
+    CommitId(*hasher.finalize().as_bytes())
+}
+
+#[async_trait]
+impl Store for Shared {
+    async fn set(&self, key: Key, value: Bytes) -> Result<CommitId, StoreError> {
+        let id = self.write(Submission::set(key, value)).await?;
+        id.ok_or_else(strange)
+    }
+
+    async fn set_file(&self, key: Key, file: ValueFile) -> Result<CommitId, StoreError> {
+        let change = Submitted::File { file, expires: None };
+        let id = self.write(Submission { key, change, only_over: None }).await?;
+        id.ok_or_else(strange)
+    }
+
+    async fn writer(&self) -> Result<ValueWriter, StoreError> {
+        self.values.writer().await
+    }
+
+    async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError> {
+        self.write(Submission::delete(key)).await
+    }
+
+    async fn submit(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
+        if self.hub.is_closed() {
+            return Err(closed());
+        }
+        if write.key.is_local() {
+            reply.say(self.submit_note(write));
+            return Ok(());
+        }
+        let Submission { key, change, only_over } = write;
+        let place = only_over.map(Into::into);
+        let (file, expires) = match change {
+            Submitted::Delete => {
+                let what = Request::Delete { key, only_over: place };
+                hand_on(self.ledger.ask(what, Bytes::new())?, reply);
+                return Ok(());
+            }
+            Submitted::Set { value, expires } if value.len() <= INLINE_VALUE_MAX => {
+                let what = Request::Set { key, expires, only_over: place };
+                hand_on(self.ledger.ask(what, value)?, reply);
+                return Ok(());
+            }
+            Submitted::Set { value, expires } => (self.values.keep(value).await?, expires),
+            Submitted::File { file, expires } => (file, expires),
+        };
+        if let Some(value) = self.values.renew_or_read(&file).await? {
+            let what = Request::Set { key, expires, only_over: place };
+            hand_on(self.ledger.ask(what, value)?, reply);
+            return Ok(());
+        }
+        // Large values are written one after the other by whoever waits for them.
+        reply.say(self.put(key, &file, expires, only_over).await);
+        Ok(())
+    }
+
+    async fn expire(&self, key: &Key, expires: Option<Timestamp>) -> Result<bool, StoreError> {
+        if key.is_local() {
+            return Err(StoreError::Refused("notes under 'local' have no expiry".into()));
+        }
+        match self.ask_one(Request::Expire { key: key.clone(), expires }).await? {
+            Part::Changed(changed) => Ok(changed),
+            _ => Err(strange()),
+        }
+    }
+
+    async fn count(&self) -> Result<usize, StoreError> {
+        match self.ask_one(Request::Count).await? {
+            Part::Count(count) => Ok(usize::try_from(count)
+                .unwrap_or(usize::MAX)
+                .saturating_add(self.hub.count_notes())),
+            _ => Err(strange()),
+        }
+    }
+
+    async fn lookup(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
+        if key.is_local() {
+            return Ok(self.hub.note(key).map(|note| self.note_entry(key.clone(), note)));
+        }
+        Ok(self.entries(Request::Lookup { key: key.clone() }).await?.pop())
+    }
+
+    async fn lookup_hash(&self, key: &Key) -> Result<Option<[u8; 20]>, StoreError> {
+        if key.is_local() {
+            return Ok(self.hub.note(key).map(|note| Sha1::digest(&note.value).into()));
+        }
+        match self.ask_one(Request::Hash { key: key.clone() }).await? {
+            Part::Hash(None) => Ok(None),
+            Part::Hash(Some(hash)) => from_hex(&hash).map(Some).ok_or_else(strange),
+            _ => Err(strange()),
+        }
+    }
+
+    async fn prefix(&self, prefix: &Prefix) -> Result<Vec<Entry>, StoreError> {
+        let mut entries = Vec::new();
+        if !is_local(prefix) {
+            entries = self.entries(Request::Prefix { prefix: prefix.as_str().into() }).await?;
+        }
+        let notes = self.hub.notes(prefix);
+        if !notes.is_empty() {
+            entries.extend(notes.into_iter().map(|(key, note)| self.note_entry(key, note)));
+            entries.sort_by(|a, b| a.key.cmp(&b.key));
+        }
+        Ok(entries)
+    }
+
+    async fn keys(&self, prefix: &Prefix) -> Result<Vec<Key>, StoreError> {
+        let mut keys = Vec::new();
+        if !is_local(prefix) {
+            keys = self.keys_of(Request::Keys { prefix: prefix.as_str().into() }).await?;
+        }
+        let notes = self.hub.notes(prefix);
+        if !notes.is_empty() {
+            keys.extend(notes.into_iter().map(|(key, _)| key));
+            keys.sort();
+        }
+        Ok(keys)
+    }
+
+    async fn keys_after(
+        &self,
+        prefix: &Prefix,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Key>, StoreError> {
+        let mut keys = Vec::new();
+        if !is_local(prefix) && !after.is_some_and(Key::is_local) {
+            let (prefix, after) = (prefix.as_str().into(), after.cloned());
+            keys = self.keys_of(Request::KeysAfter { prefix, after, limit }).await?;
+        }
+        // The order of that node's is kept; notes come after all of them.
+        if keys.is_empty() {
+            let is_note = |key: &&Key| key.is_local();
+            let last = after.filter(is_note);
+            let notes = self.hub.notes(prefix).into_iter().map(|(key, _)| key);
+            keys = notes.filter(|key| last.is_none_or(|last| key > last)).take(limit).collect();
+        }
+        Ok(keys)
+    }
+
+    async fn watch(&self, prefix: Prefix, from: Option<Cursor>) -> Result<Watch, StoreError> {
+        if self.hub.is_closed() {
+            return Err(closed());
+        }
+        let full = || StoreError::Refused("too many watchers; end some of them first".into());
+        self.hub.subscribe(prefix, from).ok_or_else(full)
+    }
+
+    async fn history(
+        &self,
+        prefix: &Prefix,
+        limit: usize,
+    ) -> Result<Vec<HistoryEntry>, StoreError> {
+        let what = Request::History { prefix: prefix.as_str().into(), limit };
+        let mut history = Vec::new();
+        for (part, _) in self.ask(what).await? {
+            let Part::History(some) = part else { return Err(strange()) };
+            for past in some {
+                history.push(past.entry().ok_or_else(strange)?);
+            }
+        }
+        Ok(history)
+    }
+
+    async fn head(&self) -> Result<String, StoreError> {
+        match self.ask_one(Request::Head).await? {
+            Part::Text(head) => Ok(head),
+            _ => Err(strange()),
+        }
+    }
+
+    async fn squash(&self, before: Timestamp) -> Result<(), StoreError> {
+        self.ask_one(Request::Squash { before }).await.map(drop)
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        self.ledger.close();
+        self.hub.close();
+        self.large.stop();
+        self.closing.send_replace(true);
+        store::shared::locked(&self.lock).take();
+        Ok(())
+    }
+}
+
+/// The reply hears of the answer, in whatever order they come.
+fn hand_on(answer: oneshot::Receiver<ledger::Answer>, reply: Reply) {
+    runtime::task::spawn(async move {
+        let answer = checked(answer.await.unwrap_or_else(|_| Err(closed())));
+        let part = answer.and_then(|mut parts| parts.pop().ok_or_else(strange));
+        reply.say(part.and_then(|(part, _)| written(part)));
+    });
+}
+
+fn is_local(prefix: &Prefix) -> bool {
+    prefix.tokens().next() == Some(Key::LOCAL)
+}

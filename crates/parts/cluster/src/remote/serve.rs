@@ -1,0 +1,382 @@
+//! The side of the node that keeps the store: answers one node that keeps none, on one stream.
+//! Notes of this node's board are none of its business. The node port drives it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use bytes::Bytes;
+use model::hex::to_hex;
+use model::{Key, Prefix, TypedKey};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::wire::{self, At, FromStore, PART_BYTES, Part, Past, Request, Shape, ToStore, Told};
+use crate::apart;
+use model::value::VALUE_BYTES_MAX;
+use runtime::members::BoxedStream;
+use store::reply::Reply;
+use store::values::blocking;
+use store::{
+    Entry, INLINE_VALUE_MAX, RECORD_BYTES_MAX, SharedStore, StoreError, Submission, Submitted,
+    Value, Watch, WatchEvent, Written,
+};
+
+/// Requests of one stream that are under way; the rest waits in the kernel.
+const REQUESTS_MAX: usize = 256;
+/// Frames that wait to be written.
+const FRAMES_MAX: usize = 64;
+/// Whoever asks says something more often than this.
+const IDLE_MAX: Duration = Duration::from_secs(20);
+/// Whoever takes nothing in for so long is gone.
+const WRITE_MAX: Duration = Duration::from_secs(10);
+/// Pieces of an uploaded value, and how many of them wait for the disk.
+const PIECE_BYTES: usize = 64 << 10;
+const PIECES_MAX: usize = 16;
+
+/// Until the stream ends.
+pub async fn serve(store: SharedStore, stream: BoxedStream) -> anyhow::Result<()> {
+    let (mut reader, writer) = tokio::io::split(stream);
+    let first = timeout(IDLE_MAX, wire::read::<ToStore>(&mut reader));
+    let (head, value) = first.await.map_err(|_| anyhow!("it asked nothing"))??;
+    if let ToStore::Put { key, size, expires, only_over } = head {
+        let only_over = only_over.map(Into::into);
+        let written = receive(&store, &mut reader, size).await;
+        let written = match written {
+            Ok(file) => {
+                let change = Submitted::File { file, expires };
+                store.write(Submission { key, change, only_over }).await
+            }
+            Err(error) => Err(error),
+        };
+        return finish(writer, written).await;
+    }
+    let (out, frames) = mpsc::channel(FRAMES_MAX);
+    let mut session = Session {
+        store,
+        out,
+        room: Arc::new(Semaphore::new(REQUESTS_MAX)),
+        tasks: JoinSet::new(),
+        follower: None,
+    };
+    let reading = async {
+        session.take(head, value).await?;
+        loop {
+            let next = timeout(IDLE_MAX, wire::read::<ToStore>(&mut reader)).await;
+            let (head, value) = next.map_err(|_| anyhow!("it said nothing for long"))??;
+            session.take(head, value).await?;
+        }
+    };
+    tokio::select! {
+        ended = reading => ended,
+        ended = write(writer, frames) => ended,
+    }
+}
+
+async fn write(
+    mut writer: impl AsyncWrite + Unpin,
+    mut frames: mpsc::Receiver<Bytes>,
+) -> anyhow::Result<()> {
+    while let Some(frame) = frames.recv().await {
+        wire::write(&mut writer, &frame, frames.is_empty(), WRITE_MAX).await?;
+    }
+    Ok(())
+}
+
+async fn finish(mut writer: impl AsyncWrite + Unpin, written: Written) -> anyhow::Result<()> {
+    let frame = answer(0, of_written(written), true, &[]);
+    timeout(WRITE_MAX, writer.write_all(&frame)).await.context("it takes nothing in")??;
+    Ok(writer.shutdown().await?)
+}
+
+/// A value that is larger than a frame, on its way to a file.
+async fn receive(
+    store: &SharedStore,
+    reader: &mut (impl AsyncRead + Unpin),
+    size: u64,
+) -> Result<store::ValueFile, StoreError> {
+    if size > VALUE_BYTES_MAX {
+        return Err(StoreError::TooLarge { max: VALUE_BYTES_MAX });
+    }
+    let mut writer = store.writer().await?;
+    let (pieces, mut waiting) = mpsc::channel::<Bytes>(PIECES_MAX);
+    let disk = runtime::task::spawn(blocking(move || {
+        while let Some(piece) = waiting.blocking_recv() {
+            writer.write(&piece)?;
+        }
+        if writer.size == size { writer.finish().map(Some) } else { Ok(None) }
+    }));
+    let mut rest = size;
+    while rest > 0 {
+        let mut piece = vec![0; usize::try_from(rest).unwrap_or(PIECE_BYTES).min(PIECE_BYTES)];
+        match timeout(IDLE_MAX, reader.read_exact(&mut piece)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) | Err(_) => break,
+        }
+        rest -= piece.len() as u64;
+        if pieces.send(piece.into()).await.is_err() {
+            break;
+        }
+    }
+    drop(pieces);
+    let cut = || StoreError::Unavailable("the value was cut off on its way".into());
+    disk.await.map_err(|_| cut())??.ok_or_else(cut)
+}
+
+struct Session {
+    store: SharedStore,
+    out: mpsc::Sender<Bytes>,
+    room: Arc<Semaphore>,
+    /// They end with the session.
+    tasks: JoinSet<()>,
+    /// Answers to writes go behind the changes that they made, once changes are told.
+    follower: Option<mpsc::Sender<Bytes>>,
+}
+
+impl Session {
+    async fn take(&mut self, head: ToStore, value: Bytes) -> anyhow::Result<()> {
+        while self.tasks.try_join_next().is_some() {}
+        match head {
+            ToStore::Ping => {
+                self.out.send(wire::frame(&FromStore::Pong, b"")).await?;
+            }
+            ToStore::Watch { from } if self.follower.is_none() => {
+                let watch = self.store.watch(Prefix::all(), from.map(Into::into)).await?;
+                let (follower, answers) = mpsc::channel(FRAMES_MAX);
+                self.follower = Some(follower);
+                let out = self.out.clone();
+                self.tasks.spawn(async move { follow(watch, answers, out).await });
+            }
+            ToStore::Watch { .. } | ToStore::Put { .. } => bail!("it spoke out of turn"),
+            ToStore::Ask { id, what } => {
+                let permit = self.room.clone().acquire_owned().await?;
+                self.ask(id, what, value, permit).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes are queued here, in the order in which they came; all else may take its time.
+    async fn ask(&mut self, id: u64, what: Request, value: Bytes, permit: OwnedSemaphorePermit) {
+        let out = self.out.clone();
+        let (key, change, only_over) = match what {
+            Request::Set { key, expires, only_over } => {
+                (key, Submitted::Set { value, expires }, only_over)
+            }
+            Request::Delete { key, only_over } => (key, Submitted::Delete, only_over),
+            what => {
+                let store = self.store.clone();
+                self.tasks.spawn(async move {
+                    if let Err(error) = read(&*store, id, what, &out).await {
+                        let failed = Part::Failed(error.into());
+                        out.send(answer(id, failed, true, &[])).await.ok();
+                    }
+                    drop(permit);
+                });
+                return;
+            }
+        };
+        let (reply, written) = oneshot::channel();
+        let queued = if key.is_local() {
+            Err(StoreError::Refused("notes under 'local' stay on their node".into()))
+        } else {
+            let write = Submission { key, change, only_over: only_over.map(Into::into) };
+            self.store.submit(write, Reply::to(move |result| drop(reply.send(result)))).await
+        };
+        let behind = self.follower.clone().unwrap_or_else(|| self.out.clone());
+        self.tasks.spawn(async move {
+            let stopped = || Err(StoreError::Stopped("it was closed".into()));
+            let written = match queued {
+                Ok(()) => written.await.unwrap_or_else(|_| stopped()),
+                Err(error) => Err(error),
+            };
+            behind.send(answer(id, of_written(written), true, &[])).await.ok();
+            drop(permit);
+        });
+    }
+}
+
+fn of_written(written: Written) -> Part {
+    match written {
+        Ok(id) => Part::Written(id.map(|id| to_hex(&id.0))),
+        Err(error) => Part::Failed(error.into()),
+    }
+}
+
+fn answer(id: u64, part: Part, last: bool, bytes: &[u8]) -> Bytes {
+    wire::frame(&FromStore::Answer { id, part, last }, bytes)
+}
+
+/// The store tells of a change before it answers whoever made it; here they stay in that order.
+async fn follow(mut watch: Watch, mut answers: mpsc::Receiver<Bytes>, out: mpsc::Sender<Bytes>) {
+    loop {
+        let frame = tokio::select! {
+            biased;
+            event = watch.next() => match event {
+                Some(event) => told_of(event).await,
+                None => return,
+            },
+            Some(answer) = answers.recv() => Some(answer),
+        };
+        let Some(frame) = frame else { continue };
+        if out.send(frame).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// None for what is this node's own.
+async fn told_of(event: WatchEvent) -> Option<Bytes> {
+    let head = match event {
+        WatchEvent::Resync { cursor } => FromStore::Resync { at: At::from(cursor) },
+        WatchEvent::Changed { key, .. } if key.is_local() => return None,
+        WatchEvent::Changed { cursor, key, value: None, expired } => {
+            FromStore::Changed { at: At::from(cursor), key, value: None, expired }
+        }
+        WatchEvent::Changed { cursor, key, value: Some(value), expired } => {
+            let (shape, bytes) = shape(&key, value).await;
+            let value = Some(shape);
+            let head = FromStore::Changed { at: At::from(cursor), key, value, expired };
+            return Some(wire::frame(&head, &bytes));
+        }
+    };
+    Some(wire::frame(&head, b""))
+}
+
+/// Cortex's own records are read whole there, so they go whole, also those that are files here.
+async fn shape(key: &Key, value: Value) -> (Shape, Bytes) {
+    let is_record = !matches!(TypedKey::parse(key), None | Some(TypedKey::Source(..)));
+    match value {
+        Value::Inline(bytes) => (Shape::Inline(bytes.len()), bytes),
+        Value::File { hash, size, path } => {
+            if is_record && size <= RECORD_BYTES_MAX {
+                let file = Value::File { hash, size, path };
+                let read = blocking(move || file.read(RECORD_BYTES_MAX)).await;
+                if let Ok(bytes) = read {
+                    return (Shape::Inline(bytes.len()), bytes);
+                }
+            }
+            (Shape::Large { hash, size }, Bytes::new())
+        }
+        Value::Away { hash, size, .. } => (Shape::Large { hash, size }, Bytes::new()),
+    }
+}
+
+async fn told(entry: Entry) -> (Told, Bytes) {
+    let Entry { key, value, set_at, node, expires, version } = entry;
+    let (value, bytes) = shape(&key, value).await;
+    (Told { key, value, set_at, node, expires, version: version.into() }, bytes)
+}
+
+async fn read(
+    store: &dyn store::Store,
+    id: u64,
+    what: Request,
+    out: &mpsc::Sender<Bytes>,
+) -> Result<(), StoreError> {
+    let prefix = |text: String| {
+        text.parse::<Prefix>().map_err(|error| StoreError::Refused(error.to_string()))
+    };
+    let part = match what {
+        Request::Lookup { key } => {
+            // Of its notes, one is for those that use its store.
+            let theirs = |key: &Key| !key.is_local() || *key == apart::note();
+            let entry = store.lookup(&key).await?.filter(|entry| theirs(&entry.key));
+            return entries(entry.into_iter().collect(), id, out).await;
+        }
+        Request::Prefix { prefix: text } => {
+            let mut found = store.prefix(&prefix(text)?).await?;
+            found.retain(|entry| !entry.key.is_local());
+            return entries(found, id, out).await;
+        }
+        Request::Keys { prefix: text } => {
+            return keys(store.keys(&prefix(text)?).await?, id, out).await;
+        }
+        Request::KeysAfter { prefix: text, after, limit } => {
+            let page = keys_after(store, &prefix(text)?, after, limit).await?;
+            return keys(page, id, out).await;
+        }
+        Request::Hash { key } => {
+            let hash = store.lookup_hash(&key).await?;
+            Part::Hash(hash.map(|hash| to_hex(&hash)))
+        }
+        Request::History { prefix: text, limit } => {
+            let history = store.history(&prefix(text)?, limit).await?;
+            return pasts(history.into_iter().map(Past::of).collect(), id, out).await;
+        }
+        Request::Head => Part::Text(store.head().await?),
+        Request::Count => Part::Count(store.count().await? as u64),
+        Request::Squash { before } => {
+            store.squash(before).await?;
+            Part::Changed(true)
+        }
+        Request::Expire { key, expires } => Part::Changed(store.expire(&key, expires).await?),
+        Request::Set { .. } | Request::Delete { .. } => {
+            return Err(StoreError::Refused("writes go another way".into()));
+        }
+    };
+    send(out, answer(id, part, true, &[])).await
+}
+
+/// An empty page is the end, and one that holds nothing but notes is not.
+async fn keys_after(
+    store: &dyn store::Store,
+    prefix: &Prefix,
+    mut after: Option<Key>,
+    limit: usize,
+) -> Result<Vec<Key>, StoreError> {
+    loop {
+        let page = store.keys_after(prefix, after.as_ref(), limit).await?;
+        if page.is_empty() || page.iter().any(|key| !key.is_local()) {
+            return Ok(page);
+        }
+        after = page.into_iter().next_back();
+    }
+}
+
+async fn send(out: &mpsc::Sender<Bytes>, frame: Bytes) -> Result<(), StoreError> {
+    let gone = |_| StoreError::Unavailable("whoever asked is gone".into());
+    out.send(frame).await.map_err(gone)
+}
+
+async fn entries(
+    entries: Vec<Entry>,
+    id: u64,
+    out: &mpsc::Sender<Bytes>,
+) -> Result<(), StoreError> {
+    let (mut part, mut bytes) = (Vec::new(), Vec::new());
+    let mut length = 0;
+    for entry in entries {
+        let (told, value) = told(entry).await;
+        length += told.key.as_str().len() + value.len() + INLINE_VALUE_MAX / 16;
+        part.push(told);
+        bytes.extend_from_slice(&value);
+        if length >= PART_BYTES {
+            let full = Part::Entries(std::mem::take(&mut part));
+            send(out, answer(id, full, false, &bytes)).await?;
+            bytes.clear();
+            length = 0;
+        }
+    }
+    send(out, answer(id, Part::Entries(part), true, &bytes)).await
+}
+
+/// So many of the longest keys fit into a part.
+const KEYS_PER_PART: usize = PART_BYTES / model::key::KEY_LENGTH_MAX;
+
+async fn keys(keys: Vec<Key>, id: u64, out: &mpsc::Sender<Bytes>) -> Result<(), StoreError> {
+    let keys: Vec<Key> = keys.into_iter().filter(|key| !key.is_local()).collect();
+    for some in keys.chunks(KEYS_PER_PART) {
+        send(out, answer(id, Part::Keys(some.to_vec()), false, &[])).await?;
+    }
+    send(out, answer(id, Part::Keys(Vec::new()), true, &[])).await
+}
+
+async fn pasts(all: Vec<Past>, id: u64, out: &mpsc::Sender<Bytes>) -> Result<(), StoreError> {
+    for some in all.chunks(KEYS_PER_PART) {
+        send(out, answer(id, Part::History(some.to_vec()), false, &[])).await?;
+    }
+    send(out, answer(id, Part::History(Vec::new()), true, &[])).await
+}

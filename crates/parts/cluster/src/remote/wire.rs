@@ -1,0 +1,366 @@
+//! What a node without a store and one that keeps it say to each other: frames of a head in JSON,
+//! so that later versions can add to it, and raw bytes. Must not know what becomes of a request.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use model::hex::{from_hex, to_hex};
+use model::value::ContentHash;
+use model::{Key, NodeId, Timestamp};
+use serde::{Deserialize, Serialize};
+use store_core::{NodeTag, Position, Stamp};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+use store::{CommitId, Cursor, HistoryEntry, StoreError, Version};
+
+/// One record of the largest size and its head.
+pub const FRAME_BYTES_MAX: usize = 4 << 20;
+/// An answer in parts goes on in another frame beyond this.
+pub const PART_BYTES: usize = 256 << 10;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToStore {
+    Ping,
+    /// Begin to tell of changes, once.
+    Watch {
+        from: Option<At>,
+    },
+    Ask {
+        id: u64,
+        what: Request,
+    },
+    /// First and only on a stream of its own; the bytes follow, without frames.
+    Put {
+        key: Key,
+        size: u64,
+        expires: Option<Timestamp>,
+        only_over: Option<Place>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    Lookup {
+        key: Key,
+    },
+    Hash {
+        key: Key,
+    },
+    Prefix {
+        prefix: String,
+    },
+    Keys {
+        prefix: String,
+    },
+    KeysAfter {
+        prefix: String,
+        after: Option<Key>,
+        limit: usize,
+    },
+    History {
+        prefix: String,
+        limit: usize,
+    },
+    Head,
+    Count,
+    Squash {
+        before: Timestamp,
+    },
+    Expire {
+        key: Key,
+        expires: Option<Timestamp>,
+    },
+    /// The value is the frame's bytes.
+    Set {
+        key: Key,
+        expires: Option<Timestamp>,
+        only_over: Option<Place>,
+    },
+    Delete {
+        key: Key,
+        only_over: Option<Place>,
+    },
+}
+
+impl Request {
+    pub fn is_write(&self) -> bool {
+        matches!(self, Request::Set { .. } | Request::Delete { .. } | Request::Expire { .. })
+    }
+
+    /// Whether it may be said again when the answer was lost. The same value set twice by the same
+    /// writer is that value; a condition may have been true for its own first attempt alone.
+    pub fn may_be_repeated(&self) -> bool {
+        match self {
+            Request::Set { only_over, .. } | Request::Delete { only_over, .. } => {
+                only_over.is_none()
+            }
+            Request::Expire { .. } => false,
+            _ => true,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromStore {
+    Pong,
+    Changed {
+        at: At,
+        key: Key,
+        /// None after a delete.
+        value: Option<Shape>,
+        expired: bool,
+    },
+    Resync {
+        at: At,
+    },
+    Answer {
+        id: u64,
+        part: Part,
+        /// Nothing more follows of this answer.
+        last: bool,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    Entries(Vec<Told>),
+    Keys(Vec<Key>),
+    Hash(Option<String>),
+    History(Vec<Past>),
+    Text(String),
+    Count(u64),
+    Changed(bool),
+    /// None: there was nothing to delete, or another version stood.
+    Written(Option<String>),
+    Failed(Failure),
+}
+
+/// A value; those at hand follow as the frame's bytes, in order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    Inline(usize),
+    Large { hash: ContentHash, size: u64 },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Told {
+    pub key: Key,
+    pub value: Shape,
+    pub set_at: Timestamp,
+    pub node: NodeId,
+    pub expires: Option<Timestamp>,
+    pub version: Place,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Past {
+    pub id: String,
+    pub key: Key,
+    pub set_at: Timestamp,
+    pub node: NodeId,
+    pub deleted: bool,
+    pub size: u64,
+}
+
+impl Past {
+    pub fn of(entry: HistoryEntry) -> Past {
+        let HistoryEntry { id, key, set_at, node, deleted, size } = entry;
+        Past { id: to_hex(&id.0), key, set_at, node, deleted, size }
+    }
+
+    pub fn entry(self) -> Option<HistoryEntry> {
+        let Past { id, key, set_at, node, deleted, size } = self;
+        Some(HistoryEntry { id: CommitId(from_hex(&id)?), key, set_at, node, deleted, size })
+    }
+}
+
+/// A cursor of the node that is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct At {
+    pub incarnation: u64,
+    pub arrival: u64,
+}
+
+impl From<Cursor> for At {
+    fn from(Cursor { incarnation, arrival }: Cursor) -> At {
+        At { incarnation, arrival }
+    }
+}
+
+impl From<At> for Cursor {
+    fn from(At { incarnation, arrival }: At) -> Cursor {
+        Cursor { incarnation, arrival }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Place {
+    stamp: u64,
+    node: String,
+}
+
+impl From<Version> for Place {
+    fn from(Version(at): Version) -> Place {
+        Place { stamp: at.stamp.0, node: at.node.as_str().into() }
+    }
+}
+
+impl From<Place> for Version {
+    fn from(Place { stamp, node }: Place) -> Version {
+        // A version that nobody wrote is that of no value.
+        let node = node.parse::<NodeId>().map_or(NodeTag::LOWEST, |node| NodeTag::from(&node));
+        Version(Position { stamp: Stamp(stamp), node })
+    }
+}
+
+/// An error of the node that was asked, as it is one here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    pub kind: FailureKind,
+    pub what: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    Refused,
+    Unsupported,
+    Away,
+    #[serde(other)]
+    Unavailable,
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        let kind = match &error {
+            StoreError::Refused(_) | StoreError::TooLarge { .. } | StoreError::Missing(_) => {
+                FailureKind::Refused
+            }
+            StoreError::Unsupported(_) => FailureKind::Unsupported,
+            StoreError::Away(_) => FailureKind::Away,
+            StoreError::Stopped(_) | StoreError::Unavailable(_) | StoreError::Io { .. } => {
+                FailureKind::Unavailable
+            }
+        };
+        let what = match error {
+            StoreError::Away(what) => what,
+            other => other.to_string(),
+        };
+        Failure { kind, what }
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(Failure { kind, what }: Failure) -> StoreError {
+        match kind {
+            FailureKind::Refused => StoreError::Refused(what),
+            FailureKind::Unsupported => StoreError::Unsupported(what),
+            FailureKind::Away => StoreError::Away(what),
+            FailureKind::Unavailable => StoreError::Unavailable(what),
+        }
+    }
+}
+
+pub fn id_of(text: &str) -> Option<CommitId> {
+    from_hex(text).map(CommitId)
+}
+
+/// One frame: its length, the length of its head, the head, the bytes.
+pub fn frame(head: &impl Serialize, bytes: &[u8]) -> Bytes {
+    let mut out = vec![0; 8];
+    serde_json::to_writer(&mut out, head).expect("heads are plain data");
+    let head = out.len() - 8;
+    out.extend_from_slice(bytes);
+    let length = (out.len() - 4) as u32;
+    out[..4].copy_from_slice(&length.to_le_bytes());
+    out[4..8].copy_from_slice(&(head as u32).to_le_bytes());
+    out.into()
+}
+
+/// One frame; `last` of those that wait.
+pub async fn write(
+    to: &mut (impl AsyncWrite + Unpin),
+    frame: &[u8],
+    last: bool,
+    time_max: Duration,
+) -> anyhow::Result<()> {
+    let written = async {
+        to.write_all(frame).await?;
+        if last { to.flush().await } else { Ok(()) }
+    };
+    Ok(timeout(time_max, written).await.context("it takes nothing in")??)
+}
+
+/// The next frame; its bytes come from outside.
+pub async fn read<T: serde::de::DeserializeOwned>(
+    from: &mut (impl AsyncRead + Unpin),
+) -> anyhow::Result<(T, Bytes)> {
+    let length = from.read_u32_le().await? as usize;
+    ensure!(
+        (4..=FRAME_BYTES_MAX).contains(&length),
+        "it announced a frame of {length} bytes; {FRAME_BYTES_MAX} are the limit"
+    );
+    let mut frame = vec![0; length];
+    from.read_exact(&mut frame).await?;
+    let mut frame = Bytes::from(frame);
+    let head = frame.split_to(4);
+    let head = u32::from_le_bytes(head[..].try_into()?) as usize;
+    ensure!(head <= frame.len(), "the head of a frame is longer than the frame");
+    let head = frame.split_to(head);
+    Ok((serde_json::from_slice(&head).context("a frame's head")?, frame))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn frames_are_read_back() {
+        let key: Key = "instance::a::web::1::n1".parse().unwrap();
+        let place = Place { stamp: u64::MAX, node: "n1".into() };
+        let what = Request::Set { key, expires: None, only_over: Some(place.clone()) };
+        assert!(what.is_write() && !what.may_be_repeated());
+        let ask = ToStore::Ask { id: 7, what };
+        let bytes = [frame(&ask, b"value"), frame(&ToStore::Ping, b"")].concat();
+        let mut from = &bytes[..];
+        run(async {
+            let (head, value) = read::<ToStore>(&mut from).await.unwrap();
+            assert_eq!((head, &value[..]), (ask, &b"value"[..]));
+            assert_eq!(read::<ToStore>(&mut from).await.unwrap().0, ToStore::Ping);
+            assert!(read::<ToStore>(&mut from).await.is_err());
+        });
+        assert_eq!(Place::from(Version::from(place.clone())), place);
+    }
+
+    #[test]
+    fn failures_stay_what_they_are() {
+        let away = Failure::from(StoreError::Away("x".into()));
+        assert!(matches!(StoreError::from(away), StoreError::Away(what) if what == "x"));
+        let newer: Failure = serde_json::from_str(r#"{"kind":"tired","what":"w"}"#).unwrap();
+        assert_eq!(newer.kind, FailureKind::Unavailable);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut from = &bytes[..];
+            run(async {
+                while read::<ToStore>(&mut from).await.is_ok() {}
+                let _ = read::<FromStore>(&mut &bytes[..]).await;
+            });
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Which side of the store this node is on: it keeps a copy, which the transport replicates, or it
+//! uses that of another node, and the transport carries all the rest.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use anyhow::Context;
+use store_core::NodeTag;
+
+use crate::remote::{Guest, Nothing};
+use store::bulk::BulkPeers;
+use store::bulk::desk::Desk;
+use store::replication::Replication;
+
+#[derive(Clone)]
+pub enum Side {
+    Keeper(Replication),
+    Guest(Guest),
+}
+
+impl Side {
+    pub fn replication(&self) -> Option<&Replication> {
+        match self {
+            Side::Keeper(replication) => Some(replication),
+            Side::Guest(_) => None,
+        }
+    }
+
+    /// For what the store's own machine has to do.
+    pub fn keeper(&self) -> anyhow::Result<&Replication> {
+        self.replication()
+            .context("this node keeps no store: give the command on one that does (`cortex nodes`)")
+    }
+
+    pub fn guest(&self) -> Option<&Guest> {
+        match self {
+            Side::Keeper(_) => None,
+            Side::Guest(guest) => Some(guest),
+        }
+    }
+
+    /// Whether writes wait until this node has what its cluster has.
+    pub fn is_joining(&self) -> bool {
+        self.replication().is_some_and(Replication::is_joining)
+    }
+
+    pub fn reachable(&self, peers: BTreeSet<NodeTag>) {
+        if let Side::Keeper(replication) = self {
+            replication.reachable(peers);
+        }
+    }
+
+    pub fn lost(&self, peer: NodeTag) {
+        if let Side::Keeper(replication) = self {
+            replication.lost(peer);
+        }
+    }
+
+    pub fn desk(&self) -> Arc<Desk> {
+        match self {
+            Side::Keeper(replication) => replication.desk(),
+            Side::Guest(guest) => guest.large.clone(),
+        }
+    }
+
+    /// Begins to fetch large values from these peers, once.
+    pub fn fetch_from(&self, peers: Arc<dyn BulkPeers>) -> io::Result<()> {
+        match self {
+            Side::Keeper(replication) => replication.fetch_from(peers),
+            Side::Guest(guest) => guest.large.start(peers, Arc::new(Nothing)),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Who may do what: users as records in the store, followed so that a change counts at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use model::access::{AccessRight, AccessUser};
+use model::record::{self, RECORD_VERSION, Unknown};
+use model::{Key, Prefix};
+
+use store::{SharedStore, Store, WatchEvent, readable};
+
+/// Whoever may write below this token may make themselves anybody.
+const ACCESS: &str = "access";
+/// The user of a connection that has not said who it is.
+pub const DEFAULT_USER: &str = "default";
+/// A user's list is read whole on each command.
+const RIGHTS_MAX: usize = 64;
+const USER_BYTES_MAX: usize = 64;
+
+#[derive(Clone, Debug)]
+pub struct User {
+    salt: String,
+    token_hash: String,
+    rights: Vec<(Prefix, bool)>,
+}
+
+impl User {
+    fn of(record: AccessUser) -> Option<User> {
+        let right = |right: AccessRight| Some((right.prefix.parse().ok()?, right.write));
+        let rights: Option<Vec<_>> = record.rights.into_iter().map(right).collect();
+        Some(User { salt: record.salt, token_hash: record.token_hash, rights: rights? })
+    }
+
+    fn accepts(&self, token: &[u8]) -> bool {
+        // `Hash` compares in constant time.
+        let known = blake3::Hash::from_hex(&self.token_hash);
+        known.is_ok_and(|known| known == hash_of(&self.salt, token))
+    }
+
+    /// Whether the rights cover everything at and below a prefix.
+    pub fn covers(&self, below: &Prefix, write: bool) -> bool {
+        self.rights.iter().any(|(prefix, writes)| {
+            let wide = prefix.as_str().is_empty()
+                || below.as_str().parse::<Key>().is_ok_and(|key| prefix.matches(&key));
+            wide && (*writes || !write)
+        })
+    }
+}
+
+fn hash_of(salt: &str, token: &[u8]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new_derive_key("cortex store access token v1");
+    hasher.update(salt.as_bytes());
+    hasher.update(token);
+    hasher.finalize()
+}
+
+/// What one connection may do.
+#[derive(Clone, Debug)]
+pub enum Rights {
+    /// A local connection, while no user `default` is defined.
+    All,
+    /// Nobody yet: AUTH comes first.
+    None,
+    /// Looked up each time, so that a user who was removed is out at once.
+    User(String),
+}
+
+#[derive(Default)]
+pub struct Access {
+    users: ArcSwap<BTreeMap<String, User>>,
+}
+
+impl Access {
+    pub fn initial(&self, local: bool) -> Rights {
+        if local && !self.users.load().contains_key(DEFAULT_USER) {
+            Rights::All
+        } else {
+            Rights::None
+        }
+    }
+
+    pub fn log_in(&self, user: &str, token: &[u8]) -> Option<Rights> {
+        let accepted = self.users.load().get(user).is_some_and(|user| user.accepts(token));
+        accepted.then(|| Rights::User(user.into()))
+    }
+
+    pub fn covers(&self, rights: &Rights, prefix: &Prefix, write: bool) -> bool {
+        match rights {
+            Rights::All => true,
+            Rights::None => false,
+            Rights::User(name) => {
+                self.users.load().get(name).is_some_and(|user| user.covers(prefix, write))
+            }
+        }
+    }
+
+    /// Reads the users, and goes on following them until the store ends.
+    pub async fn follow(&self, store: &SharedStore) -> anyhow::Result<()> {
+        let mut watch = store.watch(prefix(), None).await?;
+        loop {
+            self.load_from(store).await?;
+            let Some(WatchEvent::Changed { .. } | WatchEvent::Resync { .. }) = watch.next().await
+            else {
+                return Ok(());
+            };
+        }
+    }
+
+    pub async fn load_from(&self, store: &SharedStore) -> anyhow::Result<()> {
+        let mut users = BTreeMap::new();
+        for entry in store.prefix(&prefix()).await? {
+            let name: Vec<&str> = entry.key.tokens().skip(1).collect();
+            let [name] = name[..] else { continue };
+            // A user who cannot be read is locked out, and that is reported.
+            if let Some(user) = readable(&entry.key, Some(&entry.value)).and_then(User::of) {
+                users.insert(name.to_string(), user);
+            }
+        }
+        self.users.store(Arc::new(users));
+        Ok(())
+    }
+
+    /// Makes a user, or gives an old one new rights and a new token, which is returned.
+    pub async fn create(
+        &self,
+        store: &dyn Store,
+        name: &str,
+        rights: Vec<AccessRight>,
+    ) -> anyhow::Result<String> {
+        anyhow::ensure!(
+            !name.is_empty() && name.len() <= USER_BYTES_MAX && !name.contains("::"),
+            "a user's name has 1 to {USER_BYTES_MAX} bytes and no '::'"
+        );
+        anyhow::ensure!(rights.len() <= RIGHTS_MAX, "a user has at most {RIGHTS_MAX} rights");
+        let (salt, token) = (random_hex()?, random_hex()?);
+        let token_hash = hash_of(&salt, token.as_bytes()).to_string();
+        let user =
+            AccessUser { v: RECORD_VERSION, salt, token_hash, rights, unknown: Unknown::new() };
+        let key: Key = format!("{ACCESS}::{name}").parse().context("the user's name")?;
+        store.set(key, record::encode(&user).into()).await?;
+        Ok(token)
+    }
+
+    pub async fn remove(&self, store: &dyn Store, name: &str) -> anyhow::Result<bool> {
+        let key: Key = format!("{ACCESS}::{name}").parse().context("the user's name")?;
+        Ok(store.delete(key).await?.is_some())
+    }
+
+    pub fn names(&self) -> Vec<(String, Vec<(Prefix, bool)>)> {
+        let users = self.users.load();
+        users.iter().map(|(name, user)| (name.clone(), user.rights.clone())).collect()
+    }
+}
+
+fn prefix() -> Prefix {
+    ACCESS.parse().expect("a token is a prefix")
+}
+
+/// 256 bits.
+fn random_hex() -> anyhow::Result<String> {
+    let mut bytes = [0u8; 32];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)?;
+    }
+    Ok(blake3::Hash::from(bytes).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_cover_whole_tokens_only() {
+        let right = |prefix: &str, write| AccessRight { prefix: prefix.into(), write };
+        let user = User::of(AccessUser {
+            v: 1,
+            salt: "s".into(),
+            token_hash: hash_of("s", b"token").to_string(),
+            rights: vec![right("app::web", true), right("node", false)],
+            unknown: Unknown::new(),
+        });
+        let user = user.unwrap();
+        for (prefix, write, expected) in [
+            ("app::web::x", true, true),
+            ("app::web", true, true),
+            ("app::website", false, false),
+            ("app", false, false),
+            ("", false, false),
+            ("node::a", false, true),
+            ("node::a", true, false),
+        ] {
+            assert_eq!(user.covers(&prefix.parse().unwrap(), write), expected, "{prefix}");
+        }
+        assert!(user.accepts(b"token") && !user.accepts(b"tokem") && !user.accepts(b""));
+    }
+}

@@ -1,0 +1,411 @@
+//! One connection: reads commands, carries them out in order and sends the replies. Writes that
+//! follow each other are queued together, and so share their wait for the disk.
+
+mod at_once;
+mod commands;
+mod describe;
+mod ends;
+mod keys;
+mod messages;
+mod own;
+mod session;
+mod streams;
+mod values;
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use model::{Key, Prefix, Timestamp};
+use store_core::resp::COMMAND_BYTES_MAX;
+use store_core::resp::reply::Replies;
+use store_core::resp::request::Requests;
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use self::at_once::Rest;
+use super::FaceContext;
+use super::access::{DEFAULT_USER, Rights};
+use super::clients::ClientRow;
+use super::gathering::Gathering;
+use super::lane::Entrance;
+use super::listener::Thread;
+use super::ordinary::Answer;
+use super::table::Verb;
+use super::wire::Wire;
+use super::words::Words;
+use store::bus::{Delivery, Subscriber};
+use store::{StoreError, Watch, WatchEvent};
+
+/// Read at once; one buffer for all connections of a thread.
+pub const READ_BYTES: usize = 64 << 10;
+/// An idle connection keeps no larger buffers than this.
+const IDLE_BYTES_MAX: usize = 1 << 10;
+/// Replies are sent once there are so many bytes of them.
+pub const SEND_BYTES: usize = 64 << 10;
+/// One reply that is no stream; whoever wants more asks for pages.
+pub const REPLY_BYTES_MAX: usize = 16 << 20;
+/// Writes of one connection that wait together.
+pub const PENDING_MAX: usize = 1024;
+/// A command that is larger than this waits for room, and must then come without a pause.
+const FREE_COMMAND_BYTES: usize = 64 << 10;
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// After a refused MULTI, commands that come so soon were meant to be part of it.
+const TOGETHER_MAX: Duration = Duration::from_secs(1);
+/// Turns of ordinary commands after which a connection goes to its thread's lane, which one
+/// that asks a single thing never does; so many more each time that it has come back.
+const ORDINARY_MIN: u32 = 2;
+const ORDINARY_MAX: u32 = 4096;
+/// Messages passed on before the connection is asked for commands again.
+const DELIVERIES_AT_ONCE: usize = 64;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Why a command was not carried out; what the client is told.
+#[derive(Debug)]
+pub struct Problem(String);
+
+impl Problem {
+    pub fn error(text: impl std::fmt::Display) -> Problem {
+        Problem(format!("ERR {text}"))
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Problem {
+        Problem::error(error)
+    }
+}
+
+/// What the answers to queued writes become.
+enum Awaited {
+    /// `OK` once so many are durable.
+    Ok(usize),
+    /// How many of so many there was something to delete for.
+    Count(usize),
+    /// The last of so many could not be queued.
+    Failed(Problem, usize),
+}
+
+impl From<Answer> for Awaited {
+    fn from(answer: Answer) -> Awaited {
+        match answer {
+            Answer::Ok => Awaited::Ok(1),
+            Answer::Count => Awaited::Count(1),
+        }
+    }
+}
+
+pub struct Connection {
+    context: Arc<FaceContext>,
+    pub(super) wire: Wire,
+    pub(super) input: Vec<u8>,
+    requests: Requests,
+    pub(super) replies: Replies,
+    gathering: Arc<Gathering>,
+    pending: Vec<Awaited>,
+    pub(super) rights: Rights,
+    /// No password needed as long as nobody defined one.
+    local: bool,
+    failed_logins: u32,
+    id: u64,
+    closing: bool,
+    /// What a client sent along with a refused MULTI must not be done by halves.
+    refused_multi: Option<Timestamp>,
+    subscriber: Option<Box<Subscriber>>,
+    watch: Option<Box<Watch>>,
+    /// Room for a large command.
+    room: Option<OwnedSemaphorePermit>,
+    /// Where it goes once it has asked nothing but ordinary things for `ordinary_wanted` turns.
+    entrance: Entrance,
+    ordinary: u32,
+    ordinary_wanted: u32,
+    /// Its descriptor.
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Why a connection's task ends.
+enum End {
+    Closed,
+    /// The lane will do for it.
+    Ordinary,
+}
+
+impl Connection {
+    pub fn new(
+        context: Arc<FaceContext>,
+        thread: &Thread,
+        wire: Wire,
+        peer: String,
+        permit: OwnedSemaphorePermit,
+    ) -> Connection {
+        let local = !matches!(wire, Wire::Tls(_));
+        let rights = context.access.initial(local);
+        let since = context.clock.now();
+        let user = DEFAULT_USER.to_string();
+        let row = ClientRow { address: peer, user, since, resp: 2, ..ClientRow::default() };
+        Connection {
+            id: context.clients.enter(row),
+            wire,
+            input: Vec::new(),
+            requests: Requests::default(),
+            replies: Replies::default(),
+            gathering: Gathering::new(thread.bell.clone()),
+            pending: Vec::new(),
+            rights,
+            local,
+            failed_logins: 0,
+            closing: false,
+            refused_multi: None,
+            subscriber: None,
+            watch: None,
+            room: None,
+            entrance: thread.entrance.clone(),
+            ordinary: 0,
+            ordinary_wanted: ORDINARY_MIN,
+            _permit: permit,
+            context,
+        }
+    }
+
+    /// Until either side ends it, or it goes to the lane.
+    pub async fn serve(mut self) {
+        loop {
+            match self.run().await {
+                Ok(End::Closed) => return,
+                Ok(End::Ordinary) => {
+                    self.ordinary_wanted = (2 * self.ordinary_wanted).min(ORDINARY_MAX);
+                    self.ordinary = 0;
+                    let entrance = self.entrance.clone();
+                    // Without a lane it goes on here.
+                    let Err(refused) = entrance.send(self) else { return };
+                    self = refused.0;
+                }
+                Err(error) => {
+                    return tracing::debug!(id = self.id, %error, "face.connection_ended");
+                }
+            }
+        }
+    }
+
+    /// What seldom happens is boxed: a future moves with all the room it may ever need.
+    async fn run(&mut self) -> io::Result<End> {
+        // From the lane it brings what that had no time for.
+        let mut brings = !self.input.is_empty() || !self.replies.bytes.is_empty();
+        while std::mem::take(&mut brings) || self.wait().await? {
+            let ordinary = self.carry_out_input().await?;
+            self.settle().await;
+            if !self.send_at_once()? {
+                Box::pin(self.send()).await?;
+            }
+            if self.closing {
+                self.wire.shutdown().await?;
+                break;
+            }
+            self.ordinary = if ordinary { self.ordinary + 1 } else { 0 };
+            if self.ordinary >= self.ordinary_wanted {
+                if self.is_for_lane() {
+                    return Ok(End::Ordinary);
+                }
+                self.ordinary = 0;
+            }
+        }
+        Ok(End::Closed)
+    }
+
+    /// Whether there was nothing out of the ordinary.
+    async fn carry_out_input(&mut self) -> io::Result<bool> {
+        let mut ordinary = true;
+        loop {
+            match self.consume_at_once() {
+                Rest::Nothing => return Ok(ordinary),
+                Rest::Queue(write, reply, awaited) => {
+                    Box::pin(self.queue_when_possible(write, reply, awaited)).await;
+                    ordinary = false;
+                }
+                Rest::Commands => {
+                    Box::pin(self.consume()).await?;
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    fn is_for_lane(&self) -> bool {
+        matches!(self.wire, Wire::Tcp(_) | Wire::Unix(_))
+            && self.is_plain()
+            && self.watch.is_none()
+            && self.room.is_none()
+            && self.input.len() <= IDLE_BYTES_MAX
+            && self.context.clients.connected() >= self.context.lane_from
+    }
+
+    /// Waits for bytes, or for something to tell the client. False at the end.
+    async fn wait(&mut self) -> io::Result<bool> {
+        if self.input.is_empty() {
+            self.room = None;
+            if self.input.capacity() > IDLE_BYTES_MAX {
+                self.input = Vec::new();
+            }
+        }
+        let large = self.input.len() > FREE_COMMAND_BYTES || self.room.is_some();
+        if large || self.subscriber.is_some() || self.watch.is_some() {
+            return Box::pin(self.wait_for_more()).await;
+        }
+        let Connection { wire, input, .. } = self;
+        Ok(poll_fn(|context| poll_fill(wire, input, context)).await? > 0)
+    }
+
+    async fn wait_for_more(&mut self) -> io::Result<bool> {
+        if self.input.len() > FREE_COMMAND_BYTES && self.room.is_none() {
+            self.room = self.context.room.clone().acquire_owned().await.ok();
+        }
+        let Connection { wire, input, subscriber, watch, room, .. } = self;
+        let fill = poll_fn(|context| poll_fill(wire, input, context));
+        if subscriber.is_none() && watch.is_none() {
+            if room.is_none() {
+                return Ok(fill.await? > 0);
+            }
+            let filled = timeout(PAUSE_MAX, fill).await;
+            return Ok(filled.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? > 0);
+        }
+        tokio::select! {
+            filled = fill => Ok(filled? > 0),
+            delivery = next_delivery(subscriber) => Ok(self.pass_on(delivery)),
+            event = next_change(watch) => Ok(self.tell(event)),
+        }
+    }
+
+    /// False when messages were lost: the client has to know, and reconnecting tells it.
+    fn pass_on(&mut self, delivery: Option<Delivery>) -> bool {
+        let Some(delivery) = delivery else {
+            tracing::warn!(id = self.id, "face.slow_subscriber: it was cut off");
+            return false;
+        };
+        self.write_delivery(&delivery);
+        for _ in 0..DELIVERIES_AT_ONCE {
+            let Some(subscriber) = &mut self.subscriber else { break };
+            let Some(delivery) = subscriber.ready() else { break };
+            self.write_delivery(&delivery);
+        }
+        true
+    }
+
+    fn tell(&mut self, event: Option<WatchEvent>) -> bool {
+        let Some(event) = event else { return false };
+        self.write_change(event);
+        for _ in 0..DELIVERIES_AT_ONCE {
+            let Some(watch) = &mut self.watch else { break };
+            let Ok(event) = watch.events.try_recv() else { break };
+            self.write_change(event);
+        }
+        true
+    }
+
+    async fn send(&mut self) -> io::Result<()> {
+        let mut bytes = &self.replies.bytes[..];
+        while !bytes.is_empty() {
+            let written = timeout(PAUSE_MAX, self.wire.write(bytes)).await;
+            match written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => bytes = &bytes[count..],
+            }
+        }
+        if matches!(self.wire, Wire::Tls(_)) {
+            self.wire.flush().await?;
+        }
+        self.empty_replies();
+        Ok(())
+    }
+
+    /// False when something is left that has to wait for the client.
+    fn send_at_once(&mut self) -> io::Result<bool> {
+        while !self.replies.bytes.is_empty() {
+            match self.wire.try_write(&self.replies.bytes) {
+                Ok(count) if count == self.replies.bytes.len() => self.empty_replies(),
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => drop(self.replies.bytes.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    fn empty_replies(&mut self) {
+        self.replies.bytes.clear();
+        if self.replies.bytes.capacity() > IDLE_BYTES_MAX {
+            self.replies.bytes = Vec::new();
+        }
+    }
+
+    fn key(&self, bytes: &[u8], write: bool) -> Result<Key, Problem> {
+        let text = std::str::from_utf8(bytes);
+        let text = text.map_err(|_| Problem::error("a key is no UTF-8; keys are text"))?;
+        let key: Key = text.parse().map_err(Problem::error)?;
+        if !matches!(self.rights, Rights::All) {
+            self.may(&Prefix::from(key.clone()), write)?;
+        }
+        Ok(key)
+    }
+
+    fn prefix(&self, text: &str, write: bool) -> Result<Prefix, Problem> {
+        let prefix: Prefix = text.parse().map_err(Problem::error)?;
+        self.may(&prefix, write)?;
+        Ok(prefix)
+    }
+
+    fn may(&self, prefix: &Prefix, write: bool) -> Result<(), Problem> {
+        if self.context.access.covers(&self.rights, prefix, write) {
+            return Ok(());
+        }
+        let what = if write { "write" } else { "read" };
+        Err(Problem(format!(
+            "NOPERM this user may not {what} everything at and below '{}'",
+            prefix.as_str()
+        )))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.context.clients.leave(self.id);
+    }
+}
+
+/// Reads what has come behind what is there. No buffer is held while nothing comes.
+fn poll_fill(
+    wire: &mut Wire,
+    input: &mut Vec<u8>,
+    context: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    debug_assert!(input.len() <= COMMAND_BYTES_MAX + READ_BYTES);
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.resize(READ_BYTES, 0);
+        let mut buffer = ReadBuf::new(scratch);
+        ready!(Pin::new(wire).poll_read(context, &mut buffer))?;
+        input.extend_from_slice(buffer.filled());
+        Poll::Ready(Ok(buffer.filled().len()))
+    })
+}
+
+async fn next_delivery(subscriber: &mut Option<Box<Subscriber>>) -> Option<Delivery> {
+    match subscriber {
+        Some(subscriber) => subscriber.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next_change(watch: &mut Option<Box<Watch>>) -> Option<WatchEvent> {
+    match watch {
+        Some(watch) => watch.next().await,
+        None => std::future::pending().await,
+    }
+}

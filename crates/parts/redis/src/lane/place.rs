@@ -1,0 +1,97 @@
+//! One connection between two ordinary commands: what each of them touches lies together, and the
+//! rest of it rests.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use store_core::resp::Protocol;
+
+use crate::access::Rights;
+use crate::connection::Connection;
+use crate::wire::{Kind, Wire};
+
+pub struct Place {
+    fd: OwnedFd,
+    /// Writes that have no answer yet. Nothing is read meanwhile.
+    pub asked: u32,
+    /// There may be bytes that were not read.
+    pub readable: bool,
+    /// The client has ended its side: it is read until its end.
+    ending: bool,
+    /// There are commands in `input` that had to wait for an answer.
+    pub stopped: bool,
+    /// Once there was no room for its write.
+    pub turned_away: bool,
+    /// Replies lie in `connection`, which the client does not take.
+    pub blocked: bool,
+    /// A reply could not be sent: it is closed once nothing is asked for.
+    pub broken: bool,
+    pub all_rights: bool,
+    pub protocol: Protocol,
+    kind: Kind,
+    /// The beginning of a command, or what waits behind `asked`.
+    pub input: Vec<u8>,
+    pub connection: Box<Connection>,
+}
+
+impl Place {
+    pub fn new(mut connection: Connection, epoll: &impl AsFd, index: usize) -> io::Result<Place> {
+        let (fd, kind) = connection.wire.take()?;
+        let wanted = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(epoll, &fd, EventData::new_u64(index as u64), wanted)?;
+        Ok(Place {
+            fd,
+            asked: 0,
+            readable: false,
+            ending: false,
+            stopped: false,
+            turned_away: false,
+            blocked: false,
+            broken: false,
+            all_rights: matches!(connection.rights, Rights::All),
+            protocol: connection.replies.protocol,
+            kind,
+            input: std::mem::take(&mut connection.input),
+            connection: Box::new(connection),
+        })
+    }
+
+    pub fn into_connection(self, epoll: &impl AsFd) -> io::Result<Connection> {
+        epoll::delete(epoll, &self.fd)?;
+        let mut connection = *self.connection;
+        connection.wire = Wire::new(self.fd, self.kind)?;
+        connection.input = self.input;
+        Ok(connection)
+    }
+
+    pub fn note(&mut self, flags: EventFlags) {
+        self.readable = true;
+        self.ending |= flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+    }
+
+    /// None when there is nothing at the moment; 0 at the end. One notice comes for all that had
+    /// come by then, so what fills less than the buffer was all.
+    pub fn read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        let (count, _) = match retry_on_intr(|| recv(&self.fd, &mut *into, RecvFlags::DONTWAIT)) {
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                return Ok(None);
+            }
+            received => received?,
+        };
+        self.readable = count == into.len() || self.ending;
+        Ok(Some(count))
+    }
+
+    /// How much the client takes at the moment.
+    pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match retry_on_intr(|| send(&self.fd, bytes, flags)) {
+            Err(Errno::AGAIN) => Ok(0),
+            sent => Ok(sent?),
+        }
+    }
+}

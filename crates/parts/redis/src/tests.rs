@@ -1,0 +1,121 @@
+//! A face over a real store, spoken to byte by byte as clients do.
+
+mod lane;
+mod messages;
+mod rights;
+mod values;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use store_core::resp::reply::Replies;
+use store_core::resp::response::{Response, parse};
+use tempfile::TempDir;
+
+use super::{FaceConfig, FaceHandle};
+use os::layout::DataDirectory;
+use runtime::driver::Clock;
+use store::SharedStore;
+use store::bus::Bus;
+use store::options::Options;
+
+/// Reached only when something is wrong.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+struct Server {
+    face: FaceHandle,
+    store: SharedStore,
+    bus: Arc<Bus>,
+    directory: TempDir,
+}
+
+impl Server {
+    fn start() -> Server {
+        Server::with_lane_from(Some(0))
+    }
+
+    fn with_lane_from(lane_from: Option<usize>) -> Server {
+        let directory = TempDir::new().unwrap();
+        let layout = DataDirectory::new(directory.path().join("data"), directory.path());
+        let (node, clock, bus) = ("n1".parse().unwrap(), Clock::start(), Arc::new(Bus::default()));
+        let store = store::open::open_alone(&layout, node, clock, Options::default()).unwrap();
+        let tls = super::tls::self_made(&directory.path().join("tls"), vec!["localhost".into()]);
+        let any = "127.0.0.1:0".parse().unwrap();
+        let config = FaceConfig {
+            tcp: Some(any),
+            unix: Some(directory.path().join("socket")),
+            tls: Some((any, tls.unwrap())),
+            listeners: Arc::default(),
+            lane_from,
+        };
+        let node = "n1".parse().unwrap();
+        let face = super::start(config, store.clone(), bus.clone(), node, clock).unwrap();
+        Server { face, store, bus, directory }
+    }
+
+    fn client(&self) -> Client<TcpStream> {
+        let stream = TcpStream::connect(self.face.tcp.unwrap()).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        Client { stream, input: Vec::new() }
+    }
+}
+
+struct Client<S> {
+    stream: S,
+    input: Vec<u8>,
+}
+
+fn encode(words: &[&str]) -> Vec<u8> {
+    let mut out = Replies::default();
+    out.array(words.len());
+    words.iter().for_each(|word| out.text(word));
+    out.bytes
+}
+
+impl<S: Read + Write> Client<S> {
+    fn send(&mut self, words: &[&str]) {
+        self.stream.write_all(&encode(words)).unwrap();
+    }
+
+    fn next(&mut self) -> Response {
+        loop {
+            if let Some((response, used)) = parse(&self.input).unwrap() {
+                self.input.drain(..used);
+                return response;
+            }
+            let mut piece = vec![0; 1 << 16];
+            let count = self.stream.read(&mut piece).expect("a reply comes in time");
+            assert!(count > 0, "the server ended the connection");
+            self.input.extend_from_slice(&piece[..count]);
+        }
+    }
+
+    fn ask(&mut self, line: &str) -> Response {
+        self.send(&line.split(' ').collect::<Vec<_>>());
+        self.next()
+    }
+
+    fn text(&mut self, line: &str) -> String {
+        show(&self.ask(line))
+    }
+
+    fn at_end(&mut self) -> bool {
+        self.input.is_empty() && matches!(self.stream.read(&mut [0]), Ok(0))
+    }
+}
+
+/// As `redis-cli` would, on one line.
+fn show(response: &Response) -> String {
+    match response {
+        Response::Simple(text) => text.clone(),
+        Response::Error(text) => format!("-{text}"),
+        Response::Integer(number) => number.to_string(),
+        Response::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Response::Null => "nil".into(),
+        Response::Array(items) | Response::Push(items) => {
+            format!("[{}]", items.iter().map(show).collect::<Vec<_>>().join(" "))
+        }
+    }
+}

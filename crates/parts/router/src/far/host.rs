@@ -1,0 +1,221 @@
+//! The side that is asked: requests that the router of another member sends here. Each goes to an
+//! instance of this node or back, never to a third node, and goes back before a byte of it was
+//! passed on.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use model::NodeId;
+use router_core::far::{Ask, Outcome, Reply, Room};
+use tokio_rustls::rustls;
+
+use super::sealed::Sealed;
+use crate::connection::{After, Busy, Connection, WRITE_TIME_MAX};
+use crate::forward;
+use crate::forward::Exchange;
+use crate::plain::Plain;
+use crate::pool::Buffer;
+use crate::serve::{Scope, Thread};
+use crate::services;
+use crate::stream::{close_gently, fill, write_all};
+use crate::table::Application;
+use crate::wire::Wire;
+use router_core::http::request::RequestHead;
+use runtime::members::RouterCall;
+
+/// What stands before a request is sent together with it.
+const ASK_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// The router of another member that made a connection.
+pub struct Caller {
+    node: NodeId,
+    /// How long its present request may stand in the queue here.
+    wait: Cell<Duration>,
+    /// Whether it has heard what becomes of that.
+    told: Cell<bool>,
+}
+
+impl Caller {
+    pub fn node(&self) -> &NodeId {
+        &self.node
+    }
+
+    pub fn wait(&self) -> Duration {
+        self.wait.get()
+    }
+}
+
+/// Must be called on the thread that is to serve it.
+pub fn connection(thread: Rc<Thread>, call: RouterCall) -> io::Result<Connection> {
+    let stream = Plain::from(call.stream);
+    let peer = stream.peer_addr()?;
+    let sealed = Sealed::new(stream, rustls::Connection::Server(call.tls), None)?;
+    let stream = Wire::Sealed(Box::new(sealed));
+    let (wait, told) = (Cell::default(), Cell::default());
+    let caller = Some(Caller { node: call.peer, wait, told });
+    Ok(Connection { thread, stream, peer, scope: Scope::Host, caller })
+}
+
+/// None when nothing came for so long, or this router is about to stop.
+pub async fn readable(connection: &Connection, limit: Duration) -> Option<()> {
+    let thread = &connection.thread;
+    let leaving = thread.leaving.notified();
+    if thread.is_stopping() {
+        return None;
+    }
+    tokio::select! {
+        biased;
+        () = leaving => None,
+        readable = connection.stream.readable_within(limit) => readable.ok(),
+    }
+}
+
+/// Whatever is still being sent here was passed on to nobody: the other router hears so before the
+/// connection ends, and goes elsewhere with it.
+pub async fn leave(connection: Connection) {
+    if connection.caller.is_none() {
+        return;
+    }
+    let thread = connection.thread.clone();
+    let _busy = Busy::begin(&thread);
+    if send_back(&connection, Outcome::Absent, Room::default(), false).await.is_ok() {
+        let buffer = close_gently(connection.stream, thread.pool.buffer()).await;
+        thread.pool.give_back(buffer);
+    }
+}
+
+/// Resolves when a caller that was a member is none any more.
+pub async fn revoked(thread: &Thread, caller: &NodeId) {
+    let mut members = thread.shared.members.subscribe();
+    // The store may have told the node port before this router; and the sender outlives the thread.
+    members.wait_for(|members| members.contains(caller)).await.ok();
+    members.wait_for(|members| !members.contains(caller)).await.ok();
+}
+
+/// A request of a router's. None when that is gone.
+pub async fn one(
+    connection: &Connection,
+    buffer: &mut Buffer,
+    out: &mut Vec<u8>,
+    limit: Duration,
+) -> Option<After> {
+    let ask = read_ask(connection, buffer).await?;
+    if let Some(through) = &ask.through {
+        return Box::pin(services::far::host(connection, &ask, through, buffer)).await;
+    }
+    // Another router writes no malformed one.
+    let head = connection.head(buffer, out, limit).await?.ok()?;
+    serve(connection, &ask, head, buffer, out).await
+}
+
+/// What stands before each request. None when the caller is gone, or speaks otherwise.
+async fn read_ask(connection: &Connection, buffer: &mut Buffer) -> Option<Ask> {
+    loop {
+        match Ask::parse(buffer.filled()) {
+            Ok(Some((ask, length))) => {
+                buffer.consume(length);
+                return Some(ask);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(peer = %connection.peer, %error, "router.peer_misspoke");
+                return None;
+            }
+        }
+        match fill(&connection.stream, buffer, ASK_TIME_MAX).await {
+            Ok(0) | Err(_) => return None,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// None when the caller is gone, or no member any more.
+async fn serve(
+    connection: &Connection,
+    ask: &Ask,
+    head: RequestHead,
+    buffer: &mut Buffer,
+    out: &mut Vec<u8>,
+) -> Option<After> {
+    let (caller, thread) = (connection.caller.as_ref()?, &connection.thread);
+    if !thread.shared.members.borrow().contains(&caller.node) {
+        tracing::warn!(node = %caller.node, "router.caller_is_no_member");
+        return None;
+    }
+    caller.wait.set(Duration::from_millis(ask.wait_ms.into()));
+    caller.told.set(false);
+    let started = Instant::now();
+    let application = thread.named(&ask.application).filter(|_| ask.process.is_web());
+    let Some(application) = application else {
+        return absent(connection, &head, buffer).await;
+    };
+    if application.may_have(&head)
+        && let Some(after) = connection.file(&application, &head, buffer, out, started).await
+    {
+        return after;
+    }
+    if application.endpoints.is_empty() || thread.is_stopping() {
+        return absent(connection, &head, buffer).await;
+    }
+    let exchange = Exchange::new(connection, application, head, buffer, out, started);
+    Box::pin(forward::forward(exchange)).await
+}
+
+async fn absent(connection: &Connection, head: &RequestHead, buffer: &mut Buffer) -> Option<After> {
+    let (keep, after) = connection.own_answer(head, buffer);
+    send_back(connection, Outcome::Absent, Room::default(), keep).await.ok()?;
+    Some(after)
+}
+
+/// No instance had room in time. Keeps the connection where all of the request has come.
+pub async fn busy(
+    connection: &Connection,
+    application: &Application,
+    whole: bool,
+) -> Option<After> {
+    let keep = whole && !connection.thread.is_stopping();
+    let room = room(application, connection.thread.shared.clock.now().0, 0);
+    send_back(connection, Outcome::Busy, room, keep).await.ok()?;
+    Some(if keep { After::KeepAlive } else { After::Close })
+}
+
+pub async fn send_back(
+    connection: &Connection,
+    outcome: Outcome,
+    room: Room,
+    keep: bool,
+) -> io::Result<()> {
+    let reply = Reply { outcome, keep, room };
+    write_all(&connection.stream, &reply.to_bytes(), WRITE_TIME_MAX).await
+}
+
+impl Connection {
+    /// Tells the router that called, if one did, that the answer follows; once, and together with
+    /// what is written next.
+    pub fn admit(&self, application: &Arc<Application>) -> io::Result<()> {
+        let Some(caller) = self.caller.as_ref().filter(|caller| !caller.told.get()) else {
+            return Ok(());
+        };
+        caller.told.set(true);
+        let room = room(application, self.thread.shared.clock.now().0, 1);
+        self.stream.put(&Reply { outcome: Outcome::Taken, keep: true, room }.to_bytes())
+    }
+}
+
+/// How busy the instances are apart from `own` requests that are about to be over.
+pub fn room(application: &Application, now_ms: u64, own: u32) -> Room {
+    let (mut in_flight, mut free) = (0_u32, 0_u32);
+    for endpoint in &application.endpoints {
+        let candidate = endpoint.candidate(now_ms);
+        in_flight = in_flight.saturating_add(candidate.in_flight);
+        if candidate.admits {
+            let more = candidate.concurrency.saturating_sub(candidate.in_flight);
+            free = free.saturating_add(more);
+        }
+    }
+    let short = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
+    Room { in_flight: short(in_flight.saturating_sub(own)), free: short(free.saturating_add(own)) }
+}

@@ -1,0 +1,232 @@
+//! The answer that a file makes: its head by the client's conditions, then its content.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use router_core::files::coding::Coding;
+use router_core::files::{Range, range};
+
+use super::conditions::{Conditions, Wanted};
+use super::large::Part;
+use super::{Content, Files, Found};
+use crate::pace::Pace;
+use crate::pages::phrase;
+use crate::stream::write_paced;
+use crate::wire::Wire;
+
+/// A year, after which RFC 9111 has nothing more to say.
+const FOR_EVER: &str = "public, max-age=31536000, immutable";
+/// Asked again each time, and answered with 304: so a new release is seen at once.
+const ASK_AGAIN: &str = "no-cache";
+
+pub struct Answer {
+    /// In the form that is sent.
+    pub(super) found: Arc<Found>,
+    /// The file as it is: says what kind it is.
+    pub(super) plain: Arc<Found>,
+    pub(super) coding: Option<Coding>,
+    /// Most clients make none.
+    pub(super) conditions: Option<Box<Conditions>>,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Content,
+    /// The same address, but for its end.
+    Redirect(Slash),
+    /// There is nothing, says the file.
+    NotFound,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slash {
+    With,
+    Without,
+}
+
+struct Head {
+    status: u16,
+    start: u64,
+    length: u64,
+}
+
+/// Whose head is written.
+struct Form<'a> {
+    found: &'a Found,
+    plain: &'a Found,
+    coding: Option<Coding>,
+    /// Where else the client is to ask.
+    target: Option<&'a str>,
+}
+
+/// With the answer to a client that wants the whole file as it is and goes on asking.
+pub(super) fn prepare(mut found: Found) -> Found {
+    let Content::Small(content) = &found.content else { return found };
+    let head = Head { status: 200, start: 0, length: found.size };
+    let form = Form { found: &found, plain: &found, coding: None, target: None };
+    let mut answer = Vec::new();
+    form.write_head(&mut answer, &head, true);
+    let head_bytes = answer.len();
+    answer.extend_from_slice(content);
+    let answer = Bytes::from(answer);
+    found.content = Content::Small(answer.slice(head_bytes..));
+    Found { answer, ..found }
+}
+
+impl Answer {
+    pub(super) fn whole(found: Arc<Found>) -> Answer {
+        let plain = found.clone();
+        Answer { found, plain, coding: None, conditions: None, kind: Kind::Content }
+    }
+
+    /// What whoever goes on asking gets of it: head and content as they are kept.
+    pub fn prepared(&self) -> Option<&[u8]> {
+        let plain =
+            self.conditions.is_none() && self.coding.is_none() && self.kind == Kind::Content;
+        Some(&*self.found.answer).filter(|answer| plain && !answer.is_empty())
+    }
+
+    pub fn content_bytes(&self) -> u64 {
+        self.found.size
+    }
+
+    /// The status, and how many bytes were sent if all were.
+    pub async fn send(
+        &self,
+        files: &Arc<Files>,
+        client: &Wire,
+        head_only: bool,
+        keep_alive: bool,
+        out: &mut Vec<u8>,
+    ) -> (u16, Option<u64>) {
+        let (head, pace) = (self.head(), Pace::default());
+        let target = match self.kind {
+            Kind::Redirect(slash) => Some(elsewhere(out, slash)),
+            Kind::Content | Kind::NotFound => None,
+        };
+        let (found, plain) = (&*self.found, &*self.plain);
+        let form = Form { found, plain, coding: self.coding, target: target.as_deref() };
+        form.write_head(out, &head, keep_alive);
+        let Head { status, start, length } = head;
+        let body = if head_only { 0 } else { length };
+        let sent = match &self.found.content {
+            _ if body == 0 => write_paced(client, out, &pace).await.is_ok(),
+            Content::Small(bytes) => {
+                let start = usize::try_from(start).unwrap_or(usize::MAX).min(bytes.len());
+                let end = start.saturating_add(usize::try_from(body).unwrap_or(usize::MAX));
+                out.extend_from_slice(&bytes[start..end.min(bytes.len())]);
+                write_paced(client, out, &pace).await.is_ok()
+            }
+            Content::Large(file) => {
+                let part = Part { file: file.clone(), start, length: body };
+                write_paced(client, out, &pace).await.is_ok()
+                    && Box::pin(part.send(files, client, &pace)).await.is_ok()
+            }
+            Content::Missing | Content::Directory => false,
+        };
+        (status, sent.then_some(body))
+    }
+
+    fn head(&self) -> Head {
+        let conditions = self.conditions.as_deref();
+        let whole = Wanted::Content { ranged: false };
+        let wanted = conditions.map_or(whole, |conditions| conditions.wanted(&self.found));
+        let (status, start, length) = match (self.kind, wanted) {
+            (Kind::Redirect(_), _) => (308, 0, 0),
+            (Kind::NotFound, _) => (404, 0, self.found.size),
+            (_, Wanted::NotModified) => (304, 0, 0),
+            (_, Wanted::PreconditionFailed) => (412, 0, 0),
+            (_, Wanted::Content { ranged }) => {
+                let asked = conditions.and_then(Conditions::range).filter(|_| ranged);
+                match range(asked, self.found.size) {
+                    Range::Whole => (200, 0, self.found.size),
+                    Range::Part { start, length } => (206, start, length),
+                    Range::Unsatisfiable => (416, 0, 0),
+                }
+            }
+        };
+        Head { status, start, length }
+    }
+}
+
+impl Form<'_> {
+    fn write_head(&self, out: &mut Vec<u8>, head: &Head, keep_alive: bool) {
+        let Head { status, start, length } = head;
+        let Form { found, plain, .. } = self;
+        out.clear();
+        // Writing to memory cannot fail.
+        let _ = write!(out, "HTTP/1.1 {status} {}\r\n", phrase(*status));
+        if let Some(target) = self.target {
+            let _ = write!(out, "Location: {target}\r\n");
+        } else if *status == 404 {
+            // It has no state of its own that a browser could ask about.
+            let _ = write!(out, "Cache-Control: {ASK_AGAIN}\r\n");
+        } else {
+            let _ = write!(
+                out,
+                "ETag: {}\r\nLast-Modified: {}\r\nAccept-Ranges: bytes\r\nCache-Control: {}\r\n",
+                found.etag,
+                found.modified,
+                if plain.lasts { FOR_EVER } else { ASK_AGAIN }
+            );
+        }
+        if !plain.codings.is_empty() {
+            out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+        }
+        if matches!(status, 200 | 206 | 404) {
+            let _ = write!(out, "Content-Type: {}\r\n", plain.content_type);
+            if let Some(coding) = self.coding {
+                let _ = write!(out, "Content-Encoding: {}\r\n", coding.name());
+            }
+        }
+        if *status == 206 {
+            let last = start + length - 1;
+            let _ = write!(out, "Content-Range: bytes {start}-{last}/{}\r\n", found.size);
+        } else if *status == 416 {
+            let _ = write!(out, "Content-Range: bytes */{}\r\n", found.size);
+        }
+        if *status != 304 {
+            let _ = write!(out, "Content-Length: {length}\r\n");
+        }
+        let connection = if keep_alive { "keep-alive" } else { "close" };
+        let _ = write!(out, "Connection: {connection}\r\n\r\n");
+    }
+}
+
+/// The address that was asked for, from the head as it was written for an instance, with another
+/// end.
+fn elsewhere(out: &[u8], slash: Slash) -> String {
+    let target = out.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    let target = String::from_utf8_lossy(target);
+    let (path, query) = target.split_at(target.find('?').unwrap_or(target.len()));
+    let mut path = path.trim_matches('/');
+    // Written otherwise it is the same, and would lead here again.
+    while let Some(rest) = path.strip_suffix("%2f").or_else(|| path.strip_suffix("%2F")) {
+        path = rest.trim_end_matches('/');
+    }
+    let end = if slash == Slash::With { "/" } else { "" };
+    // One `/` in front: `//host` would lead elsewhere.
+    format!("/{path}{end}{query}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirect_stays_on_the_site_and_keeps_the_query() {
+        for (target, slash, expected) in [
+            ("/docs", Slash::With, "/docs/"),
+            ("/docs?a=/b/", Slash::With, "/docs/?a=/b/"),
+            ("//evil.example", Slash::With, "/evil.example/"),
+            ("/about/", Slash::Without, "/about"),
+            ("//evil.example//", Slash::Without, "/evil.example"),
+            ("/about%2F/%2f?x", Slash::Without, "/about?x"),
+        ] {
+            let head = format!("GET {target} HTTP/1.1\r\n");
+            assert_eq!(elsewhere(head.as_bytes(), slash), expected, "{target}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Large files on their way to a client: from the kernel's cache by `sendfile`, or piece by piece
+//! where the connection is sealed. The disk itself is read by the pool of other threads.
+
+use std::fs::File;
+use std::io::{Error, ErrorKind, IoSliceMut, Result};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use rustix::io::{ReadWriteFlags, preadv2};
+use tokio::io::Interest;
+
+use super::Files;
+use crate::connection::WRITE_TIME_MAX;
+use crate::pace::Pace;
+use crate::plain::Plain;
+use crate::stream::write_paced;
+use crate::wire::Wire;
+
+/// Others have their turn after each.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// A part of a file.
+pub struct Part {
+    pub file: Arc<File>,
+    pub start: u64,
+    pub length: u64,
+}
+
+impl Part {
+    /// An error where not all was sent.
+    pub async fn send(mut self, files: &Files, client: &Wire, pace: &Pace) -> Result<()> {
+        while self.length > 0 {
+            let count = match client {
+                Wire::Plain(stream) => self.send_plain(files, stream, pace).await?,
+                _ => self.send_copy(files, client, pace).await?,
+            };
+            if count == 0 {
+                // It became shorter than it was said to be.
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            self.start += count as u64;
+            self.length -= count as u64;
+        }
+        Ok(())
+    }
+
+    fn piece(&self) -> usize {
+        usize::try_from(self.length).unwrap_or(PIECE_BYTES).min(PIECE_BYTES)
+    }
+
+    async fn send_plain(&self, files: &Files, stream: &Plain, pace: &Pace) -> Result<usize> {
+        let piece = self.piece();
+        if !self.is_in_memory(piece) {
+            self.read(files).await?;
+        }
+        loop {
+            let mut offset = self.start;
+            let sent = stream.try_io(Interest::WRITABLE, || {
+                rustix::fs::sendfile(stream, &self.file, Some(&mut offset), piece)
+                    .map_err(Error::from)
+            });
+            match sent {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    pace.wait(WRITE_TIME_MAX, stream.writable()).await?;
+                }
+                Ok(count) => {
+                    pace.took(count);
+                    if count == piece {
+                        tokio::task::yield_now().await;
+                    }
+                    return Ok(count);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// As far as two looks tell: the kernel reads ahead, so what lies between is rarely missing.
+    fn is_in_memory(&self, piece: usize) -> bool {
+        [self.start, self.start + piece as u64 - 1].into_iter().all(|at| {
+            let mut byte = [0];
+            preadv2(&self.file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT)
+                == Ok(1)
+        })
+    }
+
+    async fn send_copy(&self, files: &Files, client: &Wire, pace: &Pace) -> Result<usize> {
+        let piece = self.read(files).await?;
+        write_paced(client, &piece, pace).await?;
+        Ok(piece.len())
+    }
+
+    async fn read(&self, files: &Files) -> Result<Vec<u8>> {
+        let (file, start, count) = (self.file.clone(), self.start, self.piece());
+        let read = files.blocking.spawn_blocking(move || {
+            let mut piece = vec![0; count];
+            let count = file.read_at(&mut piece, start)?;
+            piece.truncate(count);
+            Ok(piece)
+        });
+        read.await.map_err(Error::other)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Less than what one may wait for a piece.
+    const DEADLINE: Duration = Duration::from_secs(50);
+
+    #[tokio::test]
+    async fn one_without_patience_is_not_waited_for() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = Plain::connect(listener.local_addr().unwrap()).await.unwrap();
+        let _far = listener.accept().await.unwrap();
+        let (file, length) = (tempfile::tempfile().unwrap(), 64 << 20);
+        file.set_len(length).unwrap();
+        let part = Part { file: Arc::new(file), start: 0, length };
+        let files = Files::new(tokio::runtime::Handle::current());
+        let (client, pace) = (near.into(), Pace::spent());
+        let sent = tokio::time::timeout(DEADLINE, part.send(&files, &client, &pace));
+        assert_eq!(sent.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+}

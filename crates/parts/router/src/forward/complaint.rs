@@ -1,0 +1,103 @@
+//! What an instance did wrong, told to the application's owner: in the application's log, and on
+//! the page where whoever asked sits at this machine. Others get a number that stands in the log,
+//! too.
+
+use std::sync::Arc;
+
+use router_core::http::response::BadResponse;
+
+use super::{Counts, Exchange, pages};
+use crate::connection::After;
+use crate::endpoint::{Endpoint, Reach};
+
+/// Of a target: enough to find it by.
+const TARGET_CHARS_MAX: usize = 80;
+
+/// What was wrong with an answer.
+pub(super) enum Fault<'a> {
+    Malformed(&'a BadResponse),
+    /// There was none.
+    None(&'static str),
+}
+
+impl Fault<'_> {
+    fn rule(&self) -> &'static str {
+        match self {
+            Fault::Malformed(bad) => bad.rule,
+            Fault::None(why) => why,
+        }
+    }
+}
+
+impl Exchange<'_> {
+    /// Once in a while. What other nodes run, their own routers complain of.
+    pub(super) fn complain(&self, endpoint: &Arc<Endpoint>, fault: &Fault<'_>) {
+        if endpoint.site().is_some() {
+            return;
+        }
+        let shared = &self.connection.thread.shared;
+        let Some(more) = shared.heard(&self.application.name, fault.rule()) else { return };
+        let (instance, method) = (&endpoint.instance, self.head.method);
+        let (process, slot) = (&instance.process, instance.slot);
+        let what = match fault {
+            Fault::Malformed(bad) => {
+                format!("gave a malformed answer to {method} {}: {bad}", self.path())
+            }
+            Fault::None(why) => format!("gave no answer to {method} {}: {why}", self.path()),
+        };
+        let mut line = format!("{process}.{slot} {what}");
+        if let Some(id) = self.request_id() {
+            line.push_str(&format!(" (request {id})"));
+        }
+        if more > 0 {
+            line.push_str(&format!("; {more} more of this kind since the last such line"));
+        }
+        shared.log(&self.application.name, line);
+    }
+
+    /// Instead of an answer.
+    pub(super) async fn no_answer(
+        &mut self,
+        endpoint: &Arc<Endpoint>,
+        detail: &str,
+        counts: &mut Counts,
+    ) -> Option<After> {
+        let page = match endpoint.reach {
+            Reach::Near(_) => pages::BAD_ANSWER,
+            Reach::Far(_) => pages::NODE_LOST,
+        };
+        let detail = match self.request_id() {
+            _ if self.is_asked_from_here() => Some(format!("Seen from this machine: {detail}.")),
+            Some(id) => Some(format!("Its owner finds this as request {id}.")),
+            None => None,
+        };
+        self.fail_with(page, detail.as_deref(), Some(endpoint), counts).await
+    }
+
+    /// By somebody at this machine, not by a proxy here on behalf of a stranger.
+    fn is_asked_from_here(&self) -> bool {
+        let is_direct = self.field("X-Forwarded-For").is_some_and(|list| !list.contains(','));
+        self.connection.caller.is_none() && self.connection.peer.ip().is_loopback() && is_direct
+    }
+
+    fn request_id(&self) -> Option<&str> {
+        self.field("X-Request-Id")
+    }
+
+    /// Of the head as an instance gets it.
+    fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.out.split(|byte| *byte == b'\n').skip(1).map(<[u8]>::trim_ascii_end);
+        let found = lines.by_ref().take_while(|line| !line.is_empty()).find_map(|line| {
+            let rest = line.get(name.len()..)?.strip_prefix(b":")?;
+            line[..name.len()].eq_ignore_ascii_case(name.as_bytes()).then_some(rest)
+        });
+        std::str::from_utf8(found?.trim_ascii()).ok()
+    }
+
+    /// What was asked for, without what may be nobody's business behind `?`.
+    fn path(&self) -> String {
+        let target = self.out.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+        let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+        String::from_utf8_lossy(path).chars().take(TARGET_CHARS_MAX).collect()
+    }
+}

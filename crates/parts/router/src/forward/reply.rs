@@ -1,0 +1,55 @@
+//! What the router of another node says to a request before its answer. Part of one request.
+
+use std::io;
+
+use router_core::far::{REPLY_BYTES, Reply};
+use router_core::retry::Progress;
+
+use super::{Exchange, Failed};
+use crate::pool::Buffer;
+use crate::stream::fill;
+use crate::wire::Wire;
+
+impl Exchange<'_> {
+    /// What the router of another node makes of the request. And what came behind that.
+    pub(super) async fn reply(&mut self, upstream: &Wire) -> Result<(Reply, Buffer), Failed> {
+        let thread = self.connection.thread.clone();
+        let mut answer = thread.pool.buffer();
+        let result = self.reply_into(upstream, &mut answer).await;
+        match result {
+            Ok(reply) => Ok((reply, answer)),
+            Err(failed) => {
+                thread.pool.give_back(answer);
+                Err(failed)
+            }
+        }
+    }
+
+    async fn reply_into(&mut self, upstream: &Wire, answer: &mut Buffer) -> Result<Reply, Failed> {
+        let none = |why| Failed::Instance(Progress::NoAnswer { body_consumed: false }, why);
+        let deadline = tokio::time::Instant::now() + self.application.limits.answer;
+        loop {
+            let parsed = Reply::parse(answer.filled()).map_err(|_| none("its router misspoke"))?;
+            if let Some(reply) = parsed {
+                answer.consume(REPLY_BYTES);
+                return Ok(reply);
+            }
+            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+            let filled = tokio::select! {
+                biased;
+                filled = fill(upstream, answer, left) => filled,
+                gone = self.client_gone() => {
+                    if gone { return Err(Failed::ClientGone) }
+                    continue;
+                }
+            };
+            match filled {
+                Ok(1..) => {}
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    return Err(Failed::TimedOut);
+                }
+                Ok(0) | Err(_) => return Err(none("its router is gone")),
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The wait for a place at an instance. Part of one request.
+
+use std::time::Duration;
+
+use super::{Counts, Exchange};
+use crate::choice::{Reaches, Wants};
+use crate::endpoint::Permit;
+use crate::pages;
+use crate::pages::Page;
+use crate::queue::{NoPermit, Queue};
+
+/// Lost instances are back on other nodes within five seconds; nobody need wait much longer.
+const UNREACHABLE_TIME_MAX: Duration = Duration::from_secs(10);
+/// How soon somebody who waits hears that it is in vain.
+const VAIN_CHECK: Duration = Duration::from_millis(500);
+/// Without a node nobody starts again what has ended, so it is time to say so: HAProxy tries three
+/// times, a second apart.
+const REFUSED_TIME_MAX: Duration = Duration::from_secs(3);
+
+impl Exchange<'_> {
+    /// None when the client is gone while it waits.
+    pub(super) async fn permit(
+        &mut self,
+        counts: &mut Counts,
+        first: bool,
+    ) -> Option<Result<Permit, Page>> {
+        let queue = self.application.queue.clone();
+        let (reaches, limit) = match &self.connection.caller {
+            Some(caller) => (Reaches::Near, caller.wait()),
+            None => {
+                let limit = self.application.limits.queue.unwrap_or(queue.limits.time_max);
+                (Reaches::Anywhere, limit)
+            }
+        };
+        let wants = Wants { key: self.key(), ..Wants::anything(reaches) };
+        if (first || self.started.elapsed() < limit)
+            && let Some(permit) = queue.try_enter(&self.application, wants, self.whose())
+        {
+            return Some(Ok(permit));
+        }
+        let limit = limit.saturating_sub(self.started.elapsed());
+        if limit.is_zero() {
+            let vain = is_vain(&queue);
+            return Some(Err(if vain { pages::UNREACHABLE } else { pages::QUEUE_TIMEOUT }));
+        }
+        if self.is_refused(&queue) {
+            return Some(Err(pages::NO_BACK_END));
+        }
+        self.hold_little();
+        let waiting = queue.enter(wants, self.place(), limit);
+        tokio::pin!(waiting);
+        let result = loop {
+            tokio::select! {
+                biased;
+                result = &mut waiting => break result,
+                gone = self.client_gone() => if gone { return None },
+                () = tokio::time::sleep(VAIN_CHECK) => {
+                    if self.is_refused(&queue) {
+                        return Some(Err(pages::NO_BACK_END));
+                    }
+                    if is_vain(&queue) && self.started.elapsed() >= UNREACHABLE_TIME_MAX {
+                        return Some(Err(pages::UNREACHABLE));
+                    }
+                }
+            }
+        };
+        counts.queue = self.started.elapsed();
+        Some(result.map_err(|why| match why {
+            NoPermit::Full => pages::QUEUE_FULL,
+            NoPermit::TimedOut if is_vain(&queue) => pages::UNREACHABLE,
+            NoPermit::TimedOut => pages::QUEUE_TIMEOUT,
+        }))
+    }
+
+    /// A client's, where nobody has to wait for it.
+    pub(super) fn permit_now(&self) -> Option<Permit> {
+        let wants = Wants { key: self.key(), ..Wants::anything(Reaches::Anywhere) };
+        self.application.queue.try_enter(&self.application, wants, self.whose())
+    }
+
+    /// All back ends of a proxy have refused connections just now, for as long as this one waits.
+    fn is_refused(&self, queue: &Queue) -> bool {
+        let shared = &self.connection.thread.shared;
+        if shared.only.is_none() || self.started.elapsed() < REFUSED_TIME_MAX {
+            return false;
+        }
+        let (now_ms, current) = (shared.clock.now().0, queue.current.load());
+        current.as_ref().is_some_and(|current| {
+            let mut endpoints = current.endpoints.iter();
+            !current.endpoints.is_empty() && endpoints.all(|one| one.is_ejected(now_ms))
+        })
+    }
+}
+
+/// Nothing that answers runs it.
+fn is_vain(queue: &Queue) -> bool {
+    queue.current.load().as_ref().is_some_and(|current| current.unreachable)
+}

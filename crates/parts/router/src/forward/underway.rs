@@ -1,0 +1,324 @@
+//! A request that an instance is asked for at once, and whose answer is passed on as soon as it can
+//! be read: what the lane does of forwarding. Where there is more to it, a task goes on from there.
+
+mod rest;
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use model::application::InstanceProtocol;
+use router_core::http::body::Body;
+use router_core::http::request::RequestHead;
+use router_core::http::response;
+
+use self::rest::{LONG_BYTES, Rest};
+use super::relay::long_rest;
+use super::{Counts, Exchange, answer};
+use crate::connection::{After, Busy, Connection, Owed};
+use crate::endpoint::{Endpoint, Permit};
+use crate::lane;
+use crate::lane::Seats;
+use crate::pool::{BUFFER_BYTES, Buffer};
+use crate::table::Application;
+use crate::wire::Wire;
+use metrics::Record;
+
+/// Where an attempt begins.
+pub(super) struct Begun {
+    pub permit: Permit,
+    /// None where nobody was asked yet.
+    pub call: Option<Box<Call>>,
+}
+
+/// An instance that was asked.
+pub(super) struct Call {
+    pub upstream: Wire,
+    pub at: Instant,
+    /// What has come so far.
+    pub answer: Buffer,
+    /// Of a long answer that has begun.
+    pub rest: Option<Box<Rest>>,
+}
+
+impl Call {
+    /// Nothing that comes is for the lane any more.
+    fn end(self) -> Call {
+        if let Wire::Plain(upstream) = &self.upstream {
+            upstream.calm();
+        }
+        self
+    }
+}
+
+/// A request that has its place at an instance.
+pub struct Underway {
+    application: Arc<Application>,
+    head: RequestHead,
+    /// As the instance gets it.
+    out: Vec<u8>,
+    /// Without its last line.
+    head_length: usize,
+    started: Instant,
+    session: Option<u64>,
+    permit: Permit,
+    call: Option<Call>,
+    _busy: Busy,
+}
+
+/// What can be read of an answer.
+enum Came {
+    /// All of it, and nothing behind it: in `out`, for the client.
+    Whole {
+        status: u16,
+    },
+    /// Its head and some of its body, in `out` as well.
+    Begun(Box<Rest>),
+    Other,
+}
+
+/// How far it came.
+pub enum Step {
+    Waits,
+    Passed,
+    /// The client is gone.
+    Gone,
+    /// The answer found no room.
+    Owes(Box<Owed>),
+    /// There is more to it.
+    Further,
+}
+
+impl Underway {
+    /// None where there is no place at once. The client's is `seat` in the lane.
+    pub fn begin(exchange: Exchange<'_>, seats: &mut Seats, seat: usize) -> Option<Underway> {
+        let permit = exchange.permit_now()?;
+        let thread = &exchange.connection.thread;
+        thread.budget.borrow_mut().deposit();
+        let head_length = exchange.out.len();
+        exchange.out.extend_from_slice(b"\r\n");
+        let session = exchange.session.get();
+        let call = match session {
+            None => exchange.call_now(&permit.endpoint, seats, seat),
+            // Its answer has a cookie to carry.
+            Some(_) => None,
+        };
+        Some(Underway {
+            application: exchange.application,
+            head: exchange.head,
+            out: thread.pool.head(exchange.out),
+            head_length,
+            started: exchange.started,
+            session,
+            permit,
+            call,
+            _busy: Busy::begin(thread),
+        })
+    }
+
+    pub fn is_asked(&self) -> bool {
+        self.call.is_some()
+    }
+
+    /// By then there must be an answer, or more of it.
+    pub fn until(&self) -> Instant {
+        match &self.call {
+            None => self.started + self.application.limits.answer,
+            Some(Call { rest: Some(rest), .. }) => rest.until(&self.application.limits),
+            Some(call) => call.at + self.application.limits.answer,
+        }
+    }
+
+    /// The instance's connection can be read. What is passed on through a pipe is added to
+    /// `passed`.
+    pub fn step(
+        &mut self,
+        client: &Connection,
+        buffer: &mut Buffer,
+        out: &mut Vec<u8>,
+        passed: &mut usize,
+    ) -> Step {
+        let Some(call) = &mut self.call else { return Step::Further };
+        if call.rest.is_some() {
+            return self.pass_on(client, &[], passed);
+        }
+        client.thread.pool.fill_out(buffer);
+        match call.upstream.read_now(buffer) {
+            Ok(1..) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Waits,
+            // Whoever reads again sees it again.
+            Ok(0) | Err(_) => return Step::Further,
+        }
+        // Then little was read, behind a long answer.
+        let was_brief = matches!(&call.upstream, Wire::Plain(from) if from.expect_any());
+        let mut came = self.look(client, buffer, out);
+        if was_brief
+            && !matches!(came, Came::Begun(_))
+            && let Some(call) = &self.call
+            && call.upstream.read_now(buffer).is_ok_and(|count| count > 0)
+        {
+            came = self.look(client, buffer, out);
+        }
+        let Some(call) = &mut self.call else { return Step::Further };
+        match came {
+            Came::Whole { status } => {
+                buffer.consume(usize::MAX / 2);
+                self.heard(client);
+                let bytes_out = out.len() as u64;
+                let Wire::Plain(to) = &client.stream else { return Step::Gone };
+                let sent = match to.try_write(out) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => Some(0),
+                    sent => sent.ok(),
+                };
+                let unsent = sent.map(|count| Bytes::copy_from_slice(&out[count..]));
+                self.conclude(client, status, bytes_out, unsent)
+            }
+            Came::Begun(rest) => {
+                buffer.consume(usize::MAX / 2);
+                call.rest = Some(rest);
+                self.heard(client);
+                self.pass_on(client, out, passed)
+            }
+            Came::Other => {
+                call.answer = std::mem::take(buffer);
+                Step::Further
+            }
+        }
+    }
+
+    fn look(&self, client: &Connection, buffer: &Buffer, out: &mut Vec<u8>) -> Came {
+        let bytes = buffer.filled();
+        let Ok(Some(head)) = response::parse(bytes, answer::asked(client, &self.head), out) else {
+            return Came::Other;
+        };
+        let (content, mut body) = (&bytes[head.length..], head.body);
+        let is_valid = body.accept(content) == Ok(content.len());
+        if !is_valid || head.status < 200 || !head.keep_alive || !head.client_keeps_alive {
+            return Came::Other;
+        }
+        out.extend_from_slice(content);
+        match long_rest(body) {
+            // More may follow where there was no room for it.
+            None if body.is_done() && !buffer.is_full() => Came::Whole { status: head.status },
+            None => Came::Other,
+            Some(left) => Came::Begun(Box::new(Rest::new(&head, left, out.len() as u64))),
+        }
+    }
+
+    /// It answers.
+    fn heard(&self, client: &Connection) {
+        let (thread, endpoint) = (&client.thread, &self.permit.endpoint);
+        endpoint.succeeded(|| thread.shared.clock.now().0);
+        if let Some(call) = &self.call
+            && self.application.balance.learns()
+        {
+            let now_ms = thread.shared.clock.now().0;
+            endpoint.learn(self.application.balance, call.at.elapsed(), now_ms);
+        }
+    }
+
+    /// All of the answer has come; `unsent` has not been taken by the client, or nothing where that
+    /// is gone.
+    fn conclude(
+        &mut self,
+        client: &Connection,
+        status: u16,
+        bytes_out: u64,
+        unsent: Option<Bytes>,
+    ) -> Step {
+        let Some(call) = self.call.take() else { return Step::Further };
+        self.permit.served();
+        let (thread, endpoint) = (&client.thread, &self.permit.endpoint);
+        let ended = Instant::now();
+        thread.pool.keep(endpoint, call.end().upstream, ended);
+        thread.pool.give_back_scratch(std::mem::take(&mut self.out));
+        let mut record = self.record(client, status, bytes_out);
+        record.ended(ended);
+        let step = match unsent {
+            Some(rest) if rest.is_empty() => Step::Passed,
+            Some(rest) => return Step::Owes(Box::new(Owed { rest, record })),
+            None => {
+                record.abandoned();
+                Step::Gone
+            }
+        };
+        thread.recorder.record(record);
+        step
+    }
+
+    fn record(&self, client: &Connection, status: u16, bytes_out: u64) -> Record {
+        let by = &self.permit.endpoint.labels;
+        client.record_of(by, &self.head, status, bytes_out, self.started)
+    }
+}
+
+impl Exchange<'_> {
+    /// On a connection that is kept. None where there is none, or not all of the head was taken:
+    /// then nothing that was sent is a request.
+    fn call_now(&self, endpoint: &Endpoint, seats: &mut Seats, seat: usize) -> Option<Call> {
+        let at = self.started;
+        if !is_simple(endpoint) {
+            return None;
+        }
+        let kept = self.connection.thread.pool.take(endpoint, !self.head.idempotent, at)?;
+        let Wire::Plain(mut upstream) = kept else { return None };
+        if !seats.give(&mut upstream, seat) {
+            return None;
+        }
+        let is_sent = upstream.try_write(self.out).is_ok_and(|count| count == self.out.len());
+        is_sent.then(|| Call {
+            upstream: upstream.into(),
+            at,
+            answer: Buffer::default(),
+            rest: None,
+        })
+    }
+
+    /// The lane could have done it.
+    pub(super) fn was_quick(&self, endpoint: &Endpoint, body: Body, counts: &Counts) -> bool {
+        let is_long = || {
+            matches!(body, Body::Length(_))
+                && LONG_BYTES.contains(&counts.bytes_out)
+                && !counts.pace.has_waited()
+        };
+        lane::may_hold(self.connection)
+            && may_be_underway(&self.application, &self.head)
+            && is_simple(endpoint)
+            && (counts.bytes_out < BUFFER_BYTES as u64 || is_long())
+    }
+}
+
+/// Nothing but its head has to be sent, and one instance is asked.
+pub fn may_be_underway(application: &Application, head: &RequestHead) -> bool {
+    let wants_more = head.upgrade || head.expects_continue || application.hedge_after.is_some();
+    head.body == Body::Empty && head.keep_alive && head.modern && !wants_more
+}
+
+/// Its connections are kept, and carry one request at a time.
+fn is_simple(endpoint: &Endpoint) -> bool {
+    endpoint.site().is_none() && endpoint.protocol == InstanceProtocol::Http1 && !endpoint.closes()
+}
+
+/// In a task, from where it is.
+pub async fn go_on(
+    connection: &Connection,
+    underway: Underway,
+    buffer: &mut Buffer,
+) -> Option<After> {
+    let Underway { application, head, mut out, head_length, started, session, .. } = underway;
+    let (permit, call, _busy) = (underway.permit, underway.call, underway._busy);
+    let thread = &connection.thread;
+    let mut counts = Counts { bytes_in: head.length as u64, ..Counts::default() };
+    let mut sent = Vec::new();
+    let mut exchange = Exchange::new(connection, application, head, buffer, &mut out, started);
+    exchange.session.set(session);
+    let begun = Begun { permit, call: call.map(|call| Box::new(call.end())) };
+    let mut body = Body::Empty;
+    let attempts =
+        exchange.attempts(Some(begun), &mut body, 0, head_length, &mut sent, &mut counts);
+    let after = attempts.await;
+    thread.pool.give_back_scratch(sent);
+    thread.pool.give_back_scratch(out);
+    after
+}

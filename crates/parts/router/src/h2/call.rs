@@ -1,0 +1,166 @@
+//! Connections to instances that speak HTTP/2 without TLS: each carries many requests at once. One
+//! thread's are its own.
+
+mod head;
+mod incoming;
+mod outgoing;
+mod stream;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io::{Error, ErrorKind, Result};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::client::{self, SendRequest};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+
+use self::stream::Call;
+use super::stream::{Counted, Stream};
+use crate::endpoint::Endpoint;
+use crate::stream::within;
+use crate::wire::Wire;
+use os::loopback;
+use router_core::http::HEAD_BYTES_MAX;
+
+/// Loopback connects at once, or its backlog is full.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+/// What most servers take on one connection; another one is made for more.
+const STREAMS_MAX: usize = 100;
+/// Beyond, requests share those that are there, and wait their turn in them.
+const LINES_MAX: usize = 16;
+/// As those of HTTP/1.1.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(15);
+/// What an instance may send before it is read, per stream and in all.
+const WINDOW_BYTES: u32 = 256 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+/// What is to be sent, per stream, while the instance takes nothing.
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
+
+/// Streams under way.
+type Active = Rc<Cell<usize>>;
+
+/// By the endpoints' pool keys.
+#[derive(Default)]
+pub struct Lines {
+    lines: RefCell<HashMap<u64, Vec<Line>>>,
+    /// Held while a connection is made: whoever wants one meanwhile may use the same.
+    connecting: RefCell<HashMap<u64, Rc<Mutex<()>>>>,
+}
+
+/// One connection.
+struct Line {
+    calls: SendRequest<Bytes>,
+    active: Active,
+    used: Cell<Instant>,
+    endpoint: Arc<Endpoint>,
+}
+
+impl Line {
+    fn has_room(&self) -> bool {
+        self.active.get() < STREAMS_MAX.min(self.calls.current_max_send_streams())
+    }
+}
+
+impl Lines {
+    /// A stream for one request.
+    pub async fn open(&self, endpoint: &Arc<Endpoint>, address: SocketAddr) -> Result<Wire> {
+        if let Some(stream) = self.open_known(endpoint).await? {
+            return Ok(stream);
+        }
+        let turn = self.connecting.borrow_mut().entry(endpoint.pool_key()).or_default().clone();
+        let _turn = turn.lock().await;
+        if let Some(stream) = self.open_known(endpoint).await? {
+            return Ok(stream);
+        }
+        let (calls, active) = within(CONNECT_TIME_MAX, self.connect(endpoint, address)).await?;
+        open(calls, &active).await
+    }
+
+    async fn open_known(&self, endpoint: &Endpoint) -> Result<Option<Wire>> {
+        while let Some((calls, active)) = self.least_busy(endpoint) {
+            match open(calls, &active).await {
+                Err(error) if error.kind() != ErrorKind::TimedOut => {
+                    // The instance has closed it.
+                    self.forget(endpoint, &active);
+                }
+                result => return result.map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    /// None where another connection is to be made.
+    fn least_busy(&self, endpoint: &Endpoint) -> Option<(SendRequest<Bytes>, Active)> {
+        let lines = self.lines.borrow();
+        let lines = lines.get(&endpoint.pool_key())?;
+        let line = lines.iter().min_by_key(|line| line.active.get())?;
+        line.used.set(Instant::now());
+        let takes = line.has_room() || lines.len() >= LINES_MAX;
+        takes.then(|| (line.calls.clone(), line.active.clone()))
+    }
+
+    fn forget(&self, endpoint: &Endpoint, active: &Active) {
+        let mut lines = self.lines.borrow_mut();
+        if let Some(lines) = lines.get_mut(&endpoint.pool_key()) {
+            lines.retain(|line| !Rc::ptr_eq(&line.active, active));
+        }
+    }
+
+    async fn connect(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        address: SocketAddr,
+    ) -> Result<(SendRequest<Bytes>, Active)> {
+        let tcp = TcpStream::connect(address).await?;
+        loopback::ease(&tcp, address.ip());
+        tcp.set_nodelay(true)?;
+        let mut builder = client::Builder::new();
+        builder
+            .enable_push(false)
+            .initial_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
+            .max_send_buffer_size(SEND_BUFFER_BYTES);
+        let (calls, connection) = builder.handshake(tcp).await.map_err(Error::other)?;
+        tokio::task::spawn_local(async move {
+            // Requests that it carried have failed by themselves.
+            if let Err(error) = connection.await {
+                tracing::debug!(%address, %error, "router.h2_line_lost");
+            }
+        });
+        let active = Active::default();
+        let line = Line {
+            calls: calls.clone(),
+            active: active.clone(),
+            used: Cell::new(Instant::now()),
+            endpoint: endpoint.clone(),
+        };
+        self.lines.borrow_mut().entry(endpoint.pool_key()).or_default().push(line);
+        Ok((calls, active))
+    }
+
+    /// Lets go of connections that are idle or lead to an instance that is on its way out. What is
+    /// under way on them goes on.
+    pub fn sweep(&self) {
+        self.connecting.borrow_mut().retain(|_, turn| Rc::strong_count(turn) > 1);
+        self.lines.borrow_mut().retain(|_, lines| {
+            lines.retain(|line| {
+                let idle = line.active.get() == 0 && line.used.get().elapsed() > IDLE_TIME_MAX;
+                line.endpoint.keeps_connections() && !idle
+            });
+            !lines.is_empty()
+        });
+    }
+}
+
+async fn open(calls: SendRequest<Bytes>, active: &Active) -> Result<Wire> {
+    let counted = Counted::begin(active);
+    let ready = async { calls.ready().await.map_err(Error::other) };
+    let calls = within(CONNECT_TIME_MAX, ready).await?;
+    Ok(Wire::Stream(Box::new(Stream::of_instance(Call::new(calls, counted)))))
+}

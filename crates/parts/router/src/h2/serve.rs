@@ -1,0 +1,120 @@
+//! A client's connection that speaks HTTP/2: each of its streams is served as a connection of its
+//! own would be. Ends idle and stalled ones, and tells clients to go elsewhere before a stop.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use router_core::h2::frame::{PREFACE, Reason};
+use tokio::time::timeout;
+
+use super::client::Client;
+use crate::connection::{Busy, Connection, WRITE_TIME_MAX};
+use crate::pool::Buffer;
+use crate::stream::{LINGER_BYTES_MAX, fill};
+use crate::wire::Wire;
+
+/// From the first byte to the last of the preface, and the settings behind it.
+const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(20);
+/// How soon one that is idle or stalled is noticed, beyond its time.
+const LOOK_INTERVAL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
+/// A client that was told to leave and asks nothing any more.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Nothing of what has come says otherwise.
+pub fn may_be_spoken(begun: &Buffer) -> bool {
+    let told = begun.filled().len().min(PREFACE.len());
+    begun.filled()[..told] == PREFACE[..told]
+}
+
+/// Whether the client begins as HTTP/2 does.
+pub async fn is_spoken(stream: &Wire, buffer: &mut Buffer) -> bool {
+    let deadline = Instant::now() + HANDSHAKE_TIME_MAX;
+    loop {
+        if !may_be_spoken(buffer) {
+            return false;
+        }
+        if buffer.filled().len() >= PREFACE.len() {
+            return true;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if fill(stream, buffer, left).await.map_or(true, |count| count == 0) {
+            return false;
+        }
+    }
+}
+
+/// Until it ends. `first` is what was read of it, if anything was.
+pub fn serve(connection: Connection, first: Option<Buffer>) -> Pin<Box<dyn Future<Output = ()>>> {
+    Box::pin(run(connection, first))
+}
+
+async fn run(connection: Connection, first: Option<Buffer>) {
+    let client = Client::new(connection);
+    if let Some(first) = first {
+        client.receive(first.filled());
+        client.thread.pool.give_back(first);
+    }
+    let is_whole = greeted(&client).await && followed(&client).await;
+    let failure = client.h2.borrow().failure();
+    match failure {
+        Some(Reason::ENHANCE_YOUR_CALM) => tracing::info!(peer = %client.peer, "router.h2_flood"),
+        Some(reason) => tracing::debug!(peer = %client.peer, reason = reason.0, "router.h2_broken"),
+        None => {}
+    }
+    client.h2.borrow_mut().close();
+    if is_whole {
+        timeout(LEAVE_TIME_MAX, client.close(LINGER_BYTES_MAX)).await.ok();
+    }
+}
+
+/// Whether the client says in time what it is. One that says something else is told so.
+async fn greeted(client: &Rc<Client>) -> bool {
+    let greeting = poll_fn(|cx| match client.poll_turn(cx) {
+        Poll::Pending if client.h2.borrow().is_settled() => Poll::Ready(true),
+        turn => turn,
+    });
+    timeout(HANDSHAKE_TIME_MAX, greeting).await.unwrap_or(false)
+}
+
+/// True where all was sent before the end.
+async fn followed(client: &Rc<Client>) -> bool {
+    let leaving = client.thread.leaving.notified();
+    tokio::pin!(leaving);
+    leaving.as_mut().enable();
+    let mut look = tokio::time::interval(LOOK_INTERVAL);
+    // Under way while it leaves: what it is sent last must get there.
+    let mut busy: Option<Busy> = None;
+    let mut left_at: Option<Instant> = None;
+    loop {
+        if client.thread.is_stopping() && busy.is_none() {
+            client.h2.borrow_mut().leave();
+            busy = Some(Busy::begin(&client.thread));
+            look = tokio::time::interval(LEAVE_TIME_MAX);
+            look.reset();
+        }
+        tokio::select! {
+            biased;
+            is_whole = poll_fn(|cx| client.poll_turn(cx)) => return is_whole,
+            () = &mut leaving, if busy.is_none() => {}
+            _ = look.tick() => {
+                let told_for = left_at.map_or(Duration::ZERO, |at| at.elapsed());
+                if is_over(client, busy.is_some(), told_for) {
+                    return false;
+                }
+                if client.idle_for() > client.idle_max.get() && left_at.is_none() {
+                    client.h2.borrow_mut().leave();
+                    left_at = Some(Instant::now());
+                }
+            }
+        }
+    }
+}
+
+/// The client takes nothing, or has nothing more to ask and was told to leave so long ago.
+fn is_over(client: &Client, is_stopping: bool, told_for: Duration) -> bool {
+    let has_left = is_stopping || told_for > LEAVE_TIME_MAX;
+    client.stalled_for() > WRITE_TIME_MAX || (has_left && client.idle_for() > LEAVE_TIME_MAX)
+}

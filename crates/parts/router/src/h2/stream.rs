@@ -1,0 +1,244 @@
+//! A stream of HTTP/2 as a `Wire`: who reads it reads HTTP/1.1, and what is written to it as
+//! HTTP/1.1 goes out in frames. Either side's window holds up who writes.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::{ErrorKind, Result};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::pace::Pace;
+use crate::stream::within;
+
+/// Of a client, or to an instance.
+pub trait Ways {
+    /// What is ready, as far as there is room.
+    fn take(&self, room: &mut [u8]) -> usize;
+
+    /// Bytes that are ready.
+    fn ready_bytes(&self) -> usize;
+
+    /// Whether something is ready; false at the end.
+    fn poll_more(&self, cx: &mut Context<'_>) -> Poll<Result<bool>>;
+
+    /// Whether the end of what comes is an end for who reads. After the end of a client's request
+    /// only the end of the stream may come, unless it is a tunnel.
+    fn has_ended(&self) -> bool;
+
+    /// Resolves when the other side wants nothing more.
+    fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// How many of the bytes were used: at least one.
+    fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>>;
+
+    /// The end of a message that ends with its connection.
+    fn finish(&self);
+
+    /// So that what was sent so far cannot pass for the whole.
+    fn cut(&self);
+
+    /// It came inside TLS.
+    fn is_secure(&self) -> bool {
+        false
+    }
+
+    /// How long its connection may be without a request.
+    fn may_idle(&self, _time: Duration) {}
+}
+
+pub struct Stream<W: Ways + ?Sized = dyn Ways> {
+    /// Of a client, whose windows may be as small as it likes.
+    pace: Option<Pace>,
+    ways: W,
+}
+
+/// One stream less when it ends.
+pub struct Counted(Rc<Cell<usize>>);
+
+impl Counted {
+    pub fn begin(count: &Rc<Cell<usize>>) -> Counted {
+        count.set(count.get() + 1);
+        Counted(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl<W: Ways> Stream<W> {
+    pub fn of_client(ways: W) -> Stream<W> {
+        Stream { pace: Some(Pace::default()), ways }
+    }
+
+    pub fn of_instance(ways: W) -> Stream<W> {
+        Stream { pace: None, ways }
+    }
+}
+
+impl<W: Ways + ?Sized> Stream<W> {
+    pub fn may_idle(&self, time: Duration) {
+        self.ways.may_idle(time);
+    }
+
+    pub fn is_secure(&self) -> bool {
+        self.ways.is_secure()
+    }
+
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.ways.poll_more(cx) {
+            Poll::Ready(Ok(false)) if !self.ways.has_ended() => self.ways.poll_reset(cx),
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    pub fn read_now(&self, room: &mut [u8]) -> Result<usize> {
+        let cx = &mut Context::from_waker(Waker::noop());
+        let mut count = 0;
+        loop {
+            count += self.ways.take(&mut room[count..]);
+            if count == room.len() {
+                return Ok(count);
+            }
+            match self.ways.poll_more(cx) {
+                Poll::Ready(Ok(true)) => {}
+                _ if count > 0 => return Ok(count),
+                Poll::Ready(Ok(false)) if self.ways.has_ended() => return Ok(0),
+                Poll::Ready(Ok(false)) => {
+                    let reset = self.ways.poll_reset(cx).is_ready();
+                    let kind =
+                        if reset { ErrorKind::ConnectionReset } else { ErrorKind::WouldBlock };
+                    return Err(kind.into());
+                }
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => return Err(ErrorKind::WouldBlock.into()),
+            }
+        }
+    }
+
+    pub async fn readable(&self) {
+        poll_fn(|cx| self.poll_readable(cx)).await;
+    }
+
+    /// What is left when no more can be sent now.
+    pub fn write_now<'a>(&self, mut bytes: &'a [u8]) -> Result<&'a [u8]> {
+        while !bytes.is_empty() {
+            let now = &mut Context::from_waker(Waker::noop());
+            let Poll::Ready(taken) = self.ways.poll_write(now, bytes) else { break };
+            bytes = self.took(bytes, taken?);
+        }
+        Ok(bytes)
+    }
+
+    /// Each piece within `limit`; all that a client takes, with a second more for each 240 bytes.
+    pub async fn write_all(&self, mut bytes: &[u8], limit: Duration) -> Result<()> {
+        while !bytes.is_empty() {
+            let taken = self.write_later(bytes, limit).await?;
+            bytes = self.write_now(self.took(bytes, taken))?;
+        }
+        Ok(())
+    }
+
+    fn took<'a>(&self, bytes: &'a [u8], taken: usize) -> &'a [u8] {
+        if let Some(pace) = &self.pace {
+            pace.took(taken);
+        }
+        &bytes[taken..]
+    }
+
+    async fn write_later(&self, bytes: &[u8], limit: Duration) -> Result<usize> {
+        let work = poll_fn(|cx| self.ways.poll_write(cx, bytes));
+        match &self.pace {
+            Some(pace) => pace.wait(limit, work).await,
+            None => within(limit, work).await,
+        }
+    }
+
+    /// Bytes that have come and were not read; none at the end.
+    pub fn peek(&self) -> Option<usize> {
+        match self.ways.poll_more(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(true)) => Some(self.ways.ready_bytes()),
+            Poll::Ready(_) => None,
+            Poll::Pending => Some(0),
+        }
+    }
+
+    pub fn shut_down_writing(&self) {
+        self.ways.finish();
+    }
+
+    pub fn cut(&self) {
+        self.ways.cut();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::pin::Pin;
+    use std::task::ready;
+
+    use tokio::time::{Sleep, sleep};
+
+    use super::*;
+
+    /// Takes so many bytes at a time, and then nothing for a while.
+    struct Slow {
+        bytes: usize,
+        pause: RefCell<Pin<Box<Sleep>>>,
+    }
+
+    impl Ways for Slow {
+        fn take(&self, _: &mut [u8]) -> usize {
+            0
+        }
+
+        fn ready_bytes(&self) -> usize {
+            0
+        }
+
+        fn poll_more(&self, _: &mut Context<'_>) -> Poll<Result<bool>> {
+            Poll::Pending
+        }
+
+        fn has_ended(&self) -> bool {
+            false
+        }
+
+        fn poll_reset(&self, _: &mut Context<'_>) -> Poll<()> {
+            Poll::Pending
+        }
+
+        fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+            let mut pause = self.pause.borrow_mut();
+            ready!(pause.as_mut().poll(cx));
+            pause.set(sleep(Duration::from_millis(200)));
+            Poll::Ready(Ok(self.bytes.min(bytes.len())))
+        }
+
+        fn finish(&self) {}
+
+        fn cut(&self) {}
+    }
+
+    /// Each piece comes in its time, but by the byte it would take for ever.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_taken_by_the_byte_is_not_held_to_its_end() {
+        for (bytes, ends) in [(1, false), (100, true)] {
+            let pause = RefCell::new(Box::pin(sleep(Duration::ZERO)));
+            let stream = Stream::of_client(Slow { bytes, pause });
+            let sent = stream.write_all(&[b'x'; 2000], Duration::from_millis(300)).await;
+            assert_eq!(
+                sent.map_err(|error| error.kind()),
+                match ends {
+                    true => Ok(()),
+                    false => Err(ErrorKind::TimedOut),
+                }
+            );
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! One client in the lane, and what becomes of it when it can be read.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use router_core::http::body::Body;
+use router_core::http::request::{self, RequestHead};
+
+use super::seats::Seats;
+use super::{Guest, takes};
+use crate::connection::Owed;
+use crate::forward::{Exchange, Step, Underway, may_be_underway};
+use crate::plain::Plain;
+use crate::pool::Buffer;
+use crate::table::Application;
+use crate::wire::Wire;
+
+pub struct Place {
+    pub guest: Guest,
+    /// When it last asked, or came in.
+    since: Instant,
+    /// What an instance is asked for it.
+    pub underway: Option<Box<Underway>>,
+    /// It has sent more meanwhile.
+    pub has_more: bool,
+    /// The last time it was an instance that was asked.
+    asks_instances: bool,
+}
+
+/// What becomes of a client that can be read.
+pub enum Turn {
+    Answered,
+    /// An instance is asked.
+    Asked,
+    /// There is nothing to be read.
+    Vain,
+    Gone,
+    /// It wants something else.
+    Leaves,
+    /// The same, and has its place at an instance already.
+    LeavesWith(Box<Underway>),
+    /// The answer found no room.
+    Owes(Box<Owed>),
+}
+
+/// What all of them share.
+pub struct Desk {
+    pub seats: Seats,
+    /// What was read last.
+    pub buffer: Buffer,
+    /// A head that is written anew.
+    pub out: Vec<u8>,
+    /// Bytes of long answers in this turn.
+    pub passed: usize,
+    /// When the one before was served.
+    pub now: Instant,
+}
+
+impl Place {
+    pub fn new(guest: Guest) -> Place {
+        let since = Instant::now();
+        Place { guest, since, underway: None, has_more: false, asks_instances: false }
+    }
+
+    /// Until then it waits.
+    pub fn until(&self) -> Instant {
+        match &self.underway {
+            None => self.since + self.guest.limits.idle,
+            Some(underway) => underway.until(),
+        }
+    }
+
+    /// It can be read.
+    pub fn turn(&mut self, desk: &mut Desk, key: usize) -> Turn {
+        let connection = &self.guest.connection;
+        connection.thread.pool.fill_out(&mut desk.buffer);
+        match connection.stream.read_now(&mut desk.buffer) {
+            Ok(1..) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Turn::Vain,
+            Ok(0) | Err(_) => return Turn::Gone,
+        }
+        self.since = desk.now;
+        let is_all = !desk.buffer.is_full();
+        let turn = is_all.then(|| self.answer(desk, key)).flatten().unwrap_or(Turn::Leaves);
+        if !matches!(turn, Turn::Leaves) {
+            desk.buffer.consume(usize::MAX / 2);
+        }
+        turn
+    }
+
+    /// None where it has to be looked at more closely.
+    fn answer(&mut self, desk: &mut Desk, key: usize) -> Option<Turn> {
+        let connection = &self.guest.connection;
+        let (thread, started) = (&connection.thread, desk.now);
+        let bytes = desk.buffer.filled();
+        let head = match self.asks_instances {
+            true => connection.parse(&desk.buffer, &mut desk.out)?.ok(),
+            false => request::look(bytes),
+        };
+        let head = head.filter(|head| is_ordinary(head, bytes))?;
+        let application = thread.application(&connection.scope, &bytes[head.host.clone()])?;
+        if thread.is_stopping() {
+            return None;
+        }
+        if application.may_have(&head) {
+            let target = &bytes[head.target.clone()];
+            if !thread.recent.is_none(&application, target, started) {
+                self.asks_instances = false;
+                return self.file(application, head, desk);
+            }
+        }
+        if !may_be_underway(&application, &head) || application.endpoints.is_empty() {
+            return None;
+        }
+        let head = match std::mem::replace(&mut self.asks_instances, true) {
+            true => head,
+            false => connection.parse(&desk.buffer, &mut desk.out)?.ok()?,
+        };
+        self.guest.limits = application.limits;
+        desk.now = Instant::now();
+        let Desk { seats, buffer, out, now, .. } = desk;
+        let exchange = Exchange::new(connection, application, head, buffer, out, *now);
+        let underway = Box::new(Underway::begin(exchange, seats, key)?);
+        Some(match underway.is_asked() {
+            true => {
+                self.underway = Some(underway);
+                Turn::Asked
+            }
+            false => Turn::LeavesWith(underway),
+        })
+    }
+
+    /// One from memory that was asked for a moment ago.
+    fn file(
+        &mut self,
+        application: Arc<Application>,
+        head: RequestHead,
+        desk: &mut Desk,
+    ) -> Option<Turn> {
+        let (connection, started) = (&self.guest.connection, desk.now);
+        let (thread, Wire::Plain(client)) = (&connection.thread, &connection.stream) else {
+            return None;
+        };
+        if head.method != "GET" || head.has_conditions {
+            return None;
+        }
+        let target = &desk.buffer.filled()[head.target.clone()];
+        let sent =
+            thread.recent.prepared(&application, target, started, |answer, content_bytes| {
+                takes(connection, answer).then(|| Sent::now(client, answer, content_bytes))
+            })??;
+        desk.now = Instant::now();
+        self.guest.limits = application.limits;
+        let (bytes_out, turn) = match sent {
+            Sent::Whole { content_bytes } => (content_bytes, Turn::Answered),
+            Sent::Nothing => (0, Turn::Gone),
+            Sent::Part { rest, content_bytes } => {
+                let by = &application.labels;
+                let record = connection.record_of(by, &head, 200, content_bytes, started);
+                return Some(Turn::Owes(Box::new(Owed { rest, record })));
+            }
+        };
+        connection.record_own(&application, &head, 200, bytes_out, started, desk.now);
+        Some(turn)
+    }
+
+    /// What comes of the instance that was asked. None where nothing is asked.
+    pub fn step(&mut self, desk: &mut Desk) -> Option<Step> {
+        let underway = self.underway.as_mut()?;
+        let Desk { buffer, out, passed, .. } = desk;
+        let step = underway.step(&self.guest.connection, buffer, out, passed);
+        if matches!(step, Step::Passed) {
+            self.underway = None;
+            self.since = desk.now;
+        }
+        Some(step)
+    }
+}
+
+/// It came whole, nothing follows it, and another may.
+fn is_ordinary(head: &RequestHead, bytes: &[u8]) -> bool {
+    let is_whole = head.length == bytes.len() && head.body == Body::Empty;
+    let wants_more = head.upgrade || head.expects_continue || head.is_for_router;
+    is_whole && head.keep_alive && !wants_more
+}
+
+/// Of an answer.
+enum Sent {
+    Whole { content_bytes: u64 },
+    Part { rest: Bytes, content_bytes: u64 },
+    Nothing,
+}
+
+impl Sent {
+    fn now(client: &Plain, answer: &Bytes, content_bytes: u64) -> Sent {
+        let count = match client.try_write(answer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            Err(_) => return Sent::Nothing,
+            Ok(count) => count,
+        };
+        match count == answer.len() {
+            true => Sent::Whole { content_bytes },
+            false => Sent::Part { rest: answer.slice(count..), content_bytes },
+        }
+    }
+}

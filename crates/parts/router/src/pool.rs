@@ -1,0 +1,387 @@
+//! What one thread keeps for reuse: buffers, and idle connections to instances
+//! and to routers of other nodes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::endpoint::Endpoint;
+use super::h2::call::Lines;
+use super::splice::Pipe;
+use super::wire::Wire;
+
+/// A head and a small body in one read.
+pub const BUFFER_BYTES: usize = 16 * 1024;
+/// With these a body of 100 KB took 3 reads and 3 writes instead of 7 of each.
+const LARGE_BYTES: usize = 128 * 1024;
+/// Only clients that do not keep up hold one: 8 MiB per thread; beyond, small ones have to do.
+const LARGE_USED_MAX: usize = 64;
+/// One serves all clients that keep up, and stays in the processor's cache.
+const LARGE_KEPT: usize = 2;
+/// Only clients that do not keep up hold one for long; two descriptors each, and what is in it.
+const PIPES_USED_MAX: usize = 64;
+/// As with large buffers.
+const PIPES_KEPT: usize = 2;
+/// 4 MiB per thread.
+const BUFFERS_KEPT: usize = 256;
+/// The head of a request, as most are.
+const HEAD_BYTES: usize = 1024;
+/// 256 KiB per thread.
+const HEADS_KEPT: usize = 256;
+/// What an instance or another node is asked for at once by one thread, with room for bursts.
+const IDLE_PER_ENDPOINT_MAX: usize = 512;
+/// To all of them together, by one thread: each is a descriptor, of which clients want some too.
+const IDLE_MAX: usize = 4_096;
+/// So many make room at once: to find the oldest costs as much for one.
+const LET_GO: usize = 64;
+/// Shorter than most servers keep them, so that few are found closed.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(15);
+/// A request that must not be sent twice takes no connection that is about to be closed.
+const FRESH: Duration = Duration::from_secs(1);
+/// Those to other nodes cost a handshake, and routers keep them more than twice as long.
+const FAR_IDLE_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Bytes that were read and not yet used. One that is hollow holds no memory while it waits for the
+/// first of them.
+#[derive(Default)]
+pub struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    pub fn filled(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Room behind what is filled, made by moving it to the front where needed.
+    pub fn room(&mut self) -> &mut [u8] {
+        if self.is_hollow() {
+            self.bytes = vec![0; BUFFER_BYTES];
+        }
+        if self.end == self.bytes.len() && self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.end - self.start == self.bytes.len() && !self.is_hollow()
+    }
+
+    fn is_hollow(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub fn grow(&mut self, bytes: usize) {
+        self.bytes.resize(bytes, 0);
+    }
+
+    pub fn added(&mut self, count: usize) {
+        self.end += count;
+    }
+
+    /// Room for so many more.
+    pub fn reserve(&mut self, bytes: usize) {
+        if self.room().len() < bytes {
+            self.grow(self.end + bytes);
+        }
+    }
+
+    /// The first so many are all there is.
+    pub fn truncate(&mut self, count: usize) {
+        self.end = self.end.min(self.start + count);
+    }
+
+    /// As if they had been read.
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.reserve(bytes.len());
+        self.bytes[self.end..self.end + bytes.len()].copy_from_slice(bytes);
+        self.added(bytes.len());
+    }
+
+    pub fn consume(&mut self, count: usize) {
+        self.start += count;
+        if self.start >= self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Pool {
+    read: RefCell<Vec<Vec<u8>>>,
+    large: RefCell<Vec<Vec<u8>>>,
+    large_used: Cell<usize>,
+    pipes: Rc<Pipes>,
+    write: RefCell<Vec<Vec<u8>>>,
+    heads: RefCell<Vec<Vec<u8>>>,
+    idle: RefCell<HashMap<u64, Vec<Idle>>>,
+    idle_count: Cell<usize>,
+    /// To instances that take many requests at once on each.
+    pub lines: Lines,
+}
+
+struct Idle {
+    stream: Wire,
+    since: Instant,
+    endpoint: Arc<Endpoint>,
+}
+
+impl Idle {
+    fn time_max(&self) -> Duration {
+        if self.stream.far().is_some() { FAR_IDLE_TIME_MAX } else { IDLE_TIME_MAX }
+    }
+
+    fn fresh_max(&self) -> Duration {
+        if self.stream.far().is_some() { FAR_IDLE_TIME_MAX } else { FRESH }
+    }
+}
+
+impl Pool {
+    pub fn buffer(&self) -> Buffer {
+        let kept = self.read.borrow_mut().pop();
+        Buffer { bytes: kept.unwrap_or_else(|| vec![0; BUFFER_BYTES]), start: 0, end: 0 }
+    }
+
+    /// For a piece of a long body, to be given back before the next wait for one.
+    pub fn large(&self) -> Buffer {
+        if self.large_used.get() >= LARGE_USED_MAX {
+            return self.buffer();
+        }
+        self.large_used.set(self.large_used.get() + 1);
+        let kept = self.large.borrow_mut().pop();
+        Buffer { bytes: kept.unwrap_or_else(|| vec![0; LARGE_BYTES]), start: 0, end: 0 }
+    }
+
+    pub fn give_back(&self, buffer: Buffer) {
+        let (kept, kept_max) = match buffer.bytes.len() {
+            BUFFER_BYTES => (&self.read, BUFFERS_KEPT),
+            LARGE_BYTES => {
+                self.large_used.set(self.large_used.get().saturating_sub(1));
+                (&self.large, LARGE_KEPT)
+            }
+            _ => return,
+        };
+        let mut kept = kept.borrow_mut();
+        if kept.len() < kept_max {
+            kept.push(buffer.bytes);
+        }
+    }
+
+    /// For a long body. None where there are enough already, or the kernel gives none.
+    pub fn pipe(&self) -> Option<LentPipe> {
+        let pipes = &self.pipes;
+        if pipes.used.get() >= PIPES_USED_MAX {
+            return None;
+        }
+        let kept = pipes.kept.borrow_mut().pop();
+        let pipe = kept.or_else(|| Pipe::new().ok().map(Rc::new))?;
+        pipes.used.set(pipes.used.get() + 1);
+        Some(LentPipe { pipes: pipes.clone(), pipe })
+    }
+
+    /// Before bytes come.
+    pub fn fill_out(&self, buffer: &mut Buffer) {
+        if buffer.is_hollow() {
+            *buffer = self.buffer();
+        }
+    }
+
+    pub fn scratch(&self) -> Vec<u8> {
+        self.write.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
+    }
+
+    /// A copy in no more memory than it needs.
+    pub fn head(&self, bytes: &[u8]) -> Vec<u8> {
+        if bytes.len() > HEAD_BYTES {
+            return bytes.to_vec();
+        }
+        let kept = self.heads.borrow_mut().pop();
+        let mut head = kept.unwrap_or_else(|| Vec::with_capacity(HEAD_BYTES));
+        head.extend_from_slice(bytes);
+        head
+    }
+
+    pub fn give_back_scratch(&self, mut scratch: Vec<u8>) {
+        const LARGEST: usize = 2 * BUFFER_BYTES;
+        let (kept, kept_max) = match scratch.capacity() {
+            BUFFER_BYTES..=LARGEST => (&self.write, BUFFERS_KEPT),
+            HEAD_BYTES => (&self.heads, HEADS_KEPT),
+            _ => return,
+        };
+        let mut kept = kept.borrow_mut();
+        if kept.len() < kept_max {
+            scratch.clear();
+            kept.push(scratch);
+        }
+    }
+
+    /// An idle connection that is still open: one that ends at this moment may be found, too, and
+    /// what is sent there is lost, unless it is `only_fresh`.
+    pub fn take(&self, endpoint: &Endpoint, only_fresh: bool, now: Instant) -> Option<Wire> {
+        let mut pool = self.idle.borrow_mut();
+        let idle = pool.get_mut(&endpoint.pool_key())?;
+        while let Some(candidate) = idle.pop() {
+            self.idle_count.set(self.idle_count.get() - 1);
+            let limit = if only_fresh { candidate.fresh_max() } else { candidate.time_max() };
+            if now.saturating_duration_since(candidate.since) > limit {
+                // Those below are older still.
+                self.idle_count.set(self.idle_count.get() - idle.len());
+                idle.clear();
+                return None;
+            }
+            // Bytes or an end that nobody asked for make it useless.
+            if candidate.stream.is_untouched(only_fresh) {
+                return Some(candidate.stream);
+            }
+        }
+        None
+    }
+
+    pub fn keep(&self, endpoint: &Arc<Endpoint>, stream: Wire, now: Instant) {
+        if !endpoint.keeps_connections() || matches!(stream, Wire::Stream(_)) {
+            return;
+        }
+        if self.idle_count.get() >= IDLE_MAX {
+            self.make_room();
+        }
+        let mut pool = self.idle.borrow_mut();
+        let idle = pool.entry(endpoint.pool_key()).or_default();
+        if idle.len() < IDLE_PER_ENDPOINT_MAX {
+            idle.push(Idle { stream, since: now, endpoint: endpoint.clone() });
+            self.idle_count.set(self.idle_count.get() + 1);
+        }
+    }
+
+    /// Closes the idle connections that were used longest ago.
+    pub fn make_room(&self) {
+        let mut times: Vec<Instant> = {
+            let pool = self.idle.borrow();
+            pool.values().flatten().map(|one| one.since).collect()
+        };
+        let newest = match times.len() {
+            0 => return,
+            count => *times.select_nth_unstable(LET_GO.min(count) - 1).1,
+        };
+        self.retain(|one| one.since > newest);
+    }
+
+    fn retain(&self, keep: impl Fn(&Idle) -> bool) {
+        let mut count = 0;
+        self.idle.borrow_mut().retain(|_, idle| {
+            idle.retain(&keep);
+            count += idle.len();
+            !idle.is_empty()
+        });
+        self.idle_count.set(count);
+    }
+
+    /// Lets go of connections that are old or lead to an instance that is on its way out.
+    pub fn sweep(&self) {
+        self.lines.sweep();
+        self.retain(|one| {
+            one.since.elapsed() <= one.time_max() && one.endpoint.keeps_connections()
+        });
+    }
+}
+
+#[derive(Default)]
+struct Pipes {
+    kept: RefCell<Vec<Rc<Pipe>>>,
+    used: Cell<usize>,
+}
+
+/// Goes back to its pool.
+pub struct LentPipe {
+    pipes: Rc<Pipes>,
+    pipe: Rc<Pipe>,
+}
+
+impl Deref for LentPipe {
+    type Target = Pipe;
+
+    fn deref(&self) -> &Pipe {
+        &self.pipe
+    }
+}
+
+impl Drop for LentPipe {
+    fn drop(&mut self) {
+        self.pipes.used.set(self.pipes.used.get() - 1);
+        let mut kept = self.pipes.kept.borrow_mut();
+        // What is left in one belongs to a client that is gone.
+        if self.pipe.is_empty() && kept.len() < PIPES_KEPT {
+            kept.push(self.pipe.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::plain::Plain;
+    use model::{InstanceId, ProcessType};
+
+    #[test]
+    fn large_buffers_are_few_and_used_again() {
+        let pool = Pool::default();
+        let taken: Vec<Buffer> = (0..LARGE_USED_MAX + 3).map(|_| pool.large()).collect();
+        let large = taken.iter().filter(|buffer| buffer.bytes.len() == LARGE_BYTES).count();
+        assert_eq!(large, LARGE_USED_MAX);
+        taken.into_iter().for_each(|buffer| pool.give_back(buffer));
+        assert_eq!((pool.large_used.get(), pool.large.borrow().len()), (0, LARGE_KEPT));
+        assert_eq!(pool.read.borrow().len(), 3);
+    }
+
+    fn endpoint(serial: u64, address: SocketAddr) -> Arc<Endpoint> {
+        let (application, process) = ("shop".parse().unwrap(), ProcessType::web());
+        let instance = InstanceId { application, process, slot: 1 };
+        Arc::new(Endpoint::at(serial, instance, address, None))
+    }
+
+    #[tokio::test]
+    async fn what_must_not_be_lost_is_sent_nowhere_that_just_closed() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (pool, endpoint, now) = (Pool::default(), endpoint(1, address), Instant::now());
+        for (only_fresh, found) in [(false, true), (true, false)] {
+            let stream = Plain::connect(address).await.unwrap();
+            let (other, _) = listener.accept().await.unwrap();
+            pool.keep(&endpoint, stream.into(), now);
+            // The runtime hears of it at the next wait.
+            drop(other);
+            assert_eq!(pool.take(&endpoint, only_fresh, now).is_some(), found);
+        }
+    }
+
+    #[tokio::test]
+    async fn those_that_were_used_longest_ago_make_room() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (pool, first, second) = (Pool::default(), endpoint(1, address), endpoint(2, address));
+        let (count, mut others) = (LET_GO + 3, Vec::new());
+        for number in 0..count {
+            let stream = Plain::connect(address).await.unwrap();
+            others.push(listener.accept().await.unwrap());
+            let endpoint = if number < LET_GO { &first } else { &second };
+            pool.keep(endpoint, stream.into(), Instant::now());
+        }
+        assert_eq!(pool.idle_count.get(), count);
+        pool.make_room();
+        assert_eq!(pool.idle_count.get(), count - LET_GO);
+        let take = |endpoint| pool.take(endpoint, false, Instant::now());
+        assert!(take(&first).is_none() && take(&second).is_some());
+        pool.make_room();
+        pool.make_room();
+        assert_eq!(pool.idle_count.get(), 0);
+    }
+}

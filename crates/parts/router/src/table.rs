@@ -1,0 +1,463 @@
+//! The immutable snapshot that requests read: hosts and ports to applications and endpoints. A
+//! change copies the shards that it touches; threads swap to the new one at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::application::RequestKey;
+use model::port::PortRecipe;
+use model::release::StaticMount;
+use model::{ApplicationName, PortId, ReleaseId};
+use router_core::balance::Balance;
+use router_core::book::Processes;
+use router_core::far::FarCandidate;
+use router_core::routes::{self, Claim, Rights};
+
+use super::endpoint::Endpoint;
+use super::files::Rules;
+use super::limits::Limits;
+use super::queue::Queue;
+use metrics::Labels;
+use metrics::ports::PortCounters;
+use router_core::http::request::RequestHead;
+
+/// So that with ten thousand applications a change copies forty of them.
+const SHARDS: usize = 256;
+
+pub struct Application {
+    pub name: ApplicationName,
+    /// Of what the router itself answers for it.
+    pub labels: Arc<Labels>,
+    pub hosts: Vec<String>,
+    pub port: Option<u16>,
+    pub rights: Rights,
+    pub processes: Processes,
+    pub statics: Vec<StaticMount>,
+    /// A build made them.
+    pub is_built: bool,
+    pub serving: Option<ReleaseId>,
+    /// Directories that static files may lie in: the serving release's build, then the persistent
+    /// one.
+    pub roots: Option<Roots>,
+    pub limits: Limits,
+    pub balance: &'static dyn Balance,
+    /// What keeps requests together, for strategies that want to know.
+    pub sticky: RequestKey,
+    /// What tells clients apart when they wait.
+    pub fair: RequestKey,
+    /// When another endpoint is asked too, while the first says nothing.
+    pub hedge_after: Option<Duration>,
+    pub endpoints: Vec<Arc<Endpoint>>,
+    /// Each of them takes so many requests and no more: whose they are is counted.
+    pub is_scarce: bool,
+    /// Other nodes with instances, one endpoint each.
+    pub far: Vec<Arc<Endpoint>>,
+    /// All instances are on nodes that do not answer.
+    pub unreachable: bool,
+    /// Static files are found on this machine, if anywhere.
+    pub has_files: bool,
+    pub queue: Arc<Queue>,
+    /// Its ports that speak something else than HTTP.
+    pub services: BTreeMap<PortId, Arc<Service>>,
+}
+
+/// What comes to such a port.
+#[derive(Debug)]
+pub struct Service {
+    pub recipe: PortRecipe,
+    /// Its endpoints, and those who wait for them; nothing else of it counts.
+    pub application: Arc<Application>,
+    /// The same for all releases that have this port.
+    pub counters: Arc<PortCounters>,
+}
+
+impl Application {
+    /// Endpoints, a strategy and a queue, and nothing that HTTP would ask for.
+    pub fn bare(
+        name: ApplicationName,
+        balance: &'static dyn Balance,
+        queue: &Arc<Queue>,
+        endpoints: Vec<Arc<Endpoint>>,
+    ) -> Application {
+        Application {
+            hosts: vec![routes::default_host(&name)],
+            labels: Arc::new(Labels::Router(name.clone())),
+            name,
+            port: None,
+            rights: Rights::default(),
+            processes: Processes::Expected,
+            statics: Vec::new(),
+            is_built: false,
+            serving: None,
+            roots: None,
+            limits: Limits::default(),
+            balance,
+            sticky: RequestKey::Address,
+            fair: RequestKey::Address,
+            hedge_after: None,
+            is_scarce: endpoints.iter().all(|one| one.is_limited()),
+            endpoints,
+            far: Vec::new(),
+            unreachable: false,
+            has_files: false,
+            queue: queue.clone(),
+            services: BTreeMap::new(),
+        }
+    }
+
+    fn claim(&self, host: &str) -> Claim<'_> {
+        self.rights.to_host(host, &self.name)
+    }
+
+    /// That it wants for itself.
+    pub fn ports(&self) -> BTreeSet<PortId> {
+        self.port.map(PortId::tcp).into_iter().chain(self.services.keys().copied()).collect()
+    }
+
+    /// Whether a static file on this machine could be the answer.
+    pub fn may_have(&self, head: &RequestHead) -> bool {
+        !self.statics.is_empty() && self.has_files && matches!(head.method, "GET" | "HEAD")
+    }
+
+    /// Nobody here takes what a request with this method brings.
+    pub fn is_only_read(&self, head: &RequestHead) -> bool {
+        !self.statics.is_empty() && !matches!(head.method, "GET" | "HEAD")
+    }
+
+    /// Where files are all there is, what none of them answers has no answer.
+    pub fn file_rules(&self) -> Rules {
+        Rules { is_site: self.processes == Processes::FilesOnly, is_built: self.is_built }
+    }
+
+    /// How many requests instances take at a time, here and elsewhere.
+    pub fn places(&self, now_ms: u64) -> usize {
+        let near = self.endpoints.iter().map(|one| one.candidate(now_ms));
+        let near = near.filter(|one| one.admits).map(|one| one.concurrency);
+        let far = self.far.iter().map(|one| one.concurrency);
+        near.chain(far).fold(0, |sum: usize, count| sum.saturating_add(count as usize))
+    }
+
+    /// How many of those are free, as far as is known.
+    pub fn free(&self, now_ms: u64) -> usize {
+        let near = self.endpoints.iter().map(|one| one.candidate(now_ms).free());
+        let far = self.far.iter().map(|one| match one.far_candidate(now_ms) {
+            FarCandidate { has_room: true, in_flight, .. } => {
+                one.concurrency.saturating_sub(in_flight)
+            }
+            _ => 0,
+        });
+        near.chain(far).fold(0, |sum: usize, count| sum.saturating_add(count as usize))
+    }
+
+    /// Of the near ones, how many admit requests beside this one, and how many there are. None
+    /// where it is none of them.
+    pub fn others_admitting(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        now_ms: u64,
+    ) -> Option<(usize, usize)> {
+        let is_it = |one: &&Arc<Endpoint>| Arc::ptr_eq(one, endpoint);
+        self.endpoints.iter().find(is_it)?;
+        let others = self.endpoints.iter().filter(|one| !Arc::ptr_eq(one, endpoint));
+        let admitting = others.filter(|one| one.candidate(now_ms).admits).count();
+        Some((admitting, self.endpoints.len()))
+    }
+
+    /// The one node that has instances, where this one has none.
+    pub fn only_far(&self) -> Option<&Arc<Endpoint>> {
+        match &self.far[..] {
+            [only] if self.endpoints.is_empty() => Some(only),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Roots {
+    pub build: PathBuf,
+    pub persist: PathBuf,
+}
+
+impl std::fmt::Debug for Application {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} with {} endpoints", self.name, self.endpoints.len())
+    }
+}
+
+type Shard = BTreeMap<String, Arc<Application>>;
+
+#[derive(Clone, Debug)]
+pub struct Table {
+    shards: Vec<Arc<Shard>>,
+    ports: Arc<BTreeMap<PortId, ApplicationName>>,
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table { shards: vec![Arc::default(); SHARDS], ports: Arc::default() }
+    }
+}
+
+impl Table {
+    pub fn by_host(&self, host: &[u8]) -> Option<&Arc<Application>> {
+        let mut buffer = [0; routes::HOST_LENGTH_MAX];
+        let name = routes::normalize(host, &mut buffer)?;
+        self.named(name).or_else(|| {
+            let mut buffer = [0; routes::HOST_LENGTH_MAX];
+            let family = routes::families(name, &mut buffer, |one| self.named(one).is_some());
+            self.named(family?)
+        })
+    }
+
+    fn named(&self, name: &str) -> Option<&Arc<Application>> {
+        self.shards[shard(name)].get(name)
+    }
+
+    pub fn by_port(&self, port: u16) -> Option<&Arc<Application>> {
+        self.owner(PortId::tcp(port))
+    }
+
+    fn owner(&self, id: PortId) -> Option<&Arc<Application>> {
+        self.named(&routes::default_host(self.ports.get(&id)?))
+    }
+
+    /// None where HTTP is spoken, or nobody has it.
+    pub fn service(&self, id: PortId) -> Option<&Arc<Service>> {
+        self.owner(id)?.services.get(&id)
+    }
+
+    pub fn ports(&self) -> &Arc<BTreeMap<PortId, ApplicationName>> {
+        &self.ports
+    }
+
+    /// Puts a new state of an application in the place of the old one. Where others of `all` want
+    /// the same, the one with the best claim has it, in whatever order they came.
+    pub fn replace(
+        &mut self,
+        old: Option<&Arc<Application>>,
+        new: Option<&Arc<Application>>,
+        all: &BTreeMap<ApplicationName, Arc<Application>>,
+    ) {
+        let Some(name) = new.or(old).map(|one| &one.name) else { return };
+        let hosts: BTreeSet<&String> =
+            [old, new].into_iter().flatten().flat_map(|one| &one.hosts).collect();
+        for host in hosts {
+            let wanted = new.filter(|new| new.hosts.contains(host));
+            let winner = match (self.named(host), wanted) {
+                (Some(owner), Some(new))
+                    if owner.name == *name && new.claim(host) <= owner.claim(host) =>
+                {
+                    Some(new)
+                }
+                (Some(owner), _) if owner.name == *name => {
+                    let wanting = all.values().filter(|one| one.hosts.contains(host));
+                    wanting.min_by(|a, b| a.claim(host).cmp(&b.claim(host)))
+                }
+                (Some(owner), Some(new)) if new.claim(host) < owner.claim(host) => Some(new),
+                (None, Some(new)) => Some(new),
+                (_, _) => continue,
+            };
+            let shard = Arc::make_mut(&mut self.shards[shard(host)]);
+            match winner {
+                Some(winner) => drop(shard.insert(host.clone(), winner.clone())),
+                None => drop(shard.remove(host)),
+            }
+        }
+        self.replace_ports(old, new, all);
+    }
+
+    fn replace_ports(
+        &mut self,
+        old: Option<&Arc<Application>>,
+        new: Option<&Arc<Application>>,
+        all: &BTreeMap<ApplicationName, Arc<Application>>,
+    ) {
+        let same = |old: &Arc<Application>, new: &Arc<Application>| {
+            old.ports() == new.ports() && old.rights == new.rights
+        };
+        if old.zip(new).is_some_and(|(old, new)| same(old, new)) {
+            return;
+        }
+        let before = old.map(|old| old.ports()).unwrap_or_default();
+        let after = new.map(|new| new.ports()).unwrap_or_default();
+        for id in before.union(&after) {
+            let wanting = all.values().filter(|one| one.ports().contains(id));
+            let winner =
+                wanting.min_by(|a, b| a.rights.to_port(&a.name).cmp(&b.rights.to_port(&b.name)));
+            let known = self.ports.get(id);
+            if known == winner.map(|winner| &winner.name) {
+                continue;
+            }
+            let ports = Arc::make_mut(&mut self.ports);
+            match winner {
+                Some(winner) => drop(ports.insert(*id, winner.name.clone())),
+                None => drop(ports.remove(id)),
+            }
+        }
+    }
+}
+
+/// FNV-1a: short names, no adversary worth a keyed hash, as a shard is a tree.
+fn shard(host: &str) -> usize {
+    let hash = host.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    usize::try_from(hash >> 32).unwrap_or(0) % SHARDS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::QueueLimits;
+    use runtime::driver::Clock;
+
+    /// A table, and all applications that it was made of.
+    #[derive(Default)]
+    struct World {
+        table: Table,
+        all: BTreeMap<ApplicationName, Arc<Application>>,
+        /// Of those that are put next.
+        rights: Rights,
+    }
+
+    impl World {
+        fn put(&mut self, name: &str, domains: &[&str], port: Option<u16>) -> &mut World {
+            self.put_all(name, domains, port, &[])
+        }
+
+        fn put_all(
+            &mut self,
+            name: &str,
+            domains: &[&str],
+            port: Option<u16>,
+            services: &[PortId],
+        ) -> &mut World {
+            let name: ApplicationName = name.parse().unwrap();
+            let mut hosts = vec![routes::default_host(&name)];
+            hosts.extend(domains.iter().map(|domain| (*domain).to_owned()));
+            let queue = Queue::new(Clock::start(), Arc::default(), QueueLimits::default());
+            let queue = Arc::new(queue);
+            let bare = |endpoints| {
+                let balance = router_core::balance::default_strategy();
+                Application::bare(name.clone(), balance, &queue, endpoints)
+            };
+            let service = |id: &PortId| {
+                let recipe = PortRecipe {
+                    id: *id,
+                    process: model::ProcessType::web(),
+                    env: "OTHER_PORT".into(),
+                    proxy_protocol: None,
+                    idle_ms: None,
+                };
+                let application = Arc::new(bare(Vec::new()));
+                (*id, Arc::new(Service { recipe, application, counters: Arc::default() }))
+            };
+            let services = services.iter().map(service).collect();
+            let rights = self.rights.clone();
+            let new = Application { hosts, port, services, rights, ..bare(Vec::new()) };
+            let new = Arc::new(new);
+            let old = self.all.insert(name, new.clone());
+            self.table.replace(old.as_ref(), Some(&new), &self.all);
+            self
+        }
+
+        fn remove(&mut self, name: &str) {
+            let old = self.all.remove(&name.parse().unwrap());
+            self.table.replace(old.as_ref(), None, &self.all);
+        }
+
+        fn owners(&self) -> (Option<&str>, Option<&str>) {
+            let host = self.table.by_host(b"shop.example");
+            let port = self.table.by_port(8000);
+            (host.map(|one| one.name.as_str()), port.map(|one| one.name.as_str()))
+        }
+    }
+
+    #[test]
+    fn a_number_is_one_applications_whatever_is_spoken_there() {
+        let mut world = World::default();
+        let (tcp, udp) = (PortId::tcp(8000), PortId::udp(8000));
+        world.put("ant", &[], Some(8000));
+        world.put_all("zebra", &[], None, &[tcp, udp]);
+        assert_eq!(world.owners().1, Some("ant"));
+        assert!(world.table.service(tcp).is_none(), "ant speaks HTTP there");
+        assert!(world.table.service(udp).is_some());
+        world.put("ant", &[], Some(8001));
+        assert_eq!(world.table.service(tcp).unwrap().recipe.id, tcp);
+        // A rollback to a release without them.
+        world.put("zebra", &[], None);
+        assert!(world.table.service(tcp).is_none() && world.table.service(udp).is_none());
+        assert_eq!(world.table.ports().len(), 1);
+    }
+
+    #[test]
+    fn what_one_lets_go_falls_to_the_other() {
+        let mut world = World::default();
+        world.put("zebra", &["shop.example"], Some(8000));
+        assert_eq!(world.owners(), (Some("zebra"), Some("zebra")));
+        world.put("ant", &["shop.example"], Some(8000));
+        assert_eq!(world.owners(), (Some("ant"), Some("ant")), "the same on every node");
+        // Another release of either changes nothing.
+        world.put("zebra", &["shop.example"], Some(8000));
+        world.put("ant", &["shop.example"], Some(8000));
+        assert_eq!(world.owners(), (Some("ant"), Some("ant")));
+        world.put("ant", &["shop.example"], Some(8001));
+        assert_eq!(world.owners(), (Some("ant"), Some("zebra")));
+        world.put("ant", &[], None);
+        assert_eq!(world.owners(), (Some("zebra"), Some("zebra")));
+        world.put("ant", &["shop.example"], Some(8000));
+        world.remove("ant");
+        assert_eq!(world.owners(), (Some("zebra"), Some("zebra")));
+        world.remove("zebra");
+        assert_eq!(world.owners(), (None, None));
+    }
+
+    #[test]
+    fn whoever_serves_or_had_it_first_has_it_in_any_order() {
+        type Wish = (&'static str, bool, u64, bool);
+        let check = |wishes: &[Wish], expected: Option<&str>| {
+            for turn in 0..wishes.len() {
+                let mut world = World::default();
+                for at in 0..2 * wishes.len() {
+                    let (name, serves, since, wants) = wishes[(turn + at) % wishes.len()];
+                    let mut spec = model::ApplicationSpec::new(model::Timestamp(7));
+                    spec.set_domains(vec!["shop.example".into()], model::Timestamp(since));
+                    // It comes without a release, and what it wants may change with the next.
+                    let domains: &[&str] =
+                        if wants || at < wishes.len() { &["shop.example"] } else { &[] };
+                    let port = (wants || at < wishes.len()).then_some(8000);
+                    world.rights = Rights::of(&spec, serves && at >= wishes.len());
+                    world.put(name, domains, port);
+                }
+                assert_eq!(world.owners().0, expected, "{wishes:?} from {turn}");
+            }
+        };
+        check(&[("ant", true, 5, true), ("zebra", true, 4, true)], Some("zebra"));
+        check(&[("ant", false, 1, true), ("zebra", true, 4, true)], Some("zebra"));
+        check(
+            &[("ant", true, 4, true), ("bee", false, 1, true), ("zebra", true, 4, true)],
+            Some("ant"),
+        );
+        check(
+            &[("ant", true, 1, false), ("bee", false, 3, true), ("zebra", false, 2, true)],
+            Some("zebra"),
+        );
+        check(&[("ant", true, 1, false), ("zebra", true, 2, false)], None);
+    }
+
+    #[test]
+    fn a_name_alone_comes_before_its_family() {
+        let mut world = World::default();
+        world.put("family", &["*.example.org", "*.shop.example.org"], None);
+        world.put("shop", &["shop.example.org"], None);
+        let owner =
+            |host: &str| world.table.by_host(host.as_bytes()).map(|one| one.name.to_string());
+        assert_eq!(owner("Shop.Example.org:80").as_deref(), Some("shop"));
+        assert_eq!(owner("other.example.org.").as_deref(), Some("family"));
+        assert_eq!(owner("a.b.example.org").as_deref(), Some("family"));
+        assert_eq!(owner("example.org"), None);
+        assert_eq!(owner("x.localhost"), None);
+    }
+}

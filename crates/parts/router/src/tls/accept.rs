@@ -1,0 +1,91 @@
+//! The handshake with a client, and what is said to one that speaks plain HTTP here.
+
+use std::io::{Error, ErrorKind, Result};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_rustls::rustls::{Connection, ServerConfig, ServerConnection};
+
+use super::ALPN_HTTP_2;
+use crate::far::sealed::Sealed;
+use crate::pages;
+use crate::plain::Plain;
+use crate::pool::Pool;
+use crate::stream::{close_gently, within, write_all};
+use crate::wire::Wire;
+
+/// Over the slowest line; who takes longer holds a place for nothing.
+const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
+/// The first byte of TLS: a record of the handshake.
+const HANDSHAKE_RECORD: u8 = 0x16;
+
+/// The client's connection, and whether it chose HTTP/2. None where it spoke plain HTTP and has
+/// been told so.
+pub async fn accept(
+    stream: Plain,
+    config: Arc<ServerConfig>,
+    pool: &Pool,
+) -> Result<Option<(Wire, bool)>> {
+    let first = within(HANDSHAKE_TIME_MAX, first_byte(&stream)).await?;
+    if first != HANDSHAKE_RECORD {
+        if first.is_ascii_uppercase() {
+            explain(stream, pool).await?;
+        }
+        return Ok(None);
+    }
+    let mut tls = ServerConnection::new(config).map_err(Error::other)?;
+    within(HANDSHAKE_TIME_MAX, handshake(&stream, &mut tls)).await?;
+    let is_h2 = tls.alpn_protocol() == Some(ALPN_HTTP_2);
+    let sealed = Sealed::to_client(stream, Connection::Server(tls));
+    Ok(Some((Wire::Sealed(Box::new(sealed)), is_h2)))
+}
+
+async fn first_byte(stream: &Plain) -> Result<u8> {
+    loop {
+        match stream.first() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => stream.readable().await?,
+            first => return first?.ok_or_else(|| ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// Until both sides have finished, with all of it sent.
+async fn handshake(mut stream: &Plain, tls: &mut ServerConnection) -> Result<()> {
+    loop {
+        while tls.wants_write() {
+            match tls.write_tls(&mut stream) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => stream.writable().await?,
+                Err(error) => return Err(error),
+            }
+        }
+        if !tls.is_handshaking() {
+            return Ok(());
+        }
+        match tls.read_tls(&mut stream) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {
+                if let Err(error) = tls.process_new_packets() {
+                    // The client is told why, if it still listens.
+                    tls.write_tls(&mut stream).ok();
+                    return Err(Error::new(ErrorKind::InvalidData, error));
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => stream.readable().await?,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn explain(stream: Plain, pool: &Pool) -> Result<()> {
+    let stream = Wire::from(stream);
+    let mut out = pool.scratch();
+    pages::PLAIN_ON_TLS.write(&mut out, false, false);
+    let written = write_all(&stream, &out, HANDSHAKE_TIME_MAX).await;
+    pool.give_back_scratch(out);
+    written?;
+    let buffer = close_gently(stream, pool.buffer()).await;
+    pool.give_back(buffer);
+    Ok(())
+}

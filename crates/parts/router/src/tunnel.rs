@@ -1,0 +1,204 @@
+//! Bytes both ways between two connections, one of which at least is sealed or was a request before
+//! it was upgraded, until both sides have ended. What is upgraded is no request any more and holds
+//! up no drain.
+
+use std::cell::Cell;
+use std::io;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::connection::WRITE_TIME_MAX;
+use super::endpoint::Permit;
+use super::moved::{Direction, Moved};
+use super::pool::Pool;
+use super::stream::{fill, write_all};
+use super::streams::Ended;
+use super::wire::Wire;
+
+/// WebSockets that are alive say so far more often.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(3600);
+/// How soon a drain is noticed.
+const DRAIN_CHECK: Duration = Duration::from_millis(500);
+
+/// When it is given up.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// Nothing moved for so long, either way.
+    pub idle: Duration,
+    /// One side took nothing for so long, whatever the other did.
+    pub write: Duration,
+}
+
+pub async fn run(pool: &Pool, client: &Wire, upstream: &Wire, permit: Permit) {
+    let limits = Limits { idle: IDLE_TIME_MAX, write: WRITE_TIME_MAX };
+    let moved = Moved::default();
+    let both = relay(pool, client, upstream, limits, &moved);
+    tokio::pin!(both);
+    let endpoint = permit.endpoint.clone();
+    let mut permit = Some(permit);
+    loop {
+        tokio::select! {
+            // An error of one side ends both; the sockets close with their owners.
+            _ = &mut both => return,
+            () = tokio::time::sleep(DRAIN_CHECK), if permit.is_some() => {
+                if endpoint.is_draining() {
+                    permit = None;
+                }
+            }
+        }
+    }
+}
+
+/// Until both have ended, one broke, or a limit was reached.
+pub async fn relay(
+    pool: &Pool,
+    client: &Wire,
+    upstream: &Wire,
+    limits: Limits,
+    moved: &Moved,
+) -> Ended {
+    let last = Cell::new(Instant::now());
+    let way = |from, to, direction| {
+        let passed = move |count| moved.add(direction, count);
+        one_way(pool, from, to, &last, limits, passed)
+    };
+    let up = async {
+        way(client, upstream, Direction::FromClient).await.map_err(|broken| match broken {
+            Broken::Reading => Ended::ClientReset,
+            Broken::Writing => Ended::BackEndReset,
+            Broken::Idle => Ended::Idle,
+        })
+    };
+    let down = async {
+        way(upstream, client, Direction::ToClient).await.map_err(|broken| match broken {
+            Broken::Reading => Ended::BackEndReset,
+            Broken::Writing => Ended::ClientReset,
+            Broken::Idle => Ended::Idle,
+        })
+    };
+    match tokio::try_join!(up, down) {
+        Ok(_) => Ended::Closed,
+        Err(ended) => ended,
+    }
+}
+
+enum Broken {
+    Reading,
+    Writing,
+    Idle,
+}
+
+async fn one_way(
+    pool: &Pool,
+    from: &Wire,
+    to: &Wire,
+    last: &Cell<Instant>,
+    limits: Limits,
+    passed: impl Fn(usize),
+) -> Result<(), Broken> {
+    let Limits { idle, .. } = limits;
+    loop {
+        // The other way counts, too.
+        let deadline = last.get() + idle;
+        match timeout_at(deadline, from.readable()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(Broken::Reading),
+            Err(_) if last.get() + idle > deadline => continue,
+            Err(_) => return Err(Broken::Idle),
+        }
+        last.set(Instant::now());
+        let mut buffer = pool.buffer();
+        let result = tokio::select! {
+            biased;
+            result = pass(from, to, &mut buffer, limits) => result,
+            () = silence(last, idle) => Err(Broken::Idle),
+        };
+        pool.give_back(buffer);
+        last.set(Instant::now());
+        match result? {
+            0 => return Ok(()),
+            count => passed(count),
+        }
+    }
+}
+
+async fn silence(last: &Cell<Instant>, idle: Duration) {
+    loop {
+        let deadline = last.get() + idle;
+        sleep_until(deadline).await;
+        if last.get() + idle <= deadline {
+            return;
+        }
+    }
+}
+
+async fn pass(
+    from: &Wire,
+    to: &Wire,
+    buffer: &mut super::pool::Buffer,
+    Limits { idle, write }: Limits,
+) -> Result<usize, Broken> {
+    let count = match fill(from, buffer, idle).await {
+        Ok(count) => count,
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(Broken::Idle),
+        Err(_) => return Err(Broken::Reading),
+    };
+    if count == 0 {
+        to.shut_down_writing();
+    }
+    // An end that is signed may have to wait for room, too.
+    write_all(to, buffer.filled(), write).await.map_err(|_| Broken::Writing)?;
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::plain::Plain;
+
+    const IDLE: Duration = Duration::from_secs(5);
+
+    /// Two ends of a connection.
+    async fn pair() -> (Wire, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address: SocketAddr = listener.local_addr().unwrap();
+        let near = Plain::connect(address).await.unwrap();
+        (near.into(), listener.accept().await.unwrap().0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_nothing_is_not_silent_while_the_other_way_moves() {
+        let ((to_client, mut client), (to_server, mut server)) = (pair().await, pair().await);
+        let pool = Pool::default();
+        let (limits, moved) = (Limits { idle: IDLE, write: 1000 * IDLE }, Moved::default());
+        let relayed = relay(&pool, &to_client, &to_server, limits, &moved);
+        let talk = async {
+            // More than anybody takes who does not read.
+            let (mut reading, mut writing) = client.split();
+            let flood = async { while writing.write_all(&[0; 64 * 1024]).await.is_ok() {} };
+            let words = async {
+                for _ in 0..4 {
+                    tokio::time::sleep(IDLE * 3 / 4).await;
+                    server.write_all(b"x").await.unwrap();
+                    assert_eq!(reading.read_u8().await.unwrap(), b'x');
+                }
+                Instant::now()
+            };
+            tokio::select! {
+                () = flood => panic!("it was cut"),
+                last = words => last,
+            }
+        };
+        let both = async { tokio::join!(relayed, talk) };
+        let both = tokio::time::timeout(100 * IDLE, both).await;
+        let (ended, last) = both.expect("it goes on while one way moves");
+        assert_eq!((ended, Instant::now().duration_since(last).as_secs()), (Ended::Idle, 5));
+        assert_eq!(moved.get(Direction::ToClient), 4);
+    }
+}

@@ -1,0 +1,387 @@
+//! What a node keeps in memory beside etcd: who watches, the board of local notes, which values
+//! end when, and how times and revisions go together. The feed tells it what changed, in order.
+//!
+//! Arrivals are revisions with a counter: the changes of one revision have 1, 2, … and what happens
+//! on this node alone takes the numbers after those.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::value::ContentHash;
+use model::{Key, NodeId, Prefix, Timestamp};
+use store_core::watch::ARRIVALS_KEPT_MAX;
+use store_core::{HybridClock, Stamp};
+use tokio::sync::watch;
+
+use super::record::StoredRecord;
+use store::board::{Board, Note};
+use store::values::ValueFiles;
+use store::watchers::Watchers;
+use store::{Cursor, Value, Watch, WatchEvent};
+
+const COUNTER_BITS: u32 = 24;
+const COUNTER_MAX: u64 = (1 << COUNTER_BITS) - 1;
+/// Above the changes of a revision that the feed begins after.
+const COUNTER_UNSEEN: u64 = COUNTER_MAX / 2;
+/// Squashing is as exact as this.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(60);
+/// A day and an hour: what an hourly squash of a day asks for.
+const SAMPLES_MAX: usize = 25 * 60;
+
+pub fn arrival(revision: i64, counter: u64) -> u64 {
+    (u64::try_from(revision).unwrap_or(0) << COUNTER_BITS) | counter.min(COUNTER_MAX)
+}
+
+pub fn revision(arrival: u64) -> i64 {
+    i64::try_from(arrival >> COUNTER_BITS).unwrap_or(i64::MAX)
+}
+
+/// One key as the feed saw it change; no record after a delete, or where it cannot be read.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub key: Key,
+    pub record: Option<StoredRecord>,
+}
+
+/// What happened on this node alone, with its arrival.
+#[derive(Clone, Debug)]
+pub struct LocalChange {
+    pub arrival: u64,
+    pub event: WatchEvent,
+}
+
+pub enum Subscription {
+    Ready(Watch),
+    /// First what etcd and this node know of `(from, until]`, then what `watch` brings.
+    CatchUp {
+        watch: Watch,
+        local: Vec<LocalChange>,
+        from: u64,
+        until: Cursor,
+    },
+}
+
+pub struct Hub {
+    state: Mutex<State>,
+    /// The newest revision that every watcher has been told of.
+    seen: watch::Sender<i64>,
+    values: Arc<ValueFiles>,
+    node: NodeId,
+}
+
+struct State {
+    cluster: u64,
+    /// Where this run began: what is older on the board is unknown.
+    start: u64,
+    /// What etcd held before is in its history no more.
+    resynced: u64,
+    last: u64,
+    watchers: Watchers,
+    board: Board,
+    clock: HybridClock,
+    /// The newest changes of this node alone, by arrival.
+    recent: VecDeque<(u64, Key)>,
+    /// The newest of those that had to go.
+    forgotten: u64,
+    ends: Ends,
+    /// Revisions and when they were; none with a delete.
+    samples: VecDeque<(Timestamp, i64)>,
+    closed: bool,
+}
+
+/// Keys whose values end. etcd removes them some time after; until then they read as absent.
+#[derive(Default)]
+struct Ends {
+    of: BTreeMap<Key, Timestamp>,
+    /// Those that watchers have not been told of.
+    ahead: BTreeSet<(Timestamp, Key)>,
+}
+
+impl Ends {
+    /// The end that was known, and whether it has been told.
+    fn forget(&mut self, key: &Key) -> Option<(Timestamp, bool)> {
+        let end = self.of.remove(key)?;
+        Some((end, !self.ahead.remove(&(end, key.clone()))))
+    }
+
+    fn enter(&mut self, key: &Key, end: Timestamp, is_told: bool) {
+        self.forget(key);
+        self.of.insert(key.clone(), end);
+        if !is_told {
+            self.ahead.insert((end, key.clone()));
+        }
+    }
+}
+
+impl Hub {
+    pub fn new(cluster: u64, opened: i64, values: Arc<ValueFiles>, node: NodeId) -> Hub {
+        let start = arrival(opened, COUNTER_UNSEEN);
+        let state = State {
+            cluster,
+            start,
+            resynced: 0,
+            last: start,
+            watchers: Watchers::default(),
+            board: Board::default(),
+            clock: HybridClock::default(),
+            recent: VecDeque::new(),
+            forgotten: 0,
+            ends: Ends::default(),
+            samples: VecDeque::new(),
+            closed: false,
+        };
+        Hub { state: Mutex::new(state), seen: watch::Sender::new(opened), values, node }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The changes of one revision, all of them; those of other keys are none.
+    pub fn apply(&self, of: i64, changes: Vec<Option<Change>>, now: Timestamp) {
+        let mut state = self.state();
+        let is_put = |change: &Option<Change>| change.as_ref().is_some_and(|c| c.record.is_some());
+        let all_puts = changes.iter().all(is_put);
+        for (counter, change) in (1..).zip(changes) {
+            state.last = arrival(of, counter).max(state.last);
+            let Some(Change { key, record }) = change else { continue };
+            let before = state.ends.forget(&key);
+            let end = record.as_ref().and_then(|record| record.expires);
+            let has_ended = |end: &Timestamp| *end <= now;
+            if let Some(end) = end {
+                state.ends.enter(&key, end, has_ended(&end));
+            }
+            let value = record.as_ref().filter(|record| !record.has_expired(now));
+            let value = value.map(|record| self.value(record));
+            // That etcd removes a value whose end has been told is no news.
+            if value.is_some() || !before.is_some_and(|(_, is_told)| is_told) {
+                let of_delete = before.map(|(end, _)| end);
+                let expired = value.is_none() && end.or(of_delete).as_ref().is_some_and(has_ended);
+                let at = state.last;
+                state.announce(at, &key, value, expired);
+            }
+        }
+        if all_puts {
+            state.sample(of, now);
+        }
+        drop(state);
+        self.seen.send_replace(of);
+    }
+
+    pub fn value(&self, record: &StoredRecord) -> Value {
+        match &record.inline {
+            Some(bytes) => Value::Inline(Bytes::copy_from_slice(bytes)),
+            None => Value::File {
+                hash: ContentHash(record.hash),
+                size: record.size,
+                path: self.values.path(&record.hash),
+            },
+        }
+    }
+
+    /// Returns once watchers know of this revision; the feed may be cut for longer than `patience`.
+    pub async fn wait_until_told(&self, of: i64, patience: Duration) {
+        let mut seen = self.seen.subscribe();
+        let told = seen.wait_for(|seen| *seen >= of);
+        tokio::time::timeout(patience, told).await.ok();
+    }
+
+    /// Where the feed goes on.
+    pub fn next_revision(&self) -> i64 {
+        revision(self.state().last) + 1
+    }
+
+    /// Changes were lost: etcd has dropped them, and goes on after `of`.
+    pub fn resync(&self, of: i64) {
+        let mut state = self.state();
+        state.last = arrival(of, COUNTER_UNSEEN).max(state.last);
+        state.resynced = state.last;
+        let now = state.cursor(state.last);
+        state.watchers.resync_all(now);
+        drop(state);
+        self.seen.send_replace(of);
+    }
+
+    /// Values that were there before the feed began.
+    pub fn enter_ends(&self, keys: impl IntoIterator<Item = (Key, Timestamp)>) {
+        let mut state = self.state();
+        for (key, end) in keys {
+            if !state.ends.of.contains_key(&key) {
+                state.ends.enter(&key, end, false);
+            }
+        }
+    }
+
+    pub fn next_end(&self) -> Option<Timestamp> {
+        self.state().ends.ahead.first().map(|(end, _)| *end)
+    }
+
+    /// Tells watchers of values that have ended by now.
+    pub fn notice_ends(&self, now: Timestamp) {
+        let mut state = self.state();
+        while let Some((end, key)) = state.ends.ahead.pop_first() {
+            if end > now {
+                state.ends.ahead.insert((end, key));
+                return;
+            }
+            state.note_local(&key);
+            let at = state.last;
+            state.announce(at, &key, None, true);
+        }
+    }
+
+    /// Keys that etcd still counts and that have ended.
+    pub fn ended(&self, now: Timestamp) -> usize {
+        let Ends { of, ahead } = &self.state().ends;
+        let untold = ahead.iter().take_while(|(end, _)| *end <= now).count();
+        of.len() - ahead.len() + untold
+    }
+
+    pub fn has_ended(&self, key: &Key, now: Timestamp) -> bool {
+        self.state().ends.of.get(key).is_some_and(|end| *end <= now)
+    }
+
+    pub fn subscribe(&self, prefix: Prefix, from: Option<Cursor>) -> Option<Subscription> {
+        let mut state = self.state();
+        let now = state.cursor(state.last);
+        let Some(from) = from else {
+            return state.watchers.add(prefix, now, Some(Vec::new())).map(Subscription::Ready);
+        };
+        let is_known = from.incarnation == state.cluster
+            && from.arrival <= state.last
+            && from.arrival >= state.resynced.max(state.forgotten)
+            && (from.arrival >= state.start || !may_be_local(&prefix));
+        if !is_known {
+            return state.watchers.add(prefix, now, None).map(Subscription::Ready);
+        }
+        let local = state.local_since(from.arrival, &prefix);
+        let watch = state.watchers.add(prefix, now, Some(Vec::new()))?;
+        if from.arrival == now.arrival {
+            return Some(Subscription::Ready(watch));
+        }
+        Some(Subscription::CatchUp { watch, local, from: from.arrival, until: now })
+    }
+
+    pub fn set_note(&self, key: Key, value: Bytes, now: Timestamp) -> Stamp {
+        let mut state = self.state();
+        let stamp = state.clock.next(now);
+        let gone = state.board.set(key.clone(), value.clone(), stamp);
+        state.note_local(&key);
+        let at = state.last;
+        state.announce(at, &key, Some(Value::Inline(value)), false);
+        for key in gone {
+            state.note_local(&key);
+            let at = state.last;
+            state.announce(at, &key, None, false);
+        }
+        stamp
+    }
+
+    pub fn remove_note(&self, key: &Key, now: Timestamp) -> Option<Stamp> {
+        let mut state = self.state();
+        if !state.board.remove(key) {
+            return None;
+        }
+        let stamp = state.clock.next(now);
+        state.note_local(key);
+        let at = state.last;
+        state.announce(at, key, None, false);
+        Some(stamp)
+    }
+
+    pub fn note(&self, key: &Key) -> Option<Note> {
+        self.state().board.get(key).cloned()
+    }
+
+    pub fn notes(&self, prefix: &Prefix) -> Vec<(Key, Note)> {
+        let state = self.state();
+        state.board.prefix(prefix).map(|(key, note)| (key.clone(), note.clone())).collect()
+    }
+
+    pub fn count_notes(&self) -> usize {
+        self.state().board.count()
+    }
+
+    pub fn node(&self) -> &NodeId {
+        &self.node
+    }
+
+    /// The newest revision of which everything is older than `before`; none that is known.
+    pub fn revision_before(&self, before: Timestamp) -> Option<i64> {
+        let state = self.state();
+        state.samples.iter().rev().find(|(at, _)| *at < before).map(|(_, revision)| *revision)
+    }
+
+    pub fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.watchers.clear();
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+}
+
+/// Notes are in memory only: those of an earlier run are unknown.
+fn may_be_local(prefix: &Prefix) -> bool {
+    prefix.tokens().next().is_none_or(|token| token == Key::LOCAL)
+}
+
+impl State {
+    fn cursor(&self, arrival: u64) -> Cursor {
+        Cursor { incarnation: self.cluster, arrival }
+    }
+
+    fn announce(&mut self, at: u64, key: &Key, value: Option<Value>, expired: bool) {
+        let cursor = self.cursor(at);
+        self.watchers.notify(key.as_str(), cursor, || WatchEvent::Changed {
+            cursor,
+            key: key.clone(),
+            value: value.clone(),
+            expired,
+        });
+    }
+
+    /// Gives a change of this node alone its arrival.
+    fn note_local(&mut self, key: &Key) {
+        if self.last & COUNTER_MAX < COUNTER_MAX {
+            self.last += 1;
+        } else {
+            // Nothing was written for millions of notes: who resumes from here cannot know which.
+            self.forgotten = self.last;
+        }
+        if self.recent.len() == ARRIVALS_KEPT_MAX {
+            let oldest = self.recent.pop_front();
+            self.forgotten = oldest.map_or(self.forgotten, |(at, _)| at.max(self.forgotten));
+        }
+        self.recent.push_back((self.last, key.clone()));
+    }
+
+    fn local_since(&self, from: u64, prefix: &Prefix) -> Vec<LocalChange> {
+        let after = self.recent.iter().filter(|(at, key)| *at > from && prefix.matches(key));
+        let change = |(at, key): &(u64, Key)| {
+            let note = self.board.get(key);
+            let event = WatchEvent::Changed {
+                cursor: self.cursor(*at),
+                key: key.clone(),
+                value: note.map(|note| Value::Inline(note.value.clone())),
+                expired: !key.is_local(),
+            };
+            LocalChange { arrival: *at, event }
+        };
+        after.map(change).collect()
+    }
+
+    fn sample(&mut self, of: i64, now: Timestamp) {
+        let is_due = self.samples.back().is_none_or(|(at, _)| now.since(*at) >= SAMPLE_INTERVAL);
+        if is_due {
+            if self.samples.len() == SAMPLES_MAX {
+                self.samples.pop_front();
+            }
+            self.samples.push_back((now, of));
+        }
+    }
+}

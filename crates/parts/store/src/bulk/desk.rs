@@ -1,0 +1,204 @@
+//! Where those who need a large value meet those who fetch it: readers ask here and hear of the
+//! progress; the schedule takes from here what is wanted first, and reports.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use model::value::ContentHash;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+
+use super::links::Links;
+use super::schedule::{Schedule, Wants};
+use super::serve::Server;
+use super::{BulkError, BulkPeers, ValueName};
+use crate::StoreError;
+use crate::values::ValueFiles;
+use runtime::members::Stream;
+
+/// Values that readers wait for at a time; each may cost a stream and a file.
+const AWAITED_MAX: usize = 64;
+/// A reader waits this long for the next bytes, also while holders are looked for.
+const PROGRESS_MAX: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    Waiting,
+    /// So many bytes from the start on can be read.
+    Proven(u64),
+    /// The file has its name.
+    Whole,
+    /// For now; asking again tries again.
+    Failed(String),
+}
+
+pub struct Desk {
+    pub(super) values: Arc<ValueFiles>,
+    server: Server,
+    /// None on a node that is alone, and once this has stopped.
+    links: Mutex<Option<Arc<Links>>>,
+    runtime: OnceLock<Handle>,
+    jobs: Mutex<BTreeMap<ValueName, watch::Sender<Progress>>>,
+    pub(super) changed: Notify,
+    stopped: AtomicBool,
+}
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Desk")
+    }
+}
+
+impl Desk {
+    pub fn new(values: Arc<ValueFiles>) -> Arc<Desk> {
+        Arc::new(Desk {
+            server: Server::new(values.clone()),
+            values,
+            links: Mutex::default(),
+            runtime: OnceLock::new(),
+            jobs: Mutex::default(),
+            changed: Notify::new(),
+            stopped: AtomicBool::new(false),
+        })
+    }
+
+    /// Begins to fetch, once, on a thread of its own: neither the log nor requests wait for it.
+    pub fn start(
+        self: &Arc<Self>,
+        peers: Arc<dyn BulkPeers>,
+        wants: Arc<dyn Wants>,
+    ) -> std::io::Result<()> {
+        let links = Arc::new(Links::new(peers));
+        let mut held = self.links();
+        if held.is_some() || self.is_stopped() {
+            return Ok(());
+        }
+        let runtime = super::thread::runtime()?;
+        let _ = self.runtime.set(runtime.handle().clone());
+        *held = Some(links.clone());
+        drop(held);
+        let schedule = Schedule::new(Arc::downgrade(self), links, wants);
+        super::thread::run(runtime, schedule.run())
+    }
+
+    /// Serves a peer's stream until it ends. The stream may belong to any runtime.
+    pub async fn serve(self: &Arc<Self>, stream: impl Stream + 'static) -> Result<(), BulkError> {
+        let desk = self.clone();
+        let served = async move { desk.server.serve(stream).await };
+        match self.runtime.get() {
+            Some(runtime) => runtime.spawn(served).await.unwrap_or(Ok(())),
+            None => served.await,
+        }
+    }
+
+    /// Fetches nothing more; what has come of a value stays for the next start.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.changed.notify_one();
+        *self.links() = None;
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Commits came that refer to values, or peers did: look again.
+    pub fn look_again(&self) {
+        self.changed.notify_one();
+    }
+
+    fn links(&self) -> MutexGuard<'_, Option<Arc<Links>>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, BTreeMap<ValueName, watch::Sender<Progress>>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wants a value now, for a reader; it is fetched while the receiver is kept.
+    pub(super) fn ask(&self, value: ValueName) -> Result<watch::Receiver<Progress>, StoreError> {
+        if self.links().is_none() {
+            return Err(away(&value, "this node has no peers"));
+        }
+        let mut jobs = self.jobs();
+        if let Some(progress) = jobs.get(&value) {
+            return Ok(progress.subscribe());
+        }
+        if jobs.len() >= AWAITED_MAX {
+            return Err(StoreError::Refused(
+                "too many values that are on other nodes are being read; try again later".into(),
+            ));
+        }
+        let (progress, receiver) = watch::channel(Progress::Waiting);
+        jobs.insert(value, progress);
+        self.changed.notify_one();
+        Ok(receiver)
+    }
+
+    /// Values that readers wait for.
+    pub(super) fn awaited(&self) -> Vec<ValueName> {
+        let mut jobs = self.jobs();
+        jobs.retain(|_, progress| progress.receiver_count() > 0);
+        jobs.keys().copied().collect()
+    }
+
+    pub(super) fn is_awaited(&self, value: &ValueName) -> bool {
+        self.jobs().get(value).is_some_and(|progress| progress.receiver_count() > 0)
+    }
+
+    pub(super) fn report(&self, value: &ValueName, progress: Progress) {
+        let mut jobs = self.jobs();
+        let ended = matches!(progress, Progress::Whole | Progress::Failed(_));
+        if let Some(sender) = jobs.get(value) {
+            sender.send_replace(progress);
+        }
+        if ended {
+            jobs.remove(value);
+        }
+    }
+
+    /// Where the whole value is, once it is there.
+    pub async fn whole(&self, value: ValueName) -> Result<PathBuf, StoreError> {
+        let path = self.values.path(&value.hash);
+        let values = self.values.clone();
+        let here = move || values.holds(&value).map_err(|source| unreadable(&value, source));
+        if crate::values::blocking(here).await? {
+            return Ok(path);
+        }
+        let mut progress = self.ask(value)?;
+        loop {
+            if *progress.borrow_and_update() == Progress::Whole {
+                return Ok(path);
+            }
+            next(&mut progress, &value).await?;
+        }
+    }
+}
+
+/// Waits for news of a value; an error when there will be none.
+pub(super) async fn next(
+    progress: &mut watch::Receiver<Progress>,
+    value: &ValueName,
+) -> Result<Progress, StoreError> {
+    let changed = timeout(PROGRESS_MAX, progress.changed()).await;
+    let now = progress.borrow_and_update().clone();
+    match (changed, now) {
+        (_, Progress::Failed(why)) => Err(away(value, &why)),
+        (_, Progress::Whole) | (Ok(Ok(())), _) => Ok(progress.borrow().clone()),
+        (Ok(Err(_)), _) => Err(away(value, "fetching has stopped")),
+        (Err(_), _) => Err(away(value, "nothing of it came for a minute")),
+    }
+}
+
+pub(super) fn away(value: &ValueName, why: &str) -> StoreError {
+    StoreError::Away(format!("{} ({} bytes): {why}", ContentHash(value.hash), value.size))
+}
+
+pub(super) fn unreadable(value: &ValueName, source: std::io::Error) -> StoreError {
+    StoreError::Io { what: format!("the value {} cannot be read", value.text()), source }
+}

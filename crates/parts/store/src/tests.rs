@@ -1,0 +1,14 @@
+//! The store on a real disk, through its trait.
+
+mod bytes;
+mod child;
+mod cleaning;
+mod crash;
+mod damage;
+pub mod fixture;
+mod full;
+mod local;
+mod memory;
+mod powercut;
+mod seat;
+mod syncing;

@@ -1,0 +1,375 @@
+//! What a back end may have at a time, while a proxy and the one that took over from it both serve:
+//! each place is with one of the two, and goes to the other where clients wait for it. Driven by
+//! the socket over which the listeners were handed over; its end gives all places back.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::back_ends::{BackEnds, Lendable, Named};
+
+/// A place that is free or waited for is noticed within this, for as long as there are two.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+/// Until the one that leaves has said what it holds; it has nothing else to do.
+const HOLD_TIME_MAX: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    /// Keeps nothing that nobody waits for.
+    Leaves,
+    Comes,
+}
+
+/// One line, either way.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Told {
+    /// First of all, by the one that leaves: the places that it does not give away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hold: Option<Vec<Places>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    give: Vec<Places>,
+    /// One place at any of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ask: Vec<Named>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Places {
+    #[serde(flatten)]
+    at: Named,
+    count: u32,
+}
+
+/// By the process that was taken over from, as soon as the next one serves.
+pub async fn leave(back_ends: Arc<BackEnds>, stream: BufReader<UnixStream>) {
+    if back_ends.has_limit() {
+        let (link, hold) = Link::leaving(&back_ends);
+        follow(link, &back_ends, stream, Told { hold: Some(hold), ..Told::default() }).await;
+    }
+}
+
+/// By the one that serves from now on. It has no places at `elsewhere` until it is told which.
+pub async fn come(back_ends: Arc<BackEnds>, stream: BufReader<UnixStream>, elsewhere: Vec<Named>) {
+    if back_ends.has_limit() {
+        let link = Link::coming(&back_ends, elsewhere);
+        follow(link, &back_ends, stream, Told::default()).await;
+    }
+}
+
+async fn follow(
+    mut link: Link,
+    back_ends: &BackEnds,
+    stream: BufReader<UnixStream>,
+    mut first: Told,
+) {
+    let (reading, mut writing) = tokio::io::split(stream);
+    // The other side is a proxy of the same user: its lines are as short as these.
+    let mut lines = BufReader::new(reading).lines();
+    let mut look = interval(LOOK_INTERVAL);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut heard = link.side == Side::Leaves;
+    loop {
+        let told = std::mem::take(&mut first);
+        if !told.is_empty() && write(&mut writing, &told).await.is_err() {
+            break;
+        }
+        let line = if heard {
+            tokio::select! {
+                line = lines.next_line() => Some(line),
+                _ = look.tick() => None,
+            }
+        } else {
+            match timeout(HOLD_TIME_MAX, lines.next_line()).await {
+                Ok(line) => Some(line),
+                Err(_) => break,
+            }
+        };
+        match line.map(|line| line.ok().flatten()) {
+            None => {}
+            Some(Some(line)) => match serde_json::from_str(&line) {
+                Ok(told) => link.hear(back_ends, told),
+                Err(error) => {
+                    tracing::warn!(%error, "proxy.sharing_misspoken");
+                    break;
+                }
+            },
+            Some(None) => break,
+        }
+        heard = true;
+        first = link.step(back_ends);
+    }
+    link.end(back_ends);
+}
+
+async fn write(writing: &mut (impl AsyncWriteExt + Unpin), told: &Told) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(told)?;
+    line.push(b'\n');
+    writing.write_all(&line).await
+}
+
+impl Told {
+    fn is_empty(&self) -> bool {
+        self.hold.is_none() && self.give.is_empty() && self.ask.is_empty()
+    }
+}
+
+/// The other processes that wait for a place, in turn: there may be one before this one and one
+/// after it, and what is promised to both would reach neither.
+#[derive(Debug, Default)]
+pub struct Turns {
+    line: Mutex<VecDeque<u64>>,
+    links: AtomicU64,
+}
+
+impl Turns {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<u64>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stand(&self, link: u64) {
+        let mut line = self.lock();
+        if !line.contains(&link) {
+            line.push_back(link);
+        }
+    }
+
+    fn leave(&self, link: u64) {
+        self.lock().retain(|one| *one != link);
+    }
+
+    fn first(&self) -> Option<u64> {
+        self.lock().front().copied()
+    }
+}
+
+struct Link {
+    /// Unlike that of another link of this process.
+    id: u64,
+    side: Side,
+    /// Places that are with the other one, wherever both have a back end.
+    outside: BTreeMap<Named, u32>,
+    asked: bool,
+    /// Where the other one asked for a place, until it has one.
+    owed: Vec<Named>,
+    /// The place that it gets as soon as it is free: nobody enters there before.
+    promised: Option<Named>,
+    /// More than this side may have.
+    too_many: Vec<Places>,
+    turn: usize,
+}
+
+impl Link {
+    fn new(back_ends: &BackEnds, side: Side, outside: BTreeMap<Named, u32>) -> Link {
+        let id = back_ends.turns.links.fetch_add(1, Ordering::Relaxed);
+        let (owed, too_many) = (Vec::new(), Vec::new());
+        Link { id, side, outside, asked: false, owed, promised: None, too_many, turn: 0 }
+    }
+
+    fn leaving(back_ends: &BackEnds) -> (Link, Vec<Places>) {
+        let (mut outside, mut hold) = (BTreeMap::new(), Vec::new());
+        for Lendable { name: at, endpoint, .. } in back_ends.lendable() {
+            let given = endpoint.lend_free(u32::MAX);
+            hold.push(Places { at: at.clone(), count: endpoint.concurrency - given });
+            outside.insert(at, given);
+        }
+        (Link::new(back_ends, Side::Leaves, outside), hold)
+    }
+
+    fn coming(back_ends: &BackEnds, elsewhere: Vec<Named>) -> Link {
+        let all = back_ends.lendable().into_iter().filter(|one| elsewhere.contains(&one.name));
+        let outside = all.map(|one| (one.name, one.endpoint.concurrency)).collect();
+        Link::new(back_ends, Side::Comes, outside)
+    }
+
+    fn hear(&mut self, back_ends: &BackEnds, told: Told) {
+        let all = back_ends.lendable();
+        let find = |name: &Named| all.iter().find(|one| one.name == *name);
+        if let Some(hold) = told.hold {
+            for (name, outside) in &mut self.outside {
+                let held = hold.iter().find(|places| places.at == *name);
+                let held = held.map_or(0, |places| places.count);
+                if let Some(one) = find(name) {
+                    one.endpoint.lend(held);
+                    one.endpoint.get_back(*outside);
+                }
+                *outside = held;
+            }
+        }
+        for Places { at, count } in told.give {
+            let outside = self.outside.entry(at.clone()).or_default();
+            let taken = count.min(*outside);
+            *outside -= taken;
+            if let Some(one) = find(&at) {
+                one.endpoint.get_back(taken);
+            }
+            if taken < count && self.side == Side::Leaves {
+                self.too_many.push(Places { at, count: count - taken });
+            }
+            self.asked = false;
+        }
+        if !told.ask.is_empty() {
+            self.owed = told.ask;
+            back_ends.turns.stand(self.id);
+        }
+        back_ends.advance();
+    }
+
+    fn step(&mut self, back_ends: &BackEnds) -> Told {
+        let mut told = Told { give: std::mem::take(&mut self.too_many), ..Told::default() };
+        let mut all = back_ends.lendable();
+        all.retain(|one| self.outside.contains_key(&one.name));
+        if let Some(at) = self.promise(back_ends, &all) {
+            told.give.push(Places { at, count: 0 });
+        }
+        if let Some(name) = &self.promised {
+            let one = all.iter().find(|one| one.name == *name);
+            if one.is_none_or(|one| !one.endpoint.has_lent_too_much()) {
+                // None where it was removed meanwhile: the other one may ask anew.
+                let (at, count) = (name.clone(), u32::from(one.is_some()));
+                *self.outside.entry(at.clone()).or_default() += count;
+                told.give.push(Places { at, count });
+                self.promised = None;
+                back_ends.turns.leave(self.id);
+                if !self.owed.is_empty() {
+                    back_ends.turns.stand(self.id);
+                }
+            }
+        }
+        if self.side == Side::Leaves {
+            for one in all.iter().filter(|one| !one.is_waited_for) {
+                let count = one.endpoint.lend_free(u32::MAX);
+                if count > 0 {
+                    *self.outside.entry(one.name.clone()).or_default() += count;
+                    told.give.push(Places { at: one.name.clone(), count });
+                }
+            }
+        }
+        if !self.asked && self.promised.is_none() {
+            let owes_another = back_ends.turns.first().is_some_and(|first| first != self.id);
+            let wanted = all.iter().filter(|one| one.is_waited_for || owes_another);
+            let there = wanted.filter(|one| self.outside.get(&one.name).is_some_and(|n| *n > 0));
+            told.ask = there.map(|one| one.name.clone()).collect();
+            self.asked = !told.ask.is_empty();
+        }
+        told
+    }
+
+    /// Clients of this side that come later wait until the other one has had its turn; those that
+    /// wait already come before it. Says what was asked for in vain.
+    fn promise(&mut self, back_ends: &BackEnds, all: &[Lendable]) -> Option<Named> {
+        let is_next = back_ends.turns.first() == Some(self.id);
+        if self.promised.is_some() || !is_next {
+            return None;
+        }
+        let mut fit: Vec<&Lendable> =
+            all.iter().filter(|one| self.owed.contains(&one.name)).collect();
+        if fit.is_empty() {
+            back_ends.turns.leave(self.id);
+            return std::mem::take(&mut self.owed).into_iter().next();
+        }
+        let free = fit.iter().find(|one| one.endpoint.lend_free(1) == 1).copied();
+        fit.retain(|one| one.endpoint.in_flight() > 0 || !one.is_waited_for);
+        self.turn += 1;
+        let chosen = free.or_else(|| {
+            let next = fit.get(self.turn % fit.len().max(1)).copied();
+            next.inspect(|one| one.endpoint.lend(1))
+        });
+        if let Some(one) = chosen {
+            self.promised = Some(one.name.clone());
+            self.owed.clear();
+        }
+        None
+    }
+
+    /// The other one is gone, and what it had is free.
+    fn end(&mut self, back_ends: &BackEnds) {
+        back_ends.turns.leave(self.id);
+        for one in back_ends.lendable() {
+            let promised = u32::from(self.promised.as_ref() == Some(&one.name));
+            let outside = self.outside.get(&one.name).copied().unwrap_or(0);
+            one.endpoint.get_back(outside.saturating_add(promised));
+        }
+        back_ends.advance();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::super::back_ends::{Settings, Wanted};
+    use super::*;
+    use router::choice::{Reaches, Wants};
+    use router::endpoint::Permit;
+    use runtime::driver::Clock;
+
+    const PLACES: u32 = 3;
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    fn proxy(address: SocketAddr, elsewhere: Vec<Named>) -> Arc<BackEnds> {
+        let settings = Settings {
+            clock: Clock::start(),
+            balance: router_core::balance::default_strategy(),
+            concurrency: Some(PLACES),
+            elsewhere,
+        };
+        let wanted = Wanted { address, sort: None, weight: 1, draining: false };
+        Arc::new(BackEnds::new(vec![None], vec![wanted], settings, None).unwrap())
+    }
+
+    fn enter(back_ends: &BackEnds) -> Option<Permit> {
+        let service = &back_ends.services[0];
+        service.queue.try_enter(&service.application(), Wants::anything(Reaches::Near), None)
+    }
+
+    fn all_lent(back_ends: &BackEnds) -> bool {
+        back_ends.lendable().iter().all(|one| one.endpoint.has_lent_too_much())
+    }
+
+    async fn await_permit(back_ends: &BackEnds) -> Permit {
+        let service = &back_ends.services[0];
+        let place = router::queue::Place::of([127, 0, 0, 1].into());
+        let wants = Wants::anything(Reaches::Near);
+        service.queue.enter(wants, place, DEADLINE).await.expect("in time")
+    }
+
+    #[tokio::test]
+    async fn a_place_is_with_one_of_two() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let name = Named { sort: None, address };
+        let old = proxy(address, Vec::new());
+        let new = proxy(address, vec![name.clone()]);
+        let held = enter(&old).unwrap();
+        assert!(enter(&new).is_none(), "it has nothing until it is told");
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let left = tokio::spawn(leave(old.clone(), BufReader::new(ours)));
+        let came = tokio::spawn(come(new.clone(), BufReader::new(theirs), vec![name]));
+        let mut here = vec![await_permit(&new).await, await_permit(&new).await];
+        assert!(enter(&new).is_none() && enter(&old).is_none());
+        // Whoever waits on either side gets the next that is free on the other.
+        let (waiting, freed) = tokio::join!(await_permit(&old), async {
+            while new.turns.first().is_none() || !all_lent(&new) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(enter(&new).is_none());
+            drop(here.pop());
+        });
+        let () = freed;
+        assert!(enter(&new).is_none() && enter(&old).is_none());
+        drop(held);
+        here.push(await_permit(&new).await);
+        assert!(enter(&new).is_none() && enter(&old).is_none());
+        // With its end all that the old one had is free.
+        left.abort();
+        tokio::time::timeout(DEADLINE, came).await.expect("it hears the end").unwrap();
+        here.push(await_permit(&new).await);
+        assert!(enter(&new).is_none());
+        drop(waiting);
+    }
+}
