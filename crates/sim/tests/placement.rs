@@ -11,7 +11,6 @@ const SEEDS: u64 = 60;
 /// A thousand take minutes.
 const SEEDS_MAX: u64 = 2_000;
 /// One with faults.
-#[cfg(not(feature = "mutants"))]
 const LARGE_SEED: u64 = 1;
 
 fn counts(seed: u64) -> BTreeMap<&'static str, u64> {
@@ -39,7 +38,6 @@ fn every_cluster_ends_well() {
 }
 
 /// Once, as large as a cluster is meant to be.
-#[cfg(not(feature = "mutants"))]
 #[test]
 fn a_large_cluster_ends_well() {
     let counts = live(LARGE_SEED, Some(50), Some(500)).counts;

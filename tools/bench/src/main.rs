@@ -72,7 +72,32 @@ fn cortex() -> anyhow::Result<PathBuf> {
         .context("`cortex` is not beside this program: build both, or put them into one directory")
 }
 
+/// What `cortex --version` says: its version and the profile it was built with.
+fn version() -> String {
+    let said = cortex().and_then(|cortex| {
+        let output = std::process::Command::new(cortex).arg("--version").output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    });
+    let said = said.unwrap_or_default();
+    said.trim().strip_prefix("cortex ").unwrap_or(env!("CARGO_PKG_VERSION")).to_owned()
+}
+
+/// What is slow for want of optimisation is not to be taken for slow.
+fn tell_profile() {
+    let version = version();
+    eprintln!("Measuring cortex {version}");
+    if !version.ends_with("(dist)") {
+        eprintln!(
+            "It is not built as it is shipped; for figures that last: \
+             cargo build --profile dist -p cortex -p bench"
+        );
+    }
+}
+
 fn run(what: &What) -> anyhow::Result<()> {
+    if !matches!(what, What::ProxyRouter(_) | What::ProxyLeast(_)) {
+        tell_profile();
+    }
     match what {
         What::Fairness(args) => fairness::run(args),
         What::Platform(args) => platform::run(args),

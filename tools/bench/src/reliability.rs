@@ -150,7 +150,7 @@ fn random_seed() -> anyhow::Result<u64> {
 #[derive(Debug, Serialize)]
 struct Report {
     seed: u64,
-    version: &'static str,
+    version: String,
     thesis: Option<Vec<thesis::Level>>,
     numbered: Option<numbered::Numbered>,
     pair: Option<Vec<pair::Round>>,
@@ -165,7 +165,7 @@ pub fn run(args: &ReliabilityArgs) -> anyhow::Result<()> {
     }
     eprintln!("seed {}", plan.seed);
     let (thesis, numbered, pair) = (None, None, None);
-    let version = env!("CARGO_PKG_VERSION");
+    let version = crate::version();
     let mut report = Report { seed: plan.seed, version, thesis, numbered, pair, incomplete: None };
     let result = in_directory(args.dir.as_deref(), |directory, interrupted| {
         measure(&plan, directory, &mut report, interrupted)

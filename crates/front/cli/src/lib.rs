@@ -53,8 +53,11 @@ use os::layout::DataDirectory;
 /// Where sockets lie is found from the data directory; this is where a new node puts them.
 const RUNTIME_FALLBACK: &str = "/tmp";
 
+/// With the profile: only `dist` is as fast as what is shipped.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("CORTEX_PROFILE"), ")");
+
 #[derive(Debug, Parser)]
-#[command(name = "cortex", version, about, long_about = None, max_term_width = 100)]
+#[command(name = "cortex", version = VERSION, about, long_about = None, max_term_width = 100)]
 /// Turns Linux machines into a hosting platform for web applications
 struct Cli {
     #[command(flatten)]

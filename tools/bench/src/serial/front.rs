@@ -61,7 +61,7 @@ impl Fronts<'_> {
             .arg("--router-data")
             .arg(self.directory.join(format!("router-{port}")))
             .stdout(Stdio::null());
-        let version = env!("CARGO_PKG_VERSION").into();
+        let version = crate::version();
         self.front("cortex", version, port, &mut command)
     }
 

@@ -147,7 +147,7 @@ impl Site {
         let process = self.spawn(Kind::Cortex, self.cortex_command()?)?;
         let process = self.serve::<resp::Resp>(process, interrupted)?;
         let place = Place::Resp(self.address());
-        Ok(self.contender(Kind::Cortex, env!("CARGO_PKG_VERSION").into(), place, process))
+        Ok(self.contender(Kind::Cortex, crate::version(), place, process))
     }
 
     /// Its API may come up a moment after its Redis face.
@@ -181,7 +181,7 @@ impl Site {
         let second = other.serve::<resp::Resp>(second, interrupted)?;
         Ok(Contender {
             kind: Kind::CortexPair,
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: crate::version(),
             place: Place::Resp(self.address()),
             processes: vec![first, second],
             replica: Some(other.address()),

@@ -13,6 +13,9 @@ pub fn directory() -> Option<PathBuf> {
 /// `test` is the path of the calling test. `shell` is run first by the child, as itself.
 pub fn start(test: &str, directory: &Path, shell: &str) -> Child {
     let executable = std::env::current_exe().unwrap();
+    let listed = Command::new(&executable).args(["--list", "--exact", test]).output().unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.starts_with(test), "there is no test {test}");
     Command::new("/bin/sh")
         .args(["-c", &format!("{shell} exec \"$0\" --exact \"$1\" --nocapture")])
         .arg(executable)

@@ -10,7 +10,7 @@ use super::child;
 use super::fixture::{Place, SEGMENT_SMALL, key, lookup, set};
 use crate::Value;
 
-const STREAMED: &str = "store::tests::cleaning::fifty_megabytes_are_streamed_in_little_memory";
+const STREAMED: &str = "tests::cleaning::fifty_megabytes_are_streamed_in_little_memory";
 
 fn size_of(directory: &Path) -> u64 {
     let entries = std::fs::read_dir(directory).unwrap();

@@ -11,7 +11,7 @@ use super::child;
 use super::fixture::{Place, key};
 use crate::{INLINE_VALUE_MAX, SharedStore, Value};
 
-const TEST: &str = "store::tests::crash::killed_at_any_moment_nothing_acknowledged_is_lost";
+const TEST: &str = "tests::crash::killed_at_any_moment_nothing_acknowledged_is_lost";
 /// By default: some hundred milliseconds each. The long proof kills five times as often, later.
 const ROUNDS: u64 = 200;
 const WRITES_MAX: u64 = 150;

@@ -10,7 +10,7 @@ use super::child;
 use super::fixture::{Place, bytes, key, lookup, set};
 use crate::StoreError;
 
-const LIMITED: &str = "store::tests::full::a_real_limit_refuses_writes_and_loses_none";
+const LIMITED: &str = "tests::full::a_real_limit_refuses_writes_and_loses_none";
 
 #[tokio::test]
 async fn a_full_disk_refuses_writes_until_there_is_room() {

@@ -12,8 +12,8 @@ use super::child;
 use super::fixture::{Place, bytes, key, lookup, set};
 use crate::StoreError;
 
-const FAILING: &str = "store::tests::syncing::whichever_sync_fails_nothing_acknowledged_is_lost";
-const ORDERED: &str = "store::tests::syncing::replies_come_after_the_sync_of_their_writes";
+const FAILING: &str = "tests::syncing::whichever_sync_fails_nothing_acknowledged_is_lost";
+const ORDERED: &str = "tests::syncing::replies_come_after_the_sync_of_their_writes";
 const WRITES: usize = 30;
 
 fn value(n: usize) -> String {
@@ -38,7 +38,7 @@ async fn write_and_tell(directory: &Path) {
 
 /// The library that makes the calls fail.
 fn library(directory: &Path) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/tests/failing_sync.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tests/failing_sync.c");
     let library = directory.join("failing_sync.so");
     let mut cc = Command::new("cc");
     cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");

@@ -32,7 +32,7 @@ impl Folder {
 }
 
 pub fn place() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/router/tests/corpus")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tests/corpus")
 }
 
 /// One file.

@@ -95,7 +95,7 @@ struct Manual {
 }
 
 fn manual_path() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/router.md")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/router.md")
 }
 
 fn manual() -> Manual {
