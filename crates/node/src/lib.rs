@@ -41,8 +41,10 @@ use agent::registry::Registry;
 use api::calls::Calls;
 use api::{ApiContext, NodeControl};
 use api_types::{PortRow, PortTraffic};
+use cluster::options::PeerOptions;
+use cluster::peers::Peers;
 use cluster::remote;
-use cluster::{PeerOptions, Peers, roster};
+use cluster::{prepare, roster};
 use metrics::Metrics;
 use os::directory;
 use os::layout::DataDirectory;
@@ -128,7 +130,7 @@ pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyho
     let asked =
         PeerOptions { guest: is_guest, listeners: listeners.clone(), ..config.peers.clone() };
     let asked = PeerOptions { clock_off: config.clock_off, ..asked };
-    let prepared = cluster::prepare(&layout, &id, &asked).await?;
+    let prepared = prepare::prepare(&layout, &id, &asked).await?;
     roles::keep(&layout, &roles)?;
     let (store, guest) = if is_guest {
         let (store, guest) = remote::open(&layout, id.clone(), clock, options).await?;

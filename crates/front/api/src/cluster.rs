@@ -12,8 +12,8 @@ use serde::Deserialize;
 use super::problem::Problem;
 use super::{Api, Shared, parse, records};
 use api_types::{Answer, Invitation};
-use cluster::Peers;
 use cluster::invitation::INVITATION_AGE_MAX;
+use cluster::peers::Peers;
 use cluster::status::ClusterStatus;
 
 fn peers(api: &Api) -> Result<&Peers, Problem> {

@@ -46,7 +46,7 @@ use model::{ApplicationName, NodeId, ReleaseId, Timestamp};
 use serde::de::DeserializeOwned;
 use tokio::net::{UnixListener, UnixStream};
 
-use ::cluster::Peers;
+use ::cluster::peers::Peers;
 use ::upgrade::Upgrading;
 use agent::AgentContext;
 use api_types::PortRow;

@@ -16,7 +16,8 @@ use serde::de::DeserializeOwned;
 use super::problem::Problem;
 use super::{Api, Shared, processes, records};
 use api_types::{NodeRow, NodeShown};
-use cluster::{Peers, roster};
+use cluster::peers::Peers;
+use cluster::roster;
 use runtime::members::Members;
 use store::{Store, readable};
 

@@ -19,7 +19,7 @@ use agent::AgentContext;
 use agent::one_off;
 use agent::one_off::Order;
 use api_types::session::PROTOCOL;
-use cluster::Peers;
+use cluster::peers::Peers;
 use runtime::members::BoxedStream;
 use runtime::members::Members;
 

@@ -12,7 +12,7 @@ use store_core::NodeTag;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, sleep, timeout};
 
-use super::Peers;
+use super::peers::Peers;
 use runtime::members::Members;
 
 /// Between two looks at what the machine says: little beside what it waits itself.

@@ -17,9 +17,10 @@ use tokio_rustls::rustls::ClientConfig;
 use super::frame::{Greeting, Refused, Versions};
 use super::identity::{Pin, random};
 use super::liveness::Heard;
+use super::net::Net;
 use super::roster::Addresses;
 use super::tls::{ClusterTls, agreed};
-use super::{Net, link, tls};
+use super::{link, tls};
 
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);

@@ -17,11 +17,11 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::Net;
-use super::PeerOptions;
 use super::frame::{GREETING_BYTES_MAX, Versions, read_json, write_json};
 use super::identity::{self, Authority, Membership, Pin, Seed, fingerprint, pin_of};
 use super::invitation::{Redeemed, Secret, Token};
+use super::net::Net;
+use super::options::PeerOptions;
 use super::roster::{self, ADDRESSES_MAX, Roster};
 use super::tls;
 use runtime::driver::Clock;

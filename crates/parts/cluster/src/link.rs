@@ -12,11 +12,12 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::Net;
 use super::frame::{self, Frame, GREETING_BYTES_MAX, Greeting, Refused};
 use super::links::{Link, Outgoing};
 use super::liveness::Heard;
-use store::replication::{Incoming, LieError, Replication, check_value};
+use super::net::Net;
+use store::command::Incoming;
+use store::replication::{LieError, Replication, check_value};
 
 /// Something is said at least so often.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);

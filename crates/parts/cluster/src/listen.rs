@@ -1,6 +1,5 @@
 //! The node port: takes callers in, finds out by TLS who each is, and hands them on.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +9,14 @@ use model::NodeId;
 use store_core::NodeTag;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, rustls};
 
 use super::frame::{Greeting, Refused};
+use super::net::Net;
 use super::tls::{ALPN_BULK, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER, ALPN_STORE, stream_alpn};
-use super::{Net, join, link, roster};
+use super::{join, link, roster};
 use os::shared_port::Listeners;
 use runtime::members::Kind;
 
@@ -25,10 +25,6 @@ const HANDSHAKES_MAX: usize = 64;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Out of descriptors is over in a moment or will be reported again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The same reason from the same address is logged again after so long.
-const REPORT_INTERVAL: Duration = Duration::from_secs(600);
-/// Addresses and reasons that are remembered.
-const REPORTS_MAX: usize = 512;
 
 /// The node port: of the process before where it hands over to this one. It waits for callers as
 /// long as any process does.
@@ -53,28 +49,6 @@ pub fn bind(at: SocketAddr) -> anyhow::Result<StdListener> {
         format!("the node port {at} cannot be had; choose another with --listen HOST:PORT")
     })?;
     Ok(socket.into())
-}
-
-/// Says each thing once: strangers must not fill the log.
-#[derive(Default)]
-pub struct Reports {
-    said: BTreeMap<(String, String), Instant>,
-}
-
-impl Reports {
-    pub fn is_news(&mut self, who: String, what: String) -> bool {
-        let now = Instant::now();
-        self.said.retain(|_, at| now.duration_since(*at) < REPORT_INTERVAL);
-        if self.said.len() >= REPORTS_MAX {
-            return false;
-        }
-        self.said.insert((who, what), now).is_none()
-    }
-
-    /// It is over, so that it would be news again.
-    pub fn forget(&mut self, who: &str) {
-        self.said.retain(|(said_of, _), _| said_of != who);
-    }
 }
 
 pub async fn run(net: Arc<Net>, listener: StdListener) -> anyhow::Result<()> {

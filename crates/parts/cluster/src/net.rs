@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,19 +18,18 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
+use super::doors::{Doors, RouterDoor};
 use super::frame::Versions;
 use super::identity::{Authority, Membership, Pin, Seed};
 use super::invitation::InvitationBook;
 use super::link::{self, Ended};
 use super::links::Links;
-use super::listen::{self, Reports};
 use super::liveness::{self, Heard, Liveness};
 use super::outbox::Outbox;
+use super::reports::Reports;
 use super::revocable::Revocable;
 use super::roster::{self, Addresses, Roster};
-use super::routers;
 use super::side::Side;
-use super::streams;
 use super::tls::{ALPN_BULK, ClusterTls, stream_alpn};
 use super::{dial, frame};
 use crate::remote;
@@ -66,13 +65,13 @@ pub struct Parts {
     pub membership: Membership,
     /// The number of this process's life.
     pub life: u64,
-    pub listener: TcpListener,
+    pub listen: SocketAddr,
     pub advertise: Option<SocketAddr>,
     /// Whether others say that this node was removed.
     pub removed: watch::Sender<bool>,
     pub down: watch::Sender<BTreeSet<NodeId>>,
-    pub router: routers::Door,
-    pub doors: streams::Doors,
+    pub router: RouterDoor,
+    pub doors: Doors,
     /// Told of every change.
     pub alive: watch::Sender<BTreeSet<NodeId>>,
 }
@@ -100,8 +99,8 @@ pub struct Net {
     shunned: Mutex<BTreeMap<NodeTag, (Instant, String)>>,
     bulk_streams: Arc<Semaphore>,
     store_streams: Arc<Semaphore>,
-    router: routers::Door,
-    doors: streams::Doors,
+    router: RouterDoor,
+    doors: Doors,
     /// None where there is no store to speak for.
     outbox: Option<Arc<Outbox>>,
     members: watch::Sender<BTreeSet<NodeTag>>,
@@ -116,7 +115,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Net {
     pub async fn start(parts: Parts) -> anyhow::Result<Arc<Net>> {
         let Parts { node, clock, store, side, bus, authority, .. } = parts;
-        let (membership, listener) = (parts.membership, parts.listener);
+        let membership = parts.membership;
         let tls = ClusterTls::new(&authority, membership.id(), &node, &parts.key)?;
         let links = Arc::new(Links::new(NodeTag::from(&node), side.clone()));
         let outbox = side.replication().map(|replication| {
@@ -143,7 +142,7 @@ impl Net {
             liveness,
             roster_changed: Notify::new(),
             clock,
-            listen: listener.local_addr()?,
+            listen: parts.listen,
             advertise: parts.advertise,
             seeds: membership.seeds,
             book: Mutex::default(),
@@ -167,12 +166,6 @@ impl Net {
         net.clone().spawn(liveness::run(node, parts.life, links, alive, heard, down));
         net.clone().spawn(dial::run(net.clone()));
         net.clone().spawn(net.tls.credential.clone().keep());
-        let accepting = net.clone();
-        net.clone().spawn(async move {
-            if let Err(error) = listen::run(accepting, listener).await {
-                tracing::error!(error = format!("{error:#}"), "peer.listening_failed");
-            }
-        });
         Ok(net)
     }
 

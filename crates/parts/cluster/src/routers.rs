@@ -1,33 +1,21 @@
 //! The node port as routers need it. Must not know what routers say to each other.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
 use async_trait::async_trait;
 use model::NodeId;
 use tokio::sync::watch;
 
+use super::dial;
+use super::peers::Peers;
 use super::tls::ALPN_ROUTER;
-use super::{Peers, dial};
-use runtime::members::{CalledRouter, RouterCall, RouterPeers, Take};
-
-/// Where calls for this node's router go, once it is there.
-#[derive(Clone, Default)]
-pub struct Door(Arc<OnceLock<Take>>);
-
-impl Door {
-    pub fn hand_over(&self, call: RouterCall) -> anyhow::Result<()> {
-        let take = self.0.get().context("this node has no router: it keeps the store alone")?;
-        take(call);
-        Ok(())
-    }
-}
+use runtime::members::{CalledRouter, RouterPeers, Take};
 
 #[async_trait]
 impl RouterPeers for Peers {
     fn set_router(&self, take: Take) {
-        self.router.0.set(take).ok();
+        self.router.set(take);
     }
 
     async fn call_router(&self, node: &NodeId) -> anyhow::Result<CalledRouter> {

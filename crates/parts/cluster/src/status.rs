@@ -5,7 +5,7 @@ use model::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use store_core::NodeTag;
 
-use super::Net;
+use super::net::Net;
 use super::roster::Addresses;
 use super::side::Side;
 use store::replication::PeerState;

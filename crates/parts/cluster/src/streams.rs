@@ -2,32 +2,14 @@
 //! not know what is said over them.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
 use async_trait::async_trait;
 use model::NodeId;
 use tokio::sync::watch;
 
-use super::Peers;
+use super::peers::Peers;
 use runtime::members::{BoxedStream, Kind, Members, Serve};
-
-/// Where streams of each kind go, once somebody is there to take them.
-#[derive(Clone, Default)]
-pub struct Doors(Arc<[OnceLock<Serve>; Kind::ALL.len()]>);
-
-impl Doors {
-    fn door(&self, kind: Kind) -> &OnceLock<Serve> {
-        &self.0[kind as usize]
-    }
-
-    pub fn hand_over(&self, kind: Kind, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
-        let serve = self.door(kind).get();
-        let serve = serve.context("this node has no agent: it keeps the store alone")?;
-        serve(peer, stream);
-        Ok(())
-    }
-}
 
 #[async_trait]
 impl Members for Peers {
@@ -48,7 +30,7 @@ impl Members for Peers {
     }
 
     fn serve(&self, kind: Kind, serve: Serve) {
-        self.doors.door(kind).set(serve).ok();
+        self.doors.set(kind, serve);
     }
 
     async fn open(&self, node: &NodeId, kind: Kind) -> anyhow::Result<BoxedStream> {

@@ -26,32 +26,27 @@ use store_core::resp::reply::Replies;
 use store_core::resp::request::Requests;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::timeout;
 
 use self::at_once::Rest;
-use super::FaceContext;
 use super::access::{DEFAULT_USER, Rights};
 use super::clients::ClientRow;
-use super::gathering::Gathering;
-use super::lane::Entrance;
-use super::listener::Thread;
+use super::context::FaceContext;
+use super::gathering::{Bell, Gathering};
+use super::limits::{PENDING_MAX, READ_BYTES, SEND_BYTES};
 use super::ordinary::Answer;
+use super::problem::Problem;
 use super::table::Verb;
 use super::wire::Wire;
 use super::words::Words;
 use store::bus::{Delivery, Subscriber};
-use store::{StoreError, Watch, WatchEvent};
+use store::{Watch, WatchEvent};
 
-/// Read at once; one buffer for all connections of a thread.
-pub const READ_BYTES: usize = 64 << 10;
 /// An idle connection keeps no larger buffers than this.
 const IDLE_BYTES_MAX: usize = 1 << 10;
-/// Replies are sent once there are so many bytes of them.
-pub const SEND_BYTES: usize = 64 << 10;
 /// One reply that is no stream; whoever wants more asks for pages.
 pub const REPLY_BYTES_MAX: usize = 16 << 20;
-/// Writes of one connection that wait together.
-pub const PENDING_MAX: usize = 1024;
 /// A command that is larger than this waits for room, and must then come without a pause.
 const FREE_COMMAND_BYTES: usize = 64 << 10;
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -66,22 +61,6 @@ const DELIVERIES_AT_ONCE: usize = 64;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Why a command was not carried out; what the client is told.
-#[derive(Debug)]
-pub struct Problem(String);
-
-impl Problem {
-    pub fn error(text: impl std::fmt::Display) -> Problem {
-        Problem(format!("ERR {text}"))
-    }
-}
-
-impl From<StoreError> for Problem {
-    fn from(error: StoreError) -> Problem {
-        Problem::error(error)
-    }
 }
 
 /// What the answers to queued writes become.
@@ -124,11 +103,19 @@ pub struct Connection {
     /// Room for a large command.
     room: Option<OwnedSemaphorePermit>,
     /// Where it goes once it has asked nothing but ordinary things for `ordinary_wanted` turns.
-    entrance: Entrance,
+    entrance: UnboundedSender<Connection>,
     ordinary: u32,
     ordinary_wanted: u32,
     /// Its descriptor.
     _permit: OwnedSemaphorePermit,
+}
+
+/// What the connections of one thread share.
+#[derive(Clone)]
+pub struct Thread {
+    pub bell: Arc<Bell>,
+    /// The way to the lane, for those that have asked ordinary things for a while.
+    pub entrance: UnboundedSender<Connection>,
 }
 
 /// Why a connection's task ends.

@@ -24,8 +24,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use self::desk::{Desk, Next, Turn};
 use self::place::Place;
-use super::FaceContext;
 use super::connection::Connection;
+use super::context::FaceContext;
 use super::gathering::Bell;
 
 /// Connections that are read for one batch.
@@ -43,9 +43,6 @@ fn look(epoll: &OwnedFd, into: &mut Vec<(usize, EventFlags)>) {
         Err(error) => tracing::warn!(%error, "face.lane_cannot_look"),
     }
 }
-
-/// The way in, for a connection that has asked ordinary things for a while.
-pub type Entrance = UnboundedSender<Connection>;
 
 pub struct Lane {
     context: Arc<FaceContext>,
@@ -65,7 +62,10 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub fn new(context: Arc<FaceContext>, bell: Arc<Bell>) -> io::Result<(Lane, Entrance)> {
+    pub fn new(
+        context: Arc<FaceContext>,
+        bell: Arc<Bell>,
+    ) -> io::Result<(Lane, UnboundedSender<Connection>)> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         #[expect(deprecated, reason = "what replaces it is unsafe, and this descriptor is owned")]
         let epoll = AsyncFd::with_interest(epoll, Interest::READABLE)?;

@@ -5,10 +5,13 @@
 mod access;
 mod clients;
 mod connection;
+mod context;
 mod gathering;
 mod lane;
+mod limits;
 mod listener;
 mod ordinary;
+mod problem;
 mod returning;
 mod scans;
 mod table;
@@ -19,19 +22,21 @@ mod words;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::Context;
-use model::{NodeId, Timestamp};
+use model::NodeId;
 use tokio::sync::{Semaphore, watch};
 
 use self::access::Access;
 use self::clients::Clients;
+use self::connection::Thread;
+use self::context::FaceContext;
 use self::gathering::Bell;
 use self::lane::Lane;
-use self::listener::{Listener, Thread};
+use self::listener::Listener;
 use self::scans::Scans;
 use self::tls::Certificate;
 use os::shared_port::{Listeners, allow_descriptors};
@@ -69,32 +74,6 @@ pub struct FaceConfig {
     pub listeners: Arc<Listeners>,
     /// Connections from which on those that ask ordinary things have no task of their own.
     pub lane_from: Option<usize>,
-}
-
-/// What all connections share.
-pub struct FaceContext {
-    store: SharedStore,
-    bus: Arc<Bus>,
-    node: NodeId,
-    clock: Clock,
-    started: Timestamp,
-    access: Access,
-    clients: Clients,
-    scans: Mutex<Scans>,
-    /// One permit for each descriptor that a connection may take.
-    connections: Arc<Semaphore>,
-    connections_max: usize,
-    /// One permit for each large command that is being received.
-    room: Arc<Semaphore>,
-    lane_from: usize,
-    /// Whether changes of keys are being told to subscribers.
-    notifying: AtomicBool,
-}
-
-impl FaceContext {
-    fn scans(&self) -> MutexGuard<'_, Scans> {
-        self.scans.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 pub struct FaceHandle {

@@ -15,10 +15,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::FaceContext;
-use super::connection::Connection;
-use super::gathering::Bell;
-use super::lane::Entrance;
+use super::connection::{Connection, Thread};
+use super::context::FaceContext;
 use super::wire::Wire;
 use os::shared_port::Listeners;
 
@@ -28,13 +26,6 @@ const BACKLOG: i32 = 4096;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// When the system has no descriptors left although there should be some.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// What the connections of one thread share.
-#[derive(Clone)]
-pub struct Thread {
-    pub bell: Arc<Bell>,
-    pub entrance: Entrance,
-}
 
 pub struct Listener {
     socket: Socket,

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use model::{Key, Prefix};
 use store_core::resp::reply::Replies;
 
-use super::FaceContext;
 use super::access::Rights;
+use super::context::FaceContext;
 use super::table::{self, Verb};
 use super::words::Words;
 use store::{Entry, Submission, Value, Written};

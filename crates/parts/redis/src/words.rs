@@ -2,7 +2,7 @@
 
 use store_core::resp::request::Requests;
 
-use super::connection::Problem;
+use super::problem::Problem;
 
 /// The words of one command.
 #[derive(Clone, Copy)]

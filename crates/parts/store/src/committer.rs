@@ -17,19 +17,19 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Key, Machine, Timestamp};
+use model::{Machine, Timestamp};
 use store_core::Position;
-use store_core::event::{Change, Effect, Event, Ticket, Write};
+use store_core::event::{Effect, Event, Ticket, Write};
 use tokio::sync::oneshot;
 
 use self::sessions::Aside;
 use self::unkept::Unkept;
 use super::cache::NumberHasher;
+use super::command::Command;
 use super::log::{Batch, CommitLog, LogError};
 use super::mailbox::Expected;
 use super::options::Options;
 use super::queue::Queued;
-use super::replication::Incoming;
 use super::reply::Reply;
 use super::shared::Shared;
 use super::{StoreError, snapshot};
@@ -45,32 +45,6 @@ const BACKGROUND_POLL: Duration = Duration::from_secs(1);
 const TOGETHER_MIN: usize = 16;
 /// A disk that is slower than this is no reason to wait for others as long.
 const PATIENCE_MAX: Duration = Duration::from_millis(2);
-
-pub enum Command {
-    Write {
-        key: Key,
-        change: Change,
-        only_over: Option<Position>,
-        value: Bytes,
-        reply: Reply,
-        place: Queued,
-    },
-    Squash {
-        before: Timestamp,
-        reply: oneshot::Sender<()>,
-    },
-    /// Answered once all writes that came before can be seen, or were refused.
-    Await {
-        reply: oneshot::Sender<()>,
-    },
-    /// From a peer.
-    Received(Incoming),
-    /// Answered once everything that follows has been done.
-    Tell(Event, Option<oneshot::Sender<()>>),
-    Close {
-        reply: oneshot::Sender<Result<(), StoreError>>,
-    },
-}
 
 struct Pending {
     value: Bytes,

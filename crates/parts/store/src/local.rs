@@ -17,7 +17,8 @@ use store_core::{Action, Commit, Position, Replica, StoreMachine};
 use tokio::sync::oneshot;
 
 use self::writing::small;
-use super::committer::{Command, Committer};
+use super::command::Command;
+use super::committer::Committer;
 use super::log::CommitLog;
 use super::mailbox::{Sender, mailbox};
 use super::options::Options;

@@ -11,7 +11,7 @@ use store_core::{Action, Commit, Event, Position, Replica};
 
 use super::bulk::schedule::Wants;
 use super::bulk::{Claim, ValueName};
-use super::committer::Command;
+use super::command::Command;
 use super::shared::Shared;
 
 /// Looked at under one lock of the machine: well below a millisecond.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use model::{Key, NodeId};
 use thiserror::Error;
 
+use super::cores;
 use super::disk::{self, Disk, OwnDisk};
-use super::seat;
 use os::lockfile::FileLock;
 use runtime::faults::Faults;
 
@@ -59,7 +59,7 @@ impl Default for Options {
             value_age_min: VALUE_AGE_MIN,
             fault: Arc::new(|_| Ok(())),
             unkept: |_, _| None,
-            few_cores: seat::are_cores_few(),
+            few_cores: cores::are_cores_few(),
             disk: Arc::new(OwnDisk),
         }
     }

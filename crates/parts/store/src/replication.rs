@@ -16,11 +16,11 @@ use store_core::sync::mend::ClockDoubt;
 use store_core::sync::message::{Body, ClusterId, Message};
 use store_core::{Action, Commit, Event, Location, NodeTag, Stamp};
 use thiserror::Error;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use super::bulk::BulkPeers;
 use super::bulk::desk::Desk;
-use super::committer::Command;
+use super::command::{Command, Incoming};
 use super::missing::Missing;
 use super::shared::Shared;
 use super::{INLINE_VALUE_MAX, StoreError};
@@ -30,16 +30,6 @@ use runtime::driver::Clock;
 pub trait Outlet: Send + Sync {
     /// What cannot be taken must be reported as `Replication::lost`.
     fn send(&self, to: NodeTag, message: Message);
-}
-
-/// A message and the values of its commits, each checked against its commit.
-pub struct Incoming {
-    pub from: NodeTag,
-    pub message: Message,
-    /// Of each commit of a `Commits`, in order.
-    pub values: Vec<Option<Bytes>>,
-    /// Given back once the machine has taken the message in.
-    pub room: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

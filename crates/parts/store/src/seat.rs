@@ -10,7 +10,8 @@ use std::time::Duration;
 use model::Timestamp;
 use store_core::machine::BATCH_WRITES_MAX;
 
-use super::committer::{Command, Committer};
+use super::command::Command;
+use super::committer::Committer;
 use super::mailbox::{Expected, Receiver};
 use super::shared::Shared;
 use runtime::driver::Clock;
@@ -21,13 +22,6 @@ const DISK_QUICK_NS: u64 = 1_000_000;
 const DISK_SHARE: u64 = 8;
 /// A disk that stood still is not held to be slow for long.
 const DISK_KNOWN_MAX_NS: u64 = 10 * DISK_QUICK_NS;
-/// With more of them, talking to clients goes on while the disk is waited for.
-const CORES_FEW: usize = 2;
-
-pub fn are_cores_few() -> bool {
-    std::thread::available_parallelism().is_ok_and(|cores| cores.get() <= CORES_FEW)
-}
-
 /// With a thread of its own the committer begins while others are still writing: a batch for which
 /// one wait for the disk costs each of them little.
 const UNHURRIED_MAX: usize = 128;

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::{Found, Said};
 use crate::calls;
 use crate::calls::Ask;
-use cluster::Peers;
+use cluster::peers::Peers;
 use logs::{Item, Wanted};
 use runtime::members::Members;
 

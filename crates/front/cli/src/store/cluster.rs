@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::super::{Json, Session, address, output};
 use api_types::Answer;
-use cluster::PeerOptions;
 use cluster::invitation::Token;
+use cluster::options::PeerOptions;
 use cluster::status::{ClusterStatus, PeerRow};
 
 const HOUR_MS: u64 = 3_600_000;

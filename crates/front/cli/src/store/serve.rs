@@ -17,7 +17,7 @@ use super::cluster::PeerArgs;
 use ::cluster;
 use api::{ApiContext, NodeControl};
 use api_types::PortRow;
-use cluster::Peers;
+use cluster::peers::Peers;
 use node::backend::Backend;
 use node::identity;
 use os::directory;
@@ -107,7 +107,7 @@ impl Serve {
             self.store == Backend::Local || (wanted.listen.is_none() && wanted.join.is_none()),
             "nodes with a store in etcd meet there: leave --listen and --join out"
         );
-        let prepared = cluster::prepare(layout, &id, &wanted).await?;
+        let prepared = cluster::prepare::prepare(layout, &id, &wanted).await?;
         let store = self.store.open(layout, id.clone(), clock, Options::default()).await?;
         let bus = Arc::new(Bus::default());
         let (of, named) = (layout.clone(), id.clone());

@@ -8,7 +8,7 @@ use model::Prefix;
 use store_core::resp::glob;
 
 use super::{Connection, Problem, Verb, Words};
-use crate::FaceContext;
+use crate::context::FaceContext;
 use store::bus::{Delivery, Kind, Message, Subscriber};
 use store::{Watch, WatchEvent};
 

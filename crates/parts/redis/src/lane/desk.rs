@@ -9,10 +9,10 @@ use store_core::resp::reply::Replies;
 use store_core::resp::request::{Parsed, Requests};
 
 use super::place::Place;
-use crate::FaceContext;
 use crate::access::Rights;
-use crate::connection::{PENDING_MAX, READ_BYTES, SEND_BYTES};
+use crate::context::FaceContext;
 use crate::gathering::{Bell, Gathering};
+use crate::limits::{PENDING_MAX, READ_BYTES, SEND_BYTES};
 use crate::ordinary::{Answer, Ordinary, reply_at_once};
 use crate::returning::Returning;
 use crate::words::Words;

@@ -12,9 +12,9 @@ use store_core::sync::members::is_roster_key;
 use store_core::sync::message::{Body, Message};
 use store_core::{Action, Commit, Location, Position};
 
-use super::{Command, Committer};
+use super::Committer;
+use crate::command::{Command, Incoming};
 use crate::log::LogError;
-use crate::replication::Incoming;
 use crate::{Cursor, StoreError};
 use model::hex::to_hex as hex;
 

@@ -9,7 +9,7 @@ use store_core::event::Change;
 use store_core::{Action, Expiry};
 
 use super::LocalStore;
-use crate::committer::Command;
+use crate::command::Command;
 use crate::reply::Reply;
 use crate::{INLINE_VALUE_MAX, StoreError, Submission, Submitted, ValueFile, Version, Written};
 

@@ -1,0 +1,44 @@
+//! Where what other nodes bring goes, once the part is there that takes it.
+
+use std::sync::{Arc, OnceLock};
+
+use anyhow::Context;
+use model::NodeId;
+use runtime::members::{BoxedStream, Kind, RouterCall, Serve, Take};
+
+/// Where calls for this node's router go, once it is there.
+#[derive(Clone, Default)]
+pub struct RouterDoor(Arc<OnceLock<Take>>);
+
+impl RouterDoor {
+    pub fn set(&self, take: Take) {
+        self.0.set(take).ok();
+    }
+
+    pub fn hand_over(&self, call: RouterCall) -> anyhow::Result<()> {
+        let take = self.0.get().context("this node has no router: it keeps the store alone")?;
+        take(call);
+        Ok(())
+    }
+}
+
+/// Where streams of each kind go, once somebody is there to take them.
+#[derive(Clone, Default)]
+pub struct Doors(Arc<[OnceLock<Serve>; Kind::ALL.len()]>);
+
+impl Doors {
+    fn door(&self, kind: Kind) -> &OnceLock<Serve> {
+        &self.0[kind as usize]
+    }
+
+    pub fn set(&self, kind: Kind, serve: Serve) {
+        self.door(kind).set(serve).ok();
+    }
+
+    pub fn hand_over(&self, kind: Kind, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
+        let serve = self.door(kind).get();
+        let serve = serve.context("this node has no agent: it keeps the store alone")?;
+        serve(peer, stream);
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! The cluster as one node has it: its port and its streams to the others, from the first
+//! invitation on, and what it knows of who lives.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use model::{NodeId, Timestamp};
+use store_core::Stamp;
+use tokio::sync::watch;
+
+use super::doors::{Doors, RouterDoor};
+use super::frame::Versions;
+use super::identity::{Authority, Membership};
+use super::invitation::{Secret, Token};
+use super::net::{Net, Parts};
+use super::prepare::Prepared;
+use super::remote::Guest;
+use super::side::Side;
+use super::status::ClusterStatus;
+use super::{apart, identity, listen, liveness, roster, status};
+use os::layout::DataDirectory;
+use os::shared_port::Listeners;
+use runtime::driver::Clock;
+use store::SharedStore;
+use store::bus::Bus;
+
+pub struct Peers {
+    pub(super) layout: DataDirectory,
+    pub(super) node: NodeId,
+    pub(super) clock: Clock,
+    pub(super) store: SharedStore,
+    pub(super) side: Side,
+    pub(super) bus: Arc<Bus>,
+    listen: SocketAddr,
+    advertise: Option<SocketAddr>,
+    versions: Versions,
+    listeners: Arc<Listeners>,
+    listener: Mutex<Option<TcpListener>>,
+    pub(super) net: OnceLock<Arc<Net>>,
+    pub(super) down: watch::Sender<BTreeSet<NodeId>>,
+    pub(super) router: RouterDoor,
+    pub(super) doors: Doors,
+    pub(super) alive: watch::Sender<BTreeSet<NodeId>>,
+    pub(super) in_touch: watch::Sender<BTreeSet<NodeId>>,
+    pub(super) apart: watch::Sender<BTreeSet<NodeId>>,
+    activating: tokio::sync::Mutex<()>,
+    /// When members that are not alive now were alive last, since this node started.
+    seen: Mutex<BTreeMap<NodeId, Timestamp>>,
+    pub(super) removed: watch::Sender<bool>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Peers {
+    /// None for a store that something else replicates; `guest` where it is another node's. Before
+    /// anything is written: a store that is to join must hear of it first.
+    pub async fn open(
+        prepared: Prepared,
+        layout: DataDirectory,
+        node: NodeId,
+        clock: Clock,
+        store: SharedStore,
+        guest: Option<Guest>,
+        bus: Arc<Bus>,
+    ) -> anyhow::Result<Option<Arc<Peers>>> {
+        let side = match (store.replication(), guest) {
+            (Some(replication), _) => Side::Keeper(replication),
+            (None, Some(guest)) => Side::Guest(guest),
+            (None, None) => return Ok(None),
+        };
+        let mut membership = Membership::load_or_found(&layout.cluster())?;
+        if membership.joining {
+            side.keeper()?.join(membership.id(), Stamp(membership.listed)).await?;
+            membership.joining = false;
+            membership.save(&layout.cluster())?;
+        }
+        Ok(Some(Arc::new(Peers {
+            layout,
+            node,
+            clock,
+            store,
+            side,
+            bus,
+            listen: prepared.listen,
+            advertise: prepared.advertise,
+            versions: prepared.versions,
+            listeners: prepared.listeners,
+            listener: Mutex::new(prepared.listener),
+            net: OnceLock::new(),
+            down: watch::Sender::default(),
+            router: RouterDoor::default(),
+            doors: Doors::default(),
+            alive: watch::channel(BTreeSet::new()).0,
+            in_touch: watch::Sender::default(),
+            apart: watch::Sender::default(),
+            activating: tokio::sync::Mutex::default(),
+            seen: Mutex::default(),
+            removed: watch::channel(false).0,
+        })))
+    }
+
+    /// Those that are alive and with whom it cannot.
+    pub fn apart(&self) -> BTreeSet<NodeId> {
+        self.apart.borrow().clone()
+    }
+
+    /// When those that are not alive now were so last, as far as this node has witnessed it.
+    pub fn seen(&self) -> BTreeMap<NodeId, Timestamp> {
+        locked(&self.seen).clone()
+    }
+
+    /// As long as the node runs. Dropping the future ends the streams.
+    pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
+        let mut at_end = AtEnd { peers: self.clone(), closes: true };
+        let ended = tokio::select! {
+            ended = self.work() => ended,
+            () = apart::follow(&self) => Ok(()),
+        };
+        // What failed here is tried again; the streams need not suffer for it.
+        at_end.closes = false;
+        ended
+    }
+
+    async fn work(&self) -> anyhow::Result<()> {
+        let listens = locked(&self.listener).is_some();
+        let membership = Membership::load_or_found(&self.layout.cluster())?;
+        let mut changes = self.store.watch(roster::prefix(), None).await?;
+        let mut moved = self.store.watch(roster::addresses_prefix(), None).await?;
+        if listens || membership.redeemed.is_some() {
+            self.activate().await?;
+        }
+        let mut alive = self.alive.subscribe();
+        let mut lived = alive.borrow_and_update().clone();
+        loop {
+            let roster = roster::read(&*self.store).await?;
+            let addresses = &roster.addresses;
+            if addresses.keys().any(|member| *member != self.node) {
+                self.activate().await?;
+            }
+            self.down.send_if_modified(|down| {
+                let before = down.len();
+                down.retain(|node| addresses.contains_key(node));
+                down.len() < before
+            });
+            locked(&self.seen).retain(|node, _| addresses.contains_key(node));
+            if let Some(net) = self.net.get() {
+                net.set_roster(roster);
+                net.enter_self().await?;
+            }
+            tokio::select! {
+                Ok(()) = alive.changed() => {
+                    let now = alive.borrow_and_update().clone();
+                    let mut seen = locked(&self.seen);
+                    let lost = lived.difference(&now).cloned();
+                    seen.extend(lost.map(|node| (node, self.clock.now())));
+                    lived = now;
+                }
+                change = changes.next() => if change.is_none() {
+                    return Ok(());
+                },
+                known = roster::next_address(&mut moved) => if !known {
+                    return Ok(());
+                },
+            }
+            while changes.events.try_recv().is_ok() {}
+        }
+    }
+
+    /// Opens the port and begins to call others; once.
+    async fn activate(&self) -> anyhow::Result<Arc<Net>> {
+        let _one_at_a_time = self.activating.lock().await;
+        if let Some(net) = self.net.get() {
+            return Ok(net.clone());
+        }
+        let given = locked(&self.listener).take();
+        let listener = given.map_or_else(|| listen::have(self.listen, &self.listeners), Ok)?;
+        let listen = listener.local_addr()?;
+        let dir = self.layout.cluster();
+        let mut membership = Membership::load_or_found(&dir)?;
+        if membership.listen != Some(listen) {
+            membership.listen = Some(listen);
+            membership.save(&dir)?;
+        }
+        let (cluster, at) = (membership.id(), dir.clone());
+        let now = self.clock.now();
+        let making = runtime::task::spawn_blocking(move || {
+            let authority = Authority::load_or_make(&at, cluster)?;
+            anyhow::Ok((authority, identity::node_key(&at)?, liveness::number(&at, now)))
+        });
+        let (authority, key, life) = making.await??;
+        let net = Net::start(Parts {
+            node: self.node.clone(),
+            versions: self.versions,
+            clock: self.clock,
+            store: self.store.clone(),
+            side: self.side.clone(),
+            bus: self.bus.clone(),
+            authority,
+            key,
+            membership,
+            life,
+            listen,
+            advertise: self.advertise,
+            down: self.down.clone(),
+            router: self.router.clone(),
+            doors: self.doors.clone(),
+            removed: self.removed.clone(),
+            alive: self.alive.clone(),
+        })
+        .await?;
+        let accepting = net.clone();
+        net.clone().spawn(async move {
+            if let Err(error) = listen::run(accepting, listener).await {
+                tracing::error!(error = format!("{error:#}"), "peer.listening_failed");
+            }
+        });
+        let _ = self.net.set(net.clone());
+        tracing::info!(%listen, cluster = ?cluster, "peer.listening");
+        Ok(net)
+    }
+
+    /// A token that lets one node in, within the hour at most. `address` is where that node finds
+    /// this one.
+    pub async fn invite(
+        &self,
+        address: Option<String>,
+        age_max: Duration,
+    ) -> anyhow::Result<Token> {
+        self.side.keeper()?;
+        ensure!(
+            !self.side.is_joining(),
+            "this node is still joining itself; try again when it has caught up"
+        );
+        let net = self.activate().await?;
+        net.enter_self().await?;
+        let secret = Secret(identity::random()?);
+        net.book().issue(self.clock.now(), &secret, age_max)?;
+        let address = address.unwrap_or_else(|| net.own_address().to_string());
+        let token = Token {
+            issuer: self.node.clone(),
+            cluster: net.tls.cluster,
+            fingerprint: identity::fingerprint(&net.authority.certificate, &net.tls.pin),
+            secret,
+            address,
+        };
+        if token.to_string().parse() != Ok(token.clone()) {
+            bail!("'{}' is no address: write HOST:PORT, for example 10.0.0.5:8205", token.address);
+        }
+        Ok(token)
+    }
+
+    pub async fn status(&self) -> anyhow::Result<ClusterStatus> {
+        let addresses = roster::read(&*self.store).await?.addresses;
+        let mut status = status::read(&self.side, &self.node, self.net.get(), &addresses);
+        if *self.removed.borrow() {
+            status.state = "removed".into();
+        }
+        Ok(status)
+    }
+
+    /// Whose store this node uses; none where it keeps one itself, or can reach nobody that does.
+    pub fn store_in_use(&self) -> Option<NodeId> {
+        self.side.guest()?.in_use()
+    }
+
+    /// Talks to a peer now.
+    pub async fn sync(&self) -> anyhow::Result<()> {
+        self.side.keeper()?.sync().await.context("the store")
+    }
+
+    /// Somebody looked at this machine's clock and it is right.
+    pub async fn trust_clock(&self) -> anyhow::Result<()> {
+        self.side.keeper()?.trust_clock().await.context("the store")
+    }
+}
+
+struct AtEnd {
+    peers: Arc<Peers>,
+    closes: bool,
+}
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        let closes = self.closes && !std::thread::panicking();
+        if let Some(net) = self.peers.net.get().filter(|_| closes) {
+            net.close();
+        }
+    }
+}

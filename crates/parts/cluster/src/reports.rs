@@ -1,0 +1,33 @@
+//! What was said of strangers and of peers that fail, so that it is said once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The same reason from the same address is logged again after so long.
+const REPORT_INTERVAL: Duration = Duration::from_secs(600);
+/// Addresses and reasons that are remembered.
+const REPORTS_MAX: usize = 512;
+
+/// Says each thing once: strangers must not fill the log.
+#[derive(Default)]
+pub struct Reports {
+    said: BTreeMap<(String, String), Instant>,
+}
+
+impl Reports {
+    pub fn is_news(&mut self, who: String, what: String) -> bool {
+        let now = Instant::now();
+        self.said.retain(|_, at| now.duration_since(*at) < REPORT_INTERVAL);
+        if self.said.len() >= REPORTS_MAX {
+            return false;
+        }
+        self.said.insert((who, what), now).is_none()
+    }
+
+    /// It is over, so that it would be news again.
+    pub fn forget(&mut self, who: &str) {
+        self.said.retain(|(said_of, _), _| said_of != who);
+    }
+}

@@ -1,0 +1,39 @@
+//! What all connections share.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use model::{NodeId, Timestamp};
+use runtime::driver::Clock;
+use store::SharedStore;
+use store::bus::Bus;
+use tokio::sync::Semaphore;
+
+use super::access::Access;
+use super::clients::Clients;
+use super::scans::Scans;
+
+pub struct FaceContext {
+    pub store: SharedStore,
+    pub bus: Arc<Bus>,
+    pub node: NodeId,
+    pub clock: Clock,
+    pub started: Timestamp,
+    pub access: Access,
+    pub clients: Clients,
+    pub scans: Mutex<Scans>,
+    /// One permit for each descriptor that a connection may take.
+    pub connections: Arc<Semaphore>,
+    pub connections_max: usize,
+    /// One permit for each large command that is being received.
+    pub room: Arc<Semaphore>,
+    pub lane_from: usize,
+    /// Whether changes of keys are being told to subscribers.
+    pub notifying: AtomicBool,
+}
+
+impl FaceContext {
+    pub fn scans(&self) -> MutexGuard<'_, Scans> {
+        self.scans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

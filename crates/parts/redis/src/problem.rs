@@ -1,0 +1,19 @@
+//! Why a command is refused, as its client reads it.
+
+use store::StoreError;
+
+/// Why a command was not carried out; what the client is told.
+#[derive(Debug)]
+pub struct Problem(pub String);
+
+impl Problem {
+    pub fn error(text: impl std::fmt::Display) -> Problem {
+        Problem(format!("ERR {text}"))
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Problem {
+        Problem::error(error)
+    }
+}
