@@ -20,7 +20,7 @@ use api_types::export::{Decoder, Encoder, FormatError, Piece};
 use store::reply::Reply;
 use store::values::blocking;
 use store::{
-    INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, ValueWriter, Written,
+    INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, Urgency, ValueWriter, Written,
 };
 
 /// Keys that are read together, in memory: some megabytes.
@@ -242,7 +242,7 @@ impl Importer {
             }
             drop(permit);
         });
-        self.store.submit(Submission { key, change, only_over: None }, reply).await?;
+        self.store.submit(Submission { key, change, only_over: None }, Urgency::Now, reply).await?;
         self.bytes += size;
         Ok(())
     }

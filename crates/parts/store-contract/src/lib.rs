@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use runtime::driver::Clock;
 use store::reply::Reply;
 use store::{
-    Cursor, Entry, INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, Value, Watch,
-    WatchEvent,
+    Cursor, Entry, INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, Urgency,
+    Value, Watch, WatchEvent,
 };
 
 /// Generous: machines that run tests are busy.
@@ -259,7 +259,7 @@ pub async fn writes_of_one_caller_keep_their_order(site: &impl Site) {
             _ => Submission::set(key(&format!("o::{}", n % 5)), bytes(&n.to_string())),
         };
         let reply = Reply::to(move |written| drop(sender.send((n, written))));
-        store.submit(write, reply).await.unwrap();
+        store.submit(write, Urgency::Now, reply).await.unwrap();
     }
     // A delete of nothing may be answered before the writes in front of it.
     let mut written = BTreeMap::new();

@@ -18,7 +18,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use etcd_client::{GetOptions, KeyValue};
 use model::value::ContentHash;
 use model::{Key, NodeId, Prefix, Timestamp};
@@ -45,7 +44,7 @@ use store::values::{ValueFiles, ValueWriter};
 use store::watchers::QUEUE_MAX;
 use store::{
     CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Submission,
-    Submitted, Value, ValueFile, Version, Watch, Written,
+    Submitted, Urgency, Value, ValueFile, Version, Watch, Written,
 };
 
 /// What `meta:identity` begins with; another number is another layout of the keys.
@@ -274,27 +273,13 @@ fn note_id(key: &Key, stamp: Stamp) -> CommitId {
 
 #[async_trait]
 impl Store for EtcdStore {
-    async fn set(&self, key: Key, value: Bytes) -> Result<CommitId, StoreError> {
-        let id = self.write(Submission::set(key, value)).await?;
-        Ok(id.expect("a set is always a commit"))
-    }
-
-    async fn set_file(&self, key: Key, file: ValueFile) -> Result<CommitId, StoreError> {
-        let change = Submitted::File { file, expires: None };
-        let id = self.write(Submission { key, change, only_over: None }).await?;
-        Ok(id.expect("a set is always a commit"))
-    }
-
     async fn writer(&self) -> Result<ValueWriter, StoreError> {
         self.check_open()?;
         self.values.writer().await
     }
 
-    async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError> {
-        self.write(Submission::delete(key)).await
-    }
-
-    async fn submit(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
+    /// What waits when a transaction begins goes with it, so that none waits for others.
+    async fn submit(&self, write: Submission, _: Urgency, reply: Reply) -> Result<(), StoreError> {
         self.check_open()?;
         if write.key.is_local() {
             reply.say(self.submit_note(write));

@@ -20,7 +20,9 @@ use super::link::Link;
 use runtime::driver::Clock;
 use store::reply::Reply;
 use store::values::ValueFiles;
-use store::{INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, WatchEvent};
+use store::{
+    INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, Urgency, WatchEvent,
+};
 use store_contract::{DEADLINE, Site, bytes, key, lookup, next_change, next_event, prefix, set};
 
 store_contract::over!(EtcdSite::new());
@@ -233,7 +235,7 @@ async fn writers_who_wait_together_share_a_transaction() {
         let sender = sender.clone();
         let reply = Reply::to(move |written| drop(sender.send(written)));
         let write = Submission::set(key(&format!("k::{n}")), bytes("v"));
-        store.submit(write, reply).await.unwrap();
+        store.submit(write, Urgency::Now, reply).await.unwrap();
     }
     for _ in 0..500 {
         assert!(replies.recv().await.unwrap().unwrap().is_some());

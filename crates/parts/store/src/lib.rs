@@ -288,52 +288,56 @@ impl Watch {
     }
 }
 
+/// How soon the disk is asked for a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    Now,
+    /// No sooner than at the next `Store::hurry`, which must follow: for a thread with many
+    /// writers, whose writes go to the disk together.
+    WithOthers,
+}
+
 /// Every method may be called from any runtime. Writes return once they are durable.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Any size up to `limits`; above `INLINE_VALUE_MAX` the bytes go to a file first.
-    async fn set(&self, key: Key, value: Bytes) -> Result<CommitId, StoreError>;
-    /// Sets `key` to the content of a finished file made by `writer`.
-    async fn set_file(&self, key: Key, file: ValueFile) -> Result<CommitId, StoreError>;
-    /// A place to stream a large value to; hashing happens on the way.
-    async fn writer(&self) -> Result<ValueWriter, StoreError>;
-    async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError>;
     /// Queues a write in the order of these calls; `reply` hears once it is durable. An error is
-    /// returned and no reply comes when it could not be queued.
-    async fn submit(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
-        let Submission { key, change, only_over } = write;
-        reply.say(match (change, only_over) {
-            (Submitted::Set { value, expires: None }, None) => self.set(key, value).await.map(Some),
-            (Submitted::File { file, expires: None }, None) => {
-                self.set_file(key, file).await.map(Some)
-            }
-            (Submitted::Delete, None) => self.delete(key).await,
-            _ => Err(StoreError::Refused("this kind of store has no terms for its writes".into())),
-        });
-        Ok(())
-    }
-    /// As `submit`, for a thread with many writers: the disk may be asked for it no sooner than at
-    /// the next `hurry`, which must follow.
-    async fn submit_unhurried(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
-        self.submit(write, reply).await
-    }
-    /// As `submit_unhurried` where nothing has to be waited for: no future is made. Hands back what
-    /// it cannot do.
+    /// returned and no reply comes when it could not be queued. Values have any size; above
+    /// `INLINE_VALUE_MAX` the bytes go to a file first.
+    async fn submit(
+        &self,
+        write: Submission,
+        urgency: Urgency,
+        reply: Reply,
+    ) -> Result<(), StoreError>;
+    /// Does what `submit` does with others where nothing has to be waited for: no future is made.
+    /// Hands back what it cannot do.
     fn submit_at_once(&self, write: Submission, reply: Reply) -> Option<(Submission, Reply)> {
         Some((write, reply))
     }
-    /// Writes that were submitted unhurried go to the disk now, together.
+    /// Sends writes that were submitted with others to the disk now, together.
     fn hurry(&self) {}
-    /// As `submit`, and waits for the reply.
+    /// Submits a write and waits for its reply.
     async fn write(&self, write: Submission) -> Written {
         let (reply, written) = oneshot::channel();
-        self.submit(write, Reply::to(move |result| drop(reply.send(result)))).await?;
+        let reply = Reply::to(move |result| drop(reply.send(result)));
+        self.submit(write, Urgency::Now, reply).await?;
         written.await.unwrap_or_else(|_| Err(StoreError::Stopped("it was closed".into())))
     }
-    /// Gives a key's value another end, or none. False when the key has no value.
-    async fn expire(&self, _key: &Key, _expires: Option<Timestamp>) -> Result<bool, StoreError> {
-        Err(StoreError::Refused("this kind of store has no terms for its writes".into()))
+    async fn set(&self, key: Key, value: Bytes) -> Result<CommitId, StoreError> {
+        committed(self.write(Submission::set(key, value)).await)
     }
+    /// Sets `key` to the content of a finished file made by `writer`.
+    async fn set_file(&self, key: Key, file: ValueFile) -> Result<CommitId, StoreError> {
+        let change = Submitted::File { file, expires: None };
+        committed(self.write(Submission { key, change, only_over: None }).await)
+    }
+    async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError> {
+        self.write(Submission::delete(key)).await
+    }
+    /// Makes a place to stream a large value to; hashing happens on the way.
+    async fn writer(&self) -> Result<ValueWriter, StoreError>;
+    /// Gives a key's value another end, or none. False when the key has no value.
+    async fn expire(&self, key: &Key, expires: Option<Timestamp>) -> Result<bool, StoreError>;
     /// How many keys have a value.
     async fn count(&self) -> Result<usize, StoreError> {
         Ok(self.keys(&Prefix::all()).await?.len())
@@ -374,6 +378,17 @@ pub trait Store: Send + Sync + 'static {
     }
     /// Writes what waits, marks the log as closed and frees the directory. Later writes fail.
     async fn close(&self) -> Result<(), StoreError>;
+}
+
+/// A set without terms is always a commit.
+fn committed(written: Written) -> Result<CommitId, StoreError> {
+    written?.ok_or_else(|| {
+        StoreError::Unavailable(
+            "a value was set, and where it is kept says that nothing was: start the same version \
+             of Cortex on all nodes"
+                .into(),
+        )
+    })
 }
 
 pub type SharedStore = Arc<dyn Store>;

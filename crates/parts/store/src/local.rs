@@ -30,8 +30,8 @@ use super::seat::{Seat, unhurried_max};
 use super::shared::{Found, Shared, key_of, locked};
 use super::values::{ValueFiles, ValueWriter, blocking};
 use super::{
-    CommitId, Cursor, Entry, HistoryEntry, Store, StoreError, Submission, Submitted, Value,
-    ValueFile, Version, Watch,
+    CommitId, Cursor, Entry, HistoryEntry, Store, StoreError, Submission, Submitted, Urgency,
+    Value, Version, Watch,
 };
 use os::lockfile::FileLock;
 use runtime::driver::Clock;
@@ -132,39 +132,26 @@ impl LocalStore {
 
 #[async_trait]
 impl Store for LocalStore {
-    async fn set(&self, key: Key, value: Bytes) -> Result<CommitId, StoreError> {
-        let id = self.write(Submission::set(key, value)).await?;
-        Ok(id.expect("a set is always a commit"))
-    }
-
-    async fn set_file(&self, key: Key, file: ValueFile) -> Result<CommitId, StoreError> {
-        let change = Submitted::File { file, expires: None };
-        let id = self.write(Submission { key, change, only_over: None }).await?;
-        Ok(id.expect("a set is always a commit"))
+    async fn submit(
+        &self,
+        write: Submission,
+        urgency: Urgency,
+        reply: Reply,
+    ) -> Result<(), StoreError> {
+        if write.key.is_local() {
+            reply.say(self.submit_note(write));
+            return Ok(());
+        }
+        let command = self.command(write, reply).await?;
+        let queued = match urgency {
+            Urgency::Now => self.commands.send(command),
+            Urgency::WithOthers => self.commands.leave(command),
+        };
+        queued.map_err(|_| self.shared.stopped())
     }
 
     async fn writer(&self) -> Result<ValueWriter, StoreError> {
         self.shared.values.writer().await
-    }
-
-    async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError> {
-        self.write(Submission::delete(key)).await
-    }
-
-    async fn submit(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
-        if write.key.is_local() {
-            reply.say(self.submit_note(write));
-            return Ok(());
-        }
-        self.commands.send(self.command(write, reply).await?).map_err(|_| self.shared.stopped())
-    }
-
-    async fn submit_unhurried(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
-        if write.key.is_local() {
-            reply.say(self.submit_note(write));
-            return Ok(());
-        }
-        self.commands.leave(self.command(write, reply).await?).map_err(|_| self.shared.stopped())
     }
 
     fn submit_at_once(&self, write: Submission, reply: Reply) -> Option<(Submission, Reply)> {

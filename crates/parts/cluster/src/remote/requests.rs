@@ -16,7 +16,7 @@ use store::reply::Reply;
 use store::values::ValueWriter;
 use store::{
     CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Submission,
-    Submitted, Value, ValueFile, Version, Watch, Written,
+    Submitted, Urgency, Value, Version, Watch, Written,
 };
 
 impl Shared {
@@ -121,26 +121,12 @@ fn note_id(key: &Key, stamp: Stamp) -> CommitId {
 
 #[async_trait]
 impl Store for Shared {
-    async fn set(&self, key: Key, value: Bytes) -> Result<CommitId, StoreError> {
-        let id = self.write(Submission::set(key, value)).await?;
-        id.ok_or_else(strange)
-    }
-
-    async fn set_file(&self, key: Key, file: ValueFile) -> Result<CommitId, StoreError> {
-        let change = Submitted::File { file, expires: None };
-        let id = self.write(Submission { key, change, only_over: None }).await?;
-        id.ok_or_else(strange)
-    }
-
     async fn writer(&self) -> Result<ValueWriter, StoreError> {
         self.values.writer().await
     }
 
-    async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError> {
-        self.write(Submission::delete(key)).await
-    }
-
-    async fn submit(&self, write: Submission, reply: Reply) -> Result<(), StoreError> {
+    /// Requests travel as they come, so that none waits for others.
+    async fn submit(&self, write: Submission, _: Urgency, reply: Reply) -> Result<(), StoreError> {
         if self.hub.is_closed() {
             return Err(closed());
         }

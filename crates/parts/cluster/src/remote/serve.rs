@@ -21,7 +21,7 @@ use store::reply::Reply;
 use store::values::blocking;
 use store::{
     Entry, INLINE_VALUE_MAX, RECORD_BYTES_MAX, SharedStore, StoreError, Submission, Submitted,
-    Value, Watch, WatchEvent, Written,
+    Urgency, Value, Watch, WatchEvent, Written,
 };
 
 /// Requests of one stream that are under way; the rest waits in the kernel.
@@ -183,7 +183,8 @@ impl Session {
             Err(StoreError::Refused("notes under 'local' stay on their node".into()))
         } else {
             let write = Submission { key, change, only_over: only_over.map(Into::into) };
-            self.store.submit(write, Reply::to(move |result| drop(reply.send(result)))).await
+            let reply = Reply::to(move |result| drop(reply.send(result)));
+            self.store.submit(write, Urgency::Now, reply).await
         };
         let behind = self.follower.clone().unwrap_or_else(|| self.out.clone());
         self.tasks.spawn(async move {

@@ -8,8 +8,8 @@ use store_core::resp::request::{Parsed, Requests};
 use super::{Awaited, Connection, PENDING_MAX, SEND_BYTES};
 use crate::ordinary::{Ordinary, reply_at_once};
 use crate::words::Words;
-use store::Submission;
 use store::reply::Reply;
+use store::{Submission, Urgency};
 
 /// What is left of the input.
 pub(super) enum Rest {
@@ -103,7 +103,7 @@ impl Connection {
         reply: Reply,
         awaited: Awaited,
     ) {
-        let queued = self.context.store.submit_unhurried(write, reply).await;
+        let queued = self.context.store.submit(write, Urgency::WithOthers, reply).await;
         self.wrote();
         self.pending.push(match queued {
             Ok(()) => awaited,

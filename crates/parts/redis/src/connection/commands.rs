@@ -10,7 +10,7 @@ use super::{Awaited, Connection, PENDING_MAX, Problem, SEND_BYTES, TOGETHER_MAX,
 use crate::access::Rights;
 use crate::table;
 use crate::table::{Spec, Verb};
-use store::{StoreError, Submission, Written};
+use store::{StoreError, Submission, Urgency, Written};
 
 impl Connection {
     /// Carries out every whole command that has come.
@@ -140,7 +140,7 @@ impl Connection {
             let Some((write, place)) = self.context.store.submit_at_once(write, place) else {
                 continue;
             };
-            if let Err(error) = self.context.store.submit_unhurried(write, place).await {
+            if let Err(error) = self.context.store.submit(write, Urgency::WithOthers, place).await {
                 self.wrote();
                 return self.pending.push(Awaited::Failed(error.into(), count));
             }

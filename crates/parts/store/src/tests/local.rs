@@ -9,7 +9,7 @@ use model::Prefix;
 use super::fixture::{Place, key, next_event, prefix, set};
 use crate::options::OpenError;
 use crate::reply::Reply;
-use crate::{HistoryEntry, Submission, Value, WatchEvent};
+use crate::{HistoryEntry, Submission, Urgency, Value, WatchEvent};
 
 fn ids(list: &[HistoryEntry]) -> Vec<[u8; 32]> {
     list.iter().map(|entry| entry.id.0).collect()
@@ -43,7 +43,7 @@ async fn a_lookup_that_finds_nothing_waits_for_the_write_that_came_before() {
     let place = Place::new();
     let store = place.open();
     let write = Submission::set(key("a"), "1".into());
-    store.submit_unhurried(write, Reply::to(drop)).await.unwrap();
+    store.submit(write, Urgency::WithOthers, Reply::to(drop)).await.unwrap();
     assert!(store.lookup_at_once(&key("a")).is_none(), "not known yet");
     assert!(store.lookup_at_once(&key("b")).is_some_and(|found| found.is_none()));
     let a = key("a");
