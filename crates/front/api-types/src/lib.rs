@@ -365,7 +365,6 @@ pub struct RemovedNode {
     pub holds: Vec<String>,
 }
 
-/// Which node has an application's files.
 /// What outlives an application's releases.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PersistShown {
@@ -378,6 +377,7 @@ pub struct PersistShown {
     pub released: Option<Released>,
 }
 
+/// Which node has an application's files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PinShown {
     pub application: String,

@@ -21,6 +21,7 @@ mod problem;
 mod processes;
 mod progress;
 mod records;
+mod refused;
 mod releases;
 mod rollback;
 mod routes;
@@ -153,6 +154,7 @@ pub async fn serve_store(context: ApiContext) -> anyhow::Result<()> {
 }
 
 fn reads_all(routes: Router) -> Router {
+    let routes = routes.layer(axum::middleware::from_fn(refused::as_problem));
     routes.layer(axum::middleware::from_fn(unread::take_all))
 }
 

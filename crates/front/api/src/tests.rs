@@ -553,3 +553,12 @@ async fn logs_are_read_and_followed() {
     let three: Value = lines.next().await.unwrap().unwrap();
     assert_eq!((three["source"].as_str(), three["text"].as_str()), (Some("web.2"), Some("three")));
 }
+
+#[tokio::test]
+async fn what_no_handler_saw_is_refused_as_a_problem() {
+    let api = Fixture::start().await;
+    let error = api.client.download("/v1/store/value").await.unwrap_err();
+    let error = error.downcast_ref::<client::ClientError>().expect("a problem of the API");
+    assert!(error.to_string().contains("missing field `key`"), "{error}");
+    assert!(error.hint().is_some());
+}
