@@ -8,7 +8,7 @@ use sim::sweep::{caught, check_all_happened, sweep, variable};
 
 const SEEDS: u64 = 2000;
 /// Beyond those, histories that showed a mistake once.
-const ONCE_BROKEN: [u64; 3] = [14_357, 14_431, 37_892];
+const ONCE_BROKEN: [u64; 4] = [14_357, 14_431, 17_067, 37_892];
 
 fn history(seed: u64) -> Counts {
     let mut world = World::new(seed);

@@ -378,6 +378,42 @@ fn what_a_node_wrote_in_an_earlier_stay_is_not_taken_for_known() {
     assert_eq!(cluster.alarms, []);
 }
 
+/// Who was removed and has not heard of it lets somebody join, and is let in again itself. The rest
+/// told one another meanwhile that they hold everything, and lack what that member wrote.
+#[test]
+fn a_member_that_others_hear_of_late_is_caught_up_with_and_no_past_counts_as_lost() {
+    let mut cluster = Cluster::together(&["n1", "n2", "n3"]);
+    let [one, two, three, four] = ["n1", "n2", "n3", "n4"].map(tag);
+    let new = StoreMachine::new(&"n4".parse().unwrap(), cluster.now, Past::default(), CLUSTER);
+    cluster.nodes.insert(four, new);
+    for (node, other) in [(one, four), (four, one), (two, three), (three, two)] {
+        cluster.event(node, Event::Reachable([other].into()));
+    }
+    cluster.write("n2", "cluster::nodes::n1", None);
+    cluster.write("n1", "cluster::nodes::n4", Some(4));
+    let listed = cluster.nodes[&one].replica().newest("cluster::nodes::n4").unwrap().at.stamp;
+    cluster.event(four, Event::Join { cluster: CLUSTER, listed });
+    cluster.run(3000);
+    cluster.write("n4", "late", Some(4));
+    cluster.run(100_000);
+    let told = |cluster: &Cluster| cluster.nodes[&two].sync().members().told();
+    let before = told(&cluster);
+    assert!(before > listed, "nobody knows of it there");
+    cluster.write("n2", "cluster::nodes::n1", Some(1));
+    let all = BTreeSet::from([one, two, three, four]);
+    for node in &all {
+        cluster.event(*node, Event::Reachable(&all - &[*node].into()));
+    }
+    cluster.run(3000);
+    assert!(told(&cluster) < before && cluster.nodes[&two].is_fresh());
+    cluster.run(200_000);
+    assert!(told(&cluster) > before && !cluster.nodes[&two].is_fresh());
+    assert!(cluster.has("n2", "late") && cluster.has("n3", "late"));
+    assert_eq!(cluster.heads().len(), 1);
+    let lost = |alarm: &Alarm| matches!(alarm, Alarm::LostPast { .. } | Alarm::Behind);
+    assert!(!cluster.alarms.iter().any(lost), "{:?}", cluster.alarms);
+}
+
 #[test]
 fn what_a_node_wrote_alone_is_kept_where_its_name_was_known_before() {
     let mut cluster = Cluster::together(&["n1", "n2"]);

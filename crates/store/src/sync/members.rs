@@ -7,7 +7,7 @@ use model::key::SEPARATOR;
 use model::{NodeId, Prefix, Timestamp};
 
 use crate::clock::Stamp;
-use crate::commit::NodeTag;
+use crate::commit::{Commit, NodeTag};
 use crate::mutants;
 use crate::replica::Replica;
 use crate::sync::message::Vector;
@@ -243,6 +243,17 @@ impl Members {
             at(kept, member).max(self.roster[&member])
         };
         members.map(of).min().unwrap_or_default().min(self.promise_kept)
+    }
+
+    /// Whether this is somebody's entry on the roster that comes late: older than what this node
+    /// said that it holds of everybody. Only a member of an earlier stay can have made it, whom
+    /// nobody heard until it came back. What the new one issued since may lack here.
+    pub fn would_set_back(&self, commit: &Commit) -> bool {
+        let Some(member) = member_of(&commit.key).filter(|_| !commit.is_delete()) else {
+            return false;
+        };
+        let news = self.since(member).is_none_or(|since| since < commit.at.stamp);
+        news && commit.at.stamp < self.told()
     }
 
     pub fn acks(&self) -> Vector {
