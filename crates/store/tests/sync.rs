@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{Machine, Timestamp};
 use store::event::{Alarm, Change, Effect, Entry, Event, Ticket, Write};
-use store::sync::message::{Body, Carried, ClusterId, Message};
+use store::sync::members::Members;
+use store::sync::message::{Body, Carried, ClusterId, Message, Vector};
 use store::sync::wire;
-use store::{Location, NodeTag, Past, Stamp, StoreMachine};
+use store::{Commit, Location, NodeTag, Past, Position, Replica, Stamp, StoreMachine};
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 
@@ -412,6 +413,36 @@ fn a_member_that_others_hear_of_late_is_caught_up_with_and_no_past_counts_as_los
     assert_eq!(cluster.heads().len(), 1);
     let lost = |alarm: &Alarm| matches!(alarm, Alarm::LostPast { .. } | Alarm::Behind);
     assert!(!cluster.alarms.iter().any(lost), "{:?}", cluster.alarms);
+}
+
+/// What members told before they heard of it proves nothing of what they hold of the new one.
+#[test]
+fn garbage_waits_for_three_rounds_after_an_entry_that_came_late_is_heard_of() {
+    let [one, two, three] = ["n1", "n2", "n3"].map(tag);
+    let at = |seconds: u64| Stamp::start_of(Timestamp(seconds * 1000));
+    let entry = |seconds: u64, name: &str| Commit {
+        at: Position { stamp: at(seconds), node: one },
+        key: format!("cluster::nodes::{name}").into(),
+        action: store::Action::Set { hash: [1; 32], sha1: [1; 20], size: 0, expires: None },
+        location: Location::Log { segment: 1, offset: 0 },
+    };
+    let mut replica = Replica::default();
+    replica.admit(entry(1, "n1"));
+    replica.admit(entry(2, "n2"));
+    let mut members = Members::new(one, &replica, Vector::new(), at(2));
+    let round = |members: &mut Members, seconds: u64| {
+        members.keep(at(seconds), [(two, at(seconds)), (three, at(seconds))].into());
+        members.hear(&[(two, at(seconds)), (three, at(seconds))].into(), at(seconds));
+        members.garbage(Timestamp(seconds * 1000), &BTreeSet::new())
+    };
+    let rounds: Vec<bool> = (1..5).map(|n| round(&mut members, n * 10).is_some()).collect();
+    assert_eq!(rounds, [false, false, true, true]);
+    replica.admit(entry(5, "n3"));
+    members.read_roster(&replica, Timestamp(41_000));
+    let rounds: Vec<bool> = (1..5).map(|_| round(&mut members, 41).is_some()).collect();
+    assert!(!rounds.contains(&true), "nobody has told anything new yet");
+    let rounds: Vec<bool> = (5..9).map(|n| round(&mut members, n * 10).is_some()).collect();
+    assert_eq!(rounds, [false, false, true, true]);
 }
 
 #[test]

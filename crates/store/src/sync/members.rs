@@ -83,12 +83,14 @@ impl Members {
             unconfirmed: BTreeSet::new(),
             heard: BTreeMap::new(),
         };
-        members.read_roster(replica);
+        members.read_roster(replica, Timestamp::default());
         members
     }
 
-    /// True when it changed. A member that was put on it anew is another than before.
-    pub fn read_roster(&mut self, replica: &Replica) -> bool {
+    /// True when it changed. A member that was put on it anew is another than before. `now` is when
+    /// this node hears of the change, which may be long after it was made: what members told of
+    /// themselves in between rests on the roster of before.
+    pub fn read_roster(&mut self, replica: &Replica, now: Timestamp) -> bool {
         let prefix: Prefix = ROSTER.join(SEPARATOR).parse().expect("a well-formed prefix");
         let mut roster = BTreeMap::new();
         let mut evicted = BTreeSet::new();
@@ -106,7 +108,8 @@ impl Members {
         if changed {
             self.acks.retain(|member, _| roster.get(member) == self.roster.get(member));
             if newest > replica.horizons().garbage {
-                self.settling = Some(Settling { rounds: ROUNDS, barrier: after(newest.time()) });
+                self.settling =
+                    Some(Settling { rounds: ROUNDS, barrier: after(newest.time().max(now)) });
             }
             self.unconfirmed.retain(|member| roster.contains_key(member));
             // Whoever is new here may have taken what this node issued and its disk lost since.
