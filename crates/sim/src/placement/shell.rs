@@ -142,7 +142,7 @@ impl World {
                 {
                     self.count("handed over");
                 }
-                self.judge_rollout(name, &rollout);
+                self.judge_rollout(at, name, &rollout);
                 self.write(at, Key::Rollout(name.clone()), Some(Record::Rollout(rollout)));
             }
             Effect::WriteHolder(holder) => {
@@ -152,10 +152,12 @@ impl World {
             Effect::TakeBack { from, to } => self.take_back(at, name, &from, &to),
             Effect::Unfit => self.placement(at, agent::placement::Event::Unfit(name.clone())),
             Effect::Fit => self.placement(at, agent::placement::Event::Fit(name.clone())),
-            Effect::Note(_)
-            | Effect::PruneBuilds { .. }
-            | Effect::NameWritten { .. }
-            | Effect::AllStopped => {}
+            Effect::AllStopped => {
+                if let Some(machines) = &mut self.nodes[at].machines {
+                    machines.applications.remove(name);
+                }
+            }
+            Effect::Note(_) | Effect::PruneBuilds { .. } | Effect::NameWritten { .. } => {}
         }
         true
     }
@@ -179,10 +181,7 @@ impl World {
         let release = Release { id: id.clone(), takes_back, build, ..old.clone() };
         self.tell(|| format!("{from} of {name} is taken back by {id}"));
         self.write(at, Key::Release(name.clone(), id.clone()), Some(Record::Release(release)));
-        rollout.target = Some(id);
-        rollout.phase = RolloutPhase::Requested;
-        rollout.coordinator = node;
-        rollout.changed_at = self.clock(at);
+        rollout.request(id, node, self.clock(at));
         self.write(at, Key::Rollout(name.clone()), Some(Record::Rollout(rollout)));
     }
 
