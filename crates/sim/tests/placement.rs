@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 #[cfg(not(feature = "mutants"))]
-use sim::placement::apart::{Anew, Late, destroyed_apart};
+use sim::placement::apart::{Anew, Late, destroyed_apart, steps_apart};
 use sim::placement::fault::FAULTS;
 use sim::placement::life::{history, is_calm, live, world};
 use sim::sweep::{caught, check_all_happened, sweep, variable};
@@ -67,6 +67,26 @@ fn nothing_that_comes_late_of_a_destroyed_application_is_run_again() {
             }
         }
     }
+}
+
+#[cfg(not(feature = "mutants"))]
+#[test]
+fn release_steps_that_end_otherwise_on_each_side_of_a_cut_have_one_outcome() {
+    let mut both = [0, 0];
+    for coordinator_fails in [false, true] {
+        for seed in 0..2 * apart_seeds() {
+            let freezes = seed % 4 == 3;
+            let steps = caught(|| steps_apart(seed, coordinator_fails, freezes));
+            let steps = steps.unwrap_or_else(|error| {
+                panic!("coordinator fails: {coordinator_fails}, seed {seed}: {error}")
+            });
+            both[usize::from(coordinator_fails)] += u32::from(steps.served && steps.failed);
+        }
+    }
+    assert!(
+        both.iter().all(|count| *count > 0),
+        "one never served what the other gave up: {both:?}"
+    );
 }
 
 /// The machines make one mistake; some history must not end well.

@@ -1,9 +1,11 @@
 //! What both sides of a cut network do, each as if it were alone, and what is left of it when they
-//! hear of each other again: an application that one side destroys while the other goes on.
+//! hear of each other again: an application that one side destroys while the other goes on, and
+//! release steps that both run.
 
 use model::application::ProcessSpec;
 use model::record::Unknown;
-use model::{ApplicationName, ApplicationSpec, ProcessType, ReleaseId};
+use model::release::Step;
+use model::{ApplicationName, ApplicationSpec, ProcessType, ReleaseId, RolloutPhase};
 
 use super::replica::{Key, Record};
 use super::world::World;
@@ -83,6 +85,54 @@ pub fn destroyed_apart(seed: u64, late: Late, anew: Anew) {
     world.judge_agreed(&name, &newest);
 }
 
+/// What came of release steps that both sides ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// One side served the release when the network was whole again.
+    pub served: bool,
+    /// One side had given it up.
+    pub failed: bool,
+}
+
+/// Steps fail on the side of the coordinator, or on the other one. Afterwards all nodes agree: the
+/// release serves everywhere if it came to serve on one side, and nowhere else.
+pub fn steps_apart(seed: u64, coordinator_fails: bool, freezes: bool) -> Steps {
+    let mut world = established(seed);
+    let name = shop();
+    let (at, with) = ((seed % 4) as usize, ((seed + 1) % 4) as usize);
+    let here = [at, with];
+    let before = world.serving_at(at, &name);
+    let id = world.push_steps(at, &name);
+    for node in 0..NODES {
+        if here.contains(&node) == coordinator_fails {
+            world.failing.insert((id.clone(), node));
+        }
+    }
+    world.run(100 + seed * 53 % 1_700);
+    world.cut_between(&here);
+    if freezes {
+        world.run(seed * 17 % 300);
+        world.freeze(at, 90_000);
+    }
+    world.run(4 * MINUTE);
+    let sides: Vec<_> = (0..NODES).map(|node| world.serving_at(node, &name)).collect();
+    let failed = |node: usize| {
+        let rollout = world.nodes[node].replica.rollout(&name);
+        rollout.is_some_and(|rollout| {
+            rollout.target.as_ref() == Some(&id) && rollout.phase == RolloutPhase::Failed
+        })
+    };
+    let steps = Steps {
+        served: sides.iter().any(|serving| serving.as_ref() == Some(&id)),
+        failed: (0..NODES).any(failed),
+    };
+    world.reconnect();
+    world.run(QUIET_MS);
+    let expected = if steps.served { id } else { before.expect("something serves") };
+    world.judge_agreed(&name, &expected);
+    steps
+}
+
 impl World {
     /// As the command does it: the specification goes first.
     fn destroy(&mut self, at: usize, name: &ApplicationName) {
@@ -115,6 +165,25 @@ impl World {
         let number = seen.max().unwrap_or(0) + 1;
         self.push(at, name, number, false, false);
         ReleaseId { number, node: self.nodes[at].id.clone() }
+    }
+
+    /// As the one before, with a step that runs once.
+    fn push_steps(&mut self, at: usize, name: &ApplicationName) -> ReleaseId {
+        let releases = self.nodes[at].replica.releases(name);
+        let (last, release) = releases.into_iter().next_back().expect("there is one");
+        let id = ReleaseId { number: last.number + 1, node: self.nodes[at].id.clone() };
+        let mut release = model::Release { id: id.clone(), build: None, ..release };
+        release.recipe.release = vec![Step { name: "Migrating".into(), command: "true".into() }];
+        self.ask_for(at, name, release);
+        id
+    }
+
+    fn cut_between(&mut self, some: &[usize]) {
+        let others = (0..self.nodes.len()).filter(|other| !some.contains(other));
+        let pairs = others.flat_map(|b| some.iter().map(move |a| (*a, b)));
+        self.cut.extend(pairs.flat_map(|(a, b)| [(a, b), (b, a)]));
+        self.tell(|| format!("cut between {some:?} and the rest"));
+        self.disturbed();
     }
 
     /// As its machine has it.

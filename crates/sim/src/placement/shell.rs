@@ -1,6 +1,8 @@
 //! Performs the application machines' effects on a node.
 
-use agent::application::{Candidate, Effect, Event, Exit, IncarnationId, Taken, merge, taken_back};
+use agent::application::{
+    Candidate, Effect, Event, Exit, Failure, IncarnationId, Taken, merge, taken_back,
+};
 use model::instance::ProcessIdentity;
 use model::{ApplicationName, Claim, InstanceState, Release, ReleaseId, RolloutPhase};
 
@@ -79,8 +81,11 @@ impl World {
                 self.answer(at, life, name, wait, Event::Fetched { release: release.id, result });
             }
             Effect::RunReleaseSteps { release } => {
-                let event = Event::Released { release: release.id, result: Ok(()) };
-                self.answer(at, life, name, 200, event);
+                let fails = self.failing.contains(&(release.id.clone(), at));
+                let why = Failure { why: "Migrating failed".into(), ..Failure::default() };
+                let result = if fails { Err(why) } else { Ok(()) };
+                self.tell(|| format!("steps of {} at {at}: {result:?}", release.id));
+                self.answer(at, life, name, 200, Event::Released { release: release.id, result });
             }
             Effect::Start { id, release, .. } => {
                 let wait = self.random.between(5, 40);

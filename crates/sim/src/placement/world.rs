@@ -41,6 +41,8 @@ pub struct World {
     /// To this node's witness everything is gone.
     pub(super) mistaken: Option<usize>,
     pub(super) broken: BTreeSet<(ApplicationName, ReleaseId)>,
+    /// Releases whose steps fail on a node.
+    pub(super) failing: BTreeSet<(ReleaseId, usize)>,
     /// The newest release of each application that ever served. One that is made anew under its
     /// name is another one.
     pub(super) newest: BTreeMap<(ApplicationName, Timestamp), ReleaseId>,
@@ -98,6 +100,7 @@ impl World {
             waiting: BTreeMap::new(),
             mistaken: None,
             broken: BTreeSet::new(),
+            failing: BTreeSet::new(),
             newest: BTreeMap::new(),
             known_serving: BTreeMap::new(),
             known_by_actor: BTreeMap::new(),
