@@ -13,8 +13,9 @@ use crate::fault::Weather;
 use crate::process::Quality;
 use crate::world::World;
 
-/// Back-off allows seven or so; rollouts, restarts and users add some.
-const STARTS_PER_SLOT_AND_MINUTE_MAX: usize = 25;
+/// Since anybody asked for anything: back-off allows seven or so, of what serves before and after a
+/// rollout that fails, and the rollout tries twice.
+const STARTS_PER_SLOT_AND_MINUTE_MAX: usize = 16;
 
 /// Two lives, a start that fails, notices that come late, and what is asked again meanwhile.
 const DYING_SERVES_MAX_MS: u64 = 120_000;
@@ -140,7 +141,11 @@ impl World {
         let good = before.is_some_and(|before| {
             self.qualities.get(&(name.clone(), before)) == Some(&Quality::Good)
         });
-        match serving.filter(|_| good && !returned) {
+        // Nobody watches over what begins to run long after that.
+        let untried = serving
+            .as_ref()
+            .is_some_and(|serving| self.untried.contains(&(name.clone(), serving.clone())));
+        match serving.filter(|_| good && !returned && !untried) {
             Some(serving) => drop(self.switched.insert(name.clone(), (serving, self.now))),
             None => drop(self.switched.remove(name)),
         }
@@ -177,6 +182,11 @@ impl World {
         starts.retain(|at| now - at < 60_000);
         starts.push(now);
         assert!(starts.len() <= STARTS_PER_SLOT_AND_MINUTE_MAX, "{} flaps", id.instance);
+    }
+
+    /// A push, a restart and another count begin a back-off of their own.
+    pub(crate) fn asked(&mut self, name: &ApplicationName) {
+        self.starts.retain(|instance, _| instance.application != *name);
     }
 
     /// Of a release that never served: the first of a process type starts when nothing else of what

@@ -47,6 +47,7 @@ impl World {
     }
 
     fn ask_for(&mut self, name: &ApplicationName, release: Release, quality: Quality) {
+        self.asked(name);
         let id = release.id.clone();
         self.qualities.insert((name.clone(), id.clone()), quality);
         self.records.releases.insert((name.clone(), id.clone()), stored(&release));
@@ -125,6 +126,7 @@ impl World {
         if let Some(spec) = self.records.specs.get_mut(name) {
             self.disturbed_at = self.now;
             change(spec);
+            self.asked(name);
             self.notify(Notice::Spec(name.clone()));
         }
     }
