@@ -1,5 +1,5 @@
-//! Many seeded histories of clusters. `SIM_SEEDS` says how many, `CLUSTER_SEED` replays one and
-//! prints it step by step.
+//! Many seeded histories of clusters. `SIM_SEEDS` says how many, `SIM_FROM` from which on,
+//! `CLUSTER_SEED` replays one and prints it step by step.
 
 use sim::cluster::course;
 use sim::cluster::fault::{Counts, Fault};

@@ -118,8 +118,9 @@ impl World {
             for (name, app) in machines {
                 let known = self.known_by_actor.entry(app.number).or_default();
                 let serving = app.machine.serving();
-                // Another application of that name begins anew.
-                *known = known.take().filter(|id| !node.replica.disowns(name, id));
+                // Nothing serves of one that is destroyed; another one of that name begins anew.
+                let goes_on = node.replica.rollout(name).is_some();
+                *known = known.take().filter(|id| goes_on && !node.replica.disowns(name, id));
                 let back = serving < known.as_ref();
                 assert!(!back, "{name}: {serving:?} again at node {at}, after {known:?}");
                 *known = serving.cloned();

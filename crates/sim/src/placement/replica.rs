@@ -114,14 +114,15 @@ impl Replica {
         self.records.iter().filter_map(of).collect()
     }
 
-    /// Whether a release was removed, or pushed to another application than has this name now.
+    /// Whether a release was removed, or pushed to another application than has this name now, if
+    /// any has.
     pub fn disowns(&self, name: &ApplicationName, release: &ReleaseId) -> bool {
         match self.records.get(&Key::Release(name.clone(), release.clone())) {
             Some((_, Some(Record::Release(release)))) => {
                 self.spec(name).is_none_or(|spec| !spec.owns(release))
             }
             Some(_) => true,
-            None => false,
+            None => self.spec(name).is_none(),
         }
     }
 

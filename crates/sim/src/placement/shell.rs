@@ -14,6 +14,8 @@ use super::world::World;
 use crate::process::exit;
 
 const WRITE_AGAIN_MS: u64 = 5_000;
+/// Release steps take so long.
+const STEPS_MS: u64 = 200;
 
 fn gives_up(claim: &Option<Claim>) -> bool {
     let starts = |state| matches!(state, InstanceState::Starting | InstanceState::Ready);
@@ -80,13 +82,7 @@ impl World {
                 let wait = self.random.between(20, 800);
                 self.answer(at, life, name, wait, Event::Fetched { release: release.id, result });
             }
-            Effect::RunReleaseSteps { release } => {
-                let fails = self.failing.contains(&(release.id.clone(), at));
-                let why = Failure { why: "Migrating failed".into(), ..Failure::default() };
-                let result = if fails { Err(why) } else { Ok(()) };
-                self.tell(|| format!("steps of {} at {at}: {result:?}", release.id));
-                self.answer(at, life, name, 200, Event::Released { release: release.id, result });
-            }
+            Effect::RunReleaseSteps { release } => self.run_steps(at, life, name, release.id),
             Effect::Start { id, release, .. } => {
                 let wait = self.random.between(5, 40);
                 self.tell(|| format!("start {} {} at {at}", id.instance, release.id.short()));
@@ -165,6 +161,14 @@ impl World {
             Effect::Note(_) | Effect::PruneBuilds { .. } | Effect::NameWritten { .. } => {}
         }
         true
+    }
+
+    fn run_steps(&mut self, at: usize, life: u64, name: &ApplicationName, release: ReleaseId) {
+        let fails = self.failing.contains(&(release.clone(), at));
+        let why = Failure { why: "Migrating failed".into(), ..Failure::default() };
+        let result = if fails { Err(why) } else { Ok(()) };
+        self.tell(|| format!("steps of {release} at {at}: {result:?}"));
+        self.answer(at, life, name, STEPS_MS, Event::Released { release, result });
     }
 
     fn take_back(&mut self, at: usize, name: &ApplicationName, from: &ReleaseId, to: &ReleaseId) {

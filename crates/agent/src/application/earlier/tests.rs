@@ -1,3 +1,5 @@
+//! Records of two applications of one name, in any order.
+
 use model::application::Settings;
 use model::release::{ProcessRecipe, Recipe};
 use model::value::ContentHash;
