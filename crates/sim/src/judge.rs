@@ -108,7 +108,9 @@ impl World {
         let Some(rollout) = self.records.rollouts.get(name) else { return };
         let (phase, serving) = (rollout.phase, rollout.serving.clone());
         if let Some(serving) = serving {
-            self.judge_serving(name, serving, phase == RolloutPhase::Done);
+            // A request that crossed the switch is kept.
+            let switches = matches!(phase, RolloutPhase::Done | RolloutPhase::Requested);
+            self.judge_serving(name, serving, switches);
         }
         let Some(rollout) = self.records.rollouts.get(name) else { return };
         if rollout.phase == RolloutPhase::Failed {
@@ -152,10 +154,10 @@ impl World {
     }
 
     /// A bad release never serves, except one whose processes nobody wanted when it was pushed.
-    fn judge_serving(&mut self, name: &ApplicationName, serving: ReleaseId, done: bool) {
+    fn judge_serving(&mut self, name: &ApplicationName, serving: ReleaseId, switches: bool) {
         let key = (name.clone(), serving);
         let quality = self.qualities[&key];
-        let idle = done && {
+        let idle = switches && {
             let release = &self.records.releases[&key];
             release.recipe.processes.keys().all(|process| self.wanted(name, process) == 0)
         };
