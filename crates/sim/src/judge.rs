@@ -107,6 +107,11 @@ impl World {
     pub(crate) fn judge_rollout(&mut self, name: &ApplicationName) {
         let Some(rollout) = self.records.rollouts.get(name) else { return };
         let (phase, serving) = (rollout.phase, rollout.serving.clone());
+        // It was destroyed a moment ago, of which the machine has not heard.
+        let release = |id: &ReleaseId| self.records.releases.get(&(name.clone(), id.clone()));
+        if serving.as_ref().is_some_and(|serving| release(serving).is_none()) {
+            return;
+        }
         if let Some(serving) = serving {
             // A request that crossed the switch is kept.
             let switches = matches!(phase, RolloutPhase::Done | RolloutPhase::Requested);
