@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::id::{ApplicationName, NodeId, ProcessType};
 use crate::record::{RECORD_VERSION, Unknown};
+use crate::release::Release;
 use crate::request::RequestLimits;
 use crate::time::Timestamp;
 
@@ -78,6 +79,11 @@ impl ApplicationSpec {
         };
         self.domains_since =
             self.domains.iter().map(|domain| (domain.clone(), since(domain))).collect();
+    }
+
+    /// Whether a release was pushed to this application, not to another one of its name.
+    pub fn owns(&self, release: &Release) -> bool {
+        release.settings.pushed_to.is_none_or(|created| created == self.created_at)
     }
 
     pub fn has_domain_since(&self, domain: &str) -> Timestamp {
@@ -181,6 +187,10 @@ pub struct Settings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hedge_after_ms: Option<u64>,
     pub stop_grace_ms: u64,
+    /// When the application was created that this was pushed to: one of the same name that was
+    /// destroyed is another. None in records of before that was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pushed_to: Option<Timestamp>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -215,6 +225,7 @@ impl Default for Settings {
             slow_start_ms: None,
             hedge_after_ms: None,
             stop_grace_ms: STOP_GRACE_MS_DEFAULT,
+            pushed_to: None,
             unknown: Unknown::new(),
         }
     }

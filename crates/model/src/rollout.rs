@@ -33,6 +33,10 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unable: BTreeMap<NodeId, String>,
     pub changed_at: Timestamp,
+    /// When the application was created that the coordinator wrote this of: one of the same name
+    /// that was destroyed is another. None in a request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Timestamp>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -50,8 +54,14 @@ impl Rollout {
             built_on: None,
             unable: BTreeMap::new(),
             changed_at: now,
+            created_at: None,
             unknown: Unknown::new(),
         }
+    }
+
+    /// Whether both are known to be of applications, and not of the same one.
+    pub fn is_of_another(&self, created_at: Option<Timestamp>) -> bool {
+        self.created_at.zip(created_at).is_some_and(|(one, other)| one != other)
     }
 
     /// Asks for another release; what was said of the attempt before it is forgotten.
@@ -63,6 +73,7 @@ impl Rollout {
         self.built_on = None;
         self.unable.clear();
         self.changed_at = now;
+        self.created_at = None;
     }
 }
 

@@ -13,8 +13,9 @@ use crate::fault::Weather;
 use crate::process::Quality;
 use crate::world::World;
 
-/// Back-off allows seven or so; rollouts, restarts and users add some.
-const STARTS_PER_SLOT_AND_MINUTE_MAX: usize = 25;
+/// Since anybody asked for anything: back-off allows seven or so, of what serves before and after a
+/// rollout that fails, and the rollout tries twice.
+const STARTS_PER_SLOT_AND_MINUTE_MAX: usize = 16;
 
 /// Two lives, a start that fails, notices that come late, and what is asked again meanwhile.
 const DYING_SERVES_MAX_MS: u64 = 120_000;
@@ -106,8 +107,15 @@ impl World {
     pub(crate) fn judge_rollout(&mut self, name: &ApplicationName) {
         let Some(rollout) = self.records.rollouts.get(name) else { return };
         let (phase, serving) = (rollout.phase, rollout.serving.clone());
+        // It was destroyed a moment ago, of which the machine has not heard.
+        let release = |id: &ReleaseId| self.records.releases.get(&(name.clone(), id.clone()));
+        if serving.as_ref().is_some_and(|serving| release(serving).is_none()) {
+            return;
+        }
         if let Some(serving) = serving {
-            self.judge_serving(name, serving, phase == RolloutPhase::Done);
+            // A request that crossed the switch is kept.
+            let switches = matches!(phase, RolloutPhase::Done | RolloutPhase::Requested);
+            self.judge_serving(name, serving, switches);
         }
         let Some(rollout) = self.records.rollouts.get(name) else { return };
         if rollout.phase == RolloutPhase::Failed {
@@ -140,17 +148,21 @@ impl World {
         let good = before.is_some_and(|before| {
             self.qualities.get(&(name.clone(), before)) == Some(&Quality::Good)
         });
-        match serving.filter(|_| good && !returned) {
+        // Nobody watches over what begins to run long after that.
+        let untried = serving
+            .as_ref()
+            .is_some_and(|serving| self.untried.contains(&(name.clone(), serving.clone())));
+        match serving.filter(|_| good && !returned && !untried) {
             Some(serving) => drop(self.switched.insert(name.clone(), (serving, self.now))),
             None => drop(self.switched.remove(name)),
         }
     }
 
     /// A bad release never serves, except one whose processes nobody wanted when it was pushed.
-    fn judge_serving(&mut self, name: &ApplicationName, serving: ReleaseId, done: bool) {
+    fn judge_serving(&mut self, name: &ApplicationName, serving: ReleaseId, switches: bool) {
         let key = (name.clone(), serving);
         let quality = self.qualities[&key];
-        let idle = done && {
+        let idle = switches && {
             let release = &self.records.releases[&key];
             release.recipe.processes.keys().all(|process| self.wanted(name, process) == 0)
         };
@@ -177,6 +189,11 @@ impl World {
         starts.retain(|at| now - at < 60_000);
         starts.push(now);
         assert!(starts.len() <= STARTS_PER_SLOT_AND_MINUTE_MAX, "{} flaps", id.instance);
+    }
+
+    /// A push, a restart and another count begin a back-off of their own.
+    pub(crate) fn asked(&mut self, name: &ApplicationName) {
+        self.starts.retain(|instance, _| instance.application != *name);
     }
 
     /// Of a release that never served: the first of a process type starts when nothing else of what

@@ -74,7 +74,7 @@ impl World {
             node.pausing.insert(name.clone());
             self.disturbed_at = self.now;
             // Its next actor begins with a back-off of its own.
-            self.starts.retain(|instance, _| instance.application != *name);
+            self.asked(name);
             self.count(Fault::ActorPanic);
             self.tell(|| format!("panic {name}"));
             self.later(100, Happening::ActorUp { name: name.clone(), life });

@@ -2,6 +2,7 @@
 //! nodes die, freeze, come back, are cut off; loads vary and users push; instances fall ill and
 //! checkers look. For tests only.
 
+pub mod apart;
 mod checking;
 pub mod fault;
 mod happening;

@@ -21,14 +21,16 @@ pub fn variable(name: &str) -> Option<u64> {
 }
 
 /// What all histories counted, or the first seed whose history breaks and why. Each thread is
-/// prepared before its first one.
+/// prepared before its first one. `SIM_FROM` names the first seed, so that a long sweep can be
+/// lived in portions.
 pub fn sweep<F: Ord + Send>(
     seeds: u64,
     prepare: impl Fn() + Sync,
     history: impl Fn(u64) -> BTreeMap<F, u64> + Sync,
 ) -> Result<BTreeMap<F, u64>, (u64, String)> {
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    let (next, broken_at) = (AtomicU64::new(0), AtomicU64::new(seeds));
+    let from = variable("SIM_FROM").unwrap_or(0);
+    let (next, broken_at) = (AtomicU64::new(from), AtomicU64::new(from.saturating_add(seeds)));
     let part = || {
         prepare();
         let mut counts = BTreeMap::new();

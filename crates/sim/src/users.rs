@@ -5,9 +5,7 @@ use model::application::{Limits, ProcessSpec, RolloutMode, Settings};
 use model::record::Unknown;
 use model::release::{ProcessRecipe, Recipe, Step};
 use model::value::ContentHash;
-use model::{
-    ApplicationName, ApplicationSpec, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
-};
+use model::{ApplicationName, ApplicationSpec, ProcessType, Release, ReleaseId, Rollout};
 
 use crate::fault::{Fault, Weather};
 use crate::process::Quality;
@@ -41,7 +39,7 @@ impl World {
             self.records.specs.insert(name.clone(), spec);
             self.notify(Notice::Spec(name.clone()));
         }
-        let mut release = self.release(id.clone(), push);
+        let mut release = self.release(name, id.clone(), push);
         let before = self.records.releases.iter().rev().find(|((owner, _), _)| owner == name);
         release.build = before.filter(|_| push.same_build).map(|(_, before)| before.build_id());
         self.ask_for(name, release, push.quality);
@@ -49,6 +47,7 @@ impl World {
     }
 
     fn ask_for(&mut self, name: &ApplicationName, release: Release, quality: Quality) {
+        self.asked(name);
         let id = release.id.clone();
         self.qualities.insert((name.clone(), id.clone()), quality);
         self.records.releases.insert((name.clone(), id.clone()), stored(&release));
@@ -56,10 +55,8 @@ impl World {
         let now = self.timestamp();
         let node = self.id.clone();
         let before = self.records.rollouts.get(name).cloned();
-        let mut rollout = before.unwrap_or_else(|| Rollout::new(node, now));
-        rollout.target = Some(id);
-        rollout.phase = RolloutPhase::Requested;
-        rollout.changed_at = now;
+        let mut rollout = before.unwrap_or_else(|| Rollout::new(node.clone(), now));
+        rollout.request(id, node, now);
         self.records.rollouts.insert(name.clone(), stored(&rollout));
         self.notify(Notice::Rollout(name.clone()));
     }
@@ -87,8 +84,10 @@ impl World {
         ReleaseId { number, node: self.id.clone() }
     }
 
-    fn release(&self, id: ReleaseId, push: &Push) -> Release {
-        let mut settings = Settings { rollout: push.rollout, ..Settings::default() };
+    fn release(&self, name: &ApplicationName, id: ReleaseId, push: &Push) -> Release {
+        let spec = self.records.specs.get(name);
+        let pushed_to = spec.map(|spec| spec.created_at);
+        let mut settings = Settings { rollout: push.rollout, pushed_to, ..Settings::default() };
         settings.health.start_timeout_ms = START_TIMEOUT_MS;
         settings.stop_grace_ms = STOP_GRACE_MS;
         settings.limits = Limits { memory_bytes: Some(512_000_000), ..Limits::default() };
@@ -127,6 +126,7 @@ impl World {
         if let Some(spec) = self.records.specs.get_mut(name) {
             self.disturbed_at = self.now;
             change(spec);
+            self.asked(name);
             self.notify(Notice::Spec(name.clone()));
         }
     }

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(not(feature = "mutants"))]
+use sim::placement::apart::{Anew, Late, destroyed_apart, steps_apart};
 use sim::placement::fault::FAULTS;
 use sim::placement::life::{history, is_calm, live, world};
 use sim::sweep::{caught, check_all_happened, sweep, variable};
@@ -10,6 +12,9 @@ use sim::sweep::{caught, check_all_happened, sweep, variable};
 const SEEDS: u64 = 60;
 /// A thousand take minutes.
 const SEEDS_MAX: u64 = 2_000;
+/// Of each kind of histories of a network that is cut in two.
+#[cfg(not(feature = "mutants"))]
+const APART_SEEDS: u64 = 12;
 /// One with faults.
 const LARGE_SEED: u64 = 1;
 
@@ -42,6 +47,44 @@ fn every_cluster_ends_well() {
 fn a_large_cluster_ends_well() {
     let counts = live(LARGE_SEED, Some(50), Some(500)).counts;
     println!("{counts:?}");
+}
+
+#[cfg(not(feature = "mutants"))]
+fn apart_seeds() -> u64 {
+    variable("SIM_SEEDS").map_or(APART_SEEDS, |seeds| seeds.min(SEEDS_MAX))
+}
+
+#[cfg(not(feature = "mutants"))]
+#[test]
+fn nothing_that_comes_late_of_a_destroyed_application_is_run_again() {
+    for late in [Late::Rollout, Late::PushBefore, Late::PushAfter] {
+        for anew in [Anew::OnceHealed, Anew::WhileApart] {
+            for seed in 0..apart_seeds() {
+                caught(|| destroyed_apart(seed, late, anew))
+                    .unwrap_or_else(|error| panic!("{late:?}, {anew:?}, seed {seed}: {error}"));
+            }
+        }
+    }
+}
+
+#[cfg(not(feature = "mutants"))]
+#[test]
+fn release_steps_that_end_otherwise_on_each_side_of_a_cut_have_one_outcome() {
+    let mut both = [0, 0];
+    for coordinator_fails in [false, true] {
+        for seed in 0..2 * apart_seeds() {
+            let freezes = seed % 4 == 3;
+            let steps = caught(|| steps_apart(seed, coordinator_fails, freezes));
+            let steps = steps.unwrap_or_else(|error| {
+                panic!("coordinator fails: {coordinator_fails}, seed {seed}: {error}")
+            });
+            both[usize::from(coordinator_fails)] += u32::from(steps.served && steps.failed);
+        }
+    }
+    assert!(
+        both.iter().all(|count| *count > 0),
+        "one never served what the other gave up: {both:?}"
+    );
 }
 
 /// The machines make one mistake; some history must not end well.

@@ -9,6 +9,7 @@ mod advice;
 mod building;
 mod builds;
 mod contract;
+mod earlier;
 mod elsewhere;
 mod first;
 mod plan;
@@ -61,7 +62,11 @@ pub struct Application {
     name: ApplicationName,
     spec: Option<ApplicationSpec>,
     releases: BTreeMap<ReleaseId, Release>,
+    /// Releases of another application of this name, which was destroyed or is to be heard of.
+    foreign: BTreeMap<ReleaseId, Release>,
     rollout: Option<Rollout>,
+    /// The rollout as it was heard of last, with what it says of such releases.
+    heard: Option<Rollout>,
     /// The coordinator's own memory of what serves: requests carry what a command read earlier.
     serving: Option<ReleaseId>,
     /// What served when that was last looked at.
@@ -124,7 +129,9 @@ impl Application {
             name,
             spec: None,
             releases: BTreeMap::new(),
+            foreign: BTreeMap::new(),
             rollout: None,
+            heard: None,
             serving: None,
             served: None,
             accepted: None,
@@ -166,15 +173,21 @@ impl Application {
         match event {
             Event::Spec(spec) => self.spec_changed(now, spec),
             Event::Release(id, Some(release)) => {
+                self.foreign.remove(&id);
                 self.releases.insert(id, release);
+                self.sort_releases();
             }
             Event::Release(id, None) => {
                 self.releases.remove(&id);
+                self.foreign.remove(&id);
             }
-            Event::Rollout(record) if self.adopted && !self.is_ending() => {
-                self.rollout_changed(now, record);
+            Event::Rollout(record) => {
+                self.heard.clone_from(&record);
+                match self.adopted && !self.is_ending() {
+                    true => self.rollout_changed(now, record),
+                    false => self.rollout = record,
+                }
             }
-            Event::Rollout(record) => self.rollout = record,
             Event::Claim(instance, claim) => {
                 if !self.adopted && instance.application == self.name {
                     self.read.insert(instance, claim);
@@ -223,10 +236,19 @@ impl Application {
     }
 
     fn spec_changed(&mut self, now: Timestamp, spec: Option<ApplicationSpec>) {
+        let (before, after) = (self.spec.as_ref(), spec.as_ref());
+        if before.zip(after).is_some_and(|(one, other)| one.created_at != other.created_at) {
+            // Destroyed and made anew, of which nothing was heard in between.
+            let heard = self.heard.clone();
+            self.spec_changed(now, None);
+            (self.rollout, self.heard) = (heard.clone(), heard);
+        }
         let created = self.spec.is_none() && spec.is_some();
         self.spec = spec;
+        self.sort_releases();
         if self.spec.is_none() {
             self.rollout = None;
+            self.heard = None;
             self.serving = None;
             self.accepted = None;
             self.returned = None;

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{Machine, Timestamp};
 use store_core::event::{Alarm, Change, Effect, Entry, Event, Ticket, Write};
-use store_core::sync::message::{Body, Carried, ClusterId, Message};
+use store_core::sync::members::Members;
+use store_core::sync::message::{Body, Carried, ClusterId, Message, Vector};
 use store_core::sync::wire;
-use store_core::{Location, NodeTag, Past, Stamp, StoreMachine};
+use store_core::{Commit, Location, NodeTag, Past, Position, Replica, Stamp, StoreMachine};
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 
@@ -376,6 +377,72 @@ fn what_a_node_wrote_in_an_earlier_stay_is_not_taken_for_known() {
     cluster.run(20_000);
     assert!(cluster.has("n3", "k") && cluster.has("n2", "k"), "kept, and told");
     assert_eq!(cluster.alarms, []);
+}
+
+/// Who was removed and has not heard of it lets somebody join, and is let in again itself. The rest
+/// told one another meanwhile that they hold everything, and lack what that member wrote.
+#[test]
+fn a_member_that_others_hear_of_late_is_caught_up_with_and_no_past_counts_as_lost() {
+    let mut cluster = Cluster::together(&["n1", "n2", "n3"]);
+    let [one, two, three, four] = ["n1", "n2", "n3", "n4"].map(tag);
+    let new = StoreMachine::new(&"n4".parse().unwrap(), cluster.now, Past::default(), CLUSTER);
+    cluster.nodes.insert(four, new);
+    for (node, other) in [(one, four), (four, one), (two, three), (three, two)] {
+        cluster.event(node, Event::Reachable([other].into()));
+    }
+    cluster.write("n2", "cluster::nodes::n1", None);
+    cluster.write("n1", "cluster::nodes::n4", Some(4));
+    let listed = cluster.nodes[&one].replica().newest("cluster::nodes::n4").unwrap().at.stamp;
+    cluster.event(four, Event::Join { cluster: CLUSTER, listed });
+    cluster.run(3000);
+    cluster.write("n4", "late", Some(4));
+    cluster.run(100_000);
+    let told = |cluster: &Cluster| cluster.nodes[&two].sync().members().told();
+    let before = told(&cluster);
+    assert!(before > listed, "nobody knows of it there");
+    cluster.write("n2", "cluster::nodes::n1", Some(1));
+    let all = BTreeSet::from([one, two, three, four]);
+    for node in &all {
+        cluster.event(*node, Event::Reachable(&all - &[*node].into()));
+    }
+    cluster.run(3000);
+    assert!(told(&cluster) < before && cluster.nodes[&two].is_fresh());
+    cluster.run(200_000);
+    assert!(told(&cluster) > before && !cluster.nodes[&two].is_fresh());
+    assert!(cluster.has("n2", "late") && cluster.has("n3", "late"));
+    assert_eq!(cluster.heads().len(), 1);
+    let lost = |alarm: &Alarm| matches!(alarm, Alarm::LostPast { .. } | Alarm::Behind);
+    assert!(!cluster.alarms.iter().any(lost), "{:?}", cluster.alarms);
+}
+
+/// What members told before they heard of it proves nothing of what they hold of the new one.
+#[test]
+fn garbage_waits_for_three_rounds_after_an_entry_that_came_late_is_heard_of() {
+    let [one, two, three] = ["n1", "n2", "n3"].map(tag);
+    let at = |seconds: u64| Stamp::start_of(Timestamp(seconds * 1000));
+    let entry = |seconds: u64, name: &str| Commit {
+        at: Position { stamp: at(seconds), node: one },
+        key: format!("cluster::nodes::{name}").into(),
+        action: store_core::Action::Set { hash: [1; 32], sha1: [1; 20], size: 0, expires: None },
+        location: Location::Log { segment: 1, offset: 0 },
+    };
+    let mut replica = Replica::default();
+    replica.admit(entry(1, "n1"));
+    replica.admit(entry(2, "n2"));
+    let mut members = Members::new(one, &replica, Vector::new(), at(2));
+    let round = |members: &mut Members, seconds: u64| {
+        members.keep(at(seconds), [(two, at(seconds)), (three, at(seconds))].into());
+        members.hear(&[(two, at(seconds)), (three, at(seconds))].into(), at(seconds));
+        members.garbage(Timestamp(seconds * 1000), &BTreeSet::new())
+    };
+    let rounds: Vec<bool> = (1..5).map(|n| round(&mut members, n * 10).is_some()).collect();
+    assert_eq!(rounds, [false, false, true, true]);
+    replica.admit(entry(5, "n3"));
+    members.read_roster(&replica, Timestamp(41_000));
+    let rounds: Vec<bool> = (1..5).map(|_| round(&mut members, 41).is_some()).collect();
+    assert!(!rounds.contains(&true), "nobody has told anything new yet");
+    let rounds: Vec<bool> = (5..9).map(|n| round(&mut members, n * 10).is_some()).collect();
+    assert_eq!(rounds, [false, false, true, true]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use store_core::{Commit, NodeTag, Position, Stamp};
 
 use super::chaos::SKEW_MS;
 use super::host::{Host, State};
-use super::ledger::Gone;
+use super::ledger::{Gone, Ledger};
 use super::shell::{named, placed};
 use super::world::{CLUSTER, World};
 
@@ -120,10 +120,11 @@ impl World {
         }
     }
 
+    /// What members had is judged anew after a disk or a member is gone.
     pub(crate) fn reassess(&mut self, gone: Gone) {
         let mut ledger = std::mem::take(&mut self.ledger);
         let inside = self.hosts.iter().filter(|host| host.cluster == CLUSTER && !host.joining);
-        let inside: Vec<_> = inside.filter(|host| gone == Gone::Disk || !host.evicted).collect();
+        let inside: Vec<&Host> = inside.collect();
         // What is on nobody else's roster is heard by nobody.
         let alone = inside.len() == 1;
         let known = |host: &&Host| {
@@ -131,26 +132,37 @@ impl World {
             alone || gone == Gone::Member || others.any(|other| other.lists(host))
         };
         let (hosts, unheard): (Vec<_>, Vec<_>) = inside.iter().copied().partition(known);
+        // A disk that is gone may have been the last one that knew of a removal.
+        let members = || inside.iter().filter(|host| !host.evicted);
+        let told = |host: &Host| gone == Gone::Member || members().any(|other| !other.lists(host));
+        let is_removed = |host: &&Host| host.evicted && told(host);
+        let (removed, staying): (Vec<_>, Vec<_>) = hosts.iter().copied().partition(is_removed);
         // What a clock that is ahead has stamped will be stamped anew, and covers nothing.
         let limit = self.now + 2 * CLOCK_AHEAD_MAX_MS;
-        let held = |ledger: &super::ledger::Ledger, key: &str, at: Position| {
+        let held_by = |hosts: &[&Host], ledger: &Ledger, key: &str, at: Position| {
             hosts.iter().any(|host| {
                 let newest = host.replica().newest(key).map(|commit| commit.at.stamp.time().0);
                 // What somebody wrote who is no member, any more or yet, covers nothing that
                 // members hold.
                 let joins = host.standing().fresh_until == Stamp(u64::MAX);
                 let covers = !host.evicted && !joins && newest.is_none_or(|newest| newest <= limit);
-                let there = host.replica().history().get(at).is_some();
-                there || covers && ledger.covers(host.replica(), key, at)
+                holds(host, at) || covers && ledger.covers(host.replica(), key, at)
             })
         };
-        ledger.reassess(&held, gone);
+        let fate = |ledger: &Ledger, key: &str, at: Position| {
+            if held_by(&staying, ledger, key, at) {
+                return None;
+            }
+            // Whoever was removed gives nothing to anybody; it brings what it wrote itself.
+            let writer = removed.iter().find(|host| host.tag == at.node);
+            let brought = writer.is_some_and(|host| ledger.covers(host.replica(), key, at));
+            Some(if brought { Gone::Member } else { Gone::Disk })
+        };
+        ledger.reassess(&fate);
         if gone == Gone::Disk {
-            ledger.bury(&held);
-            ledger.excuse(&|at| {
-                unheard.iter().any(|host| host.replica().history().get(at).is_some())
-            });
+            ledger.bury(&|ledger, key, at| held_by(&hosts, ledger, key, at));
         }
+        ledger.excuse(&|at| unheard.iter().chain(&removed).any(|host| holds(host, at)));
         self.ledger = ledger;
     }
 
@@ -388,4 +400,8 @@ impl World {
         let lasting = live.filter(|commit| commit.expires().is_none());
         lasting.map(|commit| (commit.key.clone(), commit.at)).collect()
     }
+}
+
+fn holds(host: &Host, at: Position) -> bool {
+    host.replica().history().get(at).is_some()
 }

@@ -138,17 +138,16 @@ impl Ledger {
         }
     }
 
-    /// After a disk or a member is gone: what no other holds counts no more.
-    pub fn reassess(&mut self, held: &dyn Fn(&Ledger, &str, Position) -> bool, gone: Gone) {
+    /// After a disk or a member is gone: what no other holds counts no more, and goes with the one
+    /// that `fate` names.
+    pub fn reassess(&mut self, fate: &dyn Fn(&Ledger, &str, Position) -> Option<Gone>) {
         let mut fallen = Vec::new();
         for (key, commits) in &self.keys {
-            for (at, known) in commits.iter().filter(|(_, known)| known.counts()) {
-                if !known.replaced && !held(self, key, *at) {
-                    fallen.push(*at);
-                }
+            for (at, _) in commits.iter().filter(|(_, known)| known.counts()) {
+                fallen.extend(fate(self, key, *at).map(|gone| (*at, gone)));
             }
         }
-        for at in fallen {
+        for (at, gone) in fallen {
             if let Some(known) = self.known_mut(at) {
                 match gone {
                     Gone::Disk => known.lost = true,

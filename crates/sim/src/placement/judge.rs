@@ -53,11 +53,16 @@ impl World {
     }
 
     /// A coordinator writes what serves.
-    pub(super) fn judge_rollout(&mut self, name: &ApplicationName, rollout: &Rollout) {
+    pub(super) fn judge_rollout(&mut self, at: usize, name: &ApplicationName, rollout: &Rollout) {
         let Some(serving) = &rollout.serving else { return };
+        let replica = &self.nodes[at].replica;
+        let Some(spec) = replica.spec(name).filter(|_| !replica.disowns(name, serving)) else {
+            return;
+        };
         let broken = self.broken.contains(&(name.clone(), serving.clone()));
         assert!(!broken, "{name}: {serving} serves and is broken");
-        let newest = self.newest.entry(name.clone()).or_insert_with(|| serving.clone());
+        let application = (name.clone(), spec.created_at);
+        let newest = self.newest.entry(application).or_insert_with(|| serving.clone());
         *newest = serving.clone().max(newest.clone());
     }
 
@@ -113,16 +118,23 @@ impl World {
             for (name, app) in machines {
                 let known = self.known_by_actor.entry(app.number).or_default();
                 let serving = app.machine.serving();
+                // Nothing serves of one that is destroyed; another one of that name begins anew.
+                let goes_on = node.replica.rollout(name).is_some();
+                *known = known.take().filter(|id| goes_on && !node.replica.disowns(name, id));
                 let back = serving < known.as_ref();
                 assert!(!back, "{name}: {serving:?} again at node {at}, after {known:?}");
                 *known = serving.cloned();
             }
             for (name, serving) in node.replica.serving() {
+                if node.replica.disowns(name, serving) {
+                    self.known_serving.remove(&(at, name.clone()));
+                    continue;
+                }
                 let (known, since) = self
                     .known_serving
                     .entry((at, name.clone()))
                     .or_insert_with(|| (serving.clone(), self.now));
-                if serving >= known {
+                if serving >= known || node.replica.disowns(name, known) {
                     (*known, *since) = (serving.clone(), self.now);
                     continue;
                 }
@@ -191,7 +203,8 @@ impl World {
             let over = matches!(rollout.phase, RolloutPhase::Done | RolloutPhase::Failed);
             assert!(over, "{name}: {rollout:?}");
             // What served and was replaced never comes back, whoever comes back.
-            let newest = self.newest.get(&name);
+            let spec = self.nodes[0].replica.spec(&name).expect("it is there");
+            let newest = self.newest.get(&(name.clone(), spec.created_at));
             assert_eq!(rollout.serving.as_ref(), newest, "{name}: {rollout:?}");
             // What came to be wanted since waits: it takes nothing new, and nobody else may.
             let waits = tied.as_ref().is_some_and(|tied| {

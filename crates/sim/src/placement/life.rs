@@ -1,12 +1,10 @@
 //! What users, loads and faults do to a cluster: one history.
 
-use model::application::ProcessSpec;
+use model::application::{ProcessSpec, Settings};
 use model::record::Unknown;
 use model::release::{Portable, ProcessRecipe, Recipe, Step};
 use model::value::ContentHash;
-use model::{
-    ApplicationName, ApplicationSpec, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
-};
+use model::{ApplicationName, ApplicationSpec, ProcessType, Release, ReleaseId, Rollout};
 
 use super::judge::MOVES_PER_SLOT_AND_HOUR;
 use super::replica::{Key, Record};
@@ -116,7 +114,14 @@ impl World {
         self.push(at, name, 1, false, files);
     }
 
-    fn push(&mut self, at: usize, name: &ApplicationName, number: u64, broken: bool, files: bool) {
+    pub(super) fn push(
+        &mut self,
+        at: usize,
+        name: &ApplicationName,
+        number: u64,
+        broken: bool,
+        files: bool,
+    ) {
         let id = ReleaseId { number, node: self.nodes[at].id.clone() };
         self.tell(|| format!("push {name} {id} broken {broken} files {files}"));
         if broken {
@@ -133,6 +138,8 @@ impl World {
             None => (number % 2 == 1).then(Portable::default),
         };
         let build = Step { name: "Compiling".into(), command: "make".into() };
+        let spec = self.nodes[at].replica.spec(name);
+        let pushed_to = spec.map(|spec| spec.created_at);
         let release = Release {
             v: 1,
             id: id.clone(),
@@ -146,7 +153,7 @@ impl World {
                 persist: if files { vec!["db".into()] } else { Vec::new() },
                 ..Recipe::default()
             },
-            settings: Default::default(),
+            settings: Settings { pushed_to, ..Settings::default() },
             created_at: self.clock(at),
             author: "ann".into(),
             note: String::new(),
@@ -154,14 +161,16 @@ impl World {
             takes_back: None,
             unknown: Unknown::new(),
         };
+        self.ask_for(at, name, release);
+    }
+
+    pub(super) fn ask_for(&mut self, at: usize, name: &ApplicationName, release: Release) {
+        let id = release.id.clone();
         self.write(at, Key::Release(name.clone(), id.clone()), Some(Record::Release(release)));
         let node = self.nodes[at].id.clone();
         let before = self.nodes[at].replica.rollout(name).cloned();
         let mut rollout = before.unwrap_or_else(|| Rollout::new(node.clone(), self.clock(at)));
-        rollout.target = Some(id);
-        rollout.phase = RolloutPhase::Requested;
-        rollout.coordinator = node;
-        rollout.changed_at = self.clock(at);
+        rollout.request(id, node, self.clock(at));
         self.write(at, Key::Rollout(name.clone()), Some(Record::Rollout(rollout)));
     }
 
@@ -174,7 +183,7 @@ impl World {
         self.push_next(at, name, broken);
     }
 
-    fn push_good(&mut self, at: usize, name: &ApplicationName) {
+    pub(super) fn push_good(&mut self, at: usize, name: &ApplicationName) {
         self.push_next(at, name, false);
     }
 

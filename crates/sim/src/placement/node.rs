@@ -178,9 +178,13 @@ impl World {
         let record = node.replica.get(key).cloned();
         Some(match (key, record) {
             (Key::Spec(_), Some(Record::Spec(spec))) => Event::Spec(Some(spec)),
+            (Key::Spec(_), None) => Event::Spec(None),
             (Key::Release(_, id), Some(Record::Release(release))) => {
                 Event::Release(id.clone(), Some(release))
             }
+            (Key::Release(_, id), None) => Event::Release(id.clone(), None),
+            (Key::Rollout(_), None) => Event::Rollout(None),
+            (Key::Holder(_), None) => Event::Holder(None),
             (Key::Artefact(_, build, builder), record) => {
                 let (build, builder) = (build.clone(), builder.clone());
                 Event::Artefact { build, builder, fits: record.map(|_| true) }

@@ -114,6 +114,18 @@ impl Replica {
         self.records.iter().filter_map(of).collect()
     }
 
+    /// Whether a release was removed, or pushed to another application than has this name now, if
+    /// any has.
+    pub fn disowns(&self, name: &ApplicationName, release: &ReleaseId) -> bool {
+        match self.records.get(&Key::Release(name.clone(), release.clone())) {
+            Some((_, Some(Record::Release(release)))) => {
+                self.spec(name).is_none_or(|spec| !spec.owns(release))
+            }
+            Some(_) => true,
+            None => self.spec(name).is_none(),
+        }
+    }
+
     pub fn serving(&self) -> impl Iterator<Item = (&ApplicationName, &ReleaseId)> {
         self.records.iter().filter_map(|(key, (_, record))| match (key, record) {
             (Key::Rollout(name), Some(Record::Rollout(rollout))) => {

@@ -1,7 +1,7 @@
 //! Performs the application machines' effects on a node.
 
 use agent_core::application::{
-    Candidate, Effect, Event, Exit, IncarnationId, Taken, merge, taken_back,
+    Candidate, Effect, Event, Exit, Failure, IncarnationId, Taken, merge, taken_back,
 };
 use model::instance::ProcessIdentity;
 use model::{ApplicationName, Claim, InstanceState, Release, ReleaseId, RolloutPhase};
@@ -14,6 +14,8 @@ use super::world::World;
 use crate::process::exit;
 
 const WRITE_AGAIN_MS: u64 = 5_000;
+/// Release steps take so long.
+const STEPS_MS: u64 = 200;
 
 fn gives_up(claim: &Option<Claim>) -> bool {
     let starts = |state| matches!(state, InstanceState::Starting | InstanceState::Ready);
@@ -80,10 +82,7 @@ impl World {
                 let wait = self.random.between(20, 800);
                 self.answer(at, life, name, wait, Event::Fetched { release: release.id, result });
             }
-            Effect::RunReleaseSteps { release } => {
-                let event = Event::Released { release: release.id, result: Ok(()) };
-                self.answer(at, life, name, 200, event);
-            }
+            Effect::RunReleaseSteps { release } => self.run_steps(at, life, name, release.id),
             Effect::Start { id, release, .. } => {
                 let wait = self.random.between(5, 40);
                 self.tell(|| format!("start {} {} at {at}", id.instance, release.id.short()));
@@ -144,7 +143,7 @@ impl World {
                 {
                     self.count("handed over");
                 }
-                self.judge_rollout(name, &rollout);
+                self.judge_rollout(at, name, &rollout);
                 self.write(at, Key::Rollout(name.clone()), Some(Record::Rollout(rollout)));
             }
             Effect::WriteHolder(holder) => {
@@ -154,12 +153,22 @@ impl World {
             Effect::TakeBack { from, to } => self.take_back(at, name, &from, &to),
             Effect::Unfit => self.placement(at, agent_core::placement::Event::Unfit(name.clone())),
             Effect::Fit => self.placement(at, agent_core::placement::Event::Fit(name.clone())),
-            Effect::Note(_)
-            | Effect::PruneBuilds { .. }
-            | Effect::NameWritten { .. }
-            | Effect::AllStopped => {}
+            Effect::AllStopped => {
+                if let Some(machines) = &mut self.nodes[at].machines {
+                    machines.applications.remove(name);
+                }
+            }
+            Effect::Note(_) | Effect::PruneBuilds { .. } | Effect::NameWritten { .. } => {}
         }
         true
+    }
+
+    fn run_steps(&mut self, at: usize, life: u64, name: &ApplicationName, release: ReleaseId) {
+        let fails = self.failing.contains(&(release.clone(), at));
+        let why = Failure { why: "Migrating failed".into(), ..Failure::default() };
+        let result = if fails { Err(why) } else { Ok(()) };
+        self.tell(|| format!("steps of {release} at {at}: {result:?}"));
+        self.answer(at, life, name, STEPS_MS, Event::Released { release, result });
     }
 
     fn take_back(&mut self, at: usize, name: &ApplicationName, from: &ReleaseId, to: &ReleaseId) {
@@ -181,10 +190,7 @@ impl World {
         let release = Release { id: id.clone(), takes_back, build, ..old.clone() };
         self.tell(|| format!("{from} of {name} is taken back by {id}"));
         self.write(at, Key::Release(name.clone(), id.clone()), Some(Record::Release(release)));
-        rollout.target = Some(id);
-        rollout.phase = RolloutPhase::Requested;
-        rollout.coordinator = node;
-        rollout.changed_at = self.clock(at);
+        rollout.request(id, node, self.clock(at));
         self.write(at, Key::Rollout(name.clone()), Some(Record::Rollout(rollout)));
     }
 

@@ -41,8 +41,11 @@ pub struct World {
     /// To this node's witness everything is gone.
     pub(super) mistaken: Option<usize>,
     pub(super) broken: BTreeSet<(ApplicationName, ReleaseId)>,
-    /// The newest release of each application that ever served.
-    pub(super) newest: BTreeMap<ApplicationName, ReleaseId>,
+    /// Releases whose steps fail on a node.
+    pub(super) failing: BTreeSet<(ReleaseId, usize)>,
+    /// The newest release of each application that ever served. One that is made anew under its
+    /// name is another one.
+    pub(super) newest: BTreeMap<(ApplicationName, Timestamp), ReleaseId>,
     /// As each node knew it, and when it was last so.
     pub(super) known_serving: BTreeMap<(usize, ApplicationName), (ReleaseId, u64)>,
     pub(super) known_by_actor: BTreeMap<u64, Option<ReleaseId>>,
@@ -97,6 +100,7 @@ impl World {
             waiting: BTreeMap::new(),
             mistaken: None,
             broken: BTreeSet::new(),
+            failing: BTreeSet::new(),
             newest: BTreeMap::new(),
             known_serving: BTreeMap::new(),
             known_by_actor: BTreeMap::new(),
@@ -133,6 +137,7 @@ impl World {
     pub(super) fn tell(&mut self, line: impl FnOnce() -> String) {
         if self.tracing {
             let line = line();
+            eprintln!("{:>9.3} {line}", (self.now - START_MS) as f64 / 1000.0);
             self.trace.push(format!("{:>9.3} {line}", (self.now - START_MS) as f64 / 1000.0));
         }
     }

@@ -23,6 +23,7 @@ impl Application {
             return;
         }
         self.adopted = true;
+        self.sort_releases();
         if !self.is_ending() {
             self.return_to_rollout(now);
         }

@@ -228,7 +228,7 @@ impl Application {
         rollout.phase = RolloutPhase::Requested;
         rollout.changed_at = now;
         let record = rollout.clone();
-        self.emit(Effect::WriteRollout(record));
+        self.emit_rollout(record);
     }
 
     /// The target is built. True while it is made available to other nodes first.

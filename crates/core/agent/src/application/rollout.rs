@@ -79,6 +79,7 @@ impl Attempt {
 /// has not seen yet is never lost, and `serving` is the coordinator's alone.
 pub fn merge(stored: Option<Rollout>, ours: Rollout) -> Rollout {
     match stored {
+        Some(other) if other.is_of_another(ours.created_at) => ours,
         // It was replaced as coordinator, and a newer release serves meanwhile.
         Some(newer) if newer.serving > ours.serving && fenced() => {
             if ours.target > newer.serving {
@@ -114,7 +115,11 @@ impl Application {
             self.rollout = None;
             return;
         };
-        let record = self.fence(now, record);
+        let foreign = self.is_foreign(&record);
+        let record = self.fence(now, self.own_part(record));
+        if foreign {
+            self.wait_for_word(now);
+        }
         let request = (record.target.clone(), record.changed_at);
         let mine = record.coordinator == self.node || !self.is_placed();
         if record.phase == RolloutPhase::Requested && mine {
@@ -178,7 +183,7 @@ impl Application {
         }
         rollout.changed_at = now;
         let record = rollout.clone();
-        self.emit(Effect::WriteRollout(record));
+        self.emit_rollout(record);
         true
     }
 
@@ -231,7 +236,7 @@ impl Application {
         rollout.phase = RolloutPhase::Requested;
         rollout.changed_at = now;
         let record = rollout.clone();
-        self.emit(Effect::WriteRollout(record));
+        self.emit_rollout(record);
         true
     }
 
@@ -584,6 +589,6 @@ impl Application {
         *record =
             Rollout { serving, phase, coordinator, message, changed_at: now, ..record.clone() };
         let record = record.clone();
-        self.emit(Effect::WriteRollout(record));
+        self.emit_rollout(record);
     }
 }

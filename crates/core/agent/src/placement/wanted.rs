@@ -28,7 +28,8 @@ pub fn wanted(
     let target = rollout.target.as_ref().filter(|_| under_way);
     let mut wanted = Wanted::default();
     for release in [rollout.serving.as_ref(), target].into_iter().flatten() {
-        let Some(release) = releases.get(release) else { continue };
+        let own = releases.get(release).filter(|release| spec.owns(release));
+        let Some(release) = own else { continue };
         if release.recipe.is_tied() {
             // Until somebody holds its files, whoever coordinates the rollout is about to.
             wanted.holder = Some(holder.unwrap_or(&rollout.coordinator).clone());

@@ -153,7 +153,7 @@ impl StoreMachine {
                 self.sync.members.taken_back(clock);
                 let more = self.waiting.iter().any(|w| matches!(w, Waiting::Forget(_)));
                 self.sync.mending &= more;
-                self.read_roster(effects);
+                self.read_roster(now, effects);
                 self.arrivals = Arrivals::new(self.arrivals.incarnation() + 1);
                 effects.push(Effect::Resync);
                 self.changed(now);
@@ -173,7 +173,7 @@ impl StoreMachine {
         let admitted = self.replica.admit_as(commit.clone(), cid);
         if matches!(admitted, Admitted::Winner | Admitted::Ended) {
             if is_roster_key(&commit.key) {
-                self.read_roster(effects);
+                self.read_roster(now, effects);
             }
             let arrival = self.arrivals.note(commit.key.clone());
             // Whatever ended the value, it is not there any more.
@@ -191,8 +191,8 @@ impl StoreMachine {
         admitted
     }
 
-    fn read_roster(&mut self, effects: &mut Vec<Effect>) {
-        if self.sync.members.read_roster(&self.replica) {
+    fn read_roster(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.sync.members.read_roster(&self.replica, now) {
             self.calm_about_strangers();
             let roster = self.sync.members.roster();
             self.wait(Waiting::Vector, effects);

@@ -225,6 +225,9 @@ impl StoreMachine {
                     return None;
                 }
                 self.clock.restore(commit.at.stamp);
+                if self.sync.members.would_set_back(&commit) {
+                    forming.entries.extend(self.catch_up_again());
+                }
                 Some(Entry::Foreign { ticket, commit, origin })
             }
             Waiting::Vector => {
@@ -251,6 +254,18 @@ impl StoreMachine {
                 Some(Entry::Forgotten { positions, clock: self.clock.last() })
             }
         }
+    }
+
+    /// In the same batch as the entry on the roster, so that no crash comes in between: others may
+    /// remember what this node told of itself, and it says less from now on.
+    fn catch_up_again(&mut self) -> Option<Entry> {
+        let told = self.sync.members.told();
+        if told <= self.sync.standing.fresh_until {
+            return None;
+        }
+        self.sync.standing.fresh_until = told;
+        self.sync.standing_kept = false;
+        Some(Entry::Standing(self.sync.standing))
     }
 
     fn commit_of(

@@ -7,7 +7,7 @@ use model::key::SEPARATOR;
 use model::{NodeId, Prefix, Timestamp};
 
 use crate::clock::Stamp;
-use crate::commit::NodeTag;
+use crate::commit::{Commit, NodeTag};
 use crate::mutants;
 use crate::replica::Replica;
 use crate::sync::message::Vector;
@@ -83,12 +83,14 @@ impl Members {
             unconfirmed: BTreeSet::new(),
             heard: BTreeMap::new(),
         };
-        members.read_roster(replica);
+        members.read_roster(replica, Timestamp::default());
         members
     }
 
-    /// True when it changed. A member that was put on it anew is another than before.
-    pub fn read_roster(&mut self, replica: &Replica) -> bool {
+    /// True when it changed. A member that was put on it anew is another than before. `now` is when
+    /// this node hears of the change, which may be long after it was made: what members told of
+    /// themselves in between rests on the roster of before.
+    pub fn read_roster(&mut self, replica: &Replica, now: Timestamp) -> bool {
         let prefix: Prefix = ROSTER.join(SEPARATOR).parse().expect("a well-formed prefix");
         let mut roster = BTreeMap::new();
         let mut evicted = BTreeSet::new();
@@ -106,7 +108,8 @@ impl Members {
         if changed {
             self.acks.retain(|member, _| roster.get(member) == self.roster.get(member));
             if newest > replica.horizons().garbage {
-                self.settling = Some(Settling { rounds: ROUNDS, barrier: after(newest.time()) });
+                self.settling =
+                    Some(Settling { rounds: ROUNDS, barrier: after(newest.time().max(now)) });
             }
             self.unconfirmed.retain(|member| roster.contains_key(member));
             // Whoever is new here may have taken what this node issued and its disk lost since.
@@ -243,6 +246,17 @@ impl Members {
             at(kept, member).max(self.roster[&member])
         };
         members.map(of).min().unwrap_or_default().min(self.promise_kept)
+    }
+
+    /// Whether this is somebody's entry on the roster that comes late: older than what this node
+    /// said that it holds of everybody. Only a member of an earlier stay can have made it, whom
+    /// nobody heard until it came back. What the new one issued since may lack here.
+    pub fn would_set_back(&self, commit: &Commit) -> bool {
+        let Some(member) = member_of(&commit.key).filter(|_| !commit.is_delete()) else {
+            return false;
+        };
+        let news = self.since(member).is_none_or(|since| since < commit.at.stamp);
+        news && commit.at.stamp < self.told()
     }
 
     pub fn acks(&self) -> Vector {

@@ -234,3 +234,78 @@ fn an_end_below_what_everybody_was_said_to_hold() {
         node.finish();
     }
 }
+
+/// A founder that wrote and deleted a key, which everybody was said to know and is collected.
+fn collected(key: &str) -> (Node, NodeTag, Position) {
+    let mut node = Node::founder();
+    let n2 = tag("n2");
+    node.write(key, true);
+    let written = node.machine.replica().newest(key).unwrap().at;
+    node.write(key, false);
+    node.pass(40_000);
+    good_session(&mut node, n2, 1);
+    good_session(&mut node, tag("n3"), 2);
+    node.pass(40_000);
+    let garbage = Stamp(node.machine.sync().members().told().0 - 1);
+    assert!(garbage > written.stamp, "the delete is below it");
+    let mut hello = node.hello_of(n2);
+    hello.horizons = Horizons { squash: stamp(node.now), garbage };
+    open(&mut node, n2, 3, hello);
+    assert_eq!(node.machine.replica().horizons().garbage, garbage);
+    assert!(node.machine.replica().newest(key).is_none(), "nothing is left of it");
+    (node, n2, written)
+}
+
+#[test]
+fn a_value_whose_delete_was_collected_does_not_come_back() {
+    let (mut node, n2, written) = collected("k");
+    let head = node.machine.replica().history().head();
+    // Neither the very commit nor another one of that time, alone or among others.
+    let other = Position { stamp: Stamp(written.stamp.0 + 1), node: n2 };
+    let new = Position { stamp: stamp(node.now), node: n2 };
+    for (session, commits) in [
+        (10, vec![set(written, "k")]),
+        (11, vec![set(other, "k")]),
+        (12, vec![set(other, "k"), set(new, "new")]),
+    ] {
+        greet(&mut node, n2, session);
+        node.commits(n2, session, 0, commits);
+        assert_eq!(node.refusal_to(n2), Some(Refusal::BelowGarbage));
+        assert_eq!(node.machine.replica().history().head(), head, "nothing of it is kept");
+    }
+    // What is older than a value that is held is no news, and no reason to refuse the rest.
+    greet(&mut node, n2, 13);
+    node.commits(n2, 13, 0, vec![set(new, "k")]);
+    node.commits(n2, 13, 1, vec![set(other, "k"), delete(written, "k")]);
+    assert_eq!(node.machine.replica().newest("k").unwrap().at, new);
+    assert_eq!(node.machine.replica().history().len(), 4, "the roster, and the newest value");
+    node.finish();
+}
+
+/// The horizon rises while a commit waits for the disk.
+#[test]
+fn a_commit_that_a_horizon_overtakes_is_not_written() {
+    let mut node = Node::founder();
+    let (n2, n3) = (tag("n2"), tag("n3"));
+    node.pass(40_000);
+    good_session(&mut node, n2, 1);
+    good_session(&mut node, n3, 2);
+    node.pass(40_000);
+    greet(&mut node, n2, 3);
+    node.slow_disk = true;
+    // It is on its way to the disk; what comes next waits.
+    node.write("first", true);
+    let garbage = Stamp(node.machine.sync().members().told().0 - 1);
+    let mut hello = node.hello_of(n3);
+    hello.horizons = Horizons { squash: stamp(node.now), garbage };
+    open(&mut node, n3, 4, hello);
+    let late = Position { stamp: Stamp(garbage.0 - 1), node: n2 };
+    node.commits(n2, 3, 0, vec![set(late, "k")]);
+    assert!(node.machine.replica().horizons().garbage < garbage, "it is not known to be late yet");
+    node.slow_disk = false;
+    node.disk_writes();
+    assert_eq!(node.machine.replica().horizons().garbage, garbage);
+    assert!(node.machine.replica().newest("k").is_none());
+    assert_eq!(node.refusal_to(n2), Some(Refusal::HorizonsRose));
+    node.finish();
+}
