@@ -14,6 +14,9 @@ use crate::wait::{STATE_DEADLINE, space_out, wait_for};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Half of the callers keep their connection, half make a new one for each request.
 pub const CALLERS: usize = 4;
+/// Of each caller between two requests: some 400 a second from all of them, which leaves the machine
+/// to the tests that run meanwhile.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Of each gentle caller between two requests: some 40 requests a second from all of them.
 const GENTLE_PAUSE: Duration = Duration::from_millis(100);
 /// Enough to tell what went wrong.
@@ -196,7 +199,7 @@ impl Failures {
 impl Callers {
     /// `GET path`, expecting status 200 and one of `needles` in the body.
     pub fn start(site: &Site, path: &str, needles: &[&str]) -> Callers {
-        Callers::start_pausing(site, path, needles, Duration::ZERO, CALLERS / 2)
+        Callers::start_pausing(site, path, needles, PAUSE, CALLERS / 2)
     }
 
     /// As `start`, but leaving the machine to compilers that run meanwhile.

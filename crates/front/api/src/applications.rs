@@ -125,15 +125,27 @@ pub async fn destroy(
     {
         let _changing = api.changes.lock().await;
         let spec = TypedKey::Spec(name.clone()).key();
-        api.store.delete(spec.clone()).await?;
-        let others: Vec<Key> = api.store.keys(&application_prefix(&name)).await?;
-        for key in others.into_iter().filter(|key| *key != spec) {
-            api.store.delete(key).await?;
-        }
+        api.store.delete(spec).await?;
+        delete_all(&api, &name).await?;
     }
     let stopped = wait_until_stopped(&api, &name).await?;
+    {
+        // What nodes wrote of it until they stopped it; nothing of one that is made anew.
+        let _changing = api.changes.lock().await;
+        if records::find(&*api.store, &name).await?.is_none() {
+            delete_all(&api, &name).await?;
+        }
+    }
     let kept = if stopped { remove_directories(&api, &name).await } else { None };
     Ok(Json(Destroyed { name: name.to_string(), stopped, kept }))
+}
+
+async fn delete_all(api: &Api, name: &ApplicationName) -> Result<(), Problem> {
+    let keys: Vec<Key> = api.store.keys(&application_prefix(name)).await?;
+    for key in keys {
+        api.store.delete(key).await?;
+    }
+    Ok(())
 }
 
 async fn wait_until_stopped(api: &Api, name: &ApplicationName) -> Result<bool, Problem> {
