@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use router_core::book::Processes;
 
+use super::buffer::Buffer;
 use super::far::host::{self, Caller};
 use super::forward::{self, Exchange, Underway};
 use super::h2;
 use super::limits::Limits;
 use super::pace::Pace;
 use super::pages::{self, Page};
-use super::pool::Buffer;
 use super::serve::{Scope, Thread};
 use super::stream::{close_gently, close_patiently, fill, write_paced};
 use super::table::Application;
@@ -26,9 +26,6 @@ use metrics::{Labels, Record};
 use router_core::http::body::Body;
 use router_core::http::request::{self, Origin, Refusal, RequestHead};
 use router_core::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
-
-/// A client that takes nothing for so long is gone.
-pub const WRITE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Then the client goes on in the lane. Who often wants something else pays for the way there and
 /// back: with four, a body in every sixth request made each an eighth dearer.

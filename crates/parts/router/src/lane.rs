@@ -5,7 +5,7 @@
 //! again. Driven by `serve.rs`, one lane for each thread.
 
 mod place;
-mod seats;
+pub mod registrations;
 
 use std::future::poll_fn;
 use std::io;
@@ -23,13 +23,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use self::place::{Desk, Place, Turn};
-use self::seats::Source;
-pub use self::seats::{Seat, Seats};
+use self::registrations::{Source, UpstreamRegistrations};
 use super::alarm::Alarm;
+use super::buffer::Buffer;
 use super::connection::{Connection, Start};
 use super::forward::{Step, TURN_BYTES};
 use super::limits::Limits;
-use super::pool::Buffer;
+use super::registration::FLAGS;
 use super::serve::{self, Presence};
 use super::wire::Wire;
 
@@ -41,7 +41,6 @@ const EVENTS_MAX: usize = 128;
 const ANSWER_BYTES_MAX: usize = 32 * 1024;
 /// How late a client may be told that it has asked for nothing for too long.
 const SWEEP_PAUSE: Duration = Duration::from_millis(100);
-const FLAGS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
 /// Its client ended its half, or all of it.
 const ENDED: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
@@ -81,7 +80,7 @@ pub struct Lane {
 impl Lane {
     pub fn new() -> io::Result<(Lane, Entrance)> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let seats = Seats::new(epoll.clone());
+        let registrations = UpstreamRegistrations::new(epoll.clone());
         #[expect(deprecated, reason = "what replaces it is unsafe, and this descriptor is owned")]
         let epoll = AsyncFd::with_interest(epoll, Interest::READABLE)?;
         let (enter, entrance) = unbounded_channel();
@@ -91,7 +90,13 @@ impl Lane {
             entrance,
             places: Slab::new(),
             events: Vec::with_capacity(EVENTS_MAX),
-            desk: Desk { seats, buffer: Buffer::default(), out: Vec::new(), passed: 0, now },
+            desk: Desk {
+                registrations,
+                buffer: Buffer::default(),
+                out: Vec::new(),
+                passed: 0,
+                now,
+            },
             alarm: Alarm::default(),
             sweep_at: now,
         };
@@ -204,7 +209,7 @@ impl Lane {
 
     /// From an instance.
     fn answered(&mut self, descriptor: usize) {
-        let Some(key) = self.desk.seats.place(descriptor) else { return };
+        let Some(key) = self.desk.registrations.place(descriptor) else { return };
         let Some(place) = self.places.get_mut(key) else { return };
         match place.step(&mut self.desk) {
             None => {}

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::connection::WRITE_TIME_MAX;
 use super::limits::patience;
-use super::stream::within;
+use super::time_limit::within;
+
+/// A client that takes nothing for so long is gone.
+pub const WRITE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// How a client takes what it is sent. By a byte at a time it would take its answer for ever.
 #[derive(Debug, Default)]

@@ -18,9 +18,9 @@ use tokio::io::{Interest, ReadBuf};
 use tokio::time::Instant;
 
 use super::alarm::Alarm;
-use super::lane::Seat;
+use super::buffer::Buffer;
 use super::pace::Patience;
-use super::pool::Buffer;
+use super::registration::UpstreamRegistration;
 use os::loopback;
 
 /// By so much the head of an answer may be longer than that of the one before.
@@ -42,7 +42,7 @@ pub struct Plain {
     /// `HEADS_AHEAD` at most.
     heads_ahead: Cell<u8>,
     /// In the lane of its thread, where it leads to an instance and no task has waited since.
-    seat: RefCell<Option<Seat>>,
+    registration: RefCell<Option<UpstreamRegistration>>,
 }
 
 impl From<TcpStream> for Plain {
@@ -54,7 +54,7 @@ impl From<TcpStream> for Plain {
             alarm: Alarm::default(),
             brief: Cell::new(None),
             heads_ahead: Cell::new(0),
-            seat: RefCell::default(),
+            registration: RefCell::default(),
         }
     }
 }
@@ -119,19 +119,19 @@ impl Plain {
         self.alarm = Alarm::default();
     }
 
-    /// Whether it has one in the lane already, which is asked for an answer to that place.
-    pub fn seat_for(&self, place: usize) -> bool {
-        self.seat.borrow().as_ref().inspect(|seat| seat.wait_for(place)).is_some()
+    /// Whether the lane watches it already: then what comes is an answer for that place.
+    pub fn is_registered_for(&self, place: usize) -> bool {
+        self.registration.borrow().as_ref().inspect(|one| one.wait_for(place)).is_some()
     }
 
-    pub fn sit(&self, seat: Seat) {
-        self.seat.replace(Some(seat));
+    pub fn register(&self, registration: UpstreamRegistration) {
+        self.registration.replace(Some(registration));
     }
 
     /// The lane waits for nothing from there.
     pub fn calm(&self) {
-        if let Some(seat) = &*self.seat.borrow() {
-            seat.calm();
+        if let Some(registration) = &*self.registration.borrow() {
+            registration.calm();
         }
     }
 
@@ -142,8 +142,8 @@ impl Plain {
         #[expect(deprecated, reason = "what replaces it is unsafe, and the socket outlives it")]
         let watch = AsyncFd::new(self.stream.as_raw_fd())?;
         // What comes would wake the lane for nothing.
-        if let Some(seat) = self.seat.take() {
-            seat.leave(self);
+        if let Some(registration) = self.registration.take() {
+            registration.leave(self);
         }
         Ok(self.watch.get_or_init(|| watch))
     }
@@ -342,7 +342,9 @@ impl Plain {
     /// Nothing came, not even an end: it can be used again. What came just now the runtime may not
     /// have heard of: for certain, the kernel is asked.
     pub fn is_untouched(&self, for_certain: bool) -> bool {
-        if !for_certain && self.seat.borrow().as_ref().is_some_and(Seat::is_quiet) {
+        let is_quiet =
+            || self.registration.borrow().as_ref().is_some_and(UpstreamRegistration::is_quiet);
+        if !for_certain && is_quiet() {
             return true;
         }
         let read = || Ok(recv(&self.stream, &mut [0; 1], RecvFlags::empty())?.0);

@@ -27,6 +27,7 @@ use tokio_rustls::rustls::ServerConfig;
 
 use super::Shared;
 use super::announced::{self, Unannounced};
+use super::buffer::Buffer;
 use super::clients::{Clients, Held};
 use super::connection::{Connection, Start};
 use super::datagrams::{FLOWS_MAX, Rooms};
@@ -35,11 +36,12 @@ use super::endpoint::Endpoint;
 use super::far::host;
 use super::files;
 use super::h2;
+use super::h2::call::Lines;
 use super::h2::workers::Workers;
 use super::lane::{Entrance, Guest, Lane};
 use super::pages;
 use super::plain::Plain;
-use super::pool::{Buffer, Pool};
+use super::pool::Pool;
 use super::rarely::Rarely;
 use super::services;
 use super::stream::close_gently;
@@ -101,6 +103,8 @@ pub enum Awaited {
 pub struct Thread {
     pub shared: Arc<Shared>,
     pub pool: Pool,
+    /// To instances that take many requests at once on each.
+    pub lines: Lines,
     pub recent: files::Recent,
     pub budget: RefCell<Budget>,
     pub recorder: Recorder,
@@ -269,6 +273,7 @@ pub fn run(
     let thread = Rc::new(Thread {
         shared,
         pool: Pool::default(),
+        lines: Lines::default(),
         recent: files::Recent::default(),
         budget: RefCell::default(),
         recorder,
@@ -294,6 +299,7 @@ pub fn run(
         let stop = loop {
             tokio::select! {
                 _ = sweep.tick() => {
+                    thread.lines.sweep();
                     thread.pool.sweep();
                     thread.recent.sweep();
                     thread.workers.sweep();

@@ -1,12 +1,12 @@
 //! Reading and writing with a time limit.
 
-use std::io::{Error, ErrorKind, Result};
+use std::io::{ErrorKind, Result};
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
+use super::buffer::Buffer;
 use super::pace::{Pace, Patience};
-use super::pool::Buffer;
 use super::serve::Thread;
 use super::wire::Wire;
 
@@ -56,10 +56,6 @@ pub async fn write_all(stream: &Wire, bytes: &[u8], limit: Duration) -> Result<(
 /// To a client, a part of its answer.
 pub async fn write_paced(stream: &Wire, bytes: &[u8], pace: &Pace) -> Result<()> {
     stream.write_all(bytes, Patience::Paced(pace)).await
-}
-
-pub async fn within<T>(limit: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
-    timeout(limit, work).await.unwrap_or_else(|_| Err(Error::from(ErrorKind::TimedOut)))
 }
 
 /// Closes after the answer was read: closing with unread bytes would reset and destroy it.

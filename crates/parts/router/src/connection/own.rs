@@ -6,10 +6,10 @@ use std::time::Instant;
 use model::release::StaticMount;
 use router_core::http::request::RequestHead;
 
-use super::{After, Begun, Connection, WRITE_TIME_MAX};
-use crate::pace::Pace;
+use super::{After, Begun, Connection};
+use crate::buffer::Buffer;
+use crate::pace::{Pace, WRITE_TIME_MAX};
 use crate::pages::Page;
-use crate::pool::Buffer;
 use crate::stream::{write_all, write_paced};
 use crate::table::Application;
 use crate::{files, lane};

@@ -11,7 +11,7 @@ use super::peer::FarPeer;
 use super::sealed::Sealed;
 use crate::Shared;
 use crate::plain::Plain;
-use crate::stream::within;
+use crate::time_limit::within;
 use crate::wire::Wire;
 
 /// A machine that is there answers at once; one that is not counts as down within two seconds.

@@ -13,11 +13,12 @@ use router_core::far::{Ask, Outcome, Reply, Room};
 use tokio_rustls::rustls;
 
 use super::sealed::Sealed;
-use crate::connection::{After, Busy, Connection, WRITE_TIME_MAX};
+use crate::buffer::Buffer;
+use crate::connection::{After, Busy, Connection};
 use crate::forward;
 use crate::forward::Exchange;
+use crate::pace::WRITE_TIME_MAX;
 use crate::plain::Plain;
-use crate::pool::Buffer;
 use crate::serve::{Scope, Thread};
 use crate::services;
 use crate::stream::{close_gently, fill, write_all};

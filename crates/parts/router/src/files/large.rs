@@ -10,8 +10,7 @@ use rustix::io::{ReadWriteFlags, preadv2};
 use tokio::io::Interest;
 
 use super::Files;
-use crate::connection::WRITE_TIME_MAX;
-use crate::pace::Pace;
+use crate::pace::{Pace, WRITE_TIME_MAX};
 use crate::plain::Plain;
 use crate::stream::write_paced;
 use crate::wire::Wire;

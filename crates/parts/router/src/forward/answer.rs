@@ -10,8 +10,9 @@ use router_core::http::response::{self, Asked, BadResponse, ResponseHead, fault}
 use router_core::retry::Progress;
 
 use super::{Exchange, Failed};
-use crate::connection::{Connection, WRITE_TIME_MAX};
-use crate::pool::Buffer;
+use crate::buffer::Buffer;
+use crate::connection::Connection;
+use crate::pace::WRITE_TIME_MAX;
 use crate::stream::{fill_late, write_all};
 use crate::wire::Wire;
 

@@ -14,13 +14,14 @@ use super::answer::Wait;
 use super::relay::Relayed;
 use super::underway::{Begun, Call};
 use super::{Counts, Exchange, Failed};
-use crate::connection::{After, WRITE_TIME_MAX};
+use crate::connection::After;
 use crate::endpoint::{Endpoint, Permit, Reach};
 use crate::far::{ask, dial};
+use crate::pace::WRITE_TIME_MAX;
 use crate::plain::Plain;
 use crate::serve::Thread;
-use crate::stream;
 use crate::stream::write_all;
+use crate::time_limit::within;
 use crate::wire::Wire;
 use os::shared_port::is_short;
 
@@ -218,10 +219,10 @@ async fn dial(thread: &Thread, endpoint: &Arc<Endpoint>) -> io::Result<Wire> {
     let address = match (&endpoint.reach, endpoint.protocol) {
         (Reach::Near(address), InstanceProtocol::Http1) => *address,
         (Reach::Near(address), InstanceProtocol::H2c) => {
-            return Box::pin(thread.pool.lines.open(endpoint, *address)).await;
+            return Box::pin(thread.lines.open(endpoint, *address)).await;
         }
         (Reach::Far(site), _) => return Box::pin(dial::connect(&thread.shared, &site.peer)).await,
     };
-    let upstream = stream::within(CONNECT_TIME_MAX, Plain::connect(address)).await?;
+    let upstream = within(CONNECT_TIME_MAX, Plain::connect(address)).await?;
     Ok(upstream.into())
 }

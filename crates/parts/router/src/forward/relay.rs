@@ -3,11 +3,12 @@
 use std::io;
 
 use super::{Counts, Exchange, Failed};
-use crate::connection::{After, WRITE_TIME_MAX};
+use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::connection::After;
 use crate::endpoint::Permit;
 use crate::limits::Limits;
-use crate::pace::Patience;
-use crate::pool::{BUFFER_BYTES, Buffer, LentPipe};
+use crate::pace::{Patience, WRITE_TIME_MAX};
+use crate::pool::LentPipe;
 use crate::stream::{fill, write_all, write_paced};
 use crate::tunnel;
 use crate::wire::Wire;

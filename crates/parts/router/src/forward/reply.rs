@@ -6,7 +6,7 @@ use router_core::far::{REPLY_BYTES, Reply};
 use router_core::retry::Progress;
 
 use super::{Exchange, Failed};
-use crate::pool::Buffer;
+use crate::buffer::Buffer;
 use crate::stream::fill;
 use crate::wire::Wire;
 

@@ -8,7 +8,8 @@ use super::relay::{TURN_BYTES, long_rest};
 use super::{BAD_BODY, ClientEnd, Counts, Exchange, Failed};
 use crate::pages;
 use crate::plain::Plain;
-use crate::stream::{fill, within, write_all};
+use crate::stream::{fill, write_all};
+use crate::time_limit::within;
 use crate::wire::Wire;
 use router_core::http::body::Body;
 

@@ -16,11 +16,11 @@ use router_core::http::response;
 use self::rest::{LONG_BYTES, Rest};
 use super::relay::long_rest;
 use super::{Counts, Exchange, answer};
+use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::connection::{After, Busy, Connection, Owed};
 use crate::endpoint::{Endpoint, Permit};
 use crate::lane;
-use crate::lane::Seats;
-use crate::pool::{BUFFER_BYTES, Buffer};
+use crate::lane::registrations::UpstreamRegistrations;
 use crate::table::Application;
 use crate::wire::Wire;
 use metrics::Record;
@@ -91,8 +91,12 @@ pub enum Step {
 }
 
 impl Underway {
-    /// None where there is no place at once. The client's is `seat` in the lane.
-    pub fn begin(exchange: Exchange<'_>, seats: &mut Seats, seat: usize) -> Option<Underway> {
+    /// None where there is no room at once. The client has this `place` in the lane.
+    pub fn begin(
+        exchange: Exchange<'_>,
+        registrations: &mut UpstreamRegistrations,
+        place: usize,
+    ) -> Option<Underway> {
         let permit = exchange.permit_now()?;
         let thread = &exchange.connection.thread;
         thread.budget.borrow_mut().deposit();
@@ -100,7 +104,7 @@ impl Underway {
         exchange.out.extend_from_slice(b"\r\n");
         let session = exchange.session.get();
         let call = match session {
-            None => exchange.call_now(&permit.endpoint, seats, seat),
+            None => exchange.call_now(&permit.endpoint, registrations, place),
             // Its answer has a cookie to carry.
             Some(_) => None,
         };
@@ -256,14 +260,19 @@ impl Underway {
 impl Exchange<'_> {
     /// On a connection that is kept. None where there is none, or not all of the head was taken:
     /// then nothing that was sent is a request.
-    fn call_now(&self, endpoint: &Endpoint, seats: &mut Seats, seat: usize) -> Option<Call> {
+    fn call_now(
+        &self,
+        endpoint: &Endpoint,
+        registrations: &mut UpstreamRegistrations,
+        place: usize,
+    ) -> Option<Call> {
         let at = self.started;
         if !is_simple(endpoint) {
             return None;
         }
         let kept = self.connection.thread.pool.take(endpoint, !self.head.idempotent, at)?;
         let Wire::Plain(mut upstream) = kept else { return None };
-        if !seats.give(&mut upstream, seat) {
+        if !registrations.register(&mut upstream, place) {
             return None;
         }
         let is_sent = upstream.try_write(self.out).is_ok_and(|count| count == self.out.len());

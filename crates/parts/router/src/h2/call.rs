@@ -22,7 +22,7 @@ use tokio::sync::Mutex;
 use self::stream::Call;
 use super::stream::{Counted, Stream};
 use crate::endpoint::Endpoint;
-use crate::stream::within;
+use crate::time_limit::within;
 use crate::wire::Wire;
 use os::loopback;
 use router_core::http::HEAD_BYTES_MAX;

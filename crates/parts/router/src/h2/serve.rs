@@ -11,8 +11,9 @@ use router_core::h2::frame::{PREFACE, Reason};
 use tokio::time::timeout;
 
 use super::client::Client;
-use crate::connection::{Busy, Connection, WRITE_TIME_MAX};
-use crate::pool::Buffer;
+use crate::buffer::Buffer;
+use crate::connection::{Busy, Connection};
+use crate::pace::WRITE_TIME_MAX;
 use crate::stream::{LINGER_BYTES_MAX, fill};
 use crate::wire::Wire;
 

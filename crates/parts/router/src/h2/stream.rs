@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::pace::Pace;
-use crate::stream::within;
+use crate::time_limit::within;
 
 /// Of a client, or to an instance.
 pub trait Ways {

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use super::client::Client;
+use crate::buffer::Buffer;
 use crate::connection::Connection;
-use crate::pool::Buffer;
 use crate::serve;
 use crate::serve::Thread;
 

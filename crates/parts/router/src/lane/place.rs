@@ -8,12 +8,12 @@ use bytes::Bytes;
 use router_core::http::body::Body;
 use router_core::http::request::{self, RequestHead};
 
-use super::seats::Seats;
+use super::registrations::UpstreamRegistrations;
 use super::{Guest, takes};
+use crate::buffer::Buffer;
 use crate::connection::Owed;
 use crate::forward::{Exchange, Step, Underway, may_be_underway};
 use crate::plain::Plain;
-use crate::pool::Buffer;
 use crate::table::Application;
 use crate::wire::Wire;
 
@@ -47,7 +47,7 @@ pub enum Turn {
 
 /// What all of them share.
 pub struct Desk {
-    pub seats: Seats,
+    pub registrations: UpstreamRegistrations,
     /// What was read last.
     pub buffer: Buffer,
     /// A head that is written anew.
@@ -120,9 +120,9 @@ impl Place {
         };
         self.guest.limits = application.limits;
         desk.now = Instant::now();
-        let Desk { seats, buffer, out, now, .. } = desk;
+        let Desk { registrations, buffer, out, now, .. } = desk;
         let exchange = Exchange::new(connection, application, head, buffer, out, *now);
-        let underway = Box::new(Underway::begin(exchange, seats, key)?);
+        let underway = Box::new(Underway::begin(exchange, registrations, key)?);
         Some(match underway.is_asked() {
             true => {
                 self.underway = Some(underway);

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 
 use super::tcp::{self, announcement};
 use super::udp;
+use crate::buffer::Buffer;
 use crate::choice::Wants;
 use crate::connection::{After, Connection};
 use crate::endpoint::{FarSite, Permit};
@@ -22,7 +23,6 @@ use crate::far::host::{room, send_back};
 use crate::far::{ask, dial};
 use crate::moved::{Direction, Moved};
 use crate::plain::Plain;
-use crate::pool::Buffer;
 use crate::serve::Thread;
 use crate::stream::{fill, write_all};
 use crate::streams;

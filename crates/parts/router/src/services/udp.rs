@@ -15,12 +15,13 @@ use socket2::SockRef;
 
 use super::far::{self, Tunnel};
 use crate::choice::{Reaches, Wants};
-use crate::connection::{Connection, WRITE_TIME_MAX};
+use crate::connection::Connection;
 use crate::datagrams;
 use crate::datagrams::{Admitted, Carrying, DATAGRAM_BYTES_MAX, Datagrams, Flow, Gate, Site};
 use crate::endpoint::Permit;
 use crate::entry::Attempt;
 use crate::moved::Direction;
+use crate::pace::WRITE_TIME_MAX;
 use crate::serve::Thread;
 use crate::stream::{fill, write_all};
 use crate::streams::Ended;

@@ -11,7 +11,8 @@ use crate::far::sealed::Sealed;
 use crate::pages;
 use crate::plain::Plain;
 use crate::pool::Pool;
-use crate::stream::{close_gently, within, write_all};
+use crate::stream::{close_gently, write_all};
+use crate::time_limit::within;
 use crate::wire::Wire;
 
 /// Over the slowest line; who takes longer holds a place for nothing.

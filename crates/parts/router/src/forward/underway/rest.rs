@@ -10,13 +10,14 @@ use bytes::Bytes;
 use router_core::http::response::ResponseHead;
 
 use super::{Call, Step, Underway};
+use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::connection::{After, Connection};
 use crate::endpoint::{Endpoint, Permit};
 use crate::forward::relay::{End, LATE, Relayed};
 use crate::forward::{Counts, Exchange, Failed, TURN_BYTES};
 use crate::limits::Limits;
 use crate::plain::Plain;
-use crate::pool::{BUFFER_BYTES, Buffer, LentPipe};
+use crate::pool::LentPipe;
 use crate::wire::Wire;
 
 /// Of answers that are surely long once one read's worth of them has come, and done in one turn.
