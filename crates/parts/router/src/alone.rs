@@ -15,11 +15,12 @@ use router_core::http::request::Telling;
 use router_core::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
+use super::files::cache::Files;
 use super::queue::QueueLimits;
 use super::serve::{Awaited, CONNECTIONS_MAX, Command, Scope, Stop};
 use super::table::Application;
 use super::tls::Tls;
-use super::{COMMANDS_MAX, Live, SUSPECTS_MAX, Secure, Shared, files, start_threads};
+use super::{COMMANDS_MAX, Live, SUSPECTS_MAX, Secure, Shared, start_threads};
 use metrics::Metrics;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
@@ -65,7 +66,7 @@ impl Alone {
             telling,
             table: ArcSwap::default(),
             only: Some(ArcSwapOption::empty()),
-            files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),
+            files: Arc::new(Files::new(tokio::runtime::Handle::current())),
             suspects,
             complaints: Mutex::default(),
             control: Arc::new(Notify::new()),

@@ -18,11 +18,12 @@ use tokio::sync::{mpsc, watch};
 
 use super::endpoint::{Endpoint, SlowStart};
 use super::far::peer::FarPeer;
+use super::files::source::Roots;
 use super::limits::Limits;
 use super::queue::Queue;
 use super::records::{CHANGES_MAX, Change, SharedRecords};
 use super::serve::{Command, Scope};
-use super::table::{Application, Roots, Service, Table};
+use super::table::{Application, Service, Table};
 use super::{EndpointKey, FarEndpoints, Live, Shared, datagrams};
 use metrics::Labels;
 

@@ -66,6 +66,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use self::endpoint::Endpoint;
 use self::far::peer::FarPeer;
+use self::files::cache::Files;
 use self::queue::QueueLimits;
 use self::records::SharedRecords;
 use self::serve::{Awaited, Command, Scope, Stop};
@@ -135,7 +136,7 @@ pub struct Shared {
     table: ArcSwap<Table>,
     /// Without a node: what every request is for, whatever its Host.
     only: Option<ArcSwapOption<Application>>,
-    files: Arc<files::Files>,
+    files: Arc<Files>,
     suspects: mpsc::Sender<Suspicion>,
     complaints: Mutex<Complaints>,
     /// Wakes the control task: a draining endpoint is empty.
@@ -259,7 +260,7 @@ pub fn start(
         telling: config.telling,
         table: ArcSwap::default(),
         only: None,
-        files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),
+        files: Arc::new(Files::new(tokio::runtime::Handle::current())),
         suspects,
         complaints: Mutex::default(),
         control: Arc::new(Notify::new()),

@@ -34,7 +34,7 @@ use super::datagrams::{FLOWS_MAX, Rooms};
 use super::deferred;
 use super::endpoint::Endpoint;
 use super::far::host;
-use super::files;
+use super::files::recent::Recent;
 use super::h2;
 use super::h2::call::Lines;
 use super::h2::workers::Workers;
@@ -105,7 +105,7 @@ pub struct Thread {
     pub pool: Pool,
     /// To instances that take many requests at once on each.
     pub lines: Lines,
-    pub recent: files::Recent,
+    pub recent: Recent,
     pub budget: RefCell<Budget>,
     pub recorder: Recorder,
     /// Connections with a request under way.
@@ -274,7 +274,7 @@ pub fn run(
         shared,
         pool: Pool::default(),
         lines: Lines::default(),
-        recent: files::Recent::default(),
+        recent: Recent::default(),
         budget: RefCell::default(),
         recorder,
         busy: Cell::new(0),

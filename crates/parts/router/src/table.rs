@@ -2,7 +2,6 @@
 //! change copies the shards that it touches; threads swap to the new one at once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use router_core::far::FarCandidate;
 use router_core::routes::{self, Claim, Rights};
 
 use super::endpoint::Endpoint;
-use super::files::Rules;
+use super::files::source::{Roots, Rules};
 use super::limits::Limits;
 use super::queue::Queue;
 use metrics::Labels;
@@ -172,12 +171,6 @@ impl Application {
             _ => None,
         }
     }
-}
-
-#[derive(Clone, Debug)]
-pub struct Roots {
-    pub build: PathBuf,
-    pub persist: PathBuf,
 }
 
 impl std::fmt::Debug for Application {

@@ -8,11 +8,13 @@ use router_core::http::request::RequestHead;
 
 use super::{After, Begun, Connection};
 use crate::buffer::Buffer;
+use crate::files::conditions::Conditions;
+use crate::files::{Looked, find};
+use crate::lane;
 use crate::pace::{Pace, WRITE_TIME_MAX};
 use crate::pages::Page;
 use crate::stream::{write_all, write_paced};
 use crate::table::Application;
-use crate::{files, lane};
 
 impl Connection {
     /// Some when a static file, or its absence, is the answer.
@@ -33,7 +35,7 @@ impl Connection {
                 let bytes = buffer.filled();
                 let target = &bytes[head.target.clone()];
                 let looked = Box::pin(self.look_up(application, head, bytes)).await;
-                let files::Looked { answer, varies } = looked.unwrap_or_default();
+                let Looked { answer, varies } = looked.unwrap_or_default();
                 if !varies {
                     recent.learn(application, target, answer.as_ref(), started);
                 }
@@ -55,8 +57,8 @@ impl Connection {
             }
             // Apart, so that what is asked for the most needs little room.
             None => {
-                let files = &self.thread.shared.files;
-                Box::pin(answer.send(files, &self.stream, head_only, keep_alive, out)).await
+                let disk = self.thread.shared.files.pool();
+                Box::pin(answer.send(disk, &self.stream, head_only, keep_alive, out)).await
             }
         };
         let now = Instant::now();
@@ -72,13 +74,13 @@ impl Connection {
         application: &Arc<Application>,
         head: &RequestHead,
         bytes: &[u8],
-    ) -> Option<files::Looked> {
+    ) -> Option<Looked> {
         let roots = application.roots.as_ref()?;
         let mounts: &[StaticMount] = &application.statics;
         let found = router_core::files::resolve(mounts, &bytes[head.target.clone()])?;
-        let conditions = files::Conditions::read(&bytes[..head.length]);
+        let conditions = Conditions::read(&bytes[..head.length]);
         let rules = application.file_rules();
-        Some(files::find(&self.thread.shared.files, roots, rules, &found, conditions).await)
+        Some(find(&self.thread.shared.files, roots, rules, &found, conditions).await)
     }
 
     /// An answer of our own instead of the application's.

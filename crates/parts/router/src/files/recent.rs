@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use model::hash;
 
-use super::answer::Kind;
-use super::{Answer, Content, Found};
+use super::answer::{Answer, Kind};
+use super::found::{Content, Found};
 use crate::table::Application;
 
 /// Those that are asked for the most; each has its place, and whoever else belongs there takes it.

@@ -1,6 +1,7 @@
 //! Connections to instances that speak HTTP/2 without TLS: each carries many requests at once. One
 //! thread's are its own.
 
+mod error;
 mod head;
 mod incoming;
 mod outgoing;

@@ -1,7 +1,7 @@
 //! One request to an instance.
 
 use std::cell::RefCell;
-use std::io::{Error, ErrorKind, Result};
+use std::io::Result;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -65,8 +65,4 @@ impl Ways for Call {
     fn cut(&self) {
         self.outgoing.borrow_mut().reset(Reason::INTERNAL_ERROR);
     }
-}
-
-pub fn broken(error: h2::Error) -> Error {
-    Error::new(ErrorKind::ConnectionReset, error)
 }
