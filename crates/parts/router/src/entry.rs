@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::choice::Wants;
-use super::endpoint::Permit;
+use super::permit::Permit;
 use super::queue::{Place, Queue};
 use super::table::Application;
 use os::shared_port::is_short;

@@ -23,6 +23,7 @@ pub mod limits;
 pub mod moved;
 mod pace;
 mod pages;
+pub mod permit;
 mod plain;
 mod pool;
 pub mod queue;

@@ -15,7 +15,8 @@ use router_core::service_times::{Kind, ServiceTimes};
 use tokio::sync::{Notify, oneshot};
 
 use super::choice::{Reaches, Wants, choose};
-use super::endpoint::{Endpoint, Permit};
+use super::endpoint::Endpoint;
+use super::permit::Permit;
 use super::table::Application;
 use runtime::driver::Clock;
 

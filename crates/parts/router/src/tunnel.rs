@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::buffer::Buffer;
-use super::endpoint::Permit;
 use super::moved::{Direction, Moved};
 use super::pace::WRITE_TIME_MAX;
+use super::permit::Permit;
 use super::pool::Pool;
 use super::stream::{fill, write_all};
 use super::streams::Ended;

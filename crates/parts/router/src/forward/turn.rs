@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{Counts, Exchange};
 use crate::choice::{Reaches, Wants};
-use crate::endpoint::Permit;
 use crate::pages;
 use crate::pages::Page;
+use crate::permit::Permit;
 use crate::queue::{NoPermit, Queue};
 
 /// Lost instances are back on other nodes within five seconds; nobody need wait much longer.

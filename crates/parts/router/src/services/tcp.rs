@@ -15,10 +15,11 @@ use tokio::time::Instant;
 
 use super::far::{self, Tunnel};
 use crate::choice::{Reaches, Wants};
-use crate::endpoint::{Permit, Reach};
+use crate::endpoint::Reach;
 use crate::entry;
 use crate::entry::{Attempt, ENTRY_TIME_MAX, Entered};
 use crate::moved::Moved;
+use crate::permit::Permit;
 use crate::serve::Thread;
 use crate::streams;
 use crate::streams::Ended;
