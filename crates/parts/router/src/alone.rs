@@ -15,12 +15,15 @@ use router_core::http::request::Telling;
 use router_core::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
+use super::command::{Awaited, COMMANDS_MAX, Command, Stop};
 use super::files::cache::Files;
 use super::queue::QueueLimits;
-use super::serve::{Awaited, CONNECTIONS_MAX, Command, Scope, Stop};
+use super::scope::Scope;
+use super::serve::CONNECTIONS_MAX;
+use super::shared::{Live, SUSPECTS_MAX, Secure, Shared};
+use super::start_threads;
 use super::table::Application;
 use super::tls::Tls;
-use super::{COMMANDS_MAX, Live, SUSPECTS_MAX, Secure, Shared, start_threads};
 use metrics::Metrics;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;

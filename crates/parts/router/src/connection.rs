@@ -2,6 +2,7 @@
 //! Holds buffers only while a request is under way.
 
 mod own;
+mod patience;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -11,16 +12,21 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use router_core::book::Processes;
 
+use self::patience::close_patiently;
 use super::buffer::Buffer;
+use super::closing::close_gently;
 use super::far::host::{self, Caller};
 use super::forward::{self, Exchange, Underway};
 use super::h2;
+use super::h2::client::Job;
+use super::h2::workers::Workers;
 use super::limits::Limits;
 use super::pace::Pace;
 use super::pages::{self, Page};
-use super::serve::{Scope, Thread};
-use super::stream::{close_gently, close_patiently, fill, write_paced};
+use super::scope::Scope;
+use super::stream::{fill, write_paced};
 use super::table::Application;
+use super::thread::Thread;
 use super::wire::Wire;
 use metrics::{Labels, Record};
 use router_core::http::body::Body;
@@ -124,11 +130,15 @@ impl Connection {
     /// found for it with each: what is long or rare is awaited apart.
     /// Returned is one that goes on in the lane.
     #[expect(clippy::manual_async_fn, reason = "an async fn has what it takes in its future twice")]
-    pub fn run(self, start: Start) -> impl Future<Output = Option<(Connection, Limits)>> {
+    pub fn run(
+        self,
+        start: Start,
+        workers: Rc<Workers<Job>>,
+    ) -> impl Future<Output = Option<(Connection, Limits)>> {
         async move {
             match self.requests(start).await {
                 Ended::NoRequest => self.leave().await,
-                Ended::Http2(first) => h2::serve::serve(self, Some(first)).await,
+                Ended::Http2(first) => h2::serve::serve(self, workers, Some(first)).await,
                 Ended::Request(after, buffer) => self.end(after, buffer).await,
                 Ended::Quick(limits) => return Some((self, limits)),
             }

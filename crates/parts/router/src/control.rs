@@ -16,15 +16,17 @@ use router_core::book::far::FarDescription;
 use router_core::book::{Book, Description, EndpointDescription, IncarnationKey, prefixes};
 use tokio::sync::{mpsc, watch};
 
+use super::command::Command;
+use super::datagrams;
 use super::endpoint::{Endpoint, SlowStart};
 use super::far::peer::FarPeer;
 use super::files::source::Roots;
 use super::limits::Limits;
 use super::queue::Queue;
 use super::records::{CHANGES_MAX, Change, SharedRecords};
-use super::serve::{Command, Scope};
+use super::scope::Scope;
+use super::shared::{EndpointKey, FarEndpoints, Live, Shared};
 use super::table::{Application, Service, Table};
-use super::{EndpointKey, FarEndpoints, Live, Shared, datagrams};
 use metrics::Labels;
 
 /// The name of this part's fail point.

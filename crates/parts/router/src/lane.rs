@@ -2,8 +2,9 @@
 //! that are short, or that the client takes as they come. They have no task, no waker and no timer:
 //! those that can be read, and the instances that were asked for them, are read and answered one
 //! behind the other, which meets warm caches at every step. Who asks for anything else has a task
-//! again. Driven by `serve.rs`, one lane for each thread.
+//! again: whoever starts the lane says how. Each thread has one.
 
+pub mod entrant;
 mod place;
 pub mod registrations;
 
@@ -20,8 +21,9 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+use self::entrant::LaneEntrant;
 use self::place::{Desk, Place, Turn};
 use self::registrations::{Source, UpstreamRegistrations};
 use super::alarm::Alarm;
@@ -29,46 +31,30 @@ use super::buffer::Buffer;
 use super::connection::{Connection, Start};
 use super::forward::{Step, TURN_BYTES};
 use super::limits::Limits;
+use super::presence::Presence;
 use super::registration::FLAGS;
-use super::serve::{self, Presence};
 use super::wire::Wire;
 
 /// Clients that are answered before others have their turn: less than a millisecond. Of long
 /// answers no more than one of them might have, which takes as long.
 const EVENTS_MAX: usize = 128;
-/// A socket takes so much at once, unless its client does not read. Longer answers have a task that
-/// waits until there is room.
-const ANSWER_BYTES_MAX: usize = 32 * 1024;
 /// How late a client may be told that it has asked for nothing for too long.
 const SWEEP_PAUSE: Duration = Duration::from_millis(100);
 /// Its client ended its half, or all of it.
 const ENDED: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
-/// A client that may come in.
-pub struct Guest {
-    pub connection: Connection,
-    pub presence: Presence,
-    pub limits: Limits,
-}
+/// Clients that may come in: no more than there are connections.
+pub type Entrance = UnboundedSender<LaneEntrant>;
 
-/// Bounded by the number of connections.
-pub type Entrance = UnboundedSender<Guest>;
-
-/// Whether there may be a place for whoever asks on this connection.
-pub fn may_hold(connection: &Connection) -> bool {
-    connection.caller.is_none() && matches!(connection.stream, Wire::Plain(_))
-}
-
-/// Whether this answer could come from the lane, to whoever asks on this connection.
-pub fn takes(connection: &Connection, answer: &[u8]) -> bool {
-    may_hold(connection) && answer.len() <= ANSWER_BYTES_MAX
-}
+/// Gives a task to a client that has to leave.
+pub type HandBack = Box<dyn Fn(Connection, Presence, Start)>;
 
 type Events = Vec<(Source, EventFlags)>;
 
 pub struct Lane {
     epoll: AsyncFd<Rc<OwnedFd>>,
-    entrance: UnboundedReceiver<Guest>,
+    entrance: UnboundedReceiver<LaneEntrant>,
+    hand_back: HandBack,
     places: Slab<Place>,
     events: Events,
     desk: Desk,
@@ -78,16 +64,16 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub fn new() -> io::Result<(Lane, Entrance)> {
+    pub fn new(entrance: UnboundedReceiver<LaneEntrant>, hand_back: HandBack) -> io::Result<Lane> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let registrations = UpstreamRegistrations::new(epoll.clone());
         #[expect(deprecated, reason = "what replaces it is unsafe, and this descriptor is owned")]
         let epoll = AsyncFd::with_interest(epoll, Interest::READABLE)?;
-        let (enter, entrance) = unbounded_channel();
         let now = Instant::now();
-        let lane = Lane {
+        Ok(Lane {
             epoll,
             entrance,
+            hand_back,
             places: Slab::new(),
             events: Vec::with_capacity(EVENTS_MAX),
             desk: Desk {
@@ -99,8 +85,7 @@ impl Lane {
             },
             alarm: Alarm::default(),
             sweep_at: now,
-        };
-        Ok((lane, enter))
+        })
     }
 
     /// As long as its thread.
@@ -128,8 +113,8 @@ impl Lane {
 
     /// Ready as soon as there is anything to do.
     fn poll_news(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        while let Poll::Ready(Some(guest)) = self.entrance.poll_recv(context) {
-            self.enter(guest);
+        while let Poll::Ready(Some(entrant)) = self.entrance.poll_recv(context) {
+            self.enter(entrant);
         }
         while self.events.is_empty()
             && let Poll::Ready(Ok(mut ready)) = self.epoll.poll_read_ready(context)
@@ -148,15 +133,15 @@ impl Lane {
         }
     }
 
-    fn enter(&mut self, mut guest: Guest) {
+    fn enter(&mut self, mut entrant: LaneEntrant) {
         let is_first = self.places.is_empty();
         let place = self.places.vacant_entry();
-        if let Wire::Plain(plain) = &mut guest.connection.stream {
+        if let Wire::Plain(plain) = &mut entrant.connection.stream {
             plain.unwatch();
             // What has come since then is an event at once.
             let data = EventData::new_u64(place.key() as u64);
             if epoll::add(self.epoll.get_ref(), &*plain, data, FLAGS).is_ok() {
-                let place = place.insert(Place::new(guest));
+                let place = place.insert(Place::new(entrant));
                 self.sweep_at = match is_first {
                     true => place.until(),
                     false => self.sweep_at.min(place.until()),
@@ -165,8 +150,8 @@ impl Lane {
             }
         }
         // Without a place here it waits by itself.
-        let start = Start::Waiting(guest.limits);
-        serve::go_on(guest.connection, guest.presence, start);
+        let start = Start::Waiting(entrant.limits);
+        (self.hand_back)(entrant.connection, entrant.presence, start);
     }
 
     /// As many as have their turn; how many those are.
@@ -258,11 +243,11 @@ impl Lane {
 
     /// It has a task from now on.
     fn go(&mut self, key: usize, start: impl FnOnce(Limits) -> Start) {
-        let Guest { connection, presence, limits } = self.places.remove(key).guest;
+        let LaneEntrant { connection, presence, limits } = self.places.remove(key).entrant;
         if let Wire::Plain(plain) = &connection.stream {
             epoll::delete(self.epoll.get_ref(), plain).ok();
         }
-        serve::go_on(connection, presence, start(limits));
+        (self.hand_back)(connection, presence, start(limits));
     }
 
     /// Ends those that have asked for nothing for too long. Whose answer does not come has a task

@@ -10,7 +10,7 @@ use super::{After, Begun, Connection};
 use crate::buffer::Buffer;
 use crate::files::conditions::Conditions;
 use crate::files::{Looked, find};
-use crate::lane;
+use crate::lane::entrant;
 use crate::pace::{Pace, WRITE_TIME_MAX};
 use crate::pages::Page;
 use crate::stream::{write_all, write_paced};
@@ -49,7 +49,7 @@ impl Connection {
         let head_only = head.is_head();
         let (status, sent) = match answer.prepared().filter(|_| keep_alive && !head_only) {
             Some(bytes) => {
-                if lane::takes(self, bytes) {
+                if entrant::takes(self, bytes) {
                     after = After::Quick;
                 }
                 let sent = write_paced(&self.stream, bytes, &Pace::default()).await;

@@ -9,8 +9,8 @@ use tokio_rustls::rustls::Connection;
 
 use super::peer::FarPeer;
 use super::sealed::Sealed;
-use crate::Shared;
 use crate::plain::Plain;
+use crate::shared::Shared;
 use crate::time_limit::within;
 use crate::wire::Wire;
 

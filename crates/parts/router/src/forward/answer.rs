@@ -13,7 +13,7 @@ use super::{Exchange, Failed};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::pace::WRITE_TIME_MAX;
-use crate::stream::{fill_late, write_all};
+use crate::stream::write_all;
 use crate::wire::Wire;
 
 /// Interim answers before the one that counts; more are a mistake or an attack.
@@ -95,11 +95,11 @@ impl Exchange<'_> {
             let now = now.take().unwrap_or_else(Instant::now);
             let watched_from = self.started + CLIENT_UNWATCHED;
             let filled = if now < watched_from {
-                fill_late(upstream, answer, &thread, watched_from.min(deadline)).await
+                thread.fill_late(upstream, answer, watched_from.min(deadline)).await
             } else {
                 tokio::select! {
                     biased;
-                    filled = fill_late(upstream, answer, &thread, deadline) => filled,
+                    filled = thread.fill_late(upstream, answer, deadline) => filled,
                     gone = self.client_gone(), if watch => {
                         if gone { return Err(Failed::ClientGone) }
                         continue;

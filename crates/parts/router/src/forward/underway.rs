@@ -19,7 +19,7 @@ use super::{Counts, Exchange, answer};
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::connection::{After, Busy, Connection, Owed};
 use crate::endpoint::Endpoint;
-use crate::lane;
+use crate::lane::entrant::may_hold;
 use crate::lane::registrations::UpstreamRegistrations;
 use crate::permit::Permit;
 use crate::table::Application;
@@ -292,7 +292,7 @@ impl Exchange<'_> {
                 && LONG_BYTES.contains(&counts.bytes_out)
                 && !counts.pace.has_waited()
         };
-        lane::may_hold(self.connection)
+        may_hold(self.connection)
             && may_be_underway(&self.application, &self.head)
             && is_simple(endpoint)
             && (counts.bytes_out < BUFFER_BYTES as u64 || is_long())

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use router_core::http::body::Body;
 use router_core::http::request::{self, RequestHead};
 
+use super::entrant::{LaneEntrant, takes};
 use super::registrations::UpstreamRegistrations;
-use super::{Guest, takes};
 use crate::buffer::Buffer;
 use crate::connection::Owed;
 use crate::forward::{Exchange, Step, Underway, may_be_underway};
@@ -18,7 +18,7 @@ use crate::table::Application;
 use crate::wire::Wire;
 
 pub struct Place {
-    pub guest: Guest,
+    pub entrant: LaneEntrant,
     /// When it last asked, or came in.
     since: Instant,
     /// What an instance is asked for it.
@@ -59,22 +59,22 @@ pub struct Desk {
 }
 
 impl Place {
-    pub fn new(guest: Guest) -> Place {
+    pub fn new(entrant: LaneEntrant) -> Place {
         let since = Instant::now();
-        Place { guest, since, underway: None, has_more: false, asks_instances: false }
+        Place { entrant, since, underway: None, has_more: false, asks_instances: false }
     }
 
     /// Until then it waits.
     pub fn until(&self) -> Instant {
         match &self.underway {
-            None => self.since + self.guest.limits.idle,
+            None => self.since + self.entrant.limits.idle,
             Some(underway) => underway.until(),
         }
     }
 
     /// It can be read.
     pub fn turn(&mut self, desk: &mut Desk, key: usize) -> Turn {
-        let connection = &self.guest.connection;
+        let connection = &self.entrant.connection;
         connection.thread.pool.fill_out(&mut desk.buffer);
         match connection.stream.read_now(&mut desk.buffer) {
             Ok(1..) => {}
@@ -92,7 +92,7 @@ impl Place {
 
     /// None where it has to be looked at more closely.
     fn answer(&mut self, desk: &mut Desk, key: usize) -> Option<Turn> {
-        let connection = &self.guest.connection;
+        let connection = &self.entrant.connection;
         let (thread, started) = (&connection.thread, desk.now);
         let bytes = desk.buffer.filled();
         let head = match self.asks_instances {
@@ -118,7 +118,7 @@ impl Place {
             true => head,
             false => connection.parse(&desk.buffer, &mut desk.out)?.ok()?,
         };
-        self.guest.limits = application.limits;
+        self.entrant.limits = application.limits;
         desk.now = Instant::now();
         let Desk { registrations, buffer, out, now, .. } = desk;
         let exchange = Exchange::new(connection, application, head, buffer, out, *now);
@@ -139,7 +139,7 @@ impl Place {
         head: RequestHead,
         desk: &mut Desk,
     ) -> Option<Turn> {
-        let (connection, started) = (&self.guest.connection, desk.now);
+        let (connection, started) = (&self.entrant.connection, desk.now);
         let (thread, Wire::Plain(client)) = (&connection.thread, &connection.stream) else {
             return None;
         };
@@ -152,7 +152,7 @@ impl Place {
                 takes(connection, answer).then(|| Sent::now(client, answer, content_bytes))
             })??;
         desk.now = Instant::now();
-        self.guest.limits = application.limits;
+        self.entrant.limits = application.limits;
         let (bytes_out, turn) = match sent {
             Sent::Whole { content_bytes } => (content_bytes, Turn::Answered),
             Sent::Nothing => (0, Turn::Gone),
@@ -170,7 +170,7 @@ impl Place {
     pub fn step(&mut self, desk: &mut Desk) -> Option<Step> {
         let underway = self.underway.as_mut()?;
         let Desk { buffer, out, passed, .. } = desk;
-        let step = underway.step(&self.guest.connection, buffer, out, passed);
+        let step = underway.step(&self.entrant.connection, buffer, out, passed);
         if matches!(step, Step::Passed) {
             self.underway = None;
             self.since = desk.now;

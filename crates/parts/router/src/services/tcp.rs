@@ -20,10 +20,10 @@ use crate::entry;
 use crate::entry::{Attempt, ENTRY_TIME_MAX, Entered};
 use crate::moved::Moved;
 use crate::permit::Permit;
-use crate::serve::Thread;
 use crate::streams;
 use crate::streams::Ended;
 use crate::table::Service;
+use crate::thread::Thread;
 
 /// Where the release sets no limit: longer than anything lives.
 pub const IDLE_NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);

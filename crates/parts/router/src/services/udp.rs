@@ -22,10 +22,10 @@ use crate::entry::Attempt;
 use crate::moved::Direction;
 use crate::pace::WRITE_TIME_MAX;
 use crate::permit::Permit;
-use crate::serve::Thread;
 use crate::stream::{fill, write_all};
 use crate::streams::Ended;
 use crate::table::Service;
+use crate::thread::Thread;
 use crate::wire::Wire;
 
 /// Where the release says nothing: what most routers of homes and offices give a flow.

@@ -7,11 +7,12 @@ use std::time::Duration;
 use tokio_rustls::rustls::{Connection, ServerConfig, ServerConnection};
 
 use super::ALPN_HTTP_2;
+use crate::closing::close_gently;
 use crate::far::sealed::Sealed;
 use crate::pages;
 use crate::plain::Plain;
 use crate::pool::Pool;
-use crate::stream::{close_gently, write_all};
+use crate::stream::write_all;
 use crate::time_limit::within;
 use crate::wire::Wire;
 

@@ -1,0 +1,34 @@
+//! Counts the connections of a thread, each for as long as it lives.
+
+use std::rc::Rc;
+
+use super::clients::Held;
+use super::thread::Thread;
+
+/// One connection less when it ends, however it ends.
+pub struct Counted(Rc<Thread>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.set(self.0.connections.get() - 1);
+    }
+}
+
+impl Counted {
+    pub fn begin(thread: &Rc<Thread>) -> Counted {
+        thread.connections.set(thread.connections.get() + 1);
+        Counted(thread.clone())
+    }
+}
+
+/// Counts a connection, and its client, for as long as it lives.
+pub struct Presence {
+    _counted: Counted,
+    _held: Held,
+}
+
+impl Presence {
+    pub fn new(thread: &Rc<Thread>, held: Held) -> Presence {
+        Presence { _counted: Counted::begin(thread), _held: held }
+    }
+}
