@@ -1,4 +1,4 @@
-//! Counts the connections of a thread, each for as long as it lives.
+//! Counts what a thread has under way: connections, and requests, each for as long as it lives.
 
 use std::rc::Rc;
 
@@ -30,5 +30,21 @@ pub struct Presence {
 impl Presence {
     pub fn new(thread: &Rc<Thread>, held: Held) -> Presence {
         Presence { _counted: Counted::begin(thread), _held: held }
+    }
+}
+
+/// Counts a request as under way for as long as it lives.
+pub struct Busy(Rc<Thread>);
+
+impl Busy {
+    pub fn begin(thread: &Rc<Thread>) -> Busy {
+        thread.busy.set(thread.busy.get() + 1);
+        Busy(thread.clone())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.set(self.0.busy.get() - 1);
     }
 }

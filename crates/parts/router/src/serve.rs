@@ -1,5 +1,5 @@
-//! One thread of the router: its own runtime and listeners, and what becomes of each connection that
-//! is made to them. It reads the shared snapshot and never the store.
+//! One thread of the router: its own runtime and listeners, and what becomes of each connection
+//! that is made to them. It reads the shared snapshot and never the store.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,7 +23,8 @@ use tokio_rustls::rustls::ServerConfig;
 use super::announced::{self, Unannounced};
 use super::closing::close_gently;
 use super::command::{Awaited, Command, Stop};
-use super::connection::{Connection, Start};
+use super::connection::Connection;
+use super::connection::run::Start;
 use super::deferred;
 use super::far::host;
 use super::h2;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use model::release::StaticMount;
 use router_core::http::request::RequestHead;
 
-use super::{After, Begun, Connection};
+use super::{After, Connection};
 use crate::buffer::Buffer;
 use crate::files::conditions::Conditions;
 use crate::files::{Looked, find};
@@ -81,18 +81,6 @@ impl Connection {
         let conditions = Conditions::read(&bytes[..head.length]);
         let rules = application.file_rules();
         Some(find(&self.thread.shared.files, roots, rules, &found, conditions).await)
-    }
-
-    /// An answer of our own instead of the application's.
-    pub(super) async fn refused(
-        &self,
-        page: Page,
-        head: &RequestHead,
-        buffer: &mut Buffer,
-        out: &mut Vec<u8>,
-    ) -> Begun {
-        let (keep_alive, _) = self.own_answer(head, buffer);
-        Begun::Ended(Box::pin(self.page(page, out, head.is_head(), keep_alive)).await)
     }
 
     /// Takes the request off the buffer; keeps the connection only if all of it was there.

@@ -1,5 +1,5 @@
-//! Static files that are kept for a while: small ones in memory, large ones by their descriptors. The
-//! disk is read by a pool of other threads, never by the router's.
+//! Static files that are kept for a while: small ones in memory, large ones by their descriptors.
+//! The disk is read by a pool of other threads, never by the router's.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -1,5 +1,5 @@
-//! What a path leads to, as far as an answer needs it: a file, a directory, or nothing. Knows no disk
-//! and no client.
+//! What a path leads to, as far as an answer needs it: a file, a directory, or nothing. Knows no
+//! disk and no client.
 
 use std::fs::File;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Looks at the disk: what a path leads to, and how it is sent. Called where waiting holds nobody up.
+//! Looks at the disk: what a path leads to, and how it is sent. Called where waiting holds nobody
+//! up.
 
 use std::fs::File;
 use std::io::Read;

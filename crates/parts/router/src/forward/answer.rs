@@ -9,7 +9,8 @@ use router_core::http::request::RequestHead;
 use router_core::http::response::{self, Asked, BadResponse, ResponseHead, fault};
 use router_core::retry::Progress;
 
-use super::{Exchange, Failed};
+use super::exchange::Exchange;
+use super::failed::Failed;
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::pace::WRITE_TIME_MAX;

@@ -11,9 +11,10 @@ use router_core::http::body::Body;
 use router_core::retry::Progress;
 
 use super::answer::Wait;
+use super::call::{Begun, Call};
+use super::exchange::{Counts, Exchange};
+use super::failed::Failed;
 use super::relay::Relayed;
-use super::underway::{Begun, Call};
-use super::{Counts, Exchange, Failed};
 use crate::connection::After;
 use crate::endpoint::{Endpoint, Reach};
 use crate::far::{ask, dial};

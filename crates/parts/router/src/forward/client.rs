@@ -7,7 +7,7 @@ use model::application::RequestKey;
 use router_core::service_times::Kind;
 use router_core::{fair, request_key};
 
-use super::Exchange;
+use super::exchange::Exchange;
 use crate::queue::Place;
 use router_core::http::body::Body;
 

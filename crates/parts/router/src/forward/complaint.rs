@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use router_core::http::response::BadResponse;
 
-use super::{Counts, Exchange, pages};
+use super::exchange::{Counts, Exchange};
 use crate::connection::After;
 use crate::endpoint::{Endpoint, Reach};
+use crate::pages;
 
 /// Of a target: enough to find it by.
 const TARGET_CHARS_MAX: usize = 80;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use router_core::breaker::Failure;
 
-use super::Exchange;
 use super::attempt::connect;
+use super::exchange::Exchange;
 use crate::endpoint::Endpoint;
 use crate::pace::WRITE_TIME_MAX;
 use crate::permit::Permit;

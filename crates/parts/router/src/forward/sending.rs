@@ -4,8 +4,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::relay::{TURN_BYTES, long_rest};
-use super::{BAD_BODY, ClientEnd, Counts, Exchange, Failed};
+use super::exchange::{BAD_BODY, ClientEnd, Counts, Exchange};
+use super::failed::Failed;
+use super::long::{TURN_BYTES, long_rest};
 use crate::pages;
 use crate::plain::Plain;
 use crate::stream::{fill, write_all};

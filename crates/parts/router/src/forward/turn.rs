@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Counts, Exchange};
+use super::exchange::{Counts, Exchange};
 use crate::choice::{Reaches, Wants};
 use crate::pages;
 use crate::pages::Page;

@@ -14,8 +14,9 @@ use super::client::{Client, Job};
 use super::workers::Workers;
 use crate::buffer::Buffer;
 use crate::closing::LINGER_BYTES_MAX;
-use crate::connection::{Busy, Connection};
+use crate::connection::Connection;
 use crate::pace::WRITE_TIME_MAX;
+use crate::presence::Busy;
 use crate::stream::fill;
 use crate::wire::Wire;
 

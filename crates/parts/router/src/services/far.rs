@@ -19,7 +19,7 @@ use crate::connection::{After, Connection};
 use crate::endpoint::FarSite;
 use crate::entry;
 use crate::entry::{Attempt, Entered};
-use crate::far::host::{room, send_back};
+use crate::far::outcome::{room, send_back};
 use crate::far::{ask, dial};
 use crate::moved::{Direction, Moved};
 use crate::permit::Permit;

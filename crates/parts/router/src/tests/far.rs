@@ -320,7 +320,8 @@ async fn a_router_that_stops_fails_nobody() {
 fn a_connection_that_waits_is_small() {
     use std::rc::Rc;
 
-    use crate::connection::{Connection, Start};
+    use crate::connection::Connection;
+    use crate::connection::run::Start;
     use crate::h2::client::Job;
     use crate::h2::workers::Workers;
 
