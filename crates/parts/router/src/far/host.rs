@@ -86,7 +86,7 @@ pub async fn one(
 ) -> Option<After> {
     let ask = read_ask(connection, buffer).await?;
     if let Some(through) = &ask.through {
-        return Box::pin(services::far::host(connection, &ask, through, buffer)).await;
+        return Box::pin(services::host::serve(connection, &ask, through, buffer)).await;
     }
     // Another router writes no malformed one.
     let head = connection.head(buffer, out, limit).await?.ok()?;
