@@ -1,6 +1,7 @@
 //! A connection on which requests come, of a client or of another router: what is known of who
 //! asks, the head of a request, and what is recorded of it.
 
+pub mod asker;
 mod own;
 mod patience;
 mod routing;
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use self::asker::Asker;
 use super::buffer::Buffer;
-use super::far::caller::Caller;
 use super::pages::{self, Page};
 use super::scope::Scope;
 use super::stream::fill;
@@ -24,7 +25,6 @@ use super::wire::Wire;
 use metrics::{Labels, Record};
 use router_core::http::body::Body;
 use router_core::http::request::{self, Origin, Refusal, RequestHead};
-use router_core::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
 
 /// What becomes of the connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +61,7 @@ pub struct Connection {
     pub stream: Wire,
     pub peer: SocketAddr,
     pub scope: Scope,
-    /// The router of another member; none for a client.
-    pub caller: Option<Caller>,
+    pub asker: Asker,
 }
 
 impl Connection {
@@ -94,7 +93,7 @@ impl Connection {
         let origin = Origin {
             peer: self.peer.ip(),
             request_id: self.thread.next_request_id(),
-            is_router: self.caller.is_some(),
+            is_router: self.asker.is_router(),
             is_secure: self.stream.is_secure(),
             telling: self.thread.shared.telling,
         };
@@ -111,8 +110,7 @@ impl Connection {
         limit: Duration,
     ) -> Option<Result<RequestHead, Page>> {
         let started = Instant::now();
-        let added = if self.caller.is_some() { HEAD_BYTES_ADDED_MAX } else { 0 };
-        let bytes_max = HEAD_BYTES_MAX + added;
+        let bytes_max = self.asker.head_bytes_max();
         loop {
             let seen = buffer.filled().len();
             if buffer.is_full() {

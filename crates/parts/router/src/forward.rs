@@ -104,7 +104,7 @@ impl Exchange<'_> {
                 Some(begun) => begun,
                 None => match self.permit(counts, is_first).await? {
                     Ok(permit) => Begun { permit, call: None },
-                    Err(_) if self.connection.caller.is_some() => {
+                    Err(_) if self.connection.asker.is_router() => {
                         let whole = body.is_done();
                         self.buffer.consume(early);
                         let busy = outcome::busy(self.connection, &self.application, whole);

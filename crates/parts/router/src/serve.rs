@@ -24,6 +24,7 @@ use super::announced::{self, Unannounced};
 use super::closing::close_gently;
 use super::command::{Awaited, Command, Stop};
 use super::connection::Connection;
+use super::connection::asker::Asker;
 use super::connection::run::Start;
 use super::deferred;
 use super::far::host;
@@ -141,7 +142,7 @@ pub fn run(
 
 fn serve(acceptor: &Rc<Acceptor>, connection: Connection) {
     let thread = &connection.thread;
-    if let Some(caller) = &connection.caller {
+    if let Some(caller) = connection.asker.router() {
         let (counted, caller) = (Counted::begin(thread), caller.node().clone());
         let workers = acceptor.workers.clone();
         return begin(async move {
@@ -196,7 +197,7 @@ fn take(
         Some(tls) => serve_secure(acceptor, stream, peer, tls),
         None => {
             let stream = Plain::from(stream).into();
-            serve(&acceptor, Connection { thread, stream, peer, scope, caller: None });
+            serve(&acceptor, Connection { thread, stream, peer, scope, asker: Asker::Client });
         }
     }
 }
@@ -276,7 +277,7 @@ fn serve_secure(
         match tls::accept::accept(stream.into(), tls, &thread.pool).await {
             Ok(Some((stream, is_h2))) => {
                 let scope = Scope::Secure;
-                let connection = Connection { thread, stream, peer, scope, caller: None };
+                let connection = Connection { thread, stream, peer, scope, asker: Asker::Client };
                 let workers = acceptor.workers.clone();
                 match is_h2 {
                     true => h2::serve::serve(connection, workers, None).await,

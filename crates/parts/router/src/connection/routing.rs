@@ -52,7 +52,7 @@ impl Connection {
         out: &mut Vec<u8>,
         limits: &mut Limits,
     ) -> Option<After> {
-        if self.caller.is_some() {
+        if self.asker.is_router() {
             return Box::pin(host::one(self, buffer, out, limits.head)).await;
         }
         match self.begin(buffer, out, limits).await {
@@ -119,7 +119,7 @@ impl Connection {
         let thread = self.thread.clone();
         let _busy = Busy::begin(&thread);
         let buffer = match after {
-            Some(After::End) if self.caller.is_none() => {
+            Some(After::End) if !self.asker.wants_signed_end() => {
                 self.stream.sign_end();
                 buffer
             }

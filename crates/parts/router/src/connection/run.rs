@@ -17,7 +17,6 @@ use crate::pace::Pace;
 use crate::presence::Busy;
 use crate::scope::Scope;
 use crate::stream::write_paced;
-use crate::wire::Wire;
 
 /// Then the client goes on in the lane. Who often wants something else pays for the way there and
 /// back: with four, a body in every sixth request made each an eighth dearer.
@@ -77,9 +76,9 @@ impl Connection {
             Start::New => {
                 let limits = self.first_limits();
                 // Most bring a request along.
-                let come = match &self.caller {
-                    None => self.bytes_now(),
-                    Some(_) => Some(None),
+                let come = match self.asker.asks_at_once() {
+                    true => self.bytes_now(),
+                    false => Some(None),
                 };
                 let first = match come {
                     Some(None) => self.first_bytes(limits.idle).await,
@@ -103,7 +102,7 @@ impl Connection {
         };
         let Some(mut buffer) = first else { return Ended::NoRequest };
         if is_new
-            && self.may_speak_h2()
+            && self.asker.may_speak_h2()
             && h2::serve::may_be_spoken(&buffer)
             && Box::pin(h2::serve::is_spoken(&self.stream, &mut buffer)).await
         {
@@ -165,12 +164,7 @@ impl Connection {
     /// A client that was told so: closing now would lose what it is about to ask. Its next answer
     /// says that the connection ends, where the router leaves.
     fn may_ask_again(&self) -> bool {
-        self.goes_on() || (self.caller.is_none() && self.thread.is_leaving())
-    }
-
-    /// A client, on a connection that carries nothing else yet.
-    fn may_speak_h2(&self) -> bool {
-        self.caller.is_none() && !matches!(self.stream, Wire::Stream(_))
+        self.goes_on() || (self.asker.may_ask_before_it_hears() && self.thread.is_leaving())
     }
 
     /// No request came.
@@ -183,9 +177,9 @@ impl Connection {
     /// Waits for a request without holding a buffer. None when none came.
     async fn first_bytes(&self, limit: Duration) -> Option<Buffer> {
         loop {
-            match &self.caller {
-                None => self.stream.readable_within(limit).await.ok()?,
-                Some(_) => Box::pin(host::readable(self, limit)).await?,
+            match self.asker.is_router() {
+                false => self.stream.readable_within(limit).await.ok()?,
+                true => Box::pin(host::readable(self, limit)).await?,
             }
             // Readable may be an old tale; then the wait goes on.
             if let Some(buffer) = self.bytes_now()? {

@@ -15,6 +15,7 @@ use super::outcome::send_back;
 use super::sealed::Sealed;
 use crate::buffer::Buffer;
 use crate::closing::close_gently;
+use crate::connection::asker::Asker;
 use crate::connection::{After, Connection};
 use crate::forward;
 use crate::forward::exchange::Exchange;
@@ -37,8 +38,8 @@ pub fn connection(thread: Rc<Thread>, call: RouterCall) -> io::Result<Connection
     let peer = stream.peer_addr()?;
     let sealed = Sealed::new(stream, rustls::Connection::Server(call.tls), None)?;
     let stream = Wire::Sealed(Box::new(sealed));
-    let caller = Some(Caller::new(call.peer));
-    Ok(Connection { thread, stream, peer, scope: Scope::Host, caller })
+    let asker = Asker::Router(Caller::new(call.peer));
+    Ok(Connection { thread, stream, peer, scope: Scope::Host, asker })
 }
 
 /// None when nothing came for so long, or this router is about to stop.
@@ -58,7 +59,7 @@ pub async fn readable(connection: &Connection, limit: Duration) -> Option<()> {
 /// Whatever is still being sent here was passed on to nobody: the other router hears so before the
 /// connection ends, and goes elsewhere with it.
 pub async fn leave(connection: Connection) {
-    if connection.caller.is_none() {
+    if !connection.asker.is_router() {
         return;
     }
     let thread = connection.thread.clone();
@@ -122,7 +123,7 @@ async fn serve(
     buffer: &mut Buffer,
     out: &mut Vec<u8>,
 ) -> Option<After> {
-    let (caller, thread) = (connection.caller.as_ref()?, &connection.thread);
+    let (caller, thread) = (connection.asker.router()?, &connection.thread);
     if !thread.shared.members.borrow().contains(caller.node()) {
         tracing::warn!(node = %caller.node(), "router.caller_is_no_member");
         return None;

@@ -37,7 +37,7 @@ impl Connection {
     /// Tells the router that called, if one did, that the answer follows; once, and together with
     /// what is written next.
     pub fn admit(&self, application: &Arc<Application>) -> io::Result<()> {
-        if !self.caller.as_ref().is_some_and(Caller::is_to_be_told) {
+        if !self.asker.router().is_some_and(Caller::is_to_be_told) {
             return Ok(());
         }
         let room = room(application, self.thread.shared.clock.now().0, 1);

@@ -84,7 +84,7 @@ impl Exchange<'_> {
         if !body.is_done() && !write_failed {
             progress = Progress::NoAnswer { body_consumed: true };
             self.buffer.consume(early);
-            if self.connection.caller.is_some() {
+            if self.connection.asker.waits_with_body() {
                 // The other router waits with the rest of the body until it hears this.
                 self.admit()?;
                 let told = write_all(&self.connection.stream, b"", WRITE_TIME_MAX).await;

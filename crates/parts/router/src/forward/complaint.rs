@@ -78,7 +78,7 @@ impl Exchange<'_> {
     /// By somebody at this machine, not by a proxy here on behalf of a stranger.
     fn is_asked_from_here(&self) -> bool {
         let is_direct = self.field("X-Forwarded-For").is_some_and(|list| !list.contains(','));
-        self.connection.caller.is_none() && self.connection.peer.ip().is_loopback() && is_direct
+        !self.connection.asker.is_router() && self.connection.peer.ip().is_loopback() && is_direct
     }
 
     fn request_id(&self) -> Option<&str> {

@@ -205,7 +205,7 @@ impl Exchange<'_> {
     /// TLS, HTTP/2 and other routers end both halves.
     fn may_half_close(&self) -> bool {
         matches!(self.connection.stream, Wire::Plain(_))
-            && self.connection.caller.is_none()
+            && self.connection.asker.may_half_close()
             && self.started.elapsed() < HALF_CLOSE_TIME_MAX
     }
 }

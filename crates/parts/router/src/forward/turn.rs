@@ -25,13 +25,8 @@ impl Exchange<'_> {
         first: bool,
     ) -> Option<Result<Permit, Page>> {
         let queue = self.application.queue.clone();
-        let (reaches, limit) = match &self.connection.caller {
-            Some(caller) => (Reaches::Near, caller.wait()),
-            None => {
-                let limit = self.application.limits.queue.unwrap_or(queue.limits.time_max);
-                (Reaches::Anywhere, limit)
-            }
-        };
+        let of_client = self.application.limits.queue.unwrap_or(queue.limits.time_max);
+        let (reaches, limit) = self.connection.asker.patience(of_client);
         let wants = Wants { key: self.key(), ..Wants::anything(reaches) };
         if (first || self.started.elapsed() < limit)
             && let Some(permit) = queue.try_enter(&self.application, wants, self.whose())

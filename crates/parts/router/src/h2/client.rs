@@ -19,6 +19,7 @@ use super::stream::Stream;
 use super::workers::{Work, Workers};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
+use crate::connection::asker::Asker;
 use crate::limits::Limits;
 use crate::scope::Scope;
 use crate::thread::Thread;
@@ -228,7 +229,7 @@ impl Server for Begins<'_> {
             stream: Wire::Stream(Box::new(Stream::of_client(stream))),
             peer: client.peer,
             scope: client.scope,
-            caller: None,
+            asker: Asker::Stream,
         };
         client.workers.give(&thread, Job { connection, begun, client: client.clone() });
     }

@@ -18,7 +18,7 @@ pub struct LaneEntrant {
 
 /// Whether there may be a place for whoever asks on this connection.
 pub fn may_hold(connection: &Connection) -> bool {
-    connection.caller.is_none() && matches!(connection.stream, Wire::Plain(_))
+    connection.asker.may_be_in_lane() && matches!(connection.stream, Wire::Plain(_))
 }
 
 /// Whether this answer could come from the lane, to whoever asks on this connection.

@@ -35,7 +35,7 @@ pub async fn serve(
     through: &Through,
     buffer: &Buffer,
 ) -> Option<After> {
-    let (caller, thread) = (connection.caller.as_ref()?, &connection.thread);
+    let (caller, thread) = (connection.asker.router()?, &connection.thread);
     if !thread.shared.members.borrow().contains(caller.node()) || !buffer.filled().is_empty() {
         tracing::warn!(node = %caller.node(), "router.caller_misspoke");
         return None;
