@@ -22,7 +22,7 @@ use super::scope::Scope;
 use super::serve::CONNECTIONS_MAX;
 use super::shared::{Live, SUSPECTS_MAX, Secure, Shared};
 use super::start_threads;
-use super::table::Application;
+use super::table::RoutedApplication;
 use super::tls::Tls;
 use metrics::Metrics;
 use os::layout::DataDirectory;
@@ -84,7 +84,7 @@ impl Alone {
     }
 
     /// From now on requests go to the endpoints of `next`.
-    pub fn publish(&self, next: &Arc<Application>) {
+    pub fn publish(&self, next: &Arc<RoutedApplication>) {
         if let Some(only) = &self.shared.only {
             only.store(Some(next.clone()));
         }

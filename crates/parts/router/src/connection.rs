@@ -19,7 +19,7 @@ use super::buffer::Buffer;
 use super::pages::{self, Page};
 use super::scope::Scope;
 use super::stream::fill;
-use super::table::Application;
+use super::table::RoutedApplication;
 use super::thread::Thread;
 use super::wire::Wire;
 use metrics::{Labels, Record};
@@ -143,7 +143,7 @@ impl Connection {
 
     pub fn record_own(
         &self,
-        application: &Arc<Application>,
+        application: &Arc<RoutedApplication>,
         head: &RequestHead,
         status: u16,
         bytes_out: u64,

@@ -57,8 +57,8 @@ async fn answer(
     varies: &mut bool,
 ) -> Option<Answer> {
     for (mount, path) in candidates {
-        let place = Place::new(files, roots, rules, mount);
-        let (name, plain) = match place.look(path, rules).await? {
+        let root = FilesRoot::new(files, roots, rules, mount);
+        let (name, plain) = match root.look(path, rules).await? {
             Sought::File(name, plain) => (name, plain),
             Sought::Elsewhere(slash) => {
                 let found = Arc::new(Found::missing());
@@ -66,7 +66,7 @@ async fn answer(
             }
             Sought::Nothing => {
                 *varies |= mount.fallback.is_some() && has_extension(path);
-                match place.fallback(path, &conditions).await? {
+                match root.fallback(path, &conditions).await? {
                     Some(found) => found,
                     None => continue,
                 }
@@ -75,7 +75,7 @@ async fn answer(
         let has = |coding| plain.codings.contains(&coding);
         let coding = coding::choose(conditions.accepted.as_deref(), has);
         let found = match coding {
-            Some(coding) => files.open(beside(&place.directory.join(name), coding), roots).await?,
+            Some(coding) => files.open(beside(&root.directory.join(name), coding), roots).await?,
             None => plain.clone(),
         };
         // It may be gone since.
@@ -84,7 +84,7 @@ async fn answer(
         return Some(Answer { found, plain, coding, conditions, kind: Kind::Content });
     }
     for (mount, _) in candidates.iter().filter(|_| rules.is_site) {
-        let found = Place::new(files, roots, rules, mount).open(NOT_FOUND).await?;
+        let found = FilesRoot::new(files, roots, rules, mount).open(NOT_FOUND).await?;
         if found.is_file() {
             return Some(Answer { kind: Kind::NotFound, ..Answer::whole(found) });
         }
@@ -93,7 +93,7 @@ async fn answer(
 }
 
 /// A directory whose files may answer.
-struct Place<'a> {
+struct FilesRoot<'a> {
     files: &'a Arc<Files>,
     roots: &'a Roots,
     mount: &'a StaticMount,
@@ -102,22 +102,22 @@ struct Place<'a> {
 }
 
 enum Sought {
-    /// By its name in the place.
+    /// By its name in the root.
     File(String, Arc<Found>),
     Elsewhere(Slash),
     Nothing,
 }
 
-impl<'a> Place<'a> {
+impl<'a> FilesRoot<'a> {
     fn new(
         files: &'a Arc<Files>,
         roots: &'a Roots,
         rules: Rules,
         mount: &'a StaticMount,
-    ) -> Place<'a> {
+    ) -> FilesRoot<'a> {
         let directory = roots.build.join(&mount.directory);
         let served = mount.served(rules.is_built && rules.is_site);
-        Place { files, roots, mount, directory, served }
+        FilesRoot { files, roots, mount, directory, served }
     }
 
     /// What is kept back is not there. None when the disk's pool is gone.

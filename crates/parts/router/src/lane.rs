@@ -4,8 +4,8 @@
 //! behind the other, which meets warm caches at every step. Who asks for anything else has a task
 //! again: whoever starts the lane says how. Each thread has one.
 
+mod client;
 pub mod entrant;
-mod place;
 pub mod registrations;
 
 use std::future::poll_fn;
@@ -23,15 +23,15 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+use self::client::{LaneClient, LaneScratch, Turn};
 use self::entrant::LaneEntrant;
-use self::place::{Desk, Place, Turn};
 use self::registrations::{Source, UpstreamRegistrations};
-use super::alarm::Alarm;
 use super::buffer::Buffer;
 use super::connection::Connection;
 use super::connection::run::Start;
 use super::forward::long::TURN_BYTES;
 use super::forward::underway::Step;
+use super::lazy_timer::LazyTimer;
 use super::limits::Limits;
 use super::presence::Presence;
 use super::registration::FLAGS;
@@ -57,10 +57,10 @@ pub struct Lane {
     epoll: AsyncFd<Rc<OwnedFd>>,
     entrance: UnboundedReceiver<LaneEntrant>,
     hand_back: HandBack,
-    places: Slab<Place>,
+    clients: Slab<LaneClient>,
     events: Events,
-    desk: Desk,
-    alarm: Alarm,
+    scratch: LaneScratch,
+    timer: LazyTimer,
     /// Nobody has waited for too long before that.
     sweep_at: Instant,
 }
@@ -76,16 +76,16 @@ impl Lane {
             epoll,
             entrance,
             hand_back,
-            places: Slab::new(),
+            clients: Slab::new(),
             events: Vec::with_capacity(EVENTS_MAX),
-            desk: Desk {
+            scratch: LaneScratch {
                 registrations,
                 buffer: Buffer::default(),
                 out: Vec::new(),
                 passed: 0,
                 now,
             },
-            alarm: Alarm::default(),
+            timer: LazyTimer::default(),
             sweep_at: now,
         })
     }
@@ -95,9 +95,10 @@ impl Lane {
         loop {
             poll_fn(|context| self.poll_news(context)).await;
             let mut served = 0;
-            self.desk.passed = 0;
+            self.scratch.passed = 0;
             // While some are answered, others ask.
-            while !self.events.is_empty() && served < EVENTS_MAX && self.desk.passed < TURN_BYTES {
+            while !self.events.is_empty() && served < EVENTS_MAX && self.scratch.passed < TURN_BYTES
+            {
                 served += self.serve();
                 if self.events.is_empty() {
                     look(self.epoll.get_ref(), &mut self.events);
@@ -129,29 +130,29 @@ impl Lane {
         if !self.events.is_empty() {
             return Poll::Ready(());
         }
-        match self.places.is_empty() {
+        match self.clients.is_empty() {
             true => Poll::Pending,
-            false => self.alarm.poll(context, self.sweep_at.into()),
+            false => self.timer.poll(context, self.sweep_at.into()),
         }
     }
 
     fn enter(&mut self, mut entrant: LaneEntrant) {
-        let is_first = self.places.is_empty();
-        let place = self.places.vacant_entry();
+        let is_first = self.clients.is_empty();
+        let entry = self.clients.vacant_entry();
         if let Wire::Plain(plain) = &mut entrant.connection.stream {
             plain.unwatch();
             // What has come since then is an event at once.
-            let data = EventData::new_u64(place.key() as u64);
+            let data = EventData::new_u64(entry.key() as u64);
             if epoll::add(self.epoll.get_ref(), &*plain, data, FLAGS).is_ok() {
-                let place = place.insert(Place::new(entrant));
+                let client = entry.insert(LaneClient::new(entrant));
                 self.sweep_at = match is_first {
-                    true => place.until(),
-                    false => self.sweep_at.min(place.until()),
+                    true => client.until(),
+                    false => self.sweep_at.min(client.until()),
                 };
                 return;
             }
         }
-        // Without a place here it waits by itself.
+        // Where it cannot be watched here it waits by itself.
         let start = Start::Waiting(entrant.limits);
         (self.hand_back)(entrant.connection, entrant.presence, start);
     }
@@ -159,10 +160,10 @@ impl Lane {
     /// As many as have their turn; how many those are.
     fn serve(&mut self) -> usize {
         let mut events = std::mem::take(&mut self.events);
-        self.desk.now = Instant::now();
+        self.scratch.now = Instant::now();
         let mut served = 0;
         for (source, flags) in &events {
-            if self.desk.passed >= TURN_BYTES {
+            if self.scratch.passed >= TURN_BYTES {
                 break;
             }
             served += 1;
@@ -178,37 +179,37 @@ impl Lane {
 
     /// From a client.
     fn heard(&mut self, key: usize, flags: EventFlags) {
-        let Some(place) = self.places.get_mut(key) else { return };
+        let Some(client) = self.clients.get_mut(key) else { return };
         let has_ended = flags.intersects(ENDED);
-        if place.underway.is_some() {
+        if client.underway.is_some() {
             match has_ended {
                 true => self.leave(key),
-                false => place.has_more = true,
+                false => client.has_more = true,
             }
             return;
         }
         // Behind its last request comes its end.
         while self.serve_one(key) && has_ended {}
-        if has_ended && self.places.get(key).is_some_and(|place| place.underway.is_some()) {
+        if has_ended && self.clients.get(key).is_some_and(|client| client.underway.is_some()) {
             self.leave(key);
         }
     }
 
     /// From an instance.
     fn answered(&mut self, descriptor: usize) {
-        let Some(key) = self.desk.registrations.place(descriptor) else { return };
-        let Some(place) = self.places.get_mut(key) else { return };
-        match place.step(&mut self.desk) {
+        let Some(key) = self.scratch.registrations.client(descriptor) else { return };
+        let Some(client) = self.clients.get_mut(key) else { return };
+        match client.step(&mut self.scratch) {
             None => {}
             // For a piece of an answer the limit may be another one than for its head.
-            Some(Step::Waits) => self.sweep_at = self.sweep_at.min(place.until()),
+            Some(Step::Waits) => self.sweep_at = self.sweep_at.min(client.until()),
             Some(Step::Passed) => {
-                self.sweep_at = self.sweep_at.min(place.until());
-                if std::mem::take(&mut place.has_more) {
+                self.sweep_at = self.sweep_at.min(client.until());
+                if std::mem::take(&mut client.has_more) {
                     self.serve_one(key);
                 }
             }
-            Some(Step::Gone) => drop(self.places.remove(key)),
+            Some(Step::Gone) => drop(self.clients.remove(key)),
             Some(Step::Owes(owed)) => self.go(key, |limits| Start::Owing(owed, limits)),
             Some(Step::Further) => self.leave(key),
         }
@@ -216,16 +217,16 @@ impl Lane {
 
     /// A client that can be read. Whether it was answered, and stays.
     fn serve_one(&mut self, key: usize) -> bool {
-        let Some(place) = self.places.get_mut(key) else { return false };
-        match place.turn(&mut self.desk, key) {
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        match client.turn(&mut self.scratch, key) {
             turn @ (Turn::Answered | Turn::Asked) => {
-                self.sweep_at = self.sweep_at.min(place.until());
+                self.sweep_at = self.sweep_at.min(client.until());
                 return matches!(turn, Turn::Answered);
             }
             Turn::Vain => {}
-            Turn::Gone => drop(self.places.remove(key)),
+            Turn::Gone => drop(self.clients.remove(key)),
             Turn::Leaves => {
-                let buffer = std::mem::take(&mut self.desk.buffer);
+                let buffer = std::mem::take(&mut self.scratch.buffer);
                 self.go(key, |limits| Start::Asked(buffer, limits));
             }
             Turn::LeavesWith(begun) => self.go(key, |limits| Start::Underway(begun, limits)),
@@ -236,7 +237,7 @@ impl Lane {
 
     /// With what an instance was asked for it.
     fn leave(&mut self, key: usize) {
-        let Some(underway) = self.places.get_mut(key).and_then(|place| place.underway.take())
+        let Some(underway) = self.clients.get_mut(key).and_then(|client| client.underway.take())
         else {
             return;
         };
@@ -245,7 +246,7 @@ impl Lane {
 
     /// It has a task from now on.
     fn go(&mut self, key: usize, start: impl FnOnce(Limits) -> Start) {
-        let LaneEntrant { connection, presence, limits } = self.places.remove(key).entrant;
+        let LaneEntrant { connection, presence, limits } = self.clients.remove(key).entrant;
         if let Wire::Plain(plain) = &connection.stream {
             epoll::delete(self.epoll.get_ref(), plain).ok();
         }
@@ -256,17 +257,17 @@ impl Lane {
     /// that says so.
     fn sweep(&mut self, now: Instant) {
         let (mut next, mut late) = (None, Vec::new());
-        for (key, place) in &self.places {
-            let until = place.until();
+        for (key, client) in &self.clients {
+            let until = client.until();
             match until > now {
                 true => next = Some(next.map_or(until, |next: Instant| next.min(until))),
                 false => late.push(key),
             }
         }
         for key in late {
-            match self.places[key].underway.is_some() {
+            match self.clients[key].underway.is_some() {
                 true => self.leave(key),
-                false => drop(self.places.remove(key)),
+                false => drop(self.clients.remove(key)),
             }
         }
         self.sweep_at = next.unwrap_or(now).max(now + SWEEP_PAUSE);

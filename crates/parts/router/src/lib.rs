@@ -2,7 +2,6 @@
 //! task that keeps the snapshot up with the store. Knows no agent and no checker; `node.rs` starts
 //! and stops it.
 
-mod alarm;
 pub mod alone;
 pub mod announced;
 mod buffer;
@@ -21,6 +20,7 @@ mod files;
 mod forward;
 mod h2;
 mod lane;
+mod lazy_timer;
 pub mod limits;
 pub mod moved;
 mod pace;

@@ -17,8 +17,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, ReadBuf};
 use tokio::time::Instant;
 
-use super::alarm::Alarm;
 use super::buffer::Buffer;
+use super::lazy_timer::LazyTimer;
 use super::pace::Patience;
 use super::registration::UpstreamRegistration;
 use os::loopback;
@@ -36,7 +36,7 @@ pub struct Plain {
     // Before the stream, which it must not outlive.
     watch: OnceCell<AsyncFd<RawFd>>,
     stream: TcpStream,
-    alarm: Alarm,
+    timer: LazyTimer,
     /// A read takes so much at most, where a long answer is expected.
     brief: Cell<Option<usize>>,
     /// `HEADS_AHEAD` at most.
@@ -51,7 +51,7 @@ impl From<TcpStream> for Plain {
         Plain {
             watch: OnceCell::new(),
             stream,
-            alarm: Alarm::default(),
+            timer: LazyTimer::default(),
             brief: Cell::new(None),
             heads_ahead: Cell::new(0),
             registration: RefCell::default(),
@@ -116,12 +116,12 @@ impl Plain {
     /// Watched by somebody else from now on, who knows how long to wait.
     pub fn unwatch(&mut self) {
         self.watch.take();
-        self.alarm = Alarm::default();
+        self.timer = LazyTimer::default();
     }
 
-    /// Whether the lane watches it already: then what comes is an answer for that place.
-    pub fn is_registered_for(&self, place: usize) -> bool {
-        self.registration.borrow().as_ref().inspect(|one| one.wait_for(place)).is_some()
+    /// Whether the lane watches it already: then what comes is an answer for that client.
+    pub fn is_registered_for(&self, client: usize) -> bool {
+        self.registration.borrow().as_ref().inspect(|one| one.wait_for(client)).is_some()
     }
 
     pub fn register(&self, registration: UpstreamRegistration) {
@@ -182,7 +182,7 @@ impl Plain {
     pub async fn readable_by(&self, deadline: Instant) -> Result<()> {
         poll_fn(|cx| match self.poll_readable(cx) {
             Poll::Pending => {
-                let rings = self.alarm.poll(cx, deadline);
+                let rings = self.timer.poll(cx, deadline);
                 rings.map(|()| Err(Error::from(ErrorKind::TimedOut)))
             }
             ready => ready,

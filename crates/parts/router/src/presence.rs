@@ -6,30 +6,30 @@ use super::clients::Held;
 use super::thread::Thread;
 
 /// One connection less when it ends, however it ends.
-pub struct Counted(Rc<Thread>);
+pub struct CountedConnection(Rc<Thread>);
 
-impl Drop for Counted {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.0.connections.set(self.0.connections.get() - 1);
     }
 }
 
-impl Counted {
-    pub fn begin(thread: &Rc<Thread>) -> Counted {
+impl CountedConnection {
+    pub fn begin(thread: &Rc<Thread>) -> CountedConnection {
         thread.connections.set(thread.connections.get() + 1);
-        Counted(thread.clone())
+        CountedConnection(thread.clone())
     }
 }
 
 /// Counts a connection, and its client, for as long as it lives.
 pub struct Presence {
-    _counted: Counted,
+    _counted: CountedConnection,
     _held: Held,
 }
 
 impl Presence {
     pub fn new(thread: &Rc<Thread>, held: Held) -> Presence {
-        Presence { _counted: Counted::begin(thread), _held: held }
+        Presence { _counted: CountedConnection::begin(thread), _held: held }
     }
 }
 

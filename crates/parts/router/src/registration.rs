@@ -23,14 +23,14 @@ pub enum State {
     Quiet,
     /// Something has, perhaps.
     Stirred,
-    /// It is an answer for the client in that place.
+    /// It is an answer for this client, by its key in the lane.
     For(usize),
 }
 
 impl UpstreamRegistration {
-    /// Of a connection whose next answer is for the client in this place.
-    pub fn new(epoll: Rc<OwnedFd>, place: usize) -> UpstreamRegistration {
-        UpstreamRegistration { epoll, state: Rc::new(Cell::new(State::For(place))) }
+    /// Of a connection whose next answer is for this client.
+    pub fn new(epoll: Rc<OwnedFd>, client: usize) -> UpstreamRegistration {
+        UpstreamRegistration { epoll, state: Rc::new(Cell::new(State::For(client))) }
     }
 
     /// What the lane keeps of it.
@@ -38,8 +38,8 @@ impl UpstreamRegistration {
         self.state.clone()
     }
 
-    pub fn wait_for(&self, place: usize) {
-        self.state.set(State::For(place));
+    pub fn wait_for(&self, client: usize) {
+        self.state.set(State::For(client));
     }
 
     pub fn calm(&self) {

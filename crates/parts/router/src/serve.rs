@@ -35,7 +35,7 @@ use super::lane::entrant::LaneEntrant;
 use super::lane::{Entrance, Lane};
 use super::pages;
 use super::plain::Plain;
-use super::presence::{Counted, Presence};
+use super::presence::{CountedConnection, Presence};
 use super::scope::Scope;
 use super::services;
 use super::shared::Shared;
@@ -143,7 +143,7 @@ pub fn run(
 fn serve(acceptor: &Rc<Acceptor>, connection: Connection) {
     let thread = &connection.thread;
     if let Some(caller) = connection.asker.router() {
-        let (counted, caller) = (Counted::begin(thread), caller.node().clone());
+        let (counted, caller) = (CountedConnection::begin(thread), caller.node().clone());
         let workers = acceptor.workers.clone();
         return begin(async move {
             serve_member(connection, caller, workers).await;
@@ -169,7 +169,7 @@ fn go_on(acceptor: Rc<Acceptor>, connection: Connection, presence: Presence, sta
 /// Says why once it can be heard, and no more.
 fn turn_away(connection: Connection) {
     let thread = connection.thread.clone();
-    let counted = Counted::begin(&thread);
+    let counted = CountedConnection::begin(&thread);
     begin(async move {
         let mut out = thread.pool.scratch();
         if connection.page(pages::TOO_MANY_CONNECTIONS, &mut out, false, false).await.is_some() {
@@ -211,7 +211,7 @@ fn take_announced(
     tls: Option<Arc<ServerConfig>>,
 ) {
     let thread = acceptor.thread.clone();
-    let counted = Counted::begin(&thread);
+    let counted = CountedConnection::begin(&thread);
     begin(async move {
         let (announced, stream) = match announced(stream).await {
             Ok(heard) => heard,
@@ -249,7 +249,7 @@ fn serve_whole(thread: Rc<Thread>, service: Arc<Service>, stream: TcpStream, pee
         service.counters.refuse();
         return Wire::from(Plain::from(stream)).cut();
     };
-    let counted = Counted::begin(&thread);
+    let counted = CountedConnection::begin(&thread);
     begin(async move {
         match tokio::net::TcpStream::from_std(stream) {
             Ok(stream) => services::tcp::serve(&thread, &service, stream, peer).await,
@@ -272,7 +272,7 @@ fn serve_secure(
     let thread = acceptor.thread.clone();
     // A handshake only to say no would cost more than the connection: it is closed, and counted.
     let Some(held) = thread.hold(peer.ip()) else { return };
-    let counted = Counted::begin(&thread);
+    let counted = CountedConnection::begin(&thread);
     begin(async move {
         match tls::accept::accept(stream.into(), tls, &thread.pool).await {
             Ok(Some((stream, is_h2))) => {

@@ -20,7 +20,7 @@ use super::far::peer::FarPeer;
 use super::files::cache::Files;
 use super::queue::QueueLimits;
 use super::scope::Scope;
-use super::table::{Application, Table};
+use super::table::{RoutedApplication, Table};
 use super::tls::Tls;
 use metrics::Metrics;
 use os::layout::DataDirectory;
@@ -61,7 +61,7 @@ pub struct Shared {
     pub telling: Telling,
     pub table: ArcSwap<Table>,
     /// Without a node: what every request is for, whatever its Host.
-    pub only: Option<ArcSwapOption<Application>>,
+    pub only: Option<ArcSwapOption<RoutedApplication>>,
     pub files: Arc<Files>,
     pub suspects: mpsc::Sender<Suspicion>,
     pub complaints: Mutex<Complaints>,
@@ -111,7 +111,7 @@ pub type FarEndpoints = BTreeMap<(Option<PortId>, NodeId), (FarDescription, Arc<
 /// What the control task made; outlives its restarts, as requests depend on it.
 #[derive(Default)]
 pub struct Live {
-    pub applications: BTreeMap<ApplicationName, Arc<Application>>,
+    pub applications: BTreeMap<ApplicationName, Arc<RoutedApplication>>,
     pub endpoints: BTreeMap<ApplicationName, BTreeMap<EndpointKey, Arc<Endpoint>>>,
     /// Endpoints of other nodes, as they were described.
     pub far: BTreeMap<ApplicationName, FarEndpoints>,

@@ -25,7 +25,7 @@ use router_core::http::request::RequestHead;
 /// So that with ten thousand applications a change copies forty of them.
 const SHARDS: usize = 256;
 
-pub struct Application {
+pub struct RoutedApplication {
     pub name: ApplicationName,
     /// Of what the router itself answers for it.
     pub labels: Arc<Labels>,
@@ -67,20 +67,20 @@ pub struct Application {
 pub struct Service {
     pub recipe: PortRecipe,
     /// Its endpoints, and those who wait for them; nothing else of it counts.
-    pub application: Arc<Application>,
+    pub application: Arc<RoutedApplication>,
     /// The same for all releases that have this port.
     pub counters: Arc<PortCounters>,
 }
 
-impl Application {
+impl RoutedApplication {
     /// Endpoints, a strategy and a queue, and nothing that HTTP would ask for.
     pub fn bare(
         name: ApplicationName,
         balance: &'static dyn Balance,
         queue: &Arc<Queue>,
         endpoints: Vec<Arc<Endpoint>>,
-    ) -> Application {
-        Application {
+    ) -> RoutedApplication {
+        RoutedApplication {
             hosts: vec![routes::default_host(&name)],
             labels: Arc::new(Labels::Router(name.clone())),
             name,
@@ -173,13 +173,13 @@ impl Application {
     }
 }
 
-impl std::fmt::Debug for Application {
+impl std::fmt::Debug for RoutedApplication {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} with {} endpoints", self.name, self.endpoints.len())
     }
 }
 
-type Shard = BTreeMap<String, Arc<Application>>;
+type Shard = BTreeMap<String, Arc<RoutedApplication>>;
 
 #[derive(Clone, Debug)]
 pub struct Table {
@@ -194,7 +194,7 @@ impl Default for Table {
 }
 
 impl Table {
-    pub fn by_host(&self, host: &[u8]) -> Option<&Arc<Application>> {
+    pub fn by_host(&self, host: &[u8]) -> Option<&Arc<RoutedApplication>> {
         let mut buffer = [0; routes::HOST_LENGTH_MAX];
         let name = routes::normalize(host, &mut buffer)?;
         self.named(name).or_else(|| {
@@ -204,15 +204,15 @@ impl Table {
         })
     }
 
-    fn named(&self, name: &str) -> Option<&Arc<Application>> {
+    fn named(&self, name: &str) -> Option<&Arc<RoutedApplication>> {
         self.shards[shard(name)].get(name)
     }
 
-    pub fn by_port(&self, port: u16) -> Option<&Arc<Application>> {
+    pub fn by_port(&self, port: u16) -> Option<&Arc<RoutedApplication>> {
         self.owner(PortId::tcp(port))
     }
 
-    fn owner(&self, id: PortId) -> Option<&Arc<Application>> {
+    fn owner(&self, id: PortId) -> Option<&Arc<RoutedApplication>> {
         self.named(&routes::default_host(self.ports.get(&id)?))
     }
 
@@ -229,9 +229,9 @@ impl Table {
     /// the same, the one with the best claim has it, in whatever order they came.
     pub fn replace(
         &mut self,
-        old: Option<&Arc<Application>>,
-        new: Option<&Arc<Application>>,
-        all: &BTreeMap<ApplicationName, Arc<Application>>,
+        old: Option<&Arc<RoutedApplication>>,
+        new: Option<&Arc<RoutedApplication>>,
+        all: &BTreeMap<ApplicationName, Arc<RoutedApplication>>,
     ) {
         let Some(name) = new.or(old).map(|one| &one.name) else { return };
         let hosts: BTreeSet<&String> =
@@ -263,11 +263,11 @@ impl Table {
 
     fn replace_ports(
         &mut self,
-        old: Option<&Arc<Application>>,
-        new: Option<&Arc<Application>>,
-        all: &BTreeMap<ApplicationName, Arc<Application>>,
+        old: Option<&Arc<RoutedApplication>>,
+        new: Option<&Arc<RoutedApplication>>,
+        all: &BTreeMap<ApplicationName, Arc<RoutedApplication>>,
     ) {
-        let same = |old: &Arc<Application>, new: &Arc<Application>| {
+        let same = |old: &Arc<RoutedApplication>, new: &Arc<RoutedApplication>| {
             old.ports() == new.ports() && old.rights == new.rights
         };
         if old.zip(new).is_some_and(|(old, new)| same(old, new)) {

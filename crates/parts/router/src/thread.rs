@@ -27,7 +27,7 @@ use super::rarely::Rarely;
 use super::scope::Scope;
 use super::shared::Shared;
 use super::streams::Means;
-use super::table::{Application, Service};
+use super::table::{RoutedApplication, Service};
 use super::wire::Wire;
 use metrics::Recorder;
 
@@ -154,7 +154,7 @@ impl Thread {
         self.stopping.get() == Some(Awaited::Connections)
     }
 
-    pub fn application(&self, scope: &Scope, host: &[u8]) -> Option<Arc<Application>> {
+    pub fn application(&self, scope: &Scope, host: &[u8]) -> Option<Arc<RoutedApplication>> {
         if let Some(only) = &self.shared.only {
             return only.load_full();
         }
@@ -174,7 +174,7 @@ impl Thread {
         }
     }
 
-    pub fn named(&self, name: &ApplicationName) -> Option<Arc<Application>> {
+    pub fn named(&self, name: &ApplicationName) -> Option<Arc<RoutedApplication>> {
         let table = self.shared.table.load();
         table.by_host(routes::default_host(name).as_bytes()).cloned()
     }
@@ -191,7 +191,7 @@ impl Thread {
     /// Returns whether it is out.
     pub fn failed(
         &self,
-        application: &Application,
+        application: &RoutedApplication,
         endpoint: &Arc<Endpoint>,
         failure: Failure,
         why: &'static str,

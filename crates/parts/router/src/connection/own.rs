@@ -14,13 +14,13 @@ use crate::lane::entrant;
 use crate::pace::{Pace, WRITE_TIME_MAX};
 use crate::pages::Page;
 use crate::stream::{write_all, write_paced};
-use crate::table::Application;
+use crate::table::RoutedApplication;
 
 impl Connection {
     /// Some when a static file, or its absence, is the answer.
     pub async fn file(
         &self,
-        application: &Arc<Application>,
+        application: &Arc<RoutedApplication>,
         head: &RequestHead,
         buffer: &mut Buffer,
         out: &mut Vec<u8>,
@@ -71,7 +71,7 @@ impl Connection {
 
     async fn look_up(
         &self,
-        application: &Arc<Application>,
+        application: &Arc<RoutedApplication>,
         head: &RequestHead,
         bytes: &[u8],
     ) -> Option<Looked> {

@@ -18,14 +18,14 @@ use crate::forward::exchange::Exchange;
 use crate::limits::Limits;
 use crate::pages::{self, Page};
 use crate::presence::Busy;
-use crate::table::Application;
+use crate::table::RoutedApplication;
 use crate::wire::Wire;
 
 /// What becomes of a request.
 enum Begun {
     Ended(Option<After>),
     /// An instance is asked.
-    Forward(Arc<Application>, RequestHead, Instant),
+    Forward(Arc<RoutedApplication>, RequestHead, Instant),
 }
 
 impl Connection {

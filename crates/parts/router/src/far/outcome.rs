@@ -9,12 +9,12 @@ use super::caller::Caller;
 use crate::connection::{After, Connection};
 use crate::pace::WRITE_TIME_MAX;
 use crate::stream::write_all;
-use crate::table::Application;
+use crate::table::RoutedApplication;
 
 /// No instance had room in time. Keeps the connection where all of the request has come.
 pub async fn busy(
     connection: &Connection,
-    application: &Application,
+    application: &RoutedApplication,
     whole: bool,
 ) -> Option<After> {
     let keep = whole && !connection.thread.is_stopping();
@@ -36,7 +36,7 @@ pub async fn send_back(
 impl Connection {
     /// Tells the router that called, if one did, that the answer follows; once, and together with
     /// what is written next.
-    pub fn admit(&self, application: &Arc<Application>) -> io::Result<()> {
+    pub fn admit(&self, application: &Arc<RoutedApplication>) -> io::Result<()> {
         if !self.asker.router().is_some_and(Caller::is_to_be_told) {
             return Ok(());
         }
@@ -46,7 +46,7 @@ impl Connection {
 }
 
 /// How busy the instances are apart from `own` requests that are about to be over.
-pub fn room(application: &Application, now_ms: u64, own: u32) -> Room {
+pub fn room(application: &RoutedApplication, now_ms: u64, own: u32) -> Room {
     let (mut in_flight, mut free) = (0_u32, 0_u32);
     for endpoint in &application.endpoints {
         let candidate = endpoint.candidate(now_ms);

@@ -10,7 +10,7 @@ use crate::connection::{After, Connection};
 use crate::endpoint::Endpoint;
 use crate::pace::Pace;
 use crate::pages::{self, Page};
-use crate::table::Application;
+use crate::table::RoutedApplication;
 use metrics::micros;
 use router_core::http::request::RequestHead;
 use router_core::http::trailers::Trailers;
@@ -20,7 +20,7 @@ pub(super) const BAD_BODY: Page = pages::bad_request(400, "The body of the reque
 /// All that one request needs.
 pub struct Exchange<'a> {
     pub connection: &'a Connection,
-    pub application: Arc<Application>,
+    pub application: Arc<RoutedApplication>,
     pub head: RequestHead,
     /// What the client sent: the head, then what followed it.
     pub buffer: &'a mut Buffer,
@@ -61,7 +61,7 @@ pub struct Counts {
 impl<'a> Exchange<'a> {
     pub fn new(
         connection: &'a Connection,
-        application: Arc<Application>,
+        application: Arc<RoutedApplication>,
         head: RequestHead,
         buffer: &'a mut Buffer,
         out: &'a mut Vec<u8>,

@@ -23,13 +23,13 @@ use crate::lane::entrant::may_hold;
 use crate::lane::registrations::UpstreamRegistrations;
 use crate::permit::Permit;
 use crate::presence::Busy;
-use crate::table::Application;
+use crate::table::RoutedApplication;
 use crate::wire::Wire;
 use metrics::Record;
 
 /// A request that has its place at an instance.
 pub struct Underway {
-    pub(super) application: Arc<Application>,
+    pub(super) application: Arc<RoutedApplication>,
     pub(super) head: RequestHead,
     /// As the instance gets it.
     pub(super) out: Vec<u8>,
@@ -66,11 +66,11 @@ pub enum Step {
 }
 
 impl Underway {
-    /// None where there is no room at once. The client has this `place` in the lane.
+    /// None where there is no room at once. The lane knows the client by this key.
     pub fn begin(
         exchange: Exchange<'_>,
         registrations: &mut UpstreamRegistrations,
-        place: usize,
+        client: usize,
     ) -> Option<Underway> {
         let permit = exchange.permit_now()?;
         let thread = &exchange.connection.thread;
@@ -79,7 +79,7 @@ impl Underway {
         exchange.out.extend_from_slice(b"\r\n");
         let session = exchange.session.get();
         let call = match session {
-            None => exchange.call_now(&permit.endpoint, registrations, place),
+            None => exchange.call_now(&permit.endpoint, registrations, client),
             // Its answer has a cookie to carry.
             Some(_) => None,
         };
@@ -264,7 +264,7 @@ impl Exchange<'_> {
         &self,
         endpoint: &Endpoint,
         registrations: &mut UpstreamRegistrations,
-        place: usize,
+        client: usize,
     ) -> Option<Call> {
         let at = self.started;
         if !is_simple(endpoint) {
@@ -272,7 +272,7 @@ impl Exchange<'_> {
         }
         let kept = self.connection.thread.pool.take(endpoint, !self.head.idempotent, at)?;
         let Wire::Plain(mut upstream) = kept else { return None };
-        if !registrations.register(&mut upstream, place) {
+        if !registrations.register(&mut upstream, client) {
             return None;
         }
         let is_sent = upstream.try_write(self.out).is_ok_and(|count| count == self.out.len());
@@ -299,7 +299,7 @@ impl Exchange<'_> {
 }
 
 /// Nothing but its head has to be sent, and one instance is asked.
-pub fn may_be_underway(application: &Application, head: &RequestHead) -> bool {
+pub fn may_be_underway(application: &RoutedApplication, head: &RequestHead) -> bool {
     let wants_more = head.upgrade || head.expects_continue || application.hedge_after.is_some();
     head.body == Body::Empty && head.keep_alive && head.modern && !wants_more
 }

@@ -16,7 +16,7 @@ pub struct LaneEntrant {
     pub limits: Limits,
 }
 
-/// Whether there may be a place for whoever asks on this connection.
+/// Whether the lane may take whoever asks on this connection.
 pub fn may_hold(connection: &Connection) -> bool {
     connection.asker.may_be_in_lane() && matches!(connection.stream, Wire::Plain(_))
 }

@@ -15,7 +15,7 @@ const INSTANCE: u64 = 1 << 63;
 
 /// Of whom an event tells.
 pub enum Source {
-    /// In this place.
+    /// By its key in the lane.
     Client(usize),
     /// On this descriptor.
     Instance(usize),
@@ -41,9 +41,9 @@ impl UpstreamRegistrations {
         UpstreamRegistrations { epoll, states: Vec::new() }
     }
 
-    /// What comes is for the client in this place. False where it could not be watched.
-    pub fn register(&mut self, upstream: &mut Plain, place: usize) -> bool {
-        if upstream.is_registered_for(place) {
+    /// What comes is for this client. False where it could not be watched.
+    pub fn register(&mut self, upstream: &mut Plain, client: usize) -> bool {
+        if upstream.is_registered_for(client) {
             return true;
         }
         upstream.unwatch();
@@ -55,17 +55,17 @@ impl UpstreamRegistrations {
         if self.states.len() <= descriptor {
             self.states.resize(descriptor + 1, None);
         }
-        let registration = UpstreamRegistration::new(self.epoll.clone(), place);
+        let registration = UpstreamRegistration::new(self.epoll.clone(), client);
         self.states[descriptor] = Some(registration.state());
         upstream.register(registration);
         true
     }
 
-    /// The place of the client that this is an answer for, if it is one.
-    pub fn place(&self, descriptor: usize) -> Option<usize> {
+    /// The client that this is an answer for, if it is one.
+    pub fn client(&self, descriptor: usize) -> Option<usize> {
         let state = self.states.get(descriptor)?.as_ref()?;
         match state.get() {
-            State::For(place) => Some(place),
+            State::For(client) => Some(client),
             State::Quiet | State::Stirred => {
                 state.set(State::Stirred);
                 None
@@ -107,7 +107,7 @@ mod tests {
         assert!(registrations.register(&mut near, 7));
         far.write_all(b"a").await.unwrap();
         assert_eq!(told(&epoll, SOON), 1);
-        assert_eq!(registrations.place(descriptor), Some(7));
+        assert_eq!(registrations.client(descriptor), Some(7));
         let mut buffer = Buffer::default();
         near.read_now(&mut buffer).unwrap();
         near.calm();
@@ -115,7 +115,7 @@ mod tests {
 
         far.write_all(b"b").await.unwrap();
         assert_eq!(told(&epoll, SOON), 1);
-        assert_eq!(registrations.place(descriptor), None);
+        assert_eq!(registrations.client(descriptor), None);
         timeout(SOON, near.readable()).await.unwrap().unwrap();
         near.read_now(&mut buffer).unwrap();
         far.write_all(b"c").await.unwrap();
@@ -124,7 +124,7 @@ mod tests {
 
         assert!(registrations.register(&mut near, 9));
         assert_eq!(told(&epoll, SOON), 1);
-        assert_eq!(registrations.place(descriptor), Some(9));
+        assert_eq!(registrations.client(descriptor), Some(9));
         assert_eq!(buffer.filled(), b"ab");
     }
 }

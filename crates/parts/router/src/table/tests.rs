@@ -8,7 +8,7 @@ use runtime::driver::Clock;
 #[derive(Default)]
 struct World {
     table: Table,
-    all: BTreeMap<ApplicationName, Arc<Application>>,
+    all: BTreeMap<ApplicationName, Arc<RoutedApplication>>,
     /// Of those that are put next.
     rights: Rights,
 }
@@ -32,7 +32,7 @@ impl World {
         let queue = Arc::new(queue);
         let bare = |endpoints| {
             let balance = router_core::balance::default_strategy();
-            Application::bare(name.clone(), balance, &queue, endpoints)
+            RoutedApplication::bare(name.clone(), balance, &queue, endpoints)
         };
         let service = |id: &PortId| {
             let recipe = PortRecipe {
@@ -47,7 +47,7 @@ impl World {
         };
         let services = services.iter().map(service).collect();
         let rights = self.rights.clone();
-        let new = Application { hosts, port, services, rights, ..bare(Vec::new()) };
+        let new = RoutedApplication { hosts, port, services, rights, ..bare(Vec::new()) };
         let new = Arc::new(new);
         let old = self.all.insert(name, new.clone());
         self.table.replace(old.as_ref(), Some(&new), &self.all);

@@ -10,16 +10,16 @@ use h2::client::SendRequest;
 
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
-use crate::h2::stream::{Counted, Ways};
+use crate::h2::stream::{CountedStream, Ways};
 
 pub struct Call {
     incoming: RefCell<Incoming>,
     outgoing: RefCell<Outgoing>,
-    _counted: Counted,
+    _counted: CountedStream,
 }
 
 impl Call {
-    pub fn new(calls: SendRequest<Bytes>, counted: Counted) -> Call {
+    pub fn new(calls: SendRequest<Bytes>, counted: CountedStream) -> Call {
         Call {
             incoming: RefCell::new(Incoming::unasked()),
             outgoing: RefCell::new(Outgoing::new(calls)),
