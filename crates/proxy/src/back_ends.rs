@@ -18,7 +18,7 @@ use super::sharing::Turns;
 use router::alone::Alone;
 use router::endpoint::Endpoint;
 use router::queue::{Queue, QueueLimits};
-use router::table::Application;
+use router::table::RoutedApplication;
 use runtime::driver::Clock;
 
 /// Under which the router's machinery knows everything that is behind a proxy.
@@ -59,11 +59,11 @@ pub struct Row {
 pub struct Service {
     pub sort: Option<Sort>,
     pub queue: Arc<Queue>,
-    current: ArcSwap<Application>,
+    current: ArcSwap<RoutedApplication>,
 }
 
 impl Service {
-    pub fn application(&self) -> Arc<Application> {
+    pub fn application(&self) -> Arc<RoutedApplication> {
         self.current.load_full()
     }
 }
@@ -420,8 +420,8 @@ fn application(
     settings: &Settings,
     queue: &Arc<Queue>,
     endpoints: Vec<Arc<Endpoint>>,
-) -> anyhow::Result<Application> {
-    Ok(Application::bare(NAME.parse()?, settings.balance, queue, endpoints))
+) -> anyhow::Result<RoutedApplication> {
+    Ok(RoutedApplication::bare(NAME.parse()?, settings.balance, queue, endpoints))
 }
 
 #[cfg(test)]

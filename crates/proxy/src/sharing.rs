@@ -306,7 +306,7 @@ mod tests {
     use super::super::back_ends::{Settings, Wanted};
     use super::*;
     use router::choice::{Reaches, Wants};
-    use router::endpoint::Permit;
+    use router::permit::Permit;
     use runtime::driver::Clock;
 
     const PLACES: u32 = 3;

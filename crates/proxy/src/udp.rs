@@ -15,8 +15,8 @@ use super::records::{Entry, Recorder};
 use super::{Phase, until_phase_changes};
 use router::choice::Wants;
 use router::datagrams::{Admitted, Carrying, Datagrams, EXPIRY_INTERVAL, Flow, Gate, Rooms, Site};
-use router::endpoint::Permit;
 use router::moved::Direction;
+use router::permit::Permit;
 use router::streams::Ended;
 use runtime::driver::Clock;
 

@@ -15,11 +15,15 @@ use router_core::http::request::Telling;
 use router_core::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
+use super::command::{Awaited, COMMANDS_MAX, Command, Stop};
+use super::files::cache::Files;
 use super::queue::QueueLimits;
-use super::serve::{Awaited, CONNECTIONS_MAX, Command, Scope, Stop};
-use super::table::Application;
+use super::scope::Scope;
+use super::serve::CONNECTIONS_MAX;
+use super::shared::{Live, SUSPECTS_MAX, Secure, Shared};
+use super::start_threads;
+use super::table::RoutedApplication;
 use super::tls::Tls;
-use super::{COMMANDS_MAX, Live, SUSPECTS_MAX, Secure, Shared, files, start_threads};
 use metrics::Metrics;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
@@ -65,7 +69,7 @@ impl Alone {
             telling,
             table: ArcSwap::default(),
             only: Some(ArcSwapOption::empty()),
-            files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),
+            files: Arc::new(Files::new(tokio::runtime::Handle::current())),
             suspects,
             complaints: Mutex::default(),
             control: Arc::new(Notify::new()),
@@ -80,7 +84,7 @@ impl Alone {
     }
 
     /// From now on requests go to the endpoints of `next`.
-    pub fn publish(&self, next: &Arc<Application>) {
+    pub fn publish(&self, next: &Arc<RoutedApplication>) {
         if let Some(only) = &self.shared.only {
             only.store(Some(next.clone()));
         }

@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, recv};
 use tokio::io::{Interest, Ready};
 use tokio::net::TcpStream;
 
-use super::stream::within;
+use super::time_limit::within;
 
 /// The specification asks for at least three seconds, a lost packet's time.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(5);

@@ -10,7 +10,7 @@ use router_core::balance::{Candidate, Endpoints, Turn};
 use router_core::{far, ramp, request_key};
 
 use super::endpoint::Endpoint;
-use super::table::Application;
+use super::table::RoutedApplication;
 
 /// What a request wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Endpoints for View<'_> {
 
 /// One that has room at this moment.
 pub fn choose(
-    application: &Application,
+    application: &RoutedApplication,
     turn: Turn,
     wants: Wants,
     now_ms: u64,
@@ -121,7 +121,7 @@ pub fn choose(
 
 /// And whether any admits requests at all.
 fn near(
-    application: &Application,
+    application: &RoutedApplication,
     turn: Turn,
     beside: Option<u64>,
     now_ms: u64,
@@ -151,7 +151,7 @@ fn near(
 
 /// A near endpoint if there is one with room, unless another node is much less busy.
 fn nearest<'a>(
-    application: &'a Application,
+    application: &'a RoutedApplication,
     near: Option<&'a Arc<Endpoint>>,
     turn: usize,
     now_ms: u64,

@@ -16,14 +16,17 @@ use router_core::book::far::FarDescription;
 use router_core::book::{Book, Description, EndpointDescription, IncarnationKey, prefixes};
 use tokio::sync::{mpsc, watch};
 
+use super::command::Command;
+use super::datagrams;
 use super::endpoint::{Endpoint, SlowStart};
 use super::far::peer::FarPeer;
+use super::files::source::Roots;
 use super::limits::Limits;
 use super::queue::Queue;
 use super::records::{CHANGES_MAX, Change, SharedRecords};
-use super::serve::{Command, Scope};
-use super::table::{Application, Roots, Service, Table};
-use super::{EndpointKey, FarEndpoints, Live, Shared, datagrams};
+use super::scope::Scope;
+use super::shared::{EndpointKey, FarEndpoints, Live, Shared};
+use super::table::{RoutedApplication, Service, Table};
 use metrics::Labels;
 
 /// The name of this part's fail point.
@@ -277,9 +280,9 @@ impl Control {
     fn build(
         &self,
         description: Description,
-        old: Option<&Arc<Application>>,
+        old: Option<&Arc<RoutedApplication>>,
         live: &mut Live,
-    ) -> Application {
+    ) -> RoutedApplication {
         let mut before = live.far.remove(&description.name).unwrap_or_default();
         let of = |process: &ProcessType| {
             let (application, process) = (description.name.clone(), process.clone());
@@ -312,8 +315,8 @@ impl Control {
             let old = old.and_then(|old| old.services.get(&id));
             let queue = self.queue(old.map(|old| &*old.application));
             let name = description.name.clone();
-            let bare = Application::bare(name, balance, &queue, endpoints);
-            let application = Arc::new(Application { far, is_scarce: false, ..bare });
+            let bare = RoutedApplication::bare(name, balance, &queue, endpoints);
+            let application = Arc::new(RoutedApplication { far, is_scarce: false, ..bare });
             let counters = self.shared.metrics.port(&description.name, id);
             services.insert(id, Arc::new(Service { recipe: one.recipe, application, counters }));
         }
@@ -327,7 +330,7 @@ impl Control {
         // Where nothing runs, nothing may have been prepared either; others have the files then.
         let elsewhere = endpoints.is_empty() && !far.is_empty();
         let has_files = !elsewhere || roots.as_ref().is_some_and(|roots| roots.build.is_dir());
-        Application {
+        RoutedApplication {
             serving: description.serving,
             roots,
             queue,
@@ -354,7 +357,7 @@ impl Control {
     }
 
     /// Those who wait go on waiting.
-    fn queue(&self, old: Option<&Application>) -> Arc<Queue> {
+    fn queue(&self, old: Option<&RoutedApplication>) -> Arc<Queue> {
         old.map(|old| old.queue.clone()).unwrap_or_else(|| {
             let Shared { clock, control, queue_limits, .. } = &*self.shared;
             Arc::new(Queue::new(*clock, control.clone(), *queue_limits))

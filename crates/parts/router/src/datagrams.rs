@@ -19,8 +19,8 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::endpoint::Permit;
 use super::moved::{Direction, Moved};
+use super::permit::Permit;
 use super::rarely::Rarely;
 use super::streams::Ended;
 use metrics::ports::PortCounters;

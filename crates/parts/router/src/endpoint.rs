@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use model::application::InstanceProtocol;
 use model::{Generation, InstanceId, hash};
@@ -17,7 +17,6 @@ use router_core::far::{FarCandidate, Outcome, Reply, Room};
 use router_core::ramp;
 
 use super::far::peer::FarPeer;
-use super::queue::{Place, Queue};
 use metrics::Labels;
 
 const DRAINING: u64 = 1 << 63;
@@ -285,7 +284,7 @@ impl Endpoint {
     }
 
     /// False when it drains or has no room.
-    fn enter(&self) -> bool {
+    pub fn enter(&self) -> bool {
         self.word
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
                 let room = word & DRAINING == 0 && taken(word) < u64::from(self.concurrency);
@@ -295,7 +294,7 @@ impl Endpoint {
     }
 
     /// True when nothing is in flight for good.
-    fn leave(&self) -> bool {
+    pub fn leave(&self) -> bool {
         self.word.fetch_sub(1, Ordering::SeqCst) & (DRAINING | IN_FLIGHT) == (DRAINING | 1)
     }
 
@@ -371,63 +370,5 @@ impl Endpoint {
             let (set, seen) = (Ordering::Relaxed, Ordering::Relaxed);
             self.breaker.compare_exchange(bits, next, set, seen).ok();
         }
-    }
-}
-
-/// The right to have one request in flight on an endpoint. Giving it back hands it to whoever
-/// waits longest.
-#[derive(Debug)]
-pub struct Permit {
-    pub endpoint: Arc<Endpoint>,
-    queue: Arc<Queue>,
-    /// Where the queue counts places.
-    held: Option<Box<Held>>,
-}
-
-/// What the queue counts.
-#[derive(Debug)]
-struct Held {
-    place: Place,
-    since: Instant,
-    /// To the end of the request.
-    was_served: bool,
-}
-
-impl Permit {
-    pub fn enter(endpoint: &Arc<Endpoint>, queue: &Arc<Queue>) -> Option<Permit> {
-        endpoint.enter().then(|| Permit {
-            endpoint: endpoint.clone(),
-            queue: queue.clone(),
-            held: None,
-        })
-    }
-
-    /// The queue counts it as this one's.
-    pub(super) fn hold(&mut self, place: Place) {
-        self.held = Some(Box::new(Held { place, since: Instant::now(), was_served: false }));
-    }
-
-    /// The instance has said all that it was asked for.
-    pub(super) fn served(&mut self) {
-        if let Some(held) = &mut self.held {
-            held.was_served = true;
-        }
-    }
-
-    /// It is nobody's any more.
-    pub(super) fn let_go(&mut self) {
-        if let Some(held) = self.held.take() {
-            self.queue.let_go(held.place, held.since.elapsed(), held.was_served);
-        }
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.let_go();
-        if self.endpoint.leave() {
-            self.queue.control.notify_one();
-        }
-        self.queue.permit_freed();
     }
 }

@@ -11,9 +11,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::choice::Wants;
-use super::endpoint::Permit;
+use super::permit::Permit;
 use super::queue::{Place, Queue};
-use super::table::Application;
+use super::table::RoutedApplication;
 use os::shared_port::is_short;
 
 /// A back end on this machine connects at once, one on another within a lost packet's time.
@@ -41,7 +41,7 @@ pub struct Entered<C> {
 /// None where no endpoint took it within `limit`.
 pub async fn enter<C>(
     queue: &Arc<Queue>,
-    current: impl Fn() -> Option<Arc<Application>>,
+    current: impl Fn() -> Option<Arc<RoutedApplication>>,
     wants: Wants,
     client: IpAddr,
     limit: Duration,

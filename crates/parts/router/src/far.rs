@@ -4,7 +4,9 @@
 //! which nodes there are, the node port hands callers over.
 
 pub mod ask;
+pub mod caller;
 pub mod dial;
 pub mod host;
+pub mod outcome;
 pub mod peer;
 pub mod sealed;

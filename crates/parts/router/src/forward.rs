@@ -3,98 +3,38 @@
 
 mod answer;
 mod attempt;
+mod call;
 mod client;
 mod complaint;
+pub mod exchange;
+mod failed;
+mod finish;
 mod hedge;
+pub mod long;
 mod relay;
 mod reply;
+mod rest;
 mod sending;
 mod turn;
-mod underway;
+pub mod underway;
 
-use std::cell::Cell;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use router_core::breaker::{Failure, pause_ms};
 use router_core::retry::{Progress, may_retry};
 
+use self::call::Begun;
 use self::complaint::Fault;
-pub use self::relay::TURN_BYTES;
-use self::underway::Begun;
-pub use self::underway::{Step, Underway, go_on, may_be_underway};
+use self::exchange::{BAD_BODY, Counts, Exchange};
+use self::failed::Failed;
+use self::underway::Underway;
+use super::buffer::Buffer;
 use super::connection::{After, Connection};
-use super::endpoint::Endpoint;
-use super::far::host;
-use super::pace::Pace;
-use super::pages::{self, Page};
-use super::pool::Buffer;
-use super::table::Application;
-use metrics::{CLIENT_GONE, micros};
+use super::far::outcome;
+use super::pages;
+use metrics::CLIENT_GONE;
 use router_core::http::body::{BadChunks, Body};
-use router_core::http::request::RequestHead;
 use router_core::http::response::BadResponse;
-use router_core::http::trailers::Trailers;
-
-const BAD_BODY: Page = pages::bad_request(400, "The body of the request is malformed.");
-
-/// All that one request needs.
-pub struct Exchange<'a> {
-    pub connection: &'a Connection,
-    pub application: Arc<Application>,
-    pub head: RequestHead,
-    /// What the client sent: the head, then what followed it.
-    pub buffer: &'a mut Buffer,
-    /// The head as an instance gets it, without its last line.
-    pub out: &'a mut Vec<u8>,
-    /// Of the client's body, as far as they have come.
-    pub trailers: Trailers,
-    pub started: Instant,
-    pub client_end: Cell<ClientEnd>,
-    /// The cookie that the client is given, which keeps its requests together.
-    pub session: Cell<Option<u64>>,
-}
-
-/// Of what a client sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClientEnd {
-    #[default]
-    Open,
-    /// It will send no more, and reads on.
-    Half,
-    /// It broke off. Said once by the socket, which then looks half closed.
-    Both,
-}
-
-/// Why an attempt ended without an answer.
-enum Failed {
-    /// The client is gone.
-    ClientGone,
-    /// The client's body is malformed, or too large.
-    BadBody(Page),
-    Instance(Progress, &'static str),
-    /// Its answer breaks a rule, and none of it was passed on.
-    Malformed(BadResponse),
-    TimedOut,
-    /// This machine can make no connection.
-    Short,
-    /// The instances of that node have no room.
-    Busy,
-    /// The answer had begun; what was wrong with the rest.
-    Truncated(&'static str),
-}
-
-#[derive(Default)]
-struct Counts {
-    queue: Duration,
-    /// For the client's body.
-    waited: Duration,
-    bytes_in: u64,
-    bytes_out: u64,
-    status: u16,
-    /// How the client takes its answer.
-    pace: Pace,
-}
 
 /// Its future is made anew for each request, and moved to where it stays: what is rare is awaited
 /// apart. Of an `async fn`'s the exchange would be a part twice.
@@ -123,27 +63,27 @@ pub fn forward(mut exchange: Exchange<'_>) -> impl Future<Output = Option<After>
     }
 }
 
-impl<'a> Exchange<'a> {
-    pub fn new(
-        connection: &'a Connection,
-        application: Arc<Application>,
-        head: RequestHead,
-        buffer: &'a mut Buffer,
-        out: &'a mut Vec<u8>,
-        started: Instant,
-    ) -> Exchange<'a> {
-        Exchange {
-            connection,
-            application,
-            head,
-            buffer,
-            out,
-            trailers: Trailers::default(),
-            started,
-            client_end: Cell::default(),
-            session: Cell::default(),
-        }
-    }
+/// A request that the lane has begun, in a task, from where it is.
+pub async fn go_on(
+    connection: &Connection,
+    underway: Underway,
+    buffer: &mut Buffer,
+) -> Option<After> {
+    let Underway { application, head, mut out, head_length, started, session, .. } = underway;
+    let (permit, call, _busy) = (underway.permit, underway.call, underway._busy);
+    let thread = &connection.thread;
+    let mut counts = Counts { bytes_in: head.length as u64, ..Counts::default() };
+    let mut sent = Vec::new();
+    let mut exchange = Exchange::new(connection, application, head, buffer, &mut out, started);
+    exchange.session.set(session);
+    let begun = Begun { permit, call: call.map(|call| Box::new(call.end())) };
+    let mut body = Body::Empty;
+    let attempts =
+        exchange.attempts(Some(begun), &mut body, 0, head_length, &mut sent, &mut counts);
+    let after = attempts.await;
+    thread.pool.give_back_scratch(sent);
+    thread.pool.give_back_scratch(out);
+    after
 }
 
 impl Exchange<'_> {
@@ -164,10 +104,10 @@ impl Exchange<'_> {
                 Some(begun) => begun,
                 None => match self.permit(counts, is_first).await? {
                     Ok(permit) => Begun { permit, call: None },
-                    Err(_) if self.connection.caller.is_some() => {
+                    Err(_) if self.connection.asker.is_router() => {
                         let whole = body.is_done();
                         self.buffer.consume(early);
-                        let busy = host::busy(self.connection, &self.application, whole);
+                        let busy = outcome::busy(self.connection, &self.application, whole);
                         return Box::pin(busy).await;
                     }
                     Err(page) => return self.fail(page, None, counts).await,
@@ -249,66 +189,5 @@ impl Exchange<'_> {
                 }
             }
         }
-    }
-
-    /// Tells the router that sent this request, if one did, that its answer follows.
-    fn admit(&self) -> Result<(), Failed> {
-        self.connection.admit(&self.application).map_err(|_| Failed::ClientGone)
-    }
-
-    fn is_transparent(&self) -> bool {
-        self.connection.thread.shared.is_transparent()
-    }
-
-    async fn fail(
-        &mut self,
-        page: Page,
-        endpoint: Option<&Arc<Endpoint>>,
-        counts: &mut Counts,
-    ) -> Option<After> {
-        self.fail_with(page, None, endpoint, counts).await
-    }
-
-    /// `detail` is for whoever reads the page.
-    async fn fail_with(
-        &mut self,
-        page: Page,
-        detail: Option<&str>,
-        endpoint: Option<&Arc<Endpoint>>,
-        counts: &mut Counts,
-    ) -> Option<After> {
-        counts.status = page.status;
-        self.record(endpoint.filter(|endpoint| endpoint.site().is_none()), counts);
-        self.admit().ok()?;
-        let head_only = self.head.is_head();
-        // Its body may be half read: the connection ends.
-        self.connection.page_with(page, detail, self.out, head_only, false).await
-    }
-
-    async fn bad_body(&mut self, page: Page, counts: &mut Counts) -> Option<After> {
-        counts.status = page.status;
-        self.record(None, counts);
-        self.admit().ok()?;
-        self.connection.page(page, self.out, false, false).await
-    }
-
-    fn record(&self, endpoint: Option<&Arc<Endpoint>>, counts: &Counts) {
-        if endpoint.is_some_and(|endpoint| endpoint.site().is_some()) {
-            // The node that runs the instance has counted it.
-            return;
-        }
-        let by = match endpoint {
-            Some(endpoint) => &endpoint.labels,
-            None => &self.application.labels,
-        };
-        let (status, bytes_out) = (counts.status, counts.bytes_out);
-        let mut record = self.connection.record_of(by, &self.head, status, bytes_out, self.started);
-        record.bytes_in = counts.bytes_in;
-        record.queue_us = micros(counts.queue);
-        record.ended(Instant::now());
-        if endpoint.is_none() {
-            record.service_us = record.total_us.saturating_sub(record.queue_us);
-        }
-        self.connection.thread.recorder.record(record);
     }
 }

@@ -2,10 +2,11 @@
 //! that are short, or that the client takes as they come. They have no task, no waker and no timer:
 //! those that can be read, and the instances that were asked for them, are read and answered one
 //! behind the other, which meets warm caches at every step. Who asks for anything else has a task
-//! again. Driven by `serve.rs`, one lane for each thread.
+//! again: whoever starts the lane says how. Each thread has one.
 
-mod place;
-mod seats;
+mod client;
+pub mod entrant;
+pub mod registrations;
 
 use std::future::poll_fn;
 use std::io;
@@ -20,82 +21,73 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use self::place::{Desk, Place, Turn};
-use self::seats::Source;
-pub use self::seats::{Seat, Seats};
-use super::alarm::Alarm;
-use super::connection::{Connection, Start};
-use super::forward::{Step, TURN_BYTES};
+use self::client::{LaneClient, LaneScratch, Turn};
+use self::entrant::LaneEntrant;
+use self::registrations::{Source, UpstreamRegistrations};
+use super::buffer::Buffer;
+use super::connection::Connection;
+use super::connection::run::Start;
+use super::forward::long::TURN_BYTES;
+use super::forward::underway::Step;
+use super::lazy_timer::LazyTimer;
 use super::limits::Limits;
-use super::pool::Buffer;
-use super::serve::{self, Presence};
+use super::presence::Presence;
+use super::registration::FLAGS;
 use super::wire::Wire;
 
 /// Clients that are answered before others have their turn: less than a millisecond. Of long
 /// answers no more than one of them might have, which takes as long.
 const EVENTS_MAX: usize = 128;
-/// A socket takes so much at once, unless its client does not read. Longer answers have a task that
-/// waits until there is room.
-const ANSWER_BYTES_MAX: usize = 32 * 1024;
 /// How late a client may be told that it has asked for nothing for too long.
 const SWEEP_PAUSE: Duration = Duration::from_millis(100);
-const FLAGS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
 /// Its client ended its half, or all of it.
 const ENDED: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
-/// A client that may come in.
-pub struct Guest {
-    pub connection: Connection,
-    pub presence: Presence,
-    pub limits: Limits,
-}
+/// Clients that may come in: no more than there are connections.
+pub type Entrance = UnboundedSender<LaneEntrant>;
 
-/// Bounded by the number of connections.
-pub type Entrance = UnboundedSender<Guest>;
-
-/// Whether there may be a place for whoever asks on this connection.
-pub fn may_hold(connection: &Connection) -> bool {
-    connection.caller.is_none() && matches!(connection.stream, Wire::Plain(_))
-}
-
-/// Whether this answer could come from the lane, to whoever asks on this connection.
-pub fn takes(connection: &Connection, answer: &[u8]) -> bool {
-    may_hold(connection) && answer.len() <= ANSWER_BYTES_MAX
-}
+/// Gives a task to a client that has to leave.
+pub type HandBack = Box<dyn Fn(Connection, Presence, Start)>;
 
 type Events = Vec<(Source, EventFlags)>;
 
 pub struct Lane {
     epoll: AsyncFd<Rc<OwnedFd>>,
-    entrance: UnboundedReceiver<Guest>,
-    places: Slab<Place>,
+    entrance: UnboundedReceiver<LaneEntrant>,
+    hand_back: HandBack,
+    clients: Slab<LaneClient>,
     events: Events,
-    desk: Desk,
-    alarm: Alarm,
+    scratch: LaneScratch,
+    timer: LazyTimer,
     /// Nobody has waited for too long before that.
     sweep_at: Instant,
 }
 
 impl Lane {
-    pub fn new() -> io::Result<(Lane, Entrance)> {
+    pub fn new(entrance: UnboundedReceiver<LaneEntrant>, hand_back: HandBack) -> io::Result<Lane> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let seats = Seats::new(epoll.clone());
+        let registrations = UpstreamRegistrations::new(epoll.clone());
         #[expect(deprecated, reason = "what replaces it is unsafe, and this descriptor is owned")]
         let epoll = AsyncFd::with_interest(epoll, Interest::READABLE)?;
-        let (enter, entrance) = unbounded_channel();
         let now = Instant::now();
-        let lane = Lane {
+        Ok(Lane {
             epoll,
             entrance,
-            places: Slab::new(),
+            hand_back,
+            clients: Slab::new(),
             events: Vec::with_capacity(EVENTS_MAX),
-            desk: Desk { seats, buffer: Buffer::default(), out: Vec::new(), passed: 0, now },
-            alarm: Alarm::default(),
+            scratch: LaneScratch {
+                registrations,
+                buffer: Buffer::default(),
+                out: Vec::new(),
+                passed: 0,
+                now,
+            },
+            timer: LazyTimer::default(),
             sweep_at: now,
-        };
-        Ok((lane, enter))
+        })
     }
 
     /// As long as its thread.
@@ -103,9 +95,10 @@ impl Lane {
         loop {
             poll_fn(|context| self.poll_news(context)).await;
             let mut served = 0;
-            self.desk.passed = 0;
+            self.scratch.passed = 0;
             // While some are answered, others ask.
-            while !self.events.is_empty() && served < EVENTS_MAX && self.desk.passed < TURN_BYTES {
+            while !self.events.is_empty() && served < EVENTS_MAX && self.scratch.passed < TURN_BYTES
+            {
                 served += self.serve();
                 if self.events.is_empty() {
                     look(self.epoll.get_ref(), &mut self.events);
@@ -123,8 +116,8 @@ impl Lane {
 
     /// Ready as soon as there is anything to do.
     fn poll_news(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        while let Poll::Ready(Some(guest)) = self.entrance.poll_recv(context) {
-            self.enter(guest);
+        while let Poll::Ready(Some(entrant)) = self.entrance.poll_recv(context) {
+            self.enter(entrant);
         }
         while self.events.is_empty()
             && let Poll::Ready(Ok(mut ready)) = self.epoll.poll_read_ready(context)
@@ -137,40 +130,40 @@ impl Lane {
         if !self.events.is_empty() {
             return Poll::Ready(());
         }
-        match self.places.is_empty() {
+        match self.clients.is_empty() {
             true => Poll::Pending,
-            false => self.alarm.poll(context, self.sweep_at.into()),
+            false => self.timer.poll(context, self.sweep_at.into()),
         }
     }
 
-    fn enter(&mut self, mut guest: Guest) {
-        let is_first = self.places.is_empty();
-        let place = self.places.vacant_entry();
-        if let Wire::Plain(plain) = &mut guest.connection.stream {
+    fn enter(&mut self, mut entrant: LaneEntrant) {
+        let is_first = self.clients.is_empty();
+        let entry = self.clients.vacant_entry();
+        if let Wire::Plain(plain) = &mut entrant.connection.stream {
             plain.unwatch();
             // What has come since then is an event at once.
-            let data = EventData::new_u64(place.key() as u64);
+            let data = EventData::new_u64(entry.key() as u64);
             if epoll::add(self.epoll.get_ref(), &*plain, data, FLAGS).is_ok() {
-                let place = place.insert(Place::new(guest));
+                let client = entry.insert(LaneClient::new(entrant));
                 self.sweep_at = match is_first {
-                    true => place.until(),
-                    false => self.sweep_at.min(place.until()),
+                    true => client.until(),
+                    false => self.sweep_at.min(client.until()),
                 };
                 return;
             }
         }
-        // Without a place here it waits by itself.
-        let start = Start::Waiting(guest.limits);
-        serve::go_on(guest.connection, guest.presence, start);
+        // Where it cannot be watched here it waits by itself.
+        let start = Start::Waiting(entrant.limits);
+        (self.hand_back)(entrant.connection, entrant.presence, start);
     }
 
     /// As many as have their turn; how many those are.
     fn serve(&mut self) -> usize {
         let mut events = std::mem::take(&mut self.events);
-        self.desk.now = Instant::now();
+        self.scratch.now = Instant::now();
         let mut served = 0;
         for (source, flags) in &events {
-            if self.desk.passed >= TURN_BYTES {
+            if self.scratch.passed >= TURN_BYTES {
                 break;
             }
             served += 1;
@@ -186,37 +179,37 @@ impl Lane {
 
     /// From a client.
     fn heard(&mut self, key: usize, flags: EventFlags) {
-        let Some(place) = self.places.get_mut(key) else { return };
+        let Some(client) = self.clients.get_mut(key) else { return };
         let has_ended = flags.intersects(ENDED);
-        if place.underway.is_some() {
+        if client.underway.is_some() {
             match has_ended {
                 true => self.leave(key),
-                false => place.has_more = true,
+                false => client.has_more = true,
             }
             return;
         }
         // Behind its last request comes its end.
         while self.serve_one(key) && has_ended {}
-        if has_ended && self.places.get(key).is_some_and(|place| place.underway.is_some()) {
+        if has_ended && self.clients.get(key).is_some_and(|client| client.underway.is_some()) {
             self.leave(key);
         }
     }
 
     /// From an instance.
     fn answered(&mut self, descriptor: usize) {
-        let Some(key) = self.desk.seats.place(descriptor) else { return };
-        let Some(place) = self.places.get_mut(key) else { return };
-        match place.step(&mut self.desk) {
+        let Some(key) = self.scratch.registrations.client(descriptor) else { return };
+        let Some(client) = self.clients.get_mut(key) else { return };
+        match client.step(&mut self.scratch) {
             None => {}
             // For a piece of an answer the limit may be another one than for its head.
-            Some(Step::Waits) => self.sweep_at = self.sweep_at.min(place.until()),
+            Some(Step::Waits) => self.sweep_at = self.sweep_at.min(client.until()),
             Some(Step::Passed) => {
-                self.sweep_at = self.sweep_at.min(place.until());
-                if std::mem::take(&mut place.has_more) {
+                self.sweep_at = self.sweep_at.min(client.until());
+                if std::mem::take(&mut client.has_more) {
                     self.serve_one(key);
                 }
             }
-            Some(Step::Gone) => drop(self.places.remove(key)),
+            Some(Step::Gone) => drop(self.clients.remove(key)),
             Some(Step::Owes(owed)) => self.go(key, |limits| Start::Owing(owed, limits)),
             Some(Step::Further) => self.leave(key),
         }
@@ -224,16 +217,16 @@ impl Lane {
 
     /// A client that can be read. Whether it was answered, and stays.
     fn serve_one(&mut self, key: usize) -> bool {
-        let Some(place) = self.places.get_mut(key) else { return false };
-        match place.turn(&mut self.desk, key) {
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        match client.turn(&mut self.scratch, key) {
             turn @ (Turn::Answered | Turn::Asked) => {
-                self.sweep_at = self.sweep_at.min(place.until());
+                self.sweep_at = self.sweep_at.min(client.until());
                 return matches!(turn, Turn::Answered);
             }
             Turn::Vain => {}
-            Turn::Gone => drop(self.places.remove(key)),
+            Turn::Gone => drop(self.clients.remove(key)),
             Turn::Leaves => {
-                let buffer = std::mem::take(&mut self.desk.buffer);
+                let buffer = std::mem::take(&mut self.scratch.buffer);
                 self.go(key, |limits| Start::Asked(buffer, limits));
             }
             Turn::LeavesWith(begun) => self.go(key, |limits| Start::Underway(begun, limits)),
@@ -244,7 +237,7 @@ impl Lane {
 
     /// With what an instance was asked for it.
     fn leave(&mut self, key: usize) {
-        let Some(underway) = self.places.get_mut(key).and_then(|place| place.underway.take())
+        let Some(underway) = self.clients.get_mut(key).and_then(|client| client.underway.take())
         else {
             return;
         };
@@ -253,28 +246,28 @@ impl Lane {
 
     /// It has a task from now on.
     fn go(&mut self, key: usize, start: impl FnOnce(Limits) -> Start) {
-        let Guest { connection, presence, limits } = self.places.remove(key).guest;
+        let LaneEntrant { connection, presence, limits } = self.clients.remove(key).entrant;
         if let Wire::Plain(plain) = &connection.stream {
             epoll::delete(self.epoll.get_ref(), plain).ok();
         }
-        serve::go_on(connection, presence, start(limits));
+        (self.hand_back)(connection, presence, start(limits));
     }
 
     /// Ends those that have asked for nothing for too long. Whose answer does not come has a task
     /// that says so.
     fn sweep(&mut self, now: Instant) {
         let (mut next, mut late) = (None, Vec::new());
-        for (key, place) in &self.places {
-            let until = place.until();
+        for (key, client) in &self.clients {
+            let until = client.until();
             match until > now {
                 true => next = Some(next.map_or(until, |next: Instant| next.min(until))),
                 false => late.push(key),
             }
         }
         for key in late {
-            match self.places[key].underway.is_some() {
+            match self.clients[key].underway.is_some() {
                 true => self.leave(key),
-                false => drop(self.places.remove(key)),
+                false => drop(self.clients.remove(key)),
             }
         }
         self.sweep_at = next.unwrap_or(now).max(now + SWEEP_PAUSE);

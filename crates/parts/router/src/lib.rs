@@ -2,11 +2,13 @@
 //! task that keeps the snapshot up with the store. Knows no agent and no checker; `node.rs` starts
 //! and stops it.
 
-mod alarm;
 pub mod alone;
 pub mod announced;
+mod buffer;
 pub mod choice;
 mod clients;
+mod closing;
+mod command;
 mod connection;
 mod control;
 pub mod datagrams;
@@ -18,21 +20,30 @@ mod files;
 mod forward;
 mod h2;
 mod lane;
+mod lazy_timer;
 pub mod limits;
 pub mod moved;
 mod pace;
 mod pages;
+pub mod permit;
 mod plain;
 mod pool;
+mod presence;
 pub mod queue;
 mod rarely;
 pub mod records;
+mod registration;
+mod scope;
 mod serve;
 mod services;
+mod shared;
 mod splice;
 mod stream;
 pub mod streams;
 pub mod table;
+mod task;
+mod thread;
+mod time_limit;
 pub mod tls;
 mod tunnel;
 mod wire;
@@ -40,38 +51,32 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use model::key::Board;
 use model::port::Transport;
-use model::{ApplicationName, NodeId, PortId, ReleaseId};
-use router_core::book::IncarnationKey;
-use router_core::book::far::FarDescription;
-use router_core::complaints::Complaints;
+use model::{ApplicationName, NodeId, ReleaseId};
 use router_core::far::{Outcome, Reply, Room};
 use router_core::http::request::Telling;
 use router_core::proxy_protocol::Senders;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 
-use self::endpoint::Endpoint;
-use self::far::peer::FarPeer;
+use self::command::{Awaited, COMMANDS_MAX, Command, Stop};
+use self::files::cache::Files;
 use self::queue::QueueLimits;
 use self::records::SharedRecords;
-use self::serve::{Awaited, Command, Scope, Stop};
-use self::table::{Application, Table};
-use self::tls::Tls;
+use self::scope::Scope;
+use self::shared::{Live, SUSPECTS_MAX, Shared, Suspicion};
 use metrics::Metrics;
 use metrics::ports::Traffic;
 use os::layout::DataDirectory;
-use os::platform_log;
 use os::shared_port::{Listeners, allow_descriptors};
 use runtime::driver::Clock;
 use runtime::faults::Faults;
@@ -79,14 +84,7 @@ use runtime::members::{RouterCall, RouterPeers};
 
 pub use control::FAIL_POINT;
 pub use serve::CONNECTIONS_MAX;
-
-/// Ports that come and go at once, per thread.
-const COMMANDS_MAX: usize = 1024;
-/// Suspicions that wait for the store; more say nothing new.
-const SUSPECTS_MAX: usize = 64;
-
-/// Which instance, and what it did.
-type Suspicion = (Arc<Endpoint>, &'static str);
+pub use shared::Secure;
 
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
@@ -104,92 +102,6 @@ pub struct RouterConfig {
     /// Of one thread.
     pub connections_max: usize,
     pub listeners: Arc<Listeners>,
-}
-
-/// A public address inside TLS, where Host decides as well.
-#[derive(Clone, Debug)]
-pub struct Secure {
-    pub address: SocketAddr,
-    pub tls: Tls,
-}
-
-/// What all threads and the control task share.
-pub struct Shared {
-    node: NodeId,
-    layout: DataDirectory,
-    clock: Clock,
-    faults: Faults,
-    metrics: Metrics,
-    public: Option<SocketAddr>,
-    /// As it was bound.
-    secure: Option<Secure>,
-    announced_by: Option<Senders>,
-    listeners: Arc<Listeners>,
-    queue_limits: QueueLimits,
-    connections_max: usize,
-    /// Heads are written anew where there is anything to tell; else they are passed on.
-    telling: Telling,
-    table: ArcSwap<Table>,
-    /// Without a node: what every request is for, whatever its Host.
-    only: Option<ArcSwapOption<Application>>,
-    files: Arc<files::Files>,
-    suspects: mpsc::Sender<Suspicion>,
-    complaints: Mutex<Complaints>,
-    /// Wakes the control task: a draining endpoint is empty.
-    control: Arc<Notify>,
-    threads: Vec<mpsc::Sender<Command>>,
-    serials: AtomicU64,
-    live: Mutex<Live>,
-    /// None until `RouterHandle::connect`; without, this node knows no others.
-    peers: OnceLock<Arc<dyn RouterPeers>>,
-    /// Who may call this router.
-    members: watch::Sender<Arc<BTreeSet<NodeId>>>,
-}
-
-impl Shared {
-    /// Not a byte of a head is changed.
-    fn is_transparent(&self) -> bool {
-        self.telling == Telling::Nothing
-    }
-
-    /// Some where a fault of this kind is to be told, with how many others there were.
-    fn heard(&self, application: &ApplicationName, rule: &'static str) -> Option<u64> {
-        let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
-        complaints.heard(self.clock.now().0, application, rule)
-    }
-
-    /// Says it to the application's owner, as soon as the disk takes it.
-    fn log(&self, application: &ApplicationName, line: String) {
-        tracing::warn!(%application, line, "router.bad_answer");
-        if self.only.is_none() {
-            let (path, now) = (self.layout.platform_log(application), self.clock.now());
-            self.files.pool().spawn_blocking(move || {
-                // Of an application that was removed meanwhile nothing is to come back.
-                if path.parent().is_some_and(std::path::Path::is_dir) {
-                    platform_log::append(&path, now, &line);
-                }
-            });
-        }
-    }
-}
-
-/// Of a process, the port of HTTP or another.
-type EndpointKey = (IncarnationKey, Option<PortId>);
-/// By the port: none for that of HTTP.
-type FarEndpoints = BTreeMap<(Option<PortId>, NodeId), (FarDescription, Arc<Endpoint>)>;
-
-/// What the control task made; outlives its restarts, as requests depend on it.
-#[derive(Default)]
-struct Live {
-    applications: BTreeMap<ApplicationName, Arc<Application>>,
-    endpoints: BTreeMap<ApplicationName, BTreeMap<EndpointKey, Arc<Endpoint>>>,
-    /// Endpoints of other nodes, as they were described.
-    far: BTreeMap<ApplicationName, FarEndpoints>,
-    peers: BTreeMap<NodeId, Arc<FarPeer>>,
-    /// Public listeners that accept nothing yet: before the first snapshot there is no route.
-    waiting: Vec<(Scope, Vec<TcpListener>)>,
-    /// Applications' own ports; an error says why one is not open.
-    ports: BTreeMap<PortId, Result<(), String>>,
 }
 
 pub struct RouterHandle {
@@ -256,7 +168,7 @@ pub fn start(
         telling: config.telling,
         table: ArcSwap::default(),
         only: None,
-        files: Arc::new(files::Files::new(tokio::runtime::Handle::current())),
+        files: Arc::new(Files::new(tokio::runtime::Handle::current())),
         suspects,
         complaints: Mutex::default(),
         control: Arc::new(Notify::new()),

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::connection::WRITE_TIME_MAX;
 use super::limits::patience;
-use super::stream::within;
+use super::time_limit::within;
+
+/// A client that takes nothing for so long is gone.
+pub const WRITE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// How a client takes what it is sent. By a byte at a time it would take its answer for ever.
 #[derive(Debug, Default)]
@@ -79,120 +81,4 @@ impl Patience<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{Error, ErrorKind};
-
-    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-    use tokio::net::{TcpListener, TcpStream};
-    use tokio_rustls::TlsConnector;
-    use tokio_rustls::rustls::{self, pki_types::ServerName};
-
-    use super::*;
-    use crate::plain::Plain;
-    use crate::pool::Pool;
-    use crate::splice::Pipe;
-    use crate::stream::write_paced;
-    use crate::tests::tls;
-    use crate::tls::{Tls, accept};
-    use crate::wire::Wire;
-
-    /// More than the kernel holds for one that takes nothing.
-    const BYTES: usize = 64 << 20;
-    /// Less than what one may wait for a piece.
-    const DEADLINE: Duration = Duration::from_secs(50);
-
-    /// Of how many pieces of `bytes` get through, each after as long as a piece may take.
-    async fn pieces(bytes: usize) -> usize {
-        let pace = Pace::default();
-        let almost = WRITE_TIME_MAX - Duration::from_secs(1);
-        for number in 0..100 {
-            let ready = async {
-                tokio::time::sleep(almost).await;
-                Ok(())
-            };
-            if Patience::Paced(&pace).wait(ready).await.is_err() {
-                return number;
-            }
-            Patience::Paced(&pace).took(bytes);
-        }
-        100
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_takes_less_than_the_floor_is_given_up_however_often_it_takes_a_byte() {
-        assert_eq!(pieces(1).await, 1);
-        assert_eq!(pieces(120 * 59).await, 1);
-        assert_eq!(pieces(240 * 59).await, 100);
-    }
-
-    async fn pair() -> (Plain, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let near = Plain::connect(listener.local_addr().unwrap()).await.unwrap();
-        (near, listener.accept().await.unwrap().0)
-    }
-
-    async fn splice_all(from: &Plain, to: &Plain, pace: &Pace) -> Result<()> {
-        let pipe = Pipe::new()?;
-        loop {
-            from.readable().await?;
-            match pipe.take(from, BYTES) {
-                Ok(0) => return Err(Error::from(ErrorKind::UnexpectedEof)),
-                Ok(_) => pipe.give(to, pace).await?,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn one_without_patience_is_not_waited_for_by_writes_and_splices() {
-        let ((near, _far), pace) = (pair().await, Pace::spent());
-        let zeros = vec![0; BYTES];
-        let client = near.into();
-        let written = tokio::time::timeout(DEADLINE, write_paced(&client, &zeros, &pace));
-        assert_eq!(written.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
-
-        let ((near, _far), (from, mut source), pace) = (pair().await, pair().await, Pace::spent());
-        let sending = tokio::spawn(async move { source.write_all(&zeros).await });
-        let spliced = tokio::time::timeout(DEADLINE, splice_all(&from, &near, &pace));
-        assert_eq!(spliced.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
-        sending.abort();
-    }
-
-    /// Both ends of a connection inside TLS: the router's, and the client's.
-    async fn sealed() -> (Wire, impl AsyncRead) {
-        let directory = tempfile::tempdir().unwrap();
-        let files = tls::certificate(directory.path(), "shop", &["shop.localhost"]);
-        let server = Tls::load(vec![files.clone()]).unwrap().config();
-        let config = tls::client(&files, rustls::ALL_VERSIONS, &[]);
-        let (near, far) = pair().await;
-        let name = ServerName::try_from("shop.localhost").unwrap();
-        let pool = Pool::default();
-        let (accepted, connected) = tokio::join!(
-            accept::accept(near, server, &pool),
-            TlsConnector::from(config).connect(name, far)
-        );
-        (accepted.unwrap().unwrap().0, connected.unwrap())
-    }
-
-    #[tokio::test]
-    async fn one_without_patience_is_not_waited_for_inside_tls_either() {
-        let ((client, _far), pace) = (sealed().await, Pace::spent());
-        let zeros = vec![0; BYTES];
-        let written = tokio::time::timeout(DEADLINE, write_paced(&client, &zeros, &pace));
-        assert_eq!(written.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
-    }
-
-    /// What is sent to one that reads is what it has taken: its patience grows by that.
-    #[tokio::test]
-    async fn what_a_client_takes_inside_tls_counts_for_it() {
-        let ((client, mut far), pace) = (sealed().await, Pace::default());
-        let mut taken = vec![0; 1 << 20];
-        let sent = taken.clone();
-        let (written, read) =
-            tokio::join!(write_paced(&client, &sent, &pace), far.read_exact(&mut taken));
-        written.unwrap();
-        assert_eq!(read.unwrap(), sent.len());
-        assert!(pace.taken.get() > sent.len() as u64, "and what TLS adds");
-    }
-}
+mod tests;

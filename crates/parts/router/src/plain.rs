@@ -17,10 +17,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, ReadBuf};
 use tokio::time::Instant;
 
-use super::alarm::Alarm;
-use super::lane::Seat;
+use super::buffer::Buffer;
+use super::lazy_timer::LazyTimer;
 use super::pace::Patience;
-use super::pool::Buffer;
+use super::registration::UpstreamRegistration;
 use os::loopback;
 
 /// By so much the head of an answer may be longer than that of the one before.
@@ -36,13 +36,13 @@ pub struct Plain {
     // Before the stream, which it must not outlive.
     watch: OnceCell<AsyncFd<RawFd>>,
     stream: TcpStream,
-    alarm: Alarm,
+    timer: LazyTimer,
     /// A read takes so much at most, where a long answer is expected.
     brief: Cell<Option<usize>>,
     /// `HEADS_AHEAD` at most.
     heads_ahead: Cell<u8>,
     /// In the lane of its thread, where it leads to an instance and no task has waited since.
-    seat: RefCell<Option<Seat>>,
+    registration: RefCell<Option<UpstreamRegistration>>,
 }
 
 impl From<TcpStream> for Plain {
@@ -51,10 +51,10 @@ impl From<TcpStream> for Plain {
         Plain {
             watch: OnceCell::new(),
             stream,
-            alarm: Alarm::default(),
+            timer: LazyTimer::default(),
             brief: Cell::new(None),
             heads_ahead: Cell::new(0),
-            seat: RefCell::default(),
+            registration: RefCell::default(),
         }
     }
 }
@@ -116,22 +116,22 @@ impl Plain {
     /// Watched by somebody else from now on, who knows how long to wait.
     pub fn unwatch(&mut self) {
         self.watch.take();
-        self.alarm = Alarm::default();
+        self.timer = LazyTimer::default();
     }
 
-    /// Whether it has one in the lane already, which is asked for an answer to that place.
-    pub fn seat_for(&self, place: usize) -> bool {
-        self.seat.borrow().as_ref().inspect(|seat| seat.wait_for(place)).is_some()
+    /// Whether the lane watches it already: then what comes is an answer for that client.
+    pub fn is_registered_for(&self, client: usize) -> bool {
+        self.registration.borrow().as_ref().inspect(|one| one.wait_for(client)).is_some()
     }
 
-    pub fn sit(&self, seat: Seat) {
-        self.seat.replace(Some(seat));
+    pub fn register(&self, registration: UpstreamRegistration) {
+        self.registration.replace(Some(registration));
     }
 
     /// The lane waits for nothing from there.
     pub fn calm(&self) {
-        if let Some(seat) = &*self.seat.borrow() {
-            seat.calm();
+        if let Some(registration) = &*self.registration.borrow() {
+            registration.calm();
         }
     }
 
@@ -142,8 +142,8 @@ impl Plain {
         #[expect(deprecated, reason = "what replaces it is unsafe, and the socket outlives it")]
         let watch = AsyncFd::new(self.stream.as_raw_fd())?;
         // What comes would wake the lane for nothing.
-        if let Some(seat) = self.seat.take() {
-            seat.leave(self);
+        if let Some(registration) = self.registration.take() {
+            registration.leave(self);
         }
         Ok(self.watch.get_or_init(|| watch))
     }
@@ -182,7 +182,7 @@ impl Plain {
     pub async fn readable_by(&self, deadline: Instant) -> Result<()> {
         poll_fn(|cx| match self.poll_readable(cx) {
             Poll::Pending => {
-                let rings = self.alarm.poll(cx, deadline);
+                let rings = self.timer.poll(cx, deadline);
                 rings.map(|()| Err(Error::from(ErrorKind::TimedOut)))
             }
             ready => ready,
@@ -342,7 +342,9 @@ impl Plain {
     /// Nothing came, not even an end: it can be used again. What came just now the runtime may not
     /// have heard of: for certain, the kernel is asked.
     pub fn is_untouched(&self, for_certain: bool) -> bool {
-        if !for_certain && self.seat.borrow().as_ref().is_some_and(Seat::is_quiet) {
+        let is_quiet =
+            || self.registration.borrow().as_ref().is_some_and(UpstreamRegistration::is_quiet);
+        if !for_certain && is_quiet() {
             return true;
         }
         let read = || Ok(recv(&self.stream, &mut [0; 1], RecvFlags::empty())?.0);

@@ -8,13 +8,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::buffer::{BUFFER_BYTES, Buffer};
 use super::endpoint::Endpoint;
-use super::h2::call::Lines;
 use super::splice::Pipe;
 use super::wire::Wire;
 
-/// A head and a small body in one read.
-pub const BUFFER_BYTES: usize = 16 * 1024;
 /// With these a body of 100 KB took 3 reads and 3 writes instead of 7 of each.
 const LARGE_BYTES: usize = 128 * 1024;
 /// Only clients that do not keep up hold one: 8 MiB per thread; beyond, small ones have to do.
@@ -44,76 +42,6 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Those to other nodes cost a handshake, and routers keep them more than twice as long.
 const FAR_IDLE_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Bytes that were read and not yet used. One that is hollow holds no memory while it waits for the
-/// first of them.
-#[derive(Default)]
-pub struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
-    end: usize,
-}
-
-impl Buffer {
-    pub fn filled(&self) -> &[u8] {
-        &self.bytes[self.start..self.end]
-    }
-
-    /// Room behind what is filled, made by moving it to the front where needed.
-    pub fn room(&mut self) -> &mut [u8] {
-        if self.is_hollow() {
-            self.bytes = vec![0; BUFFER_BYTES];
-        }
-        if self.end == self.bytes.len() && self.start > 0 {
-            self.bytes.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-        }
-        &mut self.bytes[self.end..]
-    }
-
-    pub fn is_full(&self) -> bool {
-        self.end - self.start == self.bytes.len() && !self.is_hollow()
-    }
-
-    fn is_hollow(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
-    pub fn grow(&mut self, bytes: usize) {
-        self.bytes.resize(bytes, 0);
-    }
-
-    pub fn added(&mut self, count: usize) {
-        self.end += count;
-    }
-
-    /// Room for so many more.
-    pub fn reserve(&mut self, bytes: usize) {
-        if self.room().len() < bytes {
-            self.grow(self.end + bytes);
-        }
-    }
-
-    /// The first so many are all there is.
-    pub fn truncate(&mut self, count: usize) {
-        self.end = self.end.min(self.start + count);
-    }
-
-    /// As if they had been read.
-    pub fn put(&mut self, bytes: &[u8]) {
-        self.reserve(bytes.len());
-        self.bytes[self.end..self.end + bytes.len()].copy_from_slice(bytes);
-        self.added(bytes.len());
-    }
-
-    pub fn consume(&mut self, count: usize) {
-        self.start += count;
-        if self.start >= self.end {
-            (self.start, self.end) = (0, 0);
-        }
-    }
-}
-
 #[derive(Default)]
 pub struct Pool {
     read: RefCell<Vec<Vec<u8>>>,
@@ -124,8 +52,6 @@ pub struct Pool {
     heads: RefCell<Vec<Vec<u8>>>,
     idle: RefCell<HashMap<u64, Vec<Idle>>>,
     idle_count: Cell<usize>,
-    /// To instances that take many requests at once on each.
-    pub lines: Lines,
 }
 
 struct Idle {
@@ -147,7 +73,7 @@ impl Idle {
 impl Pool {
     pub fn buffer(&self) -> Buffer {
         let kept = self.read.borrow_mut().pop();
-        Buffer { bytes: kept.unwrap_or_else(|| vec![0; BUFFER_BYTES]), start: 0, end: 0 }
+        Buffer::within(kept.unwrap_or_else(|| vec![0; BUFFER_BYTES]))
     }
 
     /// For a piece of a long body, to be given back before the next wait for one.
@@ -157,11 +83,11 @@ impl Pool {
         }
         self.large_used.set(self.large_used.get() + 1);
         let kept = self.large.borrow_mut().pop();
-        Buffer { bytes: kept.unwrap_or_else(|| vec![0; LARGE_BYTES]), start: 0, end: 0 }
+        Buffer::within(kept.unwrap_or_else(|| vec![0; LARGE_BYTES]))
     }
 
     pub fn give_back(&self, buffer: Buffer) {
-        let (kept, kept_max) = match buffer.bytes.len() {
+        let (kept, kept_max) = match buffer.size() {
             BUFFER_BYTES => (&self.read, BUFFERS_KEPT),
             LARGE_BYTES => {
                 self.large_used.set(self.large_used.get().saturating_sub(1));
@@ -171,7 +97,7 @@ impl Pool {
         };
         let mut kept = kept.borrow_mut();
         if kept.len() < kept_max {
-            kept.push(buffer.bytes);
+            kept.push(buffer.into_memory());
         }
     }
 
@@ -285,7 +211,6 @@ impl Pool {
 
     /// Lets go of connections that are old or lead to an instance that is on its way out.
     pub fn sweep(&self) {
-        self.lines.sweep();
         self.retain(|one| {
             one.since.elapsed() <= one.time_max() && one.endpoint.keeps_connections()
         });
@@ -335,7 +260,7 @@ mod tests {
     fn large_buffers_are_few_and_used_again() {
         let pool = Pool::default();
         let taken: Vec<Buffer> = (0..LARGE_USED_MAX + 3).map(|_| pool.large()).collect();
-        let large = taken.iter().filter(|buffer| buffer.bytes.len() == LARGE_BYTES).count();
+        let large = taken.iter().filter(|buffer| buffer.size() == LARGE_BYTES).count();
         assert_eq!(large, LARGE_USED_MAX);
         taken.into_iter().for_each(|buffer| pool.give_back(buffer));
         assert_eq!((pool.large_used.get(), pool.large.borrow().len()), (0, LARGE_KEPT));

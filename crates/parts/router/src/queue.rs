@@ -15,8 +15,9 @@ use router_core::service_times::{Kind, ServiceTimes};
 use tokio::sync::{Notify, oneshot};
 
 use super::choice::{Reaches, Wants, choose};
-use super::endpoint::{Endpoint, Permit};
-use super::table::Application;
+use super::endpoint::Endpoint;
+use super::permit::Permit;
+use super::table::RoutedApplication;
 use runtime::driver::Clock;
 
 /// Seconds of work for a fast application; who comes later is better told at once.
@@ -56,7 +57,7 @@ impl Default for QueueLimits {
 #[derive(Debug)]
 pub struct Queue {
     /// What the control task published last; none once the application is gone.
-    pub current: ArcSwapOption<Application>,
+    pub current: ArcSwapOption<RoutedApplication>,
     /// Told when a draining endpoint is empty.
     pub control: Arc<Notify>,
     pub limits: QueueLimits,
@@ -137,7 +138,7 @@ impl Queue {
     /// client.
     pub fn try_enter(
         self: &Arc<Queue>,
-        application: &Application,
+        application: &RoutedApplication,
         wants: Wants,
         whose: Option<Place>,
     ) -> Option<Permit> {
@@ -157,7 +158,7 @@ impl Queue {
     }
 
     /// What is free is kept for those who are quicker.
-    fn gives_way(&self, application: &Application, wants: Wants, place: Place) -> bool {
+    fn gives_way(&self, application: &RoutedApplication, wants: Wants, place: Place) -> bool {
         let mut line = self.lock();
         line.slow(wants, place).is_some() && {
             let moment = self.moment(application, &mut line);
@@ -179,7 +180,7 @@ impl Queue {
 
     fn pick(
         self: &Arc<Queue>,
-        application: &Application,
+        application: &RoutedApplication,
         wants: Wants,
         patient: bool,
     ) -> Option<Permit> {
@@ -244,7 +245,7 @@ impl Queue {
     /// Besides an endpoint that is busy with the same request already.
     pub fn try_enter_beside(
         self: &Arc<Queue>,
-        application: &Application,
+        application: &RoutedApplication,
         busy: &Endpoint,
         whose: Option<Place>,
     ) -> Option<Permit> {
@@ -295,7 +296,7 @@ impl Queue {
     }
 
     /// And how many places there are, where they are counted.
-    fn moment(&self, application: &Application, line: &mut Line) -> Moment {
+    fn moment(&self, application: &RoutedApplication, line: &mut Line) -> Moment {
         let now_ms = self.now_ms();
         let (places, free) = match application.is_scarce {
             true => (application.places(now_ms), application.free(now_ms)),
@@ -308,7 +309,7 @@ impl Queue {
     /// The strategy says where there is room, and then whose turn it is.
     fn next(
         self: &Arc<Queue>,
-        application: &Application,
+        application: &RoutedApplication,
         line: &mut Fair<Waiter>,
         moment: Moment,
         spare: &mut Option<Permit>,
@@ -332,7 +333,7 @@ impl Queue {
     /// lost patience.
     fn next_by_key(
         self: &Arc<Queue>,
-        application: &Application,
+        application: &RoutedApplication,
         line: &mut Fair<Waiter>,
         moment: Moment,
         spare: &mut Option<Permit>,

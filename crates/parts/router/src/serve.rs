@@ -1,50 +1,47 @@
-//! One thread of the router: its own runtime, listeners, buffers and connections to instances. It
-//! reads the shared snapshot and never the store.
+//! One thread of the router: its own runtime and listeners, and what becomes of each connection
+//! that is made to them. It reads the shared snapshot and never the store.
 
-use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::pin::Pin;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{ApplicationName, NodeId, PortId, hash};
-use router_core::breaker::{Failure, ejects};
-use router_core::h2::connection::Scratch;
+use model::NodeId;
 use router_core::proxy_protocol::Addresses;
-use router_core::retry::Budget;
-use router_core::routes;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_rustls::rustls::ServerConfig;
 
-use super::Shared;
 use super::announced::{self, Unannounced};
-use super::clients::{Clients, Held};
-use super::connection::{Connection, Start};
-use super::datagrams::{FLOWS_MAX, Rooms};
+use super::closing::close_gently;
+use super::command::{Awaited, Command, Stop};
+use super::connection::Connection;
+use super::connection::asker::Asker;
+use super::connection::run::Start;
 use super::deferred;
-use super::endpoint::Endpoint;
 use super::far::host;
-use super::files;
 use super::h2;
+use super::h2::client::Job;
 use super::h2::workers::Workers;
-use super::lane::{Entrance, Guest, Lane};
+use super::lane::entrant::LaneEntrant;
+use super::lane::{Entrance, Lane};
 use super::pages;
 use super::plain::Plain;
-use super::pool::{Buffer, Pool};
-use super::rarely::Rarely;
+use super::presence::{CountedConnection, Presence};
+use super::scope::Scope;
 use super::services;
-use super::stream::close_gently;
-use super::streams::Means;
-use super::table::{Application, Service};
+use super::shared::Shared;
+use super::table::Service;
+use super::task::begin;
+use super::thread::Thread;
 use super::tls;
 use super::wire::Wire;
 use metrics::Recorder;
@@ -55,204 +52,16 @@ pub const CONNECTIONS_MAX: usize = 20_000;
 /// Out of descriptors: some are free again in a moment.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
-/// Each may hold 64 KiB while it waits: half a MiB.
-const BUSY_FEW: usize = 8;
 /// While the last requests end.
 const STOP_CHECK: Duration = Duration::from_millis(5);
 
-/// What decides which application a request is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scope {
-    Host,
-    /// The same, inside TLS.
-    Secure,
-    Port(u16),
-    /// An application's own, of datagrams.
-    Datagrams(u16),
-}
-
-pub enum Command {
-    Listen(Scope, TcpListener),
-    /// Datagrams to an application's port.
-    Receive(u16, UdpSocket),
-    Unlisten(Scope),
-    /// The router of another member has requests for this one.
-    Far(Box<RouterCall>),
-    /// Accept no more, finish what is under way.
-    Stop(Stop),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Stop {
-    /// Then whatever is left is cut.
-    pub limit: Duration,
-    pub awaits: Awaited,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaited {
-    /// Requests that are under way.
-    Answers,
-    /// Also that clients with nothing under way ask once more, and hear that they are to connect
-    /// again: closing on one that is just about to ask would lose its request.
-    Connections,
-}
-
-pub struct Thread {
-    pub shared: Arc<Shared>,
-    pub pool: Pool,
-    pub recent: files::Recent,
-    pub budget: RefCell<Budget>,
-    pub recorder: Recorder,
-    /// Connections with a request under way.
-    pub busy: Cell<usize>,
-    connections: Cell<usize>,
-    clients: Rc<Clients>,
-    /// Clients that had too many connections.
-    refused: Rarely,
-    /// Proxies that did not say whose connection it is.
-    unannounced: Rarely,
-    /// Once it stops: what for.
-    stopping: Cell<Option<Awaited>>,
-    /// Requests of clients that speak HTTP/2.
-    pub streams: Rc<Cell<usize>>,
-    pub workers: Workers,
-    /// For reading what they send.
-    pub scratch_h2: RefCell<Scratch>,
-    /// Wakes those that wait for other routers' requests, or read what nobody wants.
-    pub leaving: Notify,
-    /// For clients that ask for files.
+/// What accepts connections, and whatever serves them.
+struct Acceptor {
+    thread: Rc<Thread>,
+    /// For streams of HTTP/2.
+    workers: Rc<Workers<Job>>,
+    /// For clients that ask for what needs no task.
     lane: Entrance,
-    request_id: Cell<u64>,
-    /// For connections that are passed on whole.
-    pub means: Means,
-    /// For flows of datagrams.
-    pub rooms: Rooms,
-}
-
-impl Thread {
-    /// So many clients wait that what each of them holds is more than the processor's cache.
-    pub fn is_crowded(&self) -> bool {
-        self.busy.get() > BUSY_FEW
-    }
-
-    /// What is there now, as `Wire::read_now`. In a crowd a buffer has no memory while it waits.
-    pub fn read_now(&self, stream: &Wire, buffer: &mut Buffer) -> io::Result<usize> {
-        self.pool.fill_out(buffer);
-        let result = stream.read_now(buffer);
-        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            self.hollow(buffer);
-        }
-        result
-    }
-
-    /// Before a wait: whoever reads next has the memory, still in the cache.
-    pub fn hollow(&self, buffer: &mut Buffer) {
-        if self.is_crowded() && buffer.filled().is_empty() {
-            self.pool.give_back(std::mem::take(buffer));
-        }
-    }
-
-    pub fn is_stopping(&self) -> bool {
-        self.stopping.get().is_some()
-    }
-
-    /// Another process goes on where this one ends.
-    pub fn is_leaving(&self) -> bool {
-        self.stopping.get() == Some(Awaited::Connections)
-    }
-
-    pub fn application(&self, scope: &Scope, host: &[u8]) -> Option<Arc<Application>> {
-        if let Some(only) = &self.shared.only {
-            return only.load_full();
-        }
-        let table = self.shared.table.load();
-        match scope {
-            Scope::Host | Scope::Secure => table.by_host(host).cloned(),
-            Scope::Port(port) => table.by_port(*port).cloned(),
-            Scope::Datagrams(_) => None,
-        }
-    }
-
-    /// What comes to a port of its own, where that is not HTTP.
-    fn service(&self, scope: Scope) -> Option<Arc<Service>> {
-        match scope {
-            Scope::Port(port) => self.shared.table.load().service(PortId::tcp(port)).cloned(),
-            Scope::Host | Scope::Secure | Scope::Datagrams(_) => None,
-        }
-    }
-
-    pub fn named(&self, name: &ApplicationName) -> Option<Arc<Application>> {
-        let table = self.shared.table.load();
-        table.by_host(routes::default_host(name).as_bytes()).cloned()
-    }
-
-    /// Unlike any other in the cluster, and nothing that must be kept secret.
-    pub fn next_request_id(&self) -> u64 {
-        let mut state = self.request_id.get();
-        let drawn = hash::draw(&mut state);
-        self.request_id.set(state);
-        drawn
-    }
-
-    /// Takes the endpoint out for a moment, unless too few would be left, and tells the checker.
-    /// Returns whether it is out.
-    pub fn failed(
-        &self,
-        application: &Application,
-        endpoint: &Arc<Endpoint>,
-        failure: Failure,
-        why: &'static str,
-    ) -> bool {
-        let now_ms = self.shared.clock.now().0;
-        let others = application.others_admitting(endpoint, now_ms);
-        let goes = others.is_none_or(|(admitting, all)| ejects(failure, admitting, all));
-        if !goes {
-            self.suspect(endpoint, why);
-            return false;
-        }
-        if endpoint.failed(now_ms) {
-            match endpoint.site() {
-                Some(site) => {
-                    let application = &endpoint.instance.application;
-                    tracing::warn!(node = %site.peer.node, %application, why, "router.far_failed");
-                }
-                None => self.suspect(endpoint, why),
-            }
-        }
-        true
-    }
-
-    /// None where this client has enough.
-    fn hold(&self, client: IpAddr) -> Option<Held> {
-        let held = self.clients.hold(client);
-        if held.is_none() {
-            self.recorder.connection_refused();
-            self.refused.saw(client);
-        }
-        held
-    }
-
-    fn log_refused(&self) {
-        if let Some((connections, client)) = self.refused.tell() {
-            tracing::warn!(%client, connections, "router.connections_refused");
-        }
-        if let Some((connections, proxy)) = self.unannounced.tell() {
-            tracing::warn!(%proxy, connections, "router.bad_proxy_header");
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        self.connections.get() >= self.shared.connections_max
-    }
-
-    /// A full queue means that the checker is told of others already.
-    pub fn suspect(&self, endpoint: &Arc<Endpoint>, why: &'static str) {
-        // What other nodes run, their own checkers look after.
-        if endpoint.site().is_none() {
-            self.shared.suspects.try_send((endpoint.clone(), why)).ok();
-        }
-    }
 }
 
 /// Runs until it is told to stop.
@@ -263,30 +72,14 @@ pub fn run(
     mut commands: mpsc::Receiver<Command>,
 ) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
-    let (lane, entrance) = runtime.block_on(async { Lane::new() })?;
-    let clients = Rc::new(Clients::new(shared.connections_max));
-    let rooms = Rooms::new(FLOWS_MAX / shared.threads.len().max(1));
-    let thread = Rc::new(Thread {
-        shared,
-        pool: Pool::default(),
-        recent: files::Recent::default(),
-        budget: RefCell::default(),
-        recorder,
-        busy: Cell::new(0),
-        connections: Cell::new(0),
-        clients,
-        refused: Rarely::default(),
-        unannounced: Rarely::default(),
-        stopping: Cell::new(None),
-        streams: Rc::default(),
-        workers: Workers::default(),
-        scratch_h2: RefCell::default(),
-        leaving: Notify::new(),
-        lane: entrance,
-        request_id: Cell::new(seed),
-        means: Means::default(),
-        rooms,
-    });
+    let thread = Rc::new(Thread::new(shared, recorder, seed));
+    let (lane, entrance) = unbounded_channel();
+    let acceptor = Rc::new(Acceptor { thread: thread.clone(), workers: Rc::default(), lane });
+    let goes_on = acceptor.clone();
+    let hand_back = move |connection, presence, start| {
+        go_on(goes_on.clone(), connection, presence, start);
+    };
+    let lane = runtime.block_on(async { Lane::new(entrance, Box::new(hand_back)) })?;
     runtime.spawn_local(lane.run());
     runtime.block_on(async {
         let mut listeners: HashMap<Scope, AbortHandle> = HashMap::new();
@@ -294,14 +87,13 @@ pub fn run(
         let stop = loop {
             tokio::select! {
                 _ = sweep.tick() => {
-                    thread.pool.sweep();
-                    thread.recent.sweep();
-                    thread.workers.sweep();
+                    thread.sweep();
+                    acceptor.workers.sweep();
                     thread.log_refused();
                 }
                 command = commands.recv() => match command {
                     Some(Command::Listen(scope, listener)) => {
-                        let accepting = accept(thread.clone(), scope, listener);
+                        let accepting = accept(acceptor.clone(), scope, listener);
                         let task = tokio::task::spawn_local(accepting);
                         if let Some(old) = listeners.insert(scope, task.abort_handle()) {
                             old.abort();
@@ -318,13 +110,13 @@ pub fn run(
                             task.abort();
                         }
                     }
-                    Some(Command::Far(call)) => take_call(&thread, *call),
+                    Some(Command::Far(call)) => take_call(&acceptor, *call),
                     Some(Command::Stop(stop)) => break stop,
                     None => break Stop { limit: Duration::ZERO, awaits: Awaited::Answers },
                 },
             }
         };
-        thread.stopping.set(Some(stop.awaits));
+        thread.begin_to_stop(stop.awaits);
         listeners.values().for_each(AbortHandle::abort);
         thread.leaving.notify_waiters();
         let deadline = Instant::now() + stop.limit;
@@ -333,7 +125,7 @@ pub fn run(
             tokio::time::sleep(STOP_CHECK).await;
             while let Ok(command) = commands.try_recv() {
                 if let Command::Far(call) = command {
-                    take_call(&thread, *call);
+                    take_call(&acceptor, *call);
                 }
             }
             let left = match stop.awaits {
@@ -348,56 +140,28 @@ pub fn run(
     Ok(())
 }
 
-/// One connection less when it ends, however it ends.
-struct Counted(Rc<Thread>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.connections.set(self.0.connections.get() - 1);
-    }
-}
-
-impl Counted {
-    fn begin(thread: &Rc<Thread>) -> Counted {
-        thread.connections.set(thread.connections.get() + 1);
-        Counted(thread.clone())
-    }
-}
-
-/// A task for a connection or a stream. Its future is several KiB, and the runtime moves what it is
-/// given when a task begins and when it ends.
-pub fn begin(work: impl Future<Output = ()> + 'static) {
-    let work: Pin<Box<dyn Future<Output = ()>>> = Box::pin(work);
-    tokio::task::spawn_local(work);
-}
-
-/// Counts a connection, and its client, for as long as it lives.
-pub struct Presence {
-    _counted: Counted,
-    _held: Held,
-}
-
-fn serve(connection: Connection) {
+fn serve(acceptor: &Rc<Acceptor>, connection: Connection) {
     let thread = &connection.thread;
-    if let Some(caller) = &connection.caller {
-        let (counted, caller) = (Counted::begin(thread), caller.node().clone());
+    if let Some(caller) = connection.asker.router() {
+        let (counted, caller) = (CountedConnection::begin(thread), caller.node().clone());
+        let workers = acceptor.workers.clone();
         return begin(async move {
-            serve_member(connection, caller).await;
+            serve_member(connection, caller, workers).await;
             drop(counted);
         });
     }
     let Some(held) = thread.hold(connection.peer.ip()) else { return turn_away(connection) };
-    let presence = Presence { _counted: Counted::begin(thread), _held: held };
-    go_on(connection, presence, Start::New);
+    let presence = Presence::new(thread, held);
+    go_on(acceptor.clone(), connection, presence, Start::New);
 }
 
 /// Of a client: from here, or from what the lane does not do.
-pub fn go_on(connection: Connection, presence: Presence, start: Start) {
+fn go_on(acceptor: Rc<Acceptor>, connection: Connection, presence: Presence, start: Start) {
     begin(async move {
-        if let Some((connection, limits)) = connection.run(start).await {
-            let thread = connection.thread.clone();
+        let workers = acceptor.workers.clone();
+        if let Some((connection, limits)) = connection.run(start, workers).await {
             // The lane ends no sooner than the thread.
-            thread.lane.send(Guest { connection, presence, limits }).ok();
+            acceptor.lane.send(LaneEntrant { connection, presence, limits }).ok();
         }
     });
 }
@@ -405,7 +169,7 @@ pub fn go_on(connection: Connection, presence: Presence, start: Start) {
 /// Says why once it can be heard, and no more.
 fn turn_away(connection: Connection) {
     let thread = connection.thread.clone();
-    let counted = Counted::begin(&thread);
+    let counted = CountedConnection::begin(&thread);
     begin(async move {
         let mut out = thread.pool.scratch();
         if connection.page(pages::TOO_MANY_CONNECTIONS, &mut out, false, false).await.is_some() {
@@ -419,33 +183,35 @@ fn turn_away(connection: Connection) {
 
 /// A client, once it is known whose connection it is.
 fn take(
-    thread: Rc<Thread>,
+    acceptor: Rc<Acceptor>,
     scope: Scope,
     stream: TcpStream,
     peer: SocketAddr,
     tls: Option<Arc<ServerConfig>>,
 ) {
+    let thread = acceptor.thread.clone();
     if let Some(service) = thread.service(scope) {
         return serve_whole(thread, service, stream, peer);
     }
     match tls {
-        Some(tls) => serve_secure(thread, stream, peer, tls),
+        Some(tls) => serve_secure(acceptor, stream, peer, tls),
         None => {
             let stream = Plain::from(stream).into();
-            serve(Connection { thread, stream, peer, scope, caller: None });
+            serve(&acceptor, Connection { thread, stream, peer, scope, asker: Asker::Client });
         }
     }
 }
 
 /// A proxy's, which says for whom it connects.
 fn take_announced(
-    thread: Rc<Thread>,
+    acceptor: Rc<Acceptor>,
     scope: Scope,
     stream: TcpStream,
     proxy: SocketAddr,
     tls: Option<Arc<ServerConfig>>,
 ) {
-    let counted = Counted::begin(&thread);
+    let thread = acceptor.thread.clone();
+    let counted = CountedConnection::begin(&thread);
     begin(async move {
         let (announced, stream) = match announced(stream).await {
             Ok(heard) => heard,
@@ -454,7 +220,7 @@ fn take_announced(
         // From now on it is counted with its client.
         drop(counted);
         match announced {
-            Ok(said) => take(thread, scope, stream, said.map_or(proxy, |said| said.client), tls),
+            Ok(said) => take(acceptor, scope, stream, said.map_or(proxy, |said| said.client), tls),
             Err(Unannounced::Left) => {}
             Err(Unannounced::Bad(error)) => {
                 tracing::debug!(%proxy, %error, "router.bad_proxy_header");
@@ -483,7 +249,7 @@ fn serve_whole(thread: Rc<Thread>, service: Arc<Service>, stream: TcpStream, pee
         service.counters.refuse();
         return Wire::from(Plain::from(stream)).cut();
     };
-    let counted = Counted::begin(&thread);
+    let counted = CountedConnection::begin(&thread);
     begin(async move {
         match tokio::net::TcpStream::from_std(stream) {
             Ok(stream) => services::tcp::serve(&thread, &service, stream, peer).await,
@@ -497,19 +263,26 @@ fn serve_whole(thread: Rc<Thread>, service: Arc<Service>, stream: TcpStream, pee
 }
 
 /// After the handshake.
-fn serve_secure(thread: Rc<Thread>, stream: TcpStream, peer: SocketAddr, tls: Arc<ServerConfig>) {
+fn serve_secure(
+    acceptor: Rc<Acceptor>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Arc<ServerConfig>,
+) {
+    let thread = acceptor.thread.clone();
     // A handshake only to say no would cost more than the connection: it is closed, and counted.
     let Some(held) = thread.hold(peer.ip()) else { return };
-    let counted = Counted::begin(&thread);
+    let counted = CountedConnection::begin(&thread);
     begin(async move {
         match tls::accept::accept(stream.into(), tls, &thread.pool).await {
             Ok(Some((stream, is_h2))) => {
                 let scope = Scope::Secure;
-                let connection = Connection { thread, stream, peer, scope, caller: None };
+                let connection = Connection { thread, stream, peer, scope, asker: Asker::Client };
+                let workers = acceptor.workers.clone();
                 match is_h2 {
-                    true => h2::serve::serve(connection, None).await,
+                    true => h2::serve::serve(connection, workers, None).await,
                     // None of these goes on in the lane.
-                    false => drop(connection.run(Start::New).await),
+                    false => drop(connection.run(Start::New, workers).await),
                 }
             }
             Ok(None) => {}
@@ -520,10 +293,10 @@ fn serve_secure(thread: Rc<Thread>, stream: TcpStream, peer: SocketAddr, tls: Ar
 }
 
 /// For as long as it is one.
-async fn serve_member(connection: Connection, caller: NodeId) {
+async fn serve_member(connection: Connection, caller: NodeId, workers: Rc<Workers<Job>>) {
     let thread = connection.thread.clone();
     tokio::select! {
-        _ = connection.run(Start::New) => {}
+        _ = connection.run(Start::New, workers) => {}
         () = host::revoked(&thread, &caller) => {
             tracing::warn!(node = %caller, "router.caller_was_removed");
         }
@@ -531,17 +304,19 @@ async fn serve_member(connection: Connection, caller: NodeId) {
 }
 
 /// One for which there is no room is dropped, and the other router goes elsewhere.
-fn take_call(thread: &Rc<Thread>, call: RouterCall) {
+fn take_call(acceptor: &Rc<Acceptor>, call: RouterCall) {
+    let thread = &acceptor.thread;
     if thread.is_full() {
         return;
     }
     match host::connection(thread.clone(), call) {
-        Ok(connection) => serve(connection),
+        Ok(connection) => serve(acceptor, connection),
         Err(error) => tracing::warn!(%error, "router.call_lost"),
     }
 }
 
-async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
+async fn accept(acceptor: Rc<Acceptor>, scope: Scope, listener: TcpListener) {
+    let thread = &acceptor.thread;
     // Without it all goes on as well, only dearer. Where HTTP is not spoken, nobody knows who is to
     // speak first.
     let clients_speak_first = thread.service(scope).is_none();
@@ -567,7 +342,7 @@ async fn accept(thread: Rc<Thread>, scope: Scope, listener: TcpListener) {
                     true => take_announced,
                     false => take,
                 };
-                take(thread.clone(), scope, stream, peer, tls.clone());
+                take(acceptor.clone(), scope, stream, peer, tls.clone());
             }
             Err(error) => {
                 tracing::warn!(%error, "router.accept_failed");

@@ -2,5 +2,7 @@
 //! nothing in them is understood. What comes there goes to ready instances of the serving release.
 
 pub mod far;
+pub mod host;
+mod idle;
 pub mod tcp;
 pub mod udp;

@@ -9,10 +9,9 @@ use rustix::io::read;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
 
-use super::connection::WRITE_TIME_MAX;
-use super::pace::Pace;
+use super::buffer::Buffer;
+use super::pace::{Pace, WRITE_TIME_MAX};
 use super::plain::Plain;
-use super::pool::Buffer;
 
 /// What a socket holds at most when its peer is quick. An ordinary user's pipes may be smaller.
 const PIPE_BYTES: usize = 512 * 1024;

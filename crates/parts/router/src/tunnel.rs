@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::connection::WRITE_TIME_MAX;
-use super::endpoint::Permit;
+use super::buffer::Buffer;
 use super::moved::{Direction, Moved};
+use super::pace::WRITE_TIME_MAX;
+use super::permit::Permit;
 use super::pool::Pool;
 use super::stream::{fill, write_all};
 use super::streams::Ended;
@@ -136,7 +137,7 @@ async fn silence(last: &Cell<Instant>, idle: Duration) {
 async fn pass(
     from: &Wire,
     to: &Wire,
-    buffer: &mut super::pool::Buffer,
+    buffer: &mut Buffer,
     Limits { idle, write }: Limits,
 ) -> Result<usize, Broken> {
     let count = match fill(from, buffer, idle).await {

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use socket2::SockRef;
 use tokio::io::ReadBuf;
 
+use super::buffer::Buffer;
 use super::far::peer::FarPeer;
 use super::far::sealed::Sealed;
 use super::h2::stream::Stream;
 use super::pace::Patience;
 use super::plain::Plain;
-use super::pool::Buffer;
-use super::stream::within;
+use super::time_limit::within;
 
 pub enum Wire {
     Plain(Plain),

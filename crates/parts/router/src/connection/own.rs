@@ -6,19 +6,21 @@ use std::time::Instant;
 use model::release::StaticMount;
 use router_core::http::request::RequestHead;
 
-use super::{After, Begun, Connection, WRITE_TIME_MAX};
-use crate::pace::Pace;
+use super::{After, Connection};
+use crate::buffer::Buffer;
+use crate::files::conditions::Conditions;
+use crate::files::{Looked, find};
+use crate::lane::entrant;
+use crate::pace::{Pace, WRITE_TIME_MAX};
 use crate::pages::Page;
-use crate::pool::Buffer;
 use crate::stream::{write_all, write_paced};
-use crate::table::Application;
-use crate::{files, lane};
+use crate::table::RoutedApplication;
 
 impl Connection {
     /// Some when a static file, or its absence, is the answer.
     pub async fn file(
         &self,
-        application: &Arc<Application>,
+        application: &Arc<RoutedApplication>,
         head: &RequestHead,
         buffer: &mut Buffer,
         out: &mut Vec<u8>,
@@ -33,7 +35,7 @@ impl Connection {
                 let bytes = buffer.filled();
                 let target = &bytes[head.target.clone()];
                 let looked = Box::pin(self.look_up(application, head, bytes)).await;
-                let files::Looked { answer, varies } = looked.unwrap_or_default();
+                let Looked { answer, varies } = looked.unwrap_or_default();
                 if !varies {
                     recent.learn(application, target, answer.as_ref(), started);
                 }
@@ -47,7 +49,7 @@ impl Connection {
         let head_only = head.is_head();
         let (status, sent) = match answer.prepared().filter(|_| keep_alive && !head_only) {
             Some(bytes) => {
-                if lane::takes(self, bytes) {
+                if entrant::takes(self, bytes) {
                     after = After::Quick;
                 }
                 let sent = write_paced(&self.stream, bytes, &Pace::default()).await;
@@ -55,8 +57,8 @@ impl Connection {
             }
             // Apart, so that what is asked for the most needs little room.
             None => {
-                let files = &self.thread.shared.files;
-                Box::pin(answer.send(files, &self.stream, head_only, keep_alive, out)).await
+                let disk = self.thread.shared.files.pool();
+                Box::pin(answer.send(disk, &self.stream, head_only, keep_alive, out)).await
             }
         };
         let now = Instant::now();
@@ -69,28 +71,16 @@ impl Connection {
 
     async fn look_up(
         &self,
-        application: &Arc<Application>,
+        application: &Arc<RoutedApplication>,
         head: &RequestHead,
         bytes: &[u8],
-    ) -> Option<files::Looked> {
+    ) -> Option<Looked> {
         let roots = application.roots.as_ref()?;
         let mounts: &[StaticMount] = &application.statics;
         let found = router_core::files::resolve(mounts, &bytes[head.target.clone()])?;
-        let conditions = files::Conditions::read(&bytes[..head.length]);
+        let conditions = Conditions::read(&bytes[..head.length]);
         let rules = application.file_rules();
-        Some(files::find(&self.thread.shared.files, roots, rules, &found, conditions).await)
-    }
-
-    /// An answer of our own instead of the application's.
-    pub(super) async fn refused(
-        &self,
-        page: Page,
-        head: &RequestHead,
-        buffer: &mut Buffer,
-        out: &mut Vec<u8>,
-    ) -> Begun {
-        let (keep_alive, _) = self.own_answer(head, buffer);
-        Begun::Ended(Box::pin(self.page(page, out, head.is_head(), keep_alive)).await)
+        Some(find(&self.thread.shared.files, roots, rules, &found, conditions).await)
     }
 
     /// Takes the request off the buffer; keeps the connection only if all of it was there.

@@ -6,19 +6,23 @@ use std::time::Duration;
 use model::ProcessType;
 use router_core::far::Ask;
 
-use crate::table::Application;
+use crate::table::RoutedApplication;
 use crate::wire::Wire;
 
 /// In the queue of the only node that has instances; then this node looks again who has.
 const WAIT_ALONE: Duration = Duration::from_secs(1);
 
 /// Where there is a choice, a node that is busy says so at once.
-pub fn wait(application: &Application) -> Duration {
+pub fn wait(application: &RoutedApplication) -> Duration {
     if application.only_far().is_some() { WAIT_ALONE } else { Duration::ZERO }
 }
 
 /// Goes out together with the request. `scratch` is left empty.
-pub fn write(application: &Application, upstream: &Wire, scratch: &mut Vec<u8>) -> Result<()> {
+pub fn write(
+    application: &RoutedApplication,
+    upstream: &Wire,
+    scratch: &mut Vec<u8>,
+) -> Result<()> {
     let ask = Ask {
         wait_ms: u16::try_from(wait(application).as_millis()).unwrap_or(u16::MAX),
         application: application.name.clone(),

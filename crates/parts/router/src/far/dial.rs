@@ -9,9 +9,9 @@ use tokio_rustls::rustls::Connection;
 
 use super::peer::FarPeer;
 use super::sealed::Sealed;
-use crate::Shared;
 use crate::plain::Plain;
-use crate::stream::within;
+use crate::shared::Shared;
+use crate::time_limit::within;
 use crate::wire::Wire;
 
 /// A machine that is there answers at once; one that is not counts as down within two seconds.

@@ -2,26 +2,29 @@
 //! instance of this node or back, never to a third node, and goes back before a byte of it was
 //! passed on.
 
-use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::NodeId;
-use router_core::far::{Ask, Outcome, Reply, Room};
+use router_core::far::{Ask, Outcome, Room};
 use tokio_rustls::rustls;
 
+use super::caller::Caller;
+use super::outcome::send_back;
 use super::sealed::Sealed;
-use crate::connection::{After, Busy, Connection, WRITE_TIME_MAX};
+use crate::buffer::Buffer;
+use crate::closing::close_gently;
+use crate::connection::asker::Asker;
+use crate::connection::{After, Connection};
 use crate::forward;
-use crate::forward::Exchange;
+use crate::forward::exchange::Exchange;
 use crate::plain::Plain;
-use crate::pool::Buffer;
-use crate::serve::{Scope, Thread};
+use crate::presence::Busy;
+use crate::scope::Scope;
 use crate::services;
-use crate::stream::{close_gently, fill, write_all};
-use crate::table::Application;
+use crate::stream::fill;
+use crate::thread::Thread;
 use crate::wire::Wire;
 use router_core::http::request::RequestHead;
 use runtime::members::RouterCall;
@@ -29,34 +32,14 @@ use runtime::members::RouterCall;
 /// What stands before a request is sent together with it.
 const ASK_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// The router of another member that made a connection.
-pub struct Caller {
-    node: NodeId,
-    /// How long its present request may stand in the queue here.
-    wait: Cell<Duration>,
-    /// Whether it has heard what becomes of that.
-    told: Cell<bool>,
-}
-
-impl Caller {
-    pub fn node(&self) -> &NodeId {
-        &self.node
-    }
-
-    pub fn wait(&self) -> Duration {
-        self.wait.get()
-    }
-}
-
 /// Must be called on the thread that is to serve it.
 pub fn connection(thread: Rc<Thread>, call: RouterCall) -> io::Result<Connection> {
     let stream = Plain::from(call.stream);
     let peer = stream.peer_addr()?;
     let sealed = Sealed::new(stream, rustls::Connection::Server(call.tls), None)?;
     let stream = Wire::Sealed(Box::new(sealed));
-    let (wait, told) = (Cell::default(), Cell::default());
-    let caller = Some(Caller { node: call.peer, wait, told });
-    Ok(Connection { thread, stream, peer, scope: Scope::Host, caller })
+    let asker = Asker::Router(Caller::new(call.peer));
+    Ok(Connection { thread, stream, peer, scope: Scope::Host, asker })
 }
 
 /// None when nothing came for so long, or this router is about to stop.
@@ -76,7 +59,7 @@ pub async fn readable(connection: &Connection, limit: Duration) -> Option<()> {
 /// Whatever is still being sent here was passed on to nobody: the other router hears so before the
 /// connection ends, and goes elsewhere with it.
 pub async fn leave(connection: Connection) {
-    if connection.caller.is_none() {
+    if !connection.asker.is_router() {
         return;
     }
     let thread = connection.thread.clone();
@@ -104,7 +87,7 @@ pub async fn one(
 ) -> Option<After> {
     let ask = read_ask(connection, buffer).await?;
     if let Some(through) = &ask.through {
-        return Box::pin(services::far::host(connection, &ask, through, buffer)).await;
+        return Box::pin(services::host::serve(connection, &ask, through, buffer)).await;
     }
     // Another router writes no malformed one.
     let head = connection.head(buffer, out, limit).await?.ok()?;
@@ -140,13 +123,12 @@ async fn serve(
     buffer: &mut Buffer,
     out: &mut Vec<u8>,
 ) -> Option<After> {
-    let (caller, thread) = (connection.caller.as_ref()?, &connection.thread);
-    if !thread.shared.members.borrow().contains(&caller.node) {
-        tracing::warn!(node = %caller.node, "router.caller_is_no_member");
+    let (caller, thread) = (connection.asker.router()?, &connection.thread);
+    if !thread.shared.members.borrow().contains(caller.node()) {
+        tracing::warn!(node = %caller.node(), "router.caller_is_no_member");
         return None;
     }
-    caller.wait.set(Duration::from_millis(ask.wait_ms.into()));
-    caller.told.set(false);
+    caller.asks(Duration::from_millis(ask.wait_ms.into()));
     let started = Instant::now();
     let application = thread.named(&ask.application).filter(|_| ask.process.is_web());
     let Some(application) = application else {
@@ -168,54 +150,4 @@ async fn absent(connection: &Connection, head: &RequestHead, buffer: &mut Buffer
     let (keep, after) = connection.own_answer(head, buffer);
     send_back(connection, Outcome::Absent, Room::default(), keep).await.ok()?;
     Some(after)
-}
-
-/// No instance had room in time. Keeps the connection where all of the request has come.
-pub async fn busy(
-    connection: &Connection,
-    application: &Application,
-    whole: bool,
-) -> Option<After> {
-    let keep = whole && !connection.thread.is_stopping();
-    let room = room(application, connection.thread.shared.clock.now().0, 0);
-    send_back(connection, Outcome::Busy, room, keep).await.ok()?;
-    Some(if keep { After::KeepAlive } else { After::Close })
-}
-
-pub async fn send_back(
-    connection: &Connection,
-    outcome: Outcome,
-    room: Room,
-    keep: bool,
-) -> io::Result<()> {
-    let reply = Reply { outcome, keep, room };
-    write_all(&connection.stream, &reply.to_bytes(), WRITE_TIME_MAX).await
-}
-
-impl Connection {
-    /// Tells the router that called, if one did, that the answer follows; once, and together with
-    /// what is written next.
-    pub fn admit(&self, application: &Arc<Application>) -> io::Result<()> {
-        let Some(caller) = self.caller.as_ref().filter(|caller| !caller.told.get()) else {
-            return Ok(());
-        };
-        caller.told.set(true);
-        let room = room(application, self.thread.shared.clock.now().0, 1);
-        self.stream.put(&Reply { outcome: Outcome::Taken, keep: true, room }.to_bytes())
-    }
-}
-
-/// How busy the instances are apart from `own` requests that are about to be over.
-pub fn room(application: &Application, now_ms: u64, own: u32) -> Room {
-    let (mut in_flight, mut free) = (0_u32, 0_u32);
-    for endpoint in &application.endpoints {
-        let candidate = endpoint.candidate(now_ms);
-        in_flight = in_flight.saturating_add(candidate.in_flight);
-        if candidate.admits {
-            let more = candidate.concurrency.saturating_sub(candidate.in_flight);
-            free = free.saturating_add(more);
-        }
-    }
-    let short = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
-    Room { in_flight: short(in_flight.saturating_sub(own)), free: short(free.saturating_add(own)) }
 }

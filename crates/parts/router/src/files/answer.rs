@@ -6,10 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use router_core::files::coding::Coding;
 use router_core::files::{Range, range};
+use tokio::runtime::Handle;
 
 use super::conditions::{Conditions, Wanted};
+use super::found::{Content, Found};
 use super::large::Part;
-use super::{Content, Files, Found};
 use crate::pace::Pace;
 use crate::pages::phrase;
 use crate::stream::write_paced;
@@ -92,10 +93,10 @@ impl Answer {
         self.found.size
     }
 
-    /// The status, and how many bytes were sent if all were.
+    /// The status, and how many bytes were sent if all were. Large files are read by `disk`.
     pub async fn send(
         &self,
-        files: &Arc<Files>,
+        disk: &Handle,
         client: &Wire,
         head_only: bool,
         keep_alive: bool,
@@ -122,7 +123,7 @@ impl Answer {
             Content::Large(file) => {
                 let part = Part { file: file.clone(), start, length: body };
                 write_paced(client, out, &pace).await.is_ok()
-                    && Box::pin(part.send(files, client, &pace)).await.is_ok()
+                    && Box::pin(part.send(disk, client, &pace)).await.is_ok()
             }
             Content::Missing | Content::Directory => false,
         };

@@ -8,7 +8,7 @@ use time::format_description::FormatItem;
 use time::macros::format_description;
 use time::{OffsetDateTime, PrimitiveDateTime};
 
-use super::Found;
+use super::found::Found;
 
 const HTTP_DATE: &[FormatItem<'_>] = format_description!(
     "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
@@ -120,8 +120,8 @@ pub fn modified(since_epoch: Duration) -> (String, i64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Content;
     use super::*;
+    use crate::files::found::Content;
 
     fn wanted(fields: &str) -> Wanted {
         let head = format!("GET / HTTP/1.1\r\n{fields}\r\n");

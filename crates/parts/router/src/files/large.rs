@@ -8,10 +8,9 @@ use std::sync::Arc;
 
 use rustix::io::{ReadWriteFlags, preadv2};
 use tokio::io::Interest;
+use tokio::runtime::Handle;
 
-use super::Files;
-use crate::connection::WRITE_TIME_MAX;
-use crate::pace::Pace;
+use crate::pace::{Pace, WRITE_TIME_MAX};
 use crate::plain::Plain;
 use crate::stream::write_paced;
 use crate::wire::Wire;
@@ -27,12 +26,12 @@ pub struct Part {
 }
 
 impl Part {
-    /// An error where not all was sent.
-    pub async fn send(mut self, files: &Files, client: &Wire, pace: &Pace) -> Result<()> {
+    /// An error where not all was sent. What is not in memory is read by `disk`.
+    pub async fn send(mut self, disk: &Handle, client: &Wire, pace: &Pace) -> Result<()> {
         while self.length > 0 {
             let count = match client {
-                Wire::Plain(stream) => self.send_plain(files, stream, pace).await?,
-                _ => self.send_copy(files, client, pace).await?,
+                Wire::Plain(stream) => self.send_plain(disk, stream, pace).await?,
+                _ => self.send_copy(disk, client, pace).await?,
             };
             if count == 0 {
                 // It became shorter than it was said to be.
@@ -48,10 +47,10 @@ impl Part {
         usize::try_from(self.length).unwrap_or(PIECE_BYTES).min(PIECE_BYTES)
     }
 
-    async fn send_plain(&self, files: &Files, stream: &Plain, pace: &Pace) -> Result<usize> {
+    async fn send_plain(&self, disk: &Handle, stream: &Plain, pace: &Pace) -> Result<usize> {
         let piece = self.piece();
         if !self.is_in_memory(piece) {
-            self.read(files).await?;
+            self.read(disk).await?;
         }
         loop {
             let mut offset = self.start;
@@ -84,15 +83,15 @@ impl Part {
         })
     }
 
-    async fn send_copy(&self, files: &Files, client: &Wire, pace: &Pace) -> Result<usize> {
-        let piece = self.read(files).await?;
+    async fn send_copy(&self, disk: &Handle, client: &Wire, pace: &Pace) -> Result<usize> {
+        let piece = self.read(disk).await?;
         write_paced(client, &piece, pace).await?;
         Ok(piece.len())
     }
 
-    async fn read(&self, files: &Files) -> Result<Vec<u8>> {
+    async fn read(&self, disk: &Handle) -> Result<Vec<u8>> {
         let (file, start, count) = (self.file.clone(), self.start, self.piece());
-        let read = files.blocking.spawn_blocking(move || {
+        let read = disk.spawn_blocking(move || {
             let mut piece = vec![0; count];
             let count = file.read_at(&mut piece, start)?;
             piece.truncate(count);
@@ -119,9 +118,9 @@ mod tests {
         let (file, length) = (tempfile::tempfile().unwrap(), 64 << 20);
         file.set_len(length).unwrap();
         let part = Part { file: Arc::new(file), start: 0, length };
-        let files = Files::new(tokio::runtime::Handle::current());
+        let disk = Handle::current();
         let (client, pace) = (near.into(), Pace::spent());
-        let sent = tokio::time::timeout(DEADLINE, part.send(&files, &client, &pace));
+        let sent = tokio::time::timeout(DEADLINE, part.send(&disk, &client, &pace));
         assert_eq!(sent.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
     }
 }

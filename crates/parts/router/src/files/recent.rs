@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use model::hash;
 
-use super::answer::Kind;
-use super::{Answer, Content, Found};
-use crate::table::Application;
+use super::answer::{Answer, Kind};
+use super::found::{Content, Found};
+use crate::table::RoutedApplication;
 
 /// Those that are asked for the most; each has its place, and whoever else belongs there takes it.
 const PLACES: usize = 256;
@@ -26,7 +26,7 @@ pub struct Recent {
 
 struct Asked {
     /// As it was then: another release is another one.
-    application: Weak<Application>,
+    application: Weak<RoutedApplication>,
     target: Box<[u8]>,
     /// None where there is no such file, and the application is asked.
     found: Option<Arc<Found>>,
@@ -37,7 +37,7 @@ impl Recent {
     /// Whether there is a file; the answer to a client without conditions. None: not known.
     pub fn find(
         &self,
-        application: &Arc<Application>,
+        application: &Arc<RoutedApplication>,
         target: &[u8],
         now: Instant,
     ) -> Option<Option<Answer>> {
@@ -45,7 +45,12 @@ impl Recent {
     }
 
     /// It is known that there is none.
-    pub fn is_none(&self, application: &Arc<Application>, target: &[u8], now: Instant) -> bool {
+    pub fn is_none(
+        &self,
+        application: &Arc<RoutedApplication>,
+        target: &[u8],
+        now: Instant,
+    ) -> bool {
         self.with(application, target, now, |found| found.is_none()) == Some(true)
     }
 
@@ -53,7 +58,7 @@ impl Recent {
     /// where that is not known, or no file from memory.
     pub fn prepared<R>(
         &self,
-        application: &Arc<Application>,
+        application: &Arc<RoutedApplication>,
         target: &[u8],
         now: Instant,
         send: impl FnOnce(&Bytes, u64) -> R,
@@ -65,7 +70,7 @@ impl Recent {
 
     fn with<R>(
         &self,
-        application: &Arc<Application>,
+        application: &Arc<RoutedApplication>,
         target: &[u8],
         now: Instant,
         answer: impl FnOnce(Option<&Arc<Found>>) -> R,
@@ -81,7 +86,7 @@ impl Recent {
     /// Where everybody without conditions gets the same: of one form, whichever they take.
     pub fn learn(
         &self,
-        application: &Arc<Application>,
+        application: &Arc<RoutedApplication>,
         target: &[u8],
         answer: Option<&Answer>,
         now: Instant,

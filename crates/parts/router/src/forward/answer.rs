@@ -9,10 +9,12 @@ use router_core::http::request::RequestHead;
 use router_core::http::response::{self, Asked, BadResponse, ResponseHead, fault};
 use router_core::retry::Progress;
 
-use super::{Exchange, Failed};
-use crate::connection::{Connection, WRITE_TIME_MAX};
-use crate::pool::Buffer;
-use crate::stream::{fill_late, write_all};
+use super::exchange::Exchange;
+use super::failed::Failed;
+use crate::buffer::Buffer;
+use crate::connection::Connection;
+use crate::pace::WRITE_TIME_MAX;
+use crate::stream::write_all;
 use crate::wire::Wire;
 
 /// Interim answers before the one that counts; more are a mistake or an attack.
@@ -94,11 +96,11 @@ impl Exchange<'_> {
             let now = now.take().unwrap_or_else(Instant::now);
             let watched_from = self.started + CLIENT_UNWATCHED;
             let filled = if now < watched_from {
-                fill_late(upstream, answer, &thread, watched_from.min(deadline)).await
+                thread.fill_late(upstream, answer, watched_from.min(deadline)).await
             } else {
                 tokio::select! {
                     biased;
-                    filled = fill_late(upstream, answer, &thread, deadline) => filled,
+                    filled = thread.fill_late(upstream, answer, deadline) => filled,
                     gone = self.client_gone(), if watch => {
                         if gone { return Err(Failed::ClientGone) }
                         continue;

@@ -11,16 +11,19 @@ use router_core::http::body::Body;
 use router_core::retry::Progress;
 
 use super::answer::Wait;
+use super::call::{Begun, Call};
+use super::exchange::{Counts, Exchange};
+use super::failed::Failed;
 use super::relay::Relayed;
-use super::underway::{Begun, Call};
-use super::{Counts, Exchange, Failed};
-use crate::connection::{After, WRITE_TIME_MAX};
-use crate::endpoint::{Endpoint, Permit, Reach};
+use crate::connection::After;
+use crate::endpoint::{Endpoint, Reach};
 use crate::far::{ask, dial};
+use crate::pace::WRITE_TIME_MAX;
+use crate::permit::Permit;
 use crate::plain::Plain;
-use crate::serve::Thread;
-use crate::stream;
 use crate::stream::write_all;
+use crate::thread::Thread;
+use crate::time_limit::within;
 use crate::wire::Wire;
 use os::shared_port::is_short;
 
@@ -81,7 +84,7 @@ impl Exchange<'_> {
         if !body.is_done() && !write_failed {
             progress = Progress::NoAnswer { body_consumed: true };
             self.buffer.consume(early);
-            if self.connection.caller.is_some() {
+            if self.connection.asker.waits_with_body() {
                 // The other router waits with the rest of the body until it hears this.
                 self.admit()?;
                 let told = write_all(&self.connection.stream, b"", WRITE_TIME_MAX).await;
@@ -218,10 +221,10 @@ async fn dial(thread: &Thread, endpoint: &Arc<Endpoint>) -> io::Result<Wire> {
     let address = match (&endpoint.reach, endpoint.protocol) {
         (Reach::Near(address), InstanceProtocol::Http1) => *address,
         (Reach::Near(address), InstanceProtocol::H2c) => {
-            return Box::pin(thread.pool.lines.open(endpoint, *address)).await;
+            return Box::pin(thread.lines.open(endpoint, *address)).await;
         }
         (Reach::Far(site), _) => return Box::pin(dial::connect(&thread.shared, &site.peer)).await,
     };
-    let upstream = stream::within(CONNECT_TIME_MAX, Plain::connect(address)).await?;
+    let upstream = within(CONNECT_TIME_MAX, Plain::connect(address)).await?;
     Ok(upstream.into())
 }

@@ -7,7 +7,7 @@ use model::application::RequestKey;
 use router_core::service_times::Kind;
 use router_core::{fair, request_key};
 
-use super::Exchange;
+use super::exchange::Exchange;
 use crate::queue::Place;
 use router_core::http::body::Body;
 
@@ -24,7 +24,7 @@ impl Exchange<'_> {
 
     /// Of a client without the cookie: it is given one, and comes back to where that leads.
     fn new_session(&self) -> Option<u64> {
-        let is_ours = self.connection.caller.is_none() && !self.is_transparent();
+        let is_ours = self.connection.asker.may_be_given_session() && !self.is_transparent();
         if !is_ours || !matches!(self.application.sticky, RequestKey::Cookie(_)) {
             return None;
         }
@@ -71,7 +71,7 @@ impl Exchange<'_> {
 
     /// Another router has written down who asked it, so a client is the same on every node.
     fn client(&self) -> IpAddr {
-        let through_router = self.connection.caller.is_some();
+        let through_router = self.connection.asker.is_router();
         request_key::client(self.out, self.connection.peer.ip(), through_router)
     }
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use router_core::http::response::BadResponse;
 
-use super::{Counts, Exchange, pages};
+use super::exchange::{Counts, Exchange};
 use crate::connection::After;
 use crate::endpoint::{Endpoint, Reach};
+use crate::pages;
 
 /// Of a target: enough to find it by.
 const TARGET_CHARS_MAX: usize = 80;
@@ -77,7 +78,7 @@ impl Exchange<'_> {
     /// By somebody at this machine, not by a proxy here on behalf of a stranger.
     fn is_asked_from_here(&self) -> bool {
         let is_direct = self.field("X-Forwarded-For").is_some_and(|list| !list.contains(','));
-        self.connection.caller.is_none() && self.connection.peer.ip().is_loopback() && is_direct
+        !self.connection.asker.is_router() && self.connection.peer.ip().is_loopback() && is_direct
     }
 
     fn request_id(&self) -> Option<&str> {

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use router_core::breaker::Failure;
 
-use super::Exchange;
 use super::attempt::connect;
-use crate::connection::WRITE_TIME_MAX;
-use crate::endpoint::{Endpoint, Permit};
+use super::exchange::Exchange;
+use crate::endpoint::Endpoint;
+use crate::pace::WRITE_TIME_MAX;
+use crate::permit::Permit;
 use crate::stream::write_all;
 use crate::wire::Wire;
 use os::shared_port::is_short;

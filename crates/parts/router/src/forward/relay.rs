@@ -2,21 +2,21 @@
 
 use std::io;
 
-use super::{Counts, Exchange, Failed};
-use crate::connection::{After, WRITE_TIME_MAX};
-use crate::endpoint::Permit;
+use super::exchange::{Counts, Exchange};
+use super::failed::Failed;
+use super::long::{TURN_BYTES, long_rest};
+use crate::buffer::Buffer;
+use crate::connection::After;
 use crate::limits::Limits;
-use crate::pace::Patience;
-use crate::pool::{BUFFER_BYTES, Buffer, LentPipe};
+use crate::pace::{Patience, WRITE_TIME_MAX};
+use crate::permit::Permit;
+use crate::pool::LentPipe;
 use crate::stream::{fill, write_all, write_paced};
 use crate::tunnel;
 use crate::wire::Wire;
 use router_core::http::body::Body;
 use router_core::http::response::ResponseHead;
 use router_core::http::trailers::Trailers;
-
-/// A quick server and a quick client would keep the thread to themselves.
-pub const TURN_BYTES: usize = 1 << 20;
 
 const SHORT: &str = "it ended before as many bytes had come as its Content-Length says";
 const UNFINISHED: &str = "it ended before its last chunk";
@@ -385,14 +385,6 @@ impl Exchange<'_> {
             tunnel::run(&thread.pool, client, &upstream, permit).await;
         }
         Ok(After::Close)
-    }
-}
-
-/// Of a body, where more is to come than one read takes.
-pub(super) fn long_rest(body: Body) -> Option<u64> {
-    match body {
-        Body::Length(left) if left > BUFFER_BYTES as u64 => Some(left),
-        _ => None,
     }
 }
 

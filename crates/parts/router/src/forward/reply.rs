@@ -5,8 +5,9 @@ use std::io;
 use router_core::far::{REPLY_BYTES, Reply};
 use router_core::retry::Progress;
 
-use super::{Exchange, Failed};
-use crate::pool::Buffer;
+use super::exchange::Exchange;
+use super::failed::Failed;
+use crate::buffer::Buffer;
 use crate::stream::fill;
 use crate::wire::Wire;
 

@@ -4,11 +4,13 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::relay::{TURN_BYTES, long_rest};
-use super::{BAD_BODY, ClientEnd, Counts, Exchange, Failed};
+use super::exchange::{BAD_BODY, ClientEnd, Counts, Exchange};
+use super::failed::Failed;
+use super::long::{TURN_BYTES, long_rest};
 use crate::pages;
 use crate::plain::Plain;
-use crate::stream::{fill, within, write_all};
+use crate::stream::{fill, write_all};
+use crate::time_limit::within;
 use crate::wire::Wire;
 use router_core::http::body::Body;
 
@@ -203,7 +205,7 @@ impl Exchange<'_> {
     /// TLS, HTTP/2 and other routers end both halves.
     fn may_half_close(&self) -> bool {
         matches!(self.connection.stream, Wire::Plain(_))
-            && self.connection.caller.is_none()
+            && self.connection.asker.may_half_close()
             && self.started.elapsed() < HALF_CLOSE_TIME_MAX
     }
 }

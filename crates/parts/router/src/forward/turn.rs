@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Counts, Exchange};
+use super::exchange::{Counts, Exchange};
 use crate::choice::{Reaches, Wants};
-use crate::endpoint::Permit;
 use crate::pages;
 use crate::pages::Page;
+use crate::permit::Permit;
 use crate::queue::{NoPermit, Queue};
 
 /// Lost instances are back on other nodes within five seconds; nobody need wait much longer.
@@ -25,13 +25,8 @@ impl Exchange<'_> {
         first: bool,
     ) -> Option<Result<Permit, Page>> {
         let queue = self.application.queue.clone();
-        let (reaches, limit) = match &self.connection.caller {
-            Some(caller) => (Reaches::Near, caller.wait()),
-            None => {
-                let limit = self.application.limits.queue.unwrap_or(queue.limits.time_max);
-                (Reaches::Anywhere, limit)
-            }
-        };
+        let of_client = self.application.limits.queue.unwrap_or(queue.limits.time_max);
+        let (reaches, limit) = self.connection.asker.patience(of_client);
         let wants = Wants { key: self.key(), ..Wants::anything(reaches) };
         if (first || self.started.elapsed() < limit)
             && let Some(permit) = queue.try_enter(&self.application, wants, self.whose())

@@ -1,8 +1,6 @@
 //! A request that an instance is asked for at once, and whose answer is passed on as soon as it can
 //! be read: what the lane does of forwarding. Where there is more to it, a task goes on from there.
 
-mod rest;
-
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,58 +11,35 @@ use router_core::http::body::Body;
 use router_core::http::request::RequestHead;
 use router_core::http::response;
 
-use self::rest::{LONG_BYTES, Rest};
-use super::relay::long_rest;
-use super::{Counts, Exchange, answer};
-use crate::connection::{After, Busy, Connection, Owed};
-use crate::endpoint::{Endpoint, Permit};
-use crate::lane;
-use crate::lane::Seats;
-use crate::pool::{BUFFER_BYTES, Buffer};
-use crate::table::Application;
+use super::answer;
+use super::call::Call;
+use super::exchange::{Counts, Exchange};
+use super::long::long_rest;
+use super::rest::{LONG_BYTES, Passed, Rest};
+use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::connection::{Connection, Owed};
+use crate::endpoint::Endpoint;
+use crate::lane::entrant::may_hold;
+use crate::lane::registrations::UpstreamRegistrations;
+use crate::permit::Permit;
+use crate::presence::Busy;
+use crate::table::RoutedApplication;
 use crate::wire::Wire;
 use metrics::Record;
 
-/// Where an attempt begins.
-pub(super) struct Begun {
-    pub permit: Permit,
-    /// None where nobody was asked yet.
-    pub call: Option<Box<Call>>,
-}
-
-/// An instance that was asked.
-pub(super) struct Call {
-    pub upstream: Wire,
-    pub at: Instant,
-    /// What has come so far.
-    pub answer: Buffer,
-    /// Of a long answer that has begun.
-    pub rest: Option<Box<Rest>>,
-}
-
-impl Call {
-    /// Nothing that comes is for the lane any more.
-    fn end(self) -> Call {
-        if let Wire::Plain(upstream) = &self.upstream {
-            upstream.calm();
-        }
-        self
-    }
-}
-
 /// A request that has its place at an instance.
 pub struct Underway {
-    application: Arc<Application>,
-    head: RequestHead,
+    pub(super) application: Arc<RoutedApplication>,
+    pub(super) head: RequestHead,
     /// As the instance gets it.
-    out: Vec<u8>,
+    pub(super) out: Vec<u8>,
     /// Without its last line.
-    head_length: usize,
-    started: Instant,
-    session: Option<u64>,
-    permit: Permit,
-    call: Option<Call>,
-    _busy: Busy,
+    pub(super) head_length: usize,
+    pub(super) started: Instant,
+    pub(super) session: Option<u64>,
+    pub(super) permit: Permit,
+    pub(super) call: Option<Call>,
+    pub(super) _busy: Busy,
 }
 
 /// What can be read of an answer.
@@ -91,8 +66,12 @@ pub enum Step {
 }
 
 impl Underway {
-    /// None where there is no place at once. The client's is `seat` in the lane.
-    pub fn begin(exchange: Exchange<'_>, seats: &mut Seats, seat: usize) -> Option<Underway> {
+    /// None where there is no room at once. The lane knows the client by this key.
+    pub fn begin(
+        exchange: Exchange<'_>,
+        registrations: &mut UpstreamRegistrations,
+        client: usize,
+    ) -> Option<Underway> {
         let permit = exchange.permit_now()?;
         let thread = &exchange.connection.thread;
         thread.budget.borrow_mut().deposit();
@@ -100,7 +79,7 @@ impl Underway {
         exchange.out.extend_from_slice(b"\r\n");
         let session = exchange.session.get();
         let call = match session {
-            None => exchange.call_now(&permit.endpoint, seats, seat),
+            None => exchange.call_now(&permit.endpoint, registrations, client),
             // Its answer has a cookie to carry.
             Some(_) => None,
         };
@@ -251,19 +230,49 @@ impl Underway {
         let by = &self.permit.endpoint.labels;
         client.record_of(by, &self.head, status, bytes_out, self.started)
     }
+
+    fn pass_on(&mut self, client: &Connection, begun: &[u8], bytes: &mut usize) -> Step {
+        let Some(Call { upstream: Wire::Plain(from), rest: Some(rest), .. }) = &mut self.call
+        else {
+            return Step::Further;
+        };
+        let before = rest.left;
+        let passed = rest.pass(from, client, begun);
+        *bytes += (before - rest.left) as usize;
+        let (status, bytes_out) = (rest.status, rest.bytes_out);
+        match passed {
+            Passed::Waits => Step::Waits,
+            Passed::Further => Step::Further,
+            Passed::Whole => self.conclude(client, status, bytes_out, Some(Bytes::new())),
+            Passed::Gone => {
+                let mut record = self.record(client, status, bytes_out);
+                record.ended(Instant::now());
+                record.abandoned();
+                client.thread.recorder.record(record);
+                // What comes of it is nobody's.
+                self.call = None;
+                Step::Gone
+            }
+        }
+    }
 }
 
 impl Exchange<'_> {
     /// On a connection that is kept. None where there is none, or not all of the head was taken:
     /// then nothing that was sent is a request.
-    fn call_now(&self, endpoint: &Endpoint, seats: &mut Seats, seat: usize) -> Option<Call> {
+    fn call_now(
+        &self,
+        endpoint: &Endpoint,
+        registrations: &mut UpstreamRegistrations,
+        client: usize,
+    ) -> Option<Call> {
         let at = self.started;
         if !is_simple(endpoint) {
             return None;
         }
         let kept = self.connection.thread.pool.take(endpoint, !self.head.idempotent, at)?;
         let Wire::Plain(mut upstream) = kept else { return None };
-        if !seats.give(&mut upstream, seat) {
+        if !registrations.register(&mut upstream, client) {
             return None;
         }
         let is_sent = upstream.try_write(self.out).is_ok_and(|count| count == self.out.len());
@@ -282,7 +291,7 @@ impl Exchange<'_> {
                 && LONG_BYTES.contains(&counts.bytes_out)
                 && !counts.pace.has_waited()
         };
-        lane::may_hold(self.connection)
+        may_hold(self.connection)
             && may_be_underway(&self.application, &self.head)
             && is_simple(endpoint)
             && (counts.bytes_out < BUFFER_BYTES as u64 || is_long())
@@ -290,7 +299,7 @@ impl Exchange<'_> {
 }
 
 /// Nothing but its head has to be sent, and one instance is asked.
-pub fn may_be_underway(application: &Application, head: &RequestHead) -> bool {
+pub fn may_be_underway(application: &RoutedApplication, head: &RequestHead) -> bool {
     let wants_more = head.upgrade || head.expects_continue || application.hedge_after.is_some();
     head.body == Body::Empty && head.keep_alive && head.modern && !wants_more
 }
@@ -298,27 +307,4 @@ pub fn may_be_underway(application: &Application, head: &RequestHead) -> bool {
 /// Its connections are kept, and carry one request at a time.
 fn is_simple(endpoint: &Endpoint) -> bool {
     endpoint.site().is_none() && endpoint.protocol == InstanceProtocol::Http1 && !endpoint.closes()
-}
-
-/// In a task, from where it is.
-pub async fn go_on(
-    connection: &Connection,
-    underway: Underway,
-    buffer: &mut Buffer,
-) -> Option<After> {
-    let Underway { application, head, mut out, head_length, started, session, .. } = underway;
-    let (permit, call, _busy) = (underway.permit, underway.call, underway._busy);
-    let thread = &connection.thread;
-    let mut counts = Counts { bytes_in: head.length as u64, ..Counts::default() };
-    let mut sent = Vec::new();
-    let mut exchange = Exchange::new(connection, application, head, buffer, &mut out, started);
-    exchange.session.set(session);
-    let begun = Begun { permit, call: call.map(|call| Box::new(call.end())) };
-    let mut body = Body::Empty;
-    let attempts =
-        exchange.attempts(Some(begun), &mut body, 0, head_length, &mut sent, &mut counts);
-    let after = attempts.await;
-    thread.pool.give_back_scratch(sent);
-    thread.pool.give_back_scratch(out);
-    after
 }

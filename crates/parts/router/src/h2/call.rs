@@ -1,6 +1,7 @@
 //! Connections to instances that speak HTTP/2 without TLS: each carries many requests at once. One
 //! thread's are its own.
 
+mod error;
 mod head;
 mod incoming;
 mod outgoing;
@@ -20,9 +21,9 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
 use self::stream::Call;
-use super::stream::{Counted, Stream};
+use super::stream::{CountedStream, Stream};
 use crate::endpoint::Endpoint;
-use crate::stream::within;
+use crate::time_limit::within;
 use crate::wire::Wire;
 use os::loopback;
 use router_core::http::HEAD_BYTES_MAX;
@@ -159,7 +160,7 @@ impl Lines {
 }
 
 async fn open(calls: SendRequest<Bytes>, active: &Active) -> Result<Wire> {
-    let counted = Counted::begin(active);
+    let counted = CountedStream::begin(active);
     let ready = async { calls.ready().await.map_err(Error::other) };
     let calls = within(CONNECT_TIME_MAX, ready).await?;
     Ok(Wire::Stream(Box::new(Stream::of_instance(Call::new(calls, counted)))))

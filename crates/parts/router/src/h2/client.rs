@@ -16,10 +16,13 @@ use tokio::io::ReadBuf;
 
 use self::stream::ClientStream;
 use super::stream::Stream;
-use super::workers::{Job, Workers};
+use super::workers::{Work, Workers};
+use crate::buffer::Buffer;
 use crate::connection::Connection;
+use crate::connection::asker::Asker;
 use crate::limits::Limits;
-use crate::serve::{Scope, Thread};
+use crate::scope::Scope;
+use crate::thread::Thread;
 use crate::wire::Wire;
 
 /// Of all connections of one thread; each holds three buffers while its request is under way.
@@ -29,6 +32,8 @@ const READS_PER_TURN: usize = 8;
 
 pub struct Client {
     pub thread: Rc<Thread>,
+    /// They serve its requests.
+    workers: Rc<Workers<Job>>,
     pub peer: SocketAddr,
     pub is_secure: bool,
     pub h2: RefCell<H2>,
@@ -43,11 +48,12 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(connection: Connection) -> Rc<Client> {
+    pub fn new(connection: Connection, workers: Rc<Workers<Job>>) -> Rc<Client> {
         let Connection { thread, stream, peer, scope, .. } = connection;
         let now = Instant::now();
         Rc::new(Client {
             thread,
+            workers,
             peer,
             is_secure: stream.is_secure(),
             h2: RefCell::new(H2::default()),
@@ -182,6 +188,21 @@ impl Client {
     }
 }
 
+/// A request on a stream of its own.
+pub struct Job {
+    connection: Connection,
+    /// Its head.
+    begun: Buffer,
+    client: Rc<Client>,
+}
+
+impl Work for Job {
+    async fn done(self) {
+        self.connection.run_once(self.begun).await;
+        self.client.h2.borrow_mut().answered();
+    }
+}
+
 /// Takes requests of a client's.
 struct Begins<'a>(&'a Rc<Client>);
 
@@ -208,8 +229,8 @@ impl Server for Begins<'_> {
             stream: Wire::Stream(Box::new(Stream::of_client(stream))),
             peer: client.peer,
             scope: client.scope,
-            caller: None,
+            asker: Asker::Stream,
         };
-        Workers::give(&thread, Job { connection, begun, client: client.clone() });
+        client.workers.give(&thread, Job { connection, begun, client: client.clone() });
     }
 }

@@ -10,10 +10,14 @@ use std::time::{Duration, Instant};
 use router_core::h2::frame::{PREFACE, Reason};
 use tokio::time::timeout;
 
-use super::client::Client;
-use crate::connection::{Busy, Connection, WRITE_TIME_MAX};
-use crate::pool::Buffer;
-use crate::stream::{LINGER_BYTES_MAX, fill};
+use super::client::{Client, Job};
+use super::workers::Workers;
+use crate::buffer::Buffer;
+use crate::closing::LINGER_BYTES_MAX;
+use crate::connection::Connection;
+use crate::pace::WRITE_TIME_MAX;
+use crate::presence::Busy;
+use crate::stream::fill;
 use crate::wire::Wire;
 
 /// From the first byte to the last of the preface, and the settings behind it.
@@ -47,12 +51,16 @@ pub async fn is_spoken(stream: &Wire, buffer: &mut Buffer) -> bool {
 }
 
 /// Until it ends. `first` is what was read of it, if anything was.
-pub fn serve(connection: Connection, first: Option<Buffer>) -> Pin<Box<dyn Future<Output = ()>>> {
-    Box::pin(run(connection, first))
+pub fn serve(
+    connection: Connection,
+    workers: Rc<Workers<Job>>,
+    first: Option<Buffer>,
+) -> Pin<Box<dyn Future<Output = ()>>> {
+    Box::pin(run(connection, workers, first))
 }
 
-async fn run(connection: Connection, first: Option<Buffer>) {
-    let client = Client::new(connection);
+async fn run(connection: Connection, workers: Rc<Workers<Job>>, first: Option<Buffer>) {
+    let client = Client::new(connection, workers);
     if let Some(first) = first {
         client.receive(first.filled());
         client.thread.pool.give_back(first);

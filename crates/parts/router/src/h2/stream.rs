@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::pace::Pace;
-use crate::stream::within;
+use crate::time_limit::within;
 
 /// Of a client, or to an instance.
 pub trait Ways {
@@ -54,16 +54,16 @@ pub struct Stream<W: Ways + ?Sized = dyn Ways> {
 }
 
 /// One stream less when it ends.
-pub struct Counted(Rc<Cell<usize>>);
+pub struct CountedStream(Rc<Cell<usize>>);
 
-impl Counted {
-    pub fn begin(count: &Rc<Cell<usize>>) -> Counted {
+impl CountedStream {
+    pub fn begin(count: &Rc<Cell<usize>>) -> CountedStream {
         count.set(count.get() + 1);
-        Counted(count.clone())
+        CountedStream(count.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedStream {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }

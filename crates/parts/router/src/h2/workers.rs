@@ -6,50 +6,42 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use super::client::Client;
-use crate::connection::Connection;
-use crate::pool::Buffer;
-use crate::serve;
-use crate::serve::Thread;
+use crate::task;
+use crate::thread::Thread;
 
 /// Of a thread. Each holds some KiB, the room for a request's state.
 const IDLE_MAX: usize = 64;
 
-/// A request on a stream of its own.
-pub struct Job {
-    pub connection: Connection,
-    /// Its head.
-    pub begun: Buffer,
-    pub client: Rc<Client>,
-}
-
-impl Job {
-    async fn done(self) {
-        self.connection.run_once(self.begun).await;
-        self.client.h2.borrow_mut().answered();
-    }
+/// What a worker does.
+pub trait Work: Sized + 'static {
+    /// Resolves when it is done.
+    fn done(self) -> impl Future<Output = ()>;
 }
 
 /// Those of a thread that have nothing to do.
-#[derive(Default)]
-pub struct Workers(RefCell<Vec<Rc<Worker>>>);
+pub struct Workers<J>(RefCell<Vec<Rc<Worker<J>>>>);
 
-#[derive(Default)]
-struct Worker {
-    job: Cell<Option<Job>>,
+struct Worker<J> {
+    job: Cell<Option<J>>,
     is_dismissed: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-impl Workers {
-    pub fn give(thread: &Rc<Thread>, job: Job) {
-        let idle = thread.workers.0.borrow_mut().pop();
+impl<J> Default for Workers<J> {
+    fn default() -> Workers<J> {
+        Workers(RefCell::default())
+    }
+}
+
+impl<J: Work> Workers<J> {
+    pub fn give(self: &Rc<Workers<J>>, thread: &Rc<Thread>, job: J) {
+        let idle = self.0.borrow_mut().pop();
         match idle {
             Some(worker) => {
                 worker.job.set(Some(job));
                 worker.wake();
             }
-            None => serve::begin(work(thread.clone(), job)),
+            None => task::begin(work(thread.clone(), self.clone(), job)),
         }
     }
 
@@ -64,7 +56,11 @@ impl Workers {
     }
 }
 
-impl Worker {
+impl<J> Worker<J> {
+    fn new() -> Worker<J> {
+        Worker { job: Cell::new(None), is_dismissed: Cell::new(false), waker: RefCell::new(None) }
+    }
+
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
@@ -72,7 +68,7 @@ impl Worker {
     }
 
     /// None when it is to end.
-    async fn next(&self) -> Option<Job> {
+    async fn next(&self) -> Option<J> {
         poll_fn(|cx| {
             if let Some(job) = self.job.take() {
                 return Poll::Ready(Some(job));
@@ -90,13 +86,13 @@ impl Worker {
     }
 }
 
-async fn work(thread: Rc<Thread>, first: Job) {
-    let worker = Rc::<Worker>::default();
+async fn work<J: Work>(thread: Rc<Thread>, workers: Rc<Workers<J>>, first: J) {
+    let worker = Rc::new(Worker::new());
     let mut next = Some(first);
     while let Some(job) = next.take() {
         job.done().await;
         {
-            let mut idle = thread.workers.0.borrow_mut();
+            let mut idle = workers.0.borrow_mut();
             if idle.len() >= IDLE_MAX || thread.is_stopping() {
                 return;
             }

@@ -3,37 +3,31 @@
 //! node may have it.
 
 use std::io;
-use std::rc::Rc;
 use std::time::Duration;
 
-use model::port::Transport;
 use router_core::breaker::Failure;
-use router_core::far::{Ask, Outcome, Reply, Room, Through};
+use router_core::far::{Ask, Outcome, Reply, Through};
 use tokio::net::TcpStream;
 
-use super::tcp::{self, announcement};
-use super::udp;
-use crate::choice::Wants;
-use crate::connection::{After, Connection};
-use crate::endpoint::{FarSite, Permit};
-use crate::entry;
-use crate::entry::{Attempt, Entered};
-use crate::far::host::{room, send_back};
+use super::idle::IDLE_NEVER;
+use crate::buffer::Buffer;
+use crate::endpoint::FarSite;
+use crate::entry::Attempt;
 use crate::far::{ask, dial};
 use crate::moved::{Direction, Moved};
+use crate::permit::Permit;
 use crate::plain::Plain;
-use crate::pool::Buffer;
-use crate::serve::Thread;
 use crate::stream::{fill, write_all};
 use crate::streams;
 use crate::streams::Ended;
 use crate::table::Service;
+use crate::thread::Thread;
 use crate::tunnel;
 use crate::tunnel::Limits;
 use crate::wire::Wire;
 
 /// For the other router's answer, beyond what it may wait: it connects to an instance first.
-const REPLY_TIME_MAX: Duration = Duration::from_secs(10);
+pub const REPLY_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A connection to an instance of another node, and what came together with its beginning.
 pub struct Tunnel {
@@ -117,7 +111,7 @@ pub async fn relay(
         moved.add(Direction::ToClient, first.filled().len());
     }
     thread.pool.give_back(first);
-    let limits = Limits { idle, write: tcp::IDLE_NEVER };
+    let limits = Limits { idle, write: IDLE_NEVER };
     let ended = match early {
         Ok(()) => tunnel::relay(&thread.pool, &client, &wire, limits, moved).await,
         Err(_) => Ended::ClientReset,
@@ -130,95 +124,7 @@ pub async fn relay(
     }
 }
 
-fn plain(stream: TcpStream) -> io::Result<Wire> {
+/// As the sealed connections are taken.
+pub fn plain(stream: TcpStream) -> io::Result<Wire> {
     stream.into_std().map(|stream| Plain::from(stream).into())
-}
-
-/// What the router of another member sends here. None when it is none any more, or speaks
-/// otherwise.
-pub async fn host(
-    connection: &Connection,
-    ask: &Ask,
-    through: &Through,
-    buffer: &Buffer,
-) -> Option<After> {
-    let (caller, thread) = (connection.caller.as_ref()?, &connection.thread);
-    if !thread.shared.members.borrow().contains(caller.node()) || !buffer.filled().is_empty() {
-        tracing::warn!(node = %caller.node(), "router.caller_misspoke");
-        return None;
-    }
-    let application = thread.named(&ask.application);
-    let service = application.and_then(|one| one.services.get(&through.id).cloned());
-    let service = service.filter(|service| {
-        let here = !service.application.endpoints.is_empty() && !thread.is_stopping();
-        here && service.recipe.process == ask.process
-    });
-    let Some(service) = service else {
-        send_back(connection, Outcome::Absent, Room::default(), false).await.ok()?;
-        return Some(After::Close);
-    };
-    match through.id.transport {
-        Transport::Tcp => host_connection(connection, &service, ask, through).await,
-        Transport::Udp => host_flow(connection, &service, through).await,
-    }
-}
-
-async fn host_connection(
-    connection: &Connection,
-    service: &Service,
-    ask: &Ask,
-    through: &Through,
-) -> Option<After> {
-    let (thread, queue): (&Rc<Thread>, _) = (&connection.thread, &service.application.queue);
-    let client = through.addresses.client.ip();
-    let attempt = async |permit: &Permit| match permit.endpoint.address() {
-        Some(address) => tcp::connect(thread, service, permit, address).await,
-        None => Attempt::Failed,
-    };
-    let (current, wants) = (|| queue.current.load_full(), Wants::near(client));
-    let wait = Duration::from_millis(ask.wait_ms.into());
-    let entered = entry::enter(queue, current, wants, client, wait, attempt).await;
-    let now_ms = thread.shared.clock.now().0;
-    let Some(Entered { permit, connection: instance, .. }) = entered else {
-        let room = room(&service.application, now_ms, 0);
-        send_back(connection, Outcome::Busy, room, false).await.ok()?;
-        return Some(After::Close);
-    };
-    let room = room(&service.application, now_ms, 1);
-    send_back(connection, Outcome::Taken, room, false).await.ok()?;
-    streams::cut(&instance);
-    let instance = plain(instance).ok()?;
-    let limits = Limits { idle: tcp::idle(service), write: tcp::IDLE_NEVER };
-    let header = announcement(service, through.addresses);
-    let ended = match write_all(&instance, &header, REPLY_TIME_MAX).await {
-        Ok(()) => {
-            // The router that the client came to counts it.
-            let moved = Moved::default();
-            tunnel::relay(&thread.pool, &connection.stream, &instance, limits, &moved).await
-        }
-        Err(_) => Ended::BackEndReset,
-    };
-    if ended != Ended::Closed {
-        return Some(After::Cut);
-    }
-    if let Wire::Plain(instance) = &instance {
-        streams::uncut(instance);
-    }
-    drop((instance, permit));
-    Some(After::Close)
-}
-
-async fn host_flow(connection: &Connection, service: &Service, through: &Through) -> Option<After> {
-    let (thread, application) = (&connection.thread, &service.application);
-    let wants = Wants::near(through.addresses.client.ip());
-    // Nobody waits for datagrams.
-    let permit = application.queue.try_enter(application, wants, None);
-    let room = room(application, thread.shared.clock.now().0, u32::from(permit.is_some()));
-    let outcome = if permit.is_some() { Outcome::Taken } else { Outcome::Busy };
-    send_back(connection, outcome, room, false).await.ok()?;
-    if let Some(permit) = permit {
-        // Any end of it is one: datagrams have none.
-        udp::host(connection, service, &permit).await.ok();
-    }
-    Some(After::Close)
 }

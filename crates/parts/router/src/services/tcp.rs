@@ -14,18 +14,18 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::far::{self, Tunnel};
+use super::idle::idle;
 use crate::choice::{Reaches, Wants};
-use crate::endpoint::{Permit, Reach};
+use crate::endpoint::Reach;
 use crate::entry;
 use crate::entry::{Attempt, ENTRY_TIME_MAX, Entered};
 use crate::moved::Moved;
-use crate::serve::Thread;
+use crate::permit::Permit;
 use crate::streams;
 use crate::streams::Ended;
 use crate::table::Service;
+use crate::thread::Thread;
 
-/// Where the release sets no limit: longer than anything lives.
-pub const IDLE_NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 /// A client that vanished without a word is noticed on a quiet connection too.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 /// For the header that says who asks; the kernel takes it at once.
@@ -95,10 +95,6 @@ async fn relay(
         streams::uncut(client);
         streams::uncut(instance);
     }
-}
-
-pub fn idle(service: &Service) -> Duration {
-    service.recipe.idle_ms.map_or(IDLE_NEVER, Duration::from_millis)
 }
 
 pub async fn connect(

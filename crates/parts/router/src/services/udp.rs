@@ -15,16 +15,17 @@ use socket2::SockRef;
 
 use super::far::{self, Tunnel};
 use crate::choice::{Reaches, Wants};
-use crate::connection::{Connection, WRITE_TIME_MAX};
+use crate::connection::Connection;
 use crate::datagrams;
 use crate::datagrams::{Admitted, Carrying, DATAGRAM_BYTES_MAX, Datagrams, Flow, Gate, Site};
-use crate::endpoint::Permit;
 use crate::entry::Attempt;
 use crate::moved::Direction;
-use crate::serve::Thread;
+use crate::pace::WRITE_TIME_MAX;
+use crate::permit::Permit;
 use crate::stream::{fill, write_all};
 use crate::streams::Ended;
 use crate::table::Service;
+use crate::thread::Thread;
 use crate::wire::Wire;
 
 /// Where the release says nothing: what most routers of homes and offices give a flow.

@@ -11,8 +11,8 @@ use tokio::sync::Semaphore;
 
 use self::pair::{Pair, far_node};
 use super::world::{Backend, Client, DEADLINE, World, ok, wait};
+use crate::command::{Awaited, Command, Stop};
 use crate::queue::QueueLimits;
-use crate::serve::{Awaited, Command, Stop};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 const LARGE: usize = 10 << 20;
@@ -318,9 +318,14 @@ async fn a_router_that_stops_fails_nobody() {
 
 #[test]
 fn a_connection_that_waits_is_small() {
-    use crate::connection::{Connection, Start};
+    use std::rc::Rc;
 
-    fn size<F>(_: impl Fn(Connection, Start) -> F) -> usize {
+    use crate::connection::Connection;
+    use crate::connection::run::Start;
+    use crate::h2::client::Job;
+    use crate::h2::workers::Workers;
+
+    fn size<F>(_: impl Fn(Connection, Start, Rc<Workers<Job>>) -> F) -> usize {
         size_of::<F>()
     }
     // There may be 20,000 of them on each thread.

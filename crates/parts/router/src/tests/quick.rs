@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
 use super::world::{Backend, Client, DEADLINE, World, ok, wait};
-use crate::connection::QUICK_IN_A_ROW;
+use crate::connection::run::QUICK_IN_A_ROW;
 use crate::plain::HEAD_SLACK;
 
 /// More than it takes to be in the lane.

@@ -9,11 +9,11 @@ use router_core::ramp;
 use tokio::io::AsyncWriteExt;
 
 use super::world::{Backend, Client, World, ok, wait};
-use crate::table::Application;
+use crate::table::RoutedApplication;
 
 const POST: &str = "POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: 0\r\n\r\n";
 
-async fn routed(world: &World, endpoints: usize) -> Arc<Application> {
+async fn routed(world: &World, endpoints: usize) -> Arc<RoutedApplication> {
     world.routed().await;
     let table = || world.router.shared.table.load_full();
     wait(|| table().by_host(b"shop.localhost").unwrap().endpoints.len() == endpoints).await;

@@ -7,11 +7,13 @@ use std::time::Duration;
 use tokio_rustls::rustls::{Connection, ServerConfig, ServerConnection};
 
 use super::ALPN_HTTP_2;
+use crate::closing::close_gently;
 use crate::far::sealed::Sealed;
 use crate::pages;
 use crate::plain::Plain;
 use crate::pool::Pool;
-use crate::stream::{close_gently, within, write_all};
+use crate::stream::write_all;
+use crate::time_limit::within;
 use crate::wire::Wire;
 
 /// Over the slowest line; who takes longer holds a place for nothing.

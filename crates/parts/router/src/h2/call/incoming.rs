@@ -9,8 +9,8 @@ use bytes::{Buf, Bytes};
 use h2::RecvStream;
 use h2::client::ResponseFuture;
 
+use super::error::broken;
 use super::head;
-use super::stream::broken;
 
 pub struct Incoming {
     /// To be read next: an answer's head, or a frame with its framing as a chunk.

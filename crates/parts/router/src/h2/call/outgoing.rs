@@ -7,8 +7,8 @@ use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, SendStream};
 
+use super::error::broken;
 use super::head;
-use super::stream::broken;
 use router_core::h2::answer::Framing;
 use router_core::h2::text::{BodyText, HeadText, Piece, Took};
 

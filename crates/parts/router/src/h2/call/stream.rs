@@ -1,7 +1,7 @@
 //! One request to an instance.
 
 use std::cell::RefCell;
-use std::io::{Error, ErrorKind, Result};
+use std::io::Result;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -10,16 +10,16 @@ use h2::client::SendRequest;
 
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
-use crate::h2::stream::{Counted, Ways};
+use crate::h2::stream::{CountedStream, Ways};
 
 pub struct Call {
     incoming: RefCell<Incoming>,
     outgoing: RefCell<Outgoing>,
-    _counted: Counted,
+    _counted: CountedStream,
 }
 
 impl Call {
-    pub fn new(calls: SendRequest<Bytes>, counted: Counted) -> Call {
+    pub fn new(calls: SendRequest<Bytes>, counted: CountedStream) -> Call {
         Call {
             incoming: RefCell::new(Incoming::unasked()),
             outgoing: RefCell::new(Outgoing::new(calls)),
@@ -65,8 +65,4 @@ impl Ways for Call {
     fn cut(&self) {
         self.outgoing.borrow_mut().reset(Reason::INTERNAL_ERROR);
     }
-}
-
-pub fn broken(error: h2::Error) -> Error {
-    Error::new(ErrorKind::ConnectionReset, error)
 }

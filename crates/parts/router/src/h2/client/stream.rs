@@ -13,14 +13,14 @@ use router_core::h2::request::Asked;
 use router_core::h2::text::{BodyText, HeadText, Piece, Took};
 
 use super::Client;
-use crate::h2::stream::{Counted, Ways};
+use crate::h2::stream::{CountedStream, Ways};
 
 pub struct ClientStream {
     client: Rc<Client>,
     key: Key,
     asked: Asked,
     answer: RefCell<Answer>,
-    _counted: Counted,
+    _counted: CountedStream,
 }
 
 struct Answer {
@@ -40,7 +40,7 @@ enum State {
 
 impl ClientStream {
     pub fn new(client: Rc<Client>, key: Key, asked: Asked) -> ClientStream {
-        let counted = Counted::begin(&client.thread.streams);
+        let counted = CountedStream::begin(&client.thread.streams);
         let answer = RefCell::new(Answer {
             state: State::Head,
             head: HeadText::default(),

@@ -129,7 +129,7 @@ impl Pair {
         }
     }
 
-    fn application(&self) -> Option<Arc<crate::table::Application>> {
+    fn application(&self) -> Option<Arc<crate::table::RoutedApplication>> {
         self.near.router.shared.table.load().by_host(b"shop.localhost").cloned()
     }
 
@@ -150,7 +150,7 @@ impl Pair {
 
     pub fn is_busy_near(&self) -> bool {
         let now_ms = self.near.router.shared.clock.now().0;
-        let busy = |one: Arc<crate::table::Application>| {
+        let busy = |one: Arc<crate::table::RoutedApplication>| {
             one.endpoints.iter().all(|endpoint| !endpoint.candidate(now_ms).has_room())
         };
         self.application().is_some_and(busy)

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::Site;
-use crate::connection::QUICK_IN_A_ROW;
+use crate::connection::run::QUICK_IN_A_ROW;
 use crate::tests::world::{Client, DEADLINE, World, wait};
 
 const PAGE: &str = "GET /page.txt HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";

@@ -1,5 +1,5 @@
-//! The connections to instances that the lane is told of: each has a seat there from its first use
-//! in the lane on, until a task waits for what comes from it.
+//! The connections to instances that the lane is told of: each is registered there from its first
+//! use in the lane on, until a task waits for what comes from it.
 
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -7,15 +7,15 @@ use std::rc::Rc;
 
 use rustix::event::epoll::{self, EventData};
 
-use super::FLAGS;
 use crate::plain::Plain;
+use crate::registration::{FLAGS, State, UpstreamRegistration};
 
 /// What tells an instance's connection from a client's.
 const INSTANCE: u64 = 1 << 63;
 
 /// Of whom an event tells.
 pub enum Source {
-    /// In this place.
+    /// By its key in the lane.
     Client(usize),
     /// On this descriptor.
     Instance(usize),
@@ -30,56 +30,20 @@ impl Source {
     }
 }
 
-/// Of one connection, which holds it.
-pub struct Seat {
-    epoll: Rc<OwnedFd>,
-    state: Rc<Cell<State>>,
-}
-
-/// What the lane does with what comes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Nothing has come that nobody asked for.
-    Quiet,
-    /// Something has, perhaps.
-    Stirred,
-    /// It is an answer for the client in that place.
-    For(usize),
-}
-
-impl Seat {
-    pub fn wait_for(&self, place: usize) {
-        self.state.set(State::For(place));
-    }
-
-    pub fn calm(&self) {
-        self.state.set(State::Quiet);
-    }
-
-    pub fn is_quiet(&self) -> bool {
-        self.state.get() == State::Quiet
-    }
-
-    pub fn leave(self, upstream: &Plain) {
-        self.calm();
-        epoll::delete(&*self.epoll, upstream).ok();
-    }
-}
-
-pub struct Seats {
+pub struct UpstreamRegistrations {
     epoll: Rc<OwnedFd>,
     /// By their descriptors; those that are left have theirs until there is another one.
     states: Vec<Option<Rc<Cell<State>>>>,
 }
 
-impl Seats {
-    pub fn new(epoll: Rc<OwnedFd>) -> Seats {
-        Seats { epoll, states: Vec::new() }
+impl UpstreamRegistrations {
+    pub fn new(epoll: Rc<OwnedFd>) -> UpstreamRegistrations {
+        UpstreamRegistrations { epoll, states: Vec::new() }
     }
 
-    /// What comes is for the client in this place. False where it could not be watched.
-    pub fn give(&mut self, upstream: &mut Plain, place: usize) -> bool {
-        if upstream.seat_for(place) {
+    /// What comes is for this client. False where it could not be watched.
+    pub fn register(&mut self, upstream: &mut Plain, client: usize) -> bool {
+        if upstream.is_registered_for(client) {
             return true;
         }
         upstream.unwatch();
@@ -91,17 +55,17 @@ impl Seats {
         if self.states.len() <= descriptor {
             self.states.resize(descriptor + 1, None);
         }
-        let state = Rc::new(Cell::new(State::For(place)));
-        self.states[descriptor] = Some(state.clone());
-        upstream.sit(Seat { epoll: self.epoll.clone(), state });
+        let registration = UpstreamRegistration::new(self.epoll.clone(), client);
+        self.states[descriptor] = Some(registration.state());
+        upstream.register(registration);
         true
     }
 
-    /// The place of the client that this is an answer for, if it is one.
-    pub fn place(&self, descriptor: usize) -> Option<usize> {
+    /// The client that this is an answer for, if it is one.
+    pub fn client(&self, descriptor: usize) -> Option<usize> {
         let state = self.states.get(descriptor)?.as_ref()?;
         match state.get() {
-            State::For(place) => Some(place),
+            State::For(client) => Some(client),
             State::Quiet | State::Stirred => {
                 state.set(State::Stirred);
                 None
@@ -121,7 +85,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::pool::Buffer;
+    use crate::buffer::Buffer;
 
     /// Those who told of something within the time.
     fn told(epoll: &OwnedFd, within: Duration) -> usize {
@@ -131,19 +95,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_a_task_waits_for_has_no_seat_until_it_is_given_one_again() {
+    async fn one_that_a_task_waits_for_is_not_registered_until_the_lane_has_it_again() {
         const SOON: Duration = Duration::from_secs(10);
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
-        let mut seats = Seats::new(epoll.clone());
+        let mut registrations = UpstreamRegistrations::new(epoll.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut near = Plain::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut far, _) = listener.accept().await.unwrap();
         let descriptor = usize::try_from(near.as_raw_fd()).unwrap();
 
-        assert!(seats.give(&mut near, 7));
+        assert!(registrations.register(&mut near, 7));
         far.write_all(b"a").await.unwrap();
         assert_eq!(told(&epoll, SOON), 1);
-        assert_eq!(seats.place(descriptor), Some(7));
+        assert_eq!(registrations.client(descriptor), Some(7));
         let mut buffer = Buffer::default();
         near.read_now(&mut buffer).unwrap();
         near.calm();
@@ -151,16 +115,16 @@ mod tests {
 
         far.write_all(b"b").await.unwrap();
         assert_eq!(told(&epoll, SOON), 1);
-        assert_eq!(seats.place(descriptor), None);
+        assert_eq!(registrations.client(descriptor), None);
         timeout(SOON, near.readable()).await.unwrap().unwrap();
         near.read_now(&mut buffer).unwrap();
         far.write_all(b"c").await.unwrap();
         timeout(SOON, near.readable()).await.unwrap().unwrap();
         assert_eq!(told(&epoll, Duration::ZERO), 0);
 
-        assert!(seats.give(&mut near, 9));
+        assert!(registrations.register(&mut near, 9));
         assert_eq!(told(&epoll, SOON), 1);
-        assert_eq!(seats.place(descriptor), Some(9));
+        assert_eq!(registrations.client(descriptor), Some(9));
         assert_eq!(buffer.filled(), b"ab");
     }
 }

@@ -9,9 +9,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Set when somebody first waits, and put off when it rings too early.
 #[derive(Default)]
-pub struct Alarm(RefCell<Option<Pin<Box<Sleep>>>>);
+pub struct LazyTimer(RefCell<Option<Pin<Box<Sleep>>>>);
 
-impl Alarm {
+impl LazyTimer {
     /// Ready at `deadline`. Of those that wait, all are of one task.
     pub fn poll(&self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
         let mut sleep = self.0.borrow_mut();
@@ -40,44 +40,44 @@ mod tests {
 
     use super::*;
 
-    async fn rings_after(alarm: &Alarm, seconds: u64) -> u64 {
+    async fn rings_after(timer: &LazyTimer, seconds: u64) -> u64 {
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs(seconds);
-        poll_fn(|cx| alarm.poll(cx, deadline)).await;
+        poll_fn(|cx| timer.poll(cx, deadline)).await;
         begun.elapsed().as_secs()
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_wait_ends_when_it_should() {
-        let alarm = Alarm::default();
+        let timer = LazyTimer::default();
         for seconds in [5, 1, 60, 60, 0, 2] {
-            assert_eq!(rings_after(&alarm, seconds).await, seconds);
+            assert_eq!(rings_after(&timer, seconds).await, seconds);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_ended_early_leaves_the_next_one_its_time() {
-        let alarm = Alarm::default();
+        let timer = LazyTimer::default();
         for short in [1, 3, 9] {
             tokio::select! {
-                _ = rings_after(&alarm, 10) => panic!("too early"),
+                _ = rings_after(&timer, 10) => panic!("too early"),
                 () = tokio::time::sleep(Duration::from_secs(short)) => {}
             }
         }
         tokio::time::sleep(Duration::from_secs(100)).await;
-        assert_eq!(rings_after(&alarm, 7).await, 7);
+        assert_eq!(rings_after(&timer, 7).await, 7);
     }
 
     #[tokio::test(start_paused = true)]
     async fn two_waits_of_a_task_have_each_their_own_end() {
-        let alarm = Alarm::default();
-        let (long, short) = tokio::join!(rings_after(&alarm, 9), rings_after(&alarm, 4));
+        let timer = LazyTimer::default();
+        let (long, short) = tokio::join!(rings_after(&timer, 9), rings_after(&timer, 4));
         assert_eq!((long, short), (9, 4));
         let late = async {
             tokio::time::sleep(Duration::from_secs(2)).await;
-            rings_after(&alarm, 30).await
+            rings_after(&timer, 30).await
         };
-        let (early, late) = tokio::join!(rings_after(&alarm, 8), late);
+        let (early, late) = tokio::join!(rings_after(&timer, 8), late);
         assert_eq!((early, late), (8, 30));
         let never = tokio::time::timeout(Duration::from_secs(1), pending::<()>());
         assert!(never.await.is_err());

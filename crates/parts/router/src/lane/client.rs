@@ -8,17 +8,18 @@ use bytes::Bytes;
 use router_core::http::body::Body;
 use router_core::http::request::{self, RequestHead};
 
-use super::seats::Seats;
-use super::{Guest, takes};
+use super::entrant::{LaneEntrant, takes};
+use super::registrations::UpstreamRegistrations;
+use crate::buffer::Buffer;
 use crate::connection::Owed;
-use crate::forward::{Exchange, Step, Underway, may_be_underway};
+use crate::forward::exchange::Exchange;
+use crate::forward::underway::{Step, Underway, may_be_underway};
 use crate::plain::Plain;
-use crate::pool::Buffer;
-use crate::table::Application;
+use crate::table::RoutedApplication;
 use crate::wire::Wire;
 
-pub struct Place {
-    pub guest: Guest,
+pub struct LaneClient {
+    pub entrant: LaneEntrant,
     /// When it last asked, or came in.
     since: Instant,
     /// What an instance is asked for it.
@@ -39,15 +40,15 @@ pub enum Turn {
     Gone,
     /// It wants something else.
     Leaves,
-    /// The same, and has its place at an instance already.
+    /// The same, and has an instance to itself already.
     LeavesWith(Box<Underway>),
     /// The answer found no room.
     Owes(Box<Owed>),
 }
 
 /// What all of them share.
-pub struct Desk {
-    pub seats: Seats,
+pub struct LaneScratch {
+    pub registrations: UpstreamRegistrations,
     /// What was read last.
     pub buffer: Buffer,
     /// A head that is written anew.
@@ -58,45 +59,45 @@ pub struct Desk {
     pub now: Instant,
 }
 
-impl Place {
-    pub fn new(guest: Guest) -> Place {
+impl LaneClient {
+    pub fn new(entrant: LaneEntrant) -> LaneClient {
         let since = Instant::now();
-        Place { guest, since, underway: None, has_more: false, asks_instances: false }
+        LaneClient { entrant, since, underway: None, has_more: false, asks_instances: false }
     }
 
     /// Until then it waits.
     pub fn until(&self) -> Instant {
         match &self.underway {
-            None => self.since + self.guest.limits.idle,
+            None => self.since + self.entrant.limits.idle,
             Some(underway) => underway.until(),
         }
     }
 
     /// It can be read.
-    pub fn turn(&mut self, desk: &mut Desk, key: usize) -> Turn {
-        let connection = &self.guest.connection;
-        connection.thread.pool.fill_out(&mut desk.buffer);
-        match connection.stream.read_now(&mut desk.buffer) {
+    pub fn turn(&mut self, scratch: &mut LaneScratch, key: usize) -> Turn {
+        let connection = &self.entrant.connection;
+        connection.thread.pool.fill_out(&mut scratch.buffer);
+        match connection.stream.read_now(&mut scratch.buffer) {
             Ok(1..) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Turn::Vain,
             Ok(0) | Err(_) => return Turn::Gone,
         }
-        self.since = desk.now;
-        let is_all = !desk.buffer.is_full();
-        let turn = is_all.then(|| self.answer(desk, key)).flatten().unwrap_or(Turn::Leaves);
+        self.since = scratch.now;
+        let is_all = !scratch.buffer.is_full();
+        let turn = is_all.then(|| self.answer(scratch, key)).flatten().unwrap_or(Turn::Leaves);
         if !matches!(turn, Turn::Leaves) {
-            desk.buffer.consume(usize::MAX / 2);
+            scratch.buffer.consume(usize::MAX / 2);
         }
         turn
     }
 
     /// None where it has to be looked at more closely.
-    fn answer(&mut self, desk: &mut Desk, key: usize) -> Option<Turn> {
-        let connection = &self.guest.connection;
-        let (thread, started) = (&connection.thread, desk.now);
-        let bytes = desk.buffer.filled();
+    fn answer(&mut self, scratch: &mut LaneScratch, key: usize) -> Option<Turn> {
+        let connection = &self.entrant.connection;
+        let (thread, started) = (&connection.thread, scratch.now);
+        let bytes = scratch.buffer.filled();
         let head = match self.asks_instances {
-            true => connection.parse(&desk.buffer, &mut desk.out)?.ok(),
+            true => connection.parse(&scratch.buffer, &mut scratch.out)?.ok(),
             false => request::look(bytes),
         };
         let head = head.filter(|head| is_ordinary(head, bytes))?;
@@ -108,7 +109,7 @@ impl Place {
             let target = &bytes[head.target.clone()];
             if !thread.recent.is_none(&application, target, started) {
                 self.asks_instances = false;
-                return self.file(application, head, desk);
+                return self.file(application, head, scratch);
             }
         }
         if !may_be_underway(&application, &head) || application.endpoints.is_empty() {
@@ -116,13 +117,13 @@ impl Place {
         }
         let head = match std::mem::replace(&mut self.asks_instances, true) {
             true => head,
-            false => connection.parse(&desk.buffer, &mut desk.out)?.ok()?,
+            false => connection.parse(&scratch.buffer, &mut scratch.out)?.ok()?,
         };
-        self.guest.limits = application.limits;
-        desk.now = Instant::now();
-        let Desk { seats, buffer, out, now, .. } = desk;
+        self.entrant.limits = application.limits;
+        scratch.now = Instant::now();
+        let LaneScratch { registrations, buffer, out, now, .. } = scratch;
         let exchange = Exchange::new(connection, application, head, buffer, out, *now);
-        let underway = Box::new(Underway::begin(exchange, seats, key)?);
+        let underway = Box::new(Underway::begin(exchange, registrations, key)?);
         Some(match underway.is_asked() {
             true => {
                 self.underway = Some(underway);
@@ -135,24 +136,24 @@ impl Place {
     /// One from memory that was asked for a moment ago.
     fn file(
         &mut self,
-        application: Arc<Application>,
+        application: Arc<RoutedApplication>,
         head: RequestHead,
-        desk: &mut Desk,
+        scratch: &mut LaneScratch,
     ) -> Option<Turn> {
-        let (connection, started) = (&self.guest.connection, desk.now);
+        let (connection, started) = (&self.entrant.connection, scratch.now);
         let (thread, Wire::Plain(client)) = (&connection.thread, &connection.stream) else {
             return None;
         };
         if head.method != "GET" || head.has_conditions {
             return None;
         }
-        let target = &desk.buffer.filled()[head.target.clone()];
+        let target = &scratch.buffer.filled()[head.target.clone()];
         let sent =
             thread.recent.prepared(&application, target, started, |answer, content_bytes| {
                 takes(connection, answer).then(|| Sent::now(client, answer, content_bytes))
             })??;
-        desk.now = Instant::now();
-        self.guest.limits = application.limits;
+        scratch.now = Instant::now();
+        self.entrant.limits = application.limits;
         let (bytes_out, turn) = match sent {
             Sent::Whole { content_bytes } => (content_bytes, Turn::Answered),
             Sent::Nothing => (0, Turn::Gone),
@@ -162,18 +163,18 @@ impl Place {
                 return Some(Turn::Owes(Box::new(Owed { rest, record })));
             }
         };
-        connection.record_own(&application, &head, 200, bytes_out, started, desk.now);
+        connection.record_own(&application, &head, 200, bytes_out, started, scratch.now);
         Some(turn)
     }
 
     /// What comes of the instance that was asked. None where nothing is asked.
-    pub fn step(&mut self, desk: &mut Desk) -> Option<Step> {
+    pub fn step(&mut self, scratch: &mut LaneScratch) -> Option<Step> {
         let underway = self.underway.as_mut()?;
-        let Desk { buffer, out, passed, .. } = desk;
-        let step = underway.step(&self.guest.connection, buffer, out, passed);
+        let LaneScratch { buffer, out, passed, .. } = scratch;
+        let step = underway.step(&self.entrant.connection, buffer, out, passed);
         if matches!(step, Step::Passed) {
             self.underway = None;
-            self.since = desk.now;
+            self.since = scratch.now;
         }
         Some(step)
     }

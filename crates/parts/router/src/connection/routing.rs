@@ -1,0 +1,151 @@
+//! One request of a connection, routed by the snapshot of its time: to a file, to an instance, or
+//! to a page that says why not.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use router_core::book::Processes;
+use router_core::http::body::Body;
+use router_core::http::request::RequestHead;
+
+use super::patience::close_patiently;
+use super::{After, Connection};
+use crate::buffer::Buffer;
+use crate::closing::close_gently;
+use crate::far::host;
+use crate::forward;
+use crate::forward::exchange::Exchange;
+use crate::limits::Limits;
+use crate::pages::{self, Page};
+use crate::presence::Busy;
+use crate::table::RoutedApplication;
+use crate::wire::Wire;
+
+/// What becomes of a request.
+enum Begun {
+    Ended(Option<After>),
+    /// An instance is asked.
+    Forward(Arc<RoutedApplication>, RequestHead, Instant),
+}
+
+impl Connection {
+    /// A stream of HTTP/2: the head of its only request is in `buffer`.
+    pub async fn run_once(self, mut buffer: Buffer) {
+        let thread = self.thread.clone();
+        let _busy = Busy::begin(&thread);
+        let mut out = thread.pool.scratch();
+        let after = self.one(&mut buffer, &mut out, &mut Limits::default()).await;
+        thread.pool.give_back_scratch(out);
+        match after {
+            // The end of the request came, too.
+            Some(After::KeepAlive) if self.stream.peek().is_none() => {
+                thread.pool.give_back(buffer);
+            }
+            after => self.end(after, buffer).await,
+        }
+    }
+
+    /// None when the client is gone. The limits of the application hold for what follows, too.
+    pub(super) async fn one(
+        &self,
+        buffer: &mut Buffer,
+        out: &mut Vec<u8>,
+        limits: &mut Limits,
+    ) -> Option<After> {
+        if self.asker.is_router() {
+            return Box::pin(host::one(self, buffer, out, limits.head)).await;
+        }
+        match self.begin(buffer, out, limits).await {
+            Begun::Ended(after) => after,
+            Begun::Forward(application, head, started) => {
+                let exchange = Exchange::new(self, application, head, buffer, out, started);
+                Box::pin(forward::forward(exchange)).await
+            }
+        }
+    }
+
+    async fn begin(&self, buffer: &mut Buffer, out: &mut Vec<u8>, limits: &mut Limits) -> Begun {
+        let head = match self.head(buffer, out, limits.head).await {
+            Some(Ok(head)) => head,
+            Some(Err(page)) => {
+                return Begun::Ended(Box::pin(self.page(page, out, false, false)).await);
+            }
+            None => return Begun::Ended(None),
+        };
+        if head.is_for_router {
+            return self.refused(pages::FOR_ROUTER, &head, buffer, out).await;
+        }
+        let started = Instant::now();
+        let application = self.thread.application(&self.scope, &buffer.filled()[head.host.clone()]);
+        let Some(application) = application else {
+            return self.refused(pages::NO_APPLICATION, &head, buffer, out).await;
+        };
+        *limits = application.limits;
+        if let Wire::Stream(stream) = &self.stream {
+            stream.may_idle(limits.idle);
+        }
+        if matches!(head.body, Body::Length(length) if length > limits.body_bytes_max) {
+            self.record_own(
+                &application,
+                &head,
+                pages::BODY_TOO_LARGE.status,
+                0,
+                started,
+                Instant::now(),
+            );
+            return self.refused(pages::BODY_TOO_LARGE, &head, buffer, out).await;
+        }
+        if application.may_have(&head)
+            && let Some(after) = self.file(&application, &head, buffer, out, started).await
+        {
+            return Begun::Ended(after);
+        }
+        let missing = match application.processes {
+            Processes::Expected => None,
+            _ if !application.endpoints.is_empty() || !application.far.is_empty() => None,
+            Processes::Stopped => Some(pages::STOPPED),
+            Processes::NoRelease => Some(pages::NO_RELEASE),
+            Processes::FilesOnly if application.is_only_read(&head) => Some(pages::FILES_ONLY),
+            Processes::FilesOnly => Some(pages::NO_FILE),
+        };
+        if let Some(page) = missing {
+            self.record_own(&application, &head, page.status, 0, started, Instant::now());
+            return self.refused(page, &head, buffer, out).await;
+        }
+        Begun::Forward(application, head, started)
+    }
+
+    pub(super) async fn end(self, after: Option<After>, buffer: Buffer) {
+        let thread = self.thread.clone();
+        let _busy = Busy::begin(&thread);
+        let buffer = match after {
+            Some(After::End) if !self.asker.wants_signed_end() => {
+                self.stream.sign_end();
+                buffer
+            }
+            Some(After::Close) => Box::pin(close_patiently(self.stream, buffer, &thread)).await,
+            // Another router wants the end signed, too.
+            Some(After::KeepAlive | After::Quick | After::End) => {
+                Box::pin(close_gently(self.stream, buffer)).await
+            }
+            Some(After::Cut) => {
+                self.stream.cut();
+                buffer
+            }
+            None => buffer,
+        };
+        thread.pool.give_back(buffer);
+    }
+
+    /// An answer of our own instead of the application's.
+    async fn refused(
+        &self,
+        page: Page,
+        head: &RequestHead,
+        buffer: &mut Buffer,
+        out: &mut Vec<u8>,
+    ) -> Begun {
+        let (keep_alive, _) = self.own_answer(head, buffer);
+        Begun::Ended(Box::pin(self.page(page, out, head.is_head(), keep_alive)).await)
+    }
+}

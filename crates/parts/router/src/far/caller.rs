@@ -1,0 +1,41 @@
+//! The router of another member that made a connection to this one, and what it has heard of its
+//! present request.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use model::NodeId;
+
+/// The router that called, for as long as its connection stands.
+pub struct Caller {
+    node: NodeId,
+    /// How long its present request may stand in the queue here.
+    wait: Cell<Duration>,
+    /// Whether it has heard what becomes of that.
+    told: Cell<bool>,
+}
+
+impl Caller {
+    pub fn new(node: NodeId) -> Caller {
+        Caller { node, wait: Cell::default(), told: Cell::default() }
+    }
+
+    /// A request of its begins, which may wait for so long.
+    pub fn asks(&self, wait: Duration) {
+        self.wait.set(wait);
+        self.told.set(false);
+    }
+
+    /// Whether it has yet to hear what becomes of its request; from now on it has.
+    pub fn is_to_be_told(&self) -> bool {
+        !self.told.replace(true)
+    }
+
+    pub fn node(&self) -> &NodeId {
+        &self.node
+    }
+
+    pub fn wait(&self) -> Duration {
+        self.wait.get()
+    }
+}

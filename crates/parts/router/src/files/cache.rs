@@ -1,0 +1,217 @@
+//! Static files that are kept for a while: small ones in memory, large ones by their descriptors.
+//! The disk is read by a pool of other threads, never by the router's.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+use super::found::{Content, Found};
+use super::read::read;
+use super::source::Roots;
+
+const CACHE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Releases do not change; persistent directories do, and are looked at again after this time.
+const CACHE_TIME_MAX: Duration = Duration::from_secs(1);
+/// While it is read again, for as long as that may take.
+const STALE_TIME_MAX: Duration = Duration::from_secs(2);
+/// What was not asked for so long is forgotten, with what a removed release had on disk.
+const UNUSED_TIME_MAX: Duration = Duration::from_secs(60);
+/// How often that is looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+/// What a descriptor counts for, so that at most 256 are kept.
+const DESCRIPTOR_COST: usize = 256 * 1024;
+
+/// Shared by all threads.
+pub struct Files {
+    blocking: Handle,
+    cache: Mutex<Cache>,
+}
+
+#[derive(Default)]
+struct Cache {
+    /// By the bytes of their paths: those are compared faster than their components.
+    files: BTreeMap<OsString, Cached>,
+    bytes: usize,
+    /// Somebody looks for what nobody asks for.
+    swept: bool,
+}
+
+struct Cached {
+    found: Arc<Found>,
+    read_at: Instant,
+    /// Somebody is reading it again; one is enough.
+    being_read: bool,
+}
+
+impl Files {
+    /// `blocking` is a runtime whose pool reads the disk.
+    pub fn new(blocking: Handle) -> Files {
+        Files { blocking, cache: Mutex::default() }
+    }
+
+    /// Where the disk is waited for.
+    pub fn pool(&self) -> &Handle {
+        &self.blocking
+    }
+
+    /// None when the disk's pool is gone.
+    pub async fn open(self: &Arc<Files>, path: PathBuf, roots: &Roots) -> Option<Arc<Found>> {
+        if let Some(found) = self.lock().get(path.as_os_str()) {
+            return Some(found);
+        }
+        let (files, roots) = (self.clone(), roots.clone());
+        let task = self.blocking.spawn_blocking(move || {
+            let found = Arc::new(read(&path, &roots));
+            let mut cache = files.lock();
+            cache.put(path, found.clone());
+            if !std::mem::replace(&mut cache.swept, true) {
+                files.blocking.spawn(sweep(Arc::downgrade(&files)));
+            }
+            drop(cache);
+            found
+        });
+        task.await.ok()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Cache {
+    /// None for whoever is to read it from the disk; meanwhile others get what was there.
+    fn get(&mut self, path: &OsStr) -> Option<Arc<Found>> {
+        let cached = self.files.get_mut(path)?;
+        let age = cached.read_at.elapsed();
+        let good = age < CACHE_TIME_MAX || (cached.being_read && age < STALE_TIME_MAX);
+        cached.being_read |= !good;
+        good.then(|| cached.found.clone())
+    }
+
+    fn put(&mut self, path: PathBuf, found: Arc<Found>) {
+        let path = path.into_os_string();
+        let now = Instant::now();
+        if let Some(old) = self.files.remove(&path) {
+            self.bytes -= cost(&path, &old.found);
+        }
+        self.bytes += cost(&path, &found);
+        let cached = Cached { found, read_at: now, being_read: false };
+        self.files.insert(path, cached);
+        while self.bytes > CACHE_BYTES_MAX {
+            // Whatever comes first: what is asked for is read again at once.
+            let Some((path, old)) = self.files.pop_first() else { break };
+            self.bytes -= cost(&path, &old.found);
+        }
+    }
+
+    fn sweep(&mut self) {
+        let (now, bytes) = (Instant::now(), &mut self.bytes);
+        self.files.retain(|path, one| {
+            let keep = now.saturating_duration_since(one.read_at) < UNUSED_TIME_MAX;
+            if !keep {
+                *bytes -= cost(path, &one.found);
+            }
+            keep
+        });
+        self.swept = !self.files.is_empty();
+    }
+}
+
+/// Forgets what nobody asks for, until nothing is left.
+async fn sweep(files: Weak<Files>) {
+    loop {
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+        let Some(files) = files.upgrade() else { return };
+        let mut cache = files.lock();
+        cache.sweep();
+        if !cache.swept {
+            return;
+        }
+    }
+}
+
+/// In bytes of memory.
+fn cost(path: &OsStr, found: &Found) -> usize {
+    let content = match &found.content {
+        Content::Small(bytes) => bytes.len(),
+        Content::Large(_) => DESCRIPTOR_COST,
+        Content::Missing | Content::Directory => 0,
+    };
+    content + path.len() + 256
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found() -> Arc<Found> {
+        Arc::new(Found::missing())
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_forgotten() {
+        let mut cache = Cache::default();
+        cache.put("a".into(), found());
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let large = Found { content: Content::Large(file.clone()), ..Found::missing() };
+        cache.put("b".into(), Arc::new(large));
+        assert_eq!((cache.files.len(), Arc::strong_count(&file)), (2, 2));
+        cache.files.values_mut().for_each(|one| one.read_at -= UNUSED_TIME_MAX);
+        cache.put("c".into(), found());
+        cache.sweep();
+        assert_eq!((cache.files.len(), cache.bytes, Arc::strong_count(&file)), (1, 257, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_asks_for_is_forgotten_without_another_request() {
+        let directory = tempfile::tempdir().unwrap();
+        let build = directory.path().to_path_buf();
+        let roots = Roots { build: build.clone(), persist: build.clone() };
+        let files = Arc::new(Files::new(Handle::current()));
+        files.open(build.join("index.html"), &roots).await.unwrap();
+        let known = || {
+            let cache = files.lock();
+            (cache.files.len(), cache.swept)
+        };
+        tokio::time::sleep(2 * SWEEP_INTERVAL).await;
+        assert_eq!(known(), (1, true));
+        files.lock().files.values_mut().for_each(|one| one.read_at -= UNUSED_TIME_MAX);
+        tokio::time::sleep(2 * SWEEP_INTERVAL).await;
+        assert_eq!(known(), (0, false));
+    }
+
+    #[test]
+    fn descriptors_are_few() {
+        let mut cache = Cache::default();
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        for number in 0..1000 {
+            let content = Content::Large(file.clone());
+            let path = PathBuf::from(format!("{number}"));
+            cache.put(path, Arc::new(Found { content, ..Found::missing() }));
+        }
+        assert!((200..=256).contains(&(Arc::strong_count(&file) - 1)), "{}", cache.files.len());
+    }
+
+    #[test]
+    fn one_reads_again_while_others_get_what_was_there() {
+        let mut cache = Cache::default();
+        assert!(cache.get("a".as_ref()).is_none());
+        cache.put("a".into(), found());
+        assert!(cache.get("a".as_ref()).is_some());
+        let age = |cache: &mut Cache, age| {
+            cache.files.values_mut().for_each(|one| one.read_at -= age);
+        };
+        age(&mut cache, CACHE_TIME_MAX);
+        assert!(cache.get("a".as_ref()).is_none(), "the first one reads");
+        assert!(cache.get("a".as_ref()).is_some(), "the others do not");
+        age(&mut cache, STALE_TIME_MAX);
+        assert!(cache.get("a".as_ref()).is_none(), "but not for long");
+        cache.put("a".into(), found());
+        assert!(cache.get("a".as_ref()).is_some());
+        assert_eq!(cache.bytes, 257);
+    }
+}

@@ -1,0 +1,83 @@
+//! Looks at the disk: what a path leads to, and how it is sent. Called where waiting holds nobody
+//! up.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use router_core::files::coding::{self, Coding};
+use router_core::files::content_type;
+use router_core::files::fingerprint::is_fingerprinted;
+
+use super::answer::prepare;
+use super::conditions;
+use super::found::{Content, Found};
+use super::source::Roots;
+
+/// Larger files are sent from their descriptors.
+const SMALL_BYTES_MAX: u64 = 256 * 1024;
+
+/// Where another form of a file lies.
+pub fn beside(path: &Path, coding: Coding) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(coding.suffix());
+    path.into()
+}
+
+/// From the disk, which may take its time.
+pub fn read(path: &Path, roots: &Roots) -> Found {
+    open(path, roots).unwrap_or_else(|| {
+        let is_directory = path.is_dir() && is_inside(path, roots).is_some();
+        let content = if is_directory { Content::Directory } else { Content::Missing };
+        Found { content, ..Found::missing() }
+    })
+}
+
+/// Links are followed, but not out of the application's own directories.
+fn is_inside(path: &Path, roots: &Roots) -> Option<PathBuf> {
+    let real = path.canonicalize().ok()?;
+    let inside = [&roots.build, &roots.persist]
+        .into_iter()
+        .any(|root| root.canonicalize().is_ok_and(|root| real.starts_with(root)));
+    inside.then_some(real)
+}
+
+fn open(path: &Path, roots: &Roots) -> Option<Found> {
+    let real = is_inside(path, roots)?;
+    let file = File::open(&real).ok()?;
+    let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let size = metadata.len();
+    let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    let age = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let content = if size <= SMALL_BYTES_MAX {
+        let mut bytes = Vec::new();
+        // A file that grows meanwhile must not fill the memory.
+        file.take(SMALL_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        Content::Small(bytes.into())
+    } else {
+        Content::Large(Arc::new(file))
+    };
+    let size = if let Content::Small(bytes) = &content { bytes.len() as u64 } else { size };
+    let name = path.to_string_lossy();
+    let (modified, changed_at) = conditions::modified(age);
+    let is_coded = coding::ALL.iter().any(|coding| name.ends_with(coding.suffix()));
+    let is_there = |coding: &Coding| {
+        let other = beside(path, *coding);
+        !is_coded && other.is_file() && is_inside(&other, roots).is_some()
+    };
+    let found = Found {
+        content,
+        answer: Bytes::new(),
+        size,
+        content_type: content_type(&name),
+        etag: format!("\"{:x}-{size:x}\"", age.as_nanos()),
+        modified,
+        changed_at,
+        lasts: is_fingerprinted(&name),
+        codings: coding::ALL.into_iter().filter(is_there).collect(),
+    };
+    Some(prepare(found))
+}

@@ -1,0 +1,24 @@
+//! Why a request has no answer yet, so that it can be told whether another instance may be asked.
+
+use router_core::http::response::BadResponse;
+use router_core::retry::Progress;
+
+use crate::pages::Page;
+
+/// Why an attempt ended without an answer.
+pub(super) enum Failed {
+    /// The client is gone.
+    ClientGone,
+    /// The client's body is malformed, or too large.
+    BadBody(Page),
+    Instance(Progress, &'static str),
+    /// Its answer breaks a rule, and none of it was passed on.
+    Malformed(BadResponse),
+    TimedOut,
+    /// This machine can make no connection.
+    Short,
+    /// The instances of that node have no room.
+    Busy,
+    /// The answer had begun; what was wrong with the rest.
+    Truncated(&'static str),
+}

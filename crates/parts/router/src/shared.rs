@@ -1,0 +1,123 @@
+//! What all threads of the router and the task that controls it share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use model::{ApplicationName, NodeId, PortId};
+use router_core::book::IncarnationKey;
+use router_core::book::far::FarDescription;
+use router_core::complaints::Complaints;
+use router_core::http::request::Telling;
+use router_core::proxy_protocol::Senders;
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::command::Command;
+use super::endpoint::Endpoint;
+use super::far::peer::FarPeer;
+use super::files::cache::Files;
+use super::queue::QueueLimits;
+use super::scope::Scope;
+use super::table::{RoutedApplication, Table};
+use super::tls::Tls;
+use metrics::Metrics;
+use os::layout::DataDirectory;
+use os::platform_log;
+use os::shared_port::Listeners;
+use runtime::driver::Clock;
+use runtime::faults::Faults;
+use runtime::members::RouterPeers;
+
+/// Suspicions that wait for the store; more say nothing new.
+pub const SUSPECTS_MAX: usize = 64;
+
+/// Which instance, and what it did.
+pub type Suspicion = (Arc<Endpoint>, &'static str);
+
+/// A public address inside TLS, where Host decides as well.
+#[derive(Clone, Debug)]
+pub struct Secure {
+    pub address: SocketAddr,
+    pub tls: Tls,
+}
+
+/// What all threads and the control task share.
+pub struct Shared {
+    pub node: NodeId,
+    pub layout: DataDirectory,
+    pub clock: Clock,
+    pub faults: Faults,
+    pub metrics: Metrics,
+    pub public: Option<SocketAddr>,
+    /// As it was bound.
+    pub secure: Option<Secure>,
+    pub announced_by: Option<Senders>,
+    pub listeners: Arc<Listeners>,
+    pub queue_limits: QueueLimits,
+    pub connections_max: usize,
+    /// Heads are written anew where there is anything to tell; else they are passed on.
+    pub telling: Telling,
+    pub table: ArcSwap<Table>,
+    /// Without a node: what every request is for, whatever its Host.
+    pub only: Option<ArcSwapOption<RoutedApplication>>,
+    pub files: Arc<Files>,
+    pub suspects: mpsc::Sender<Suspicion>,
+    pub complaints: Mutex<Complaints>,
+    /// Wakes the control task: a draining endpoint is empty.
+    pub control: Arc<Notify>,
+    pub threads: Vec<mpsc::Sender<Command>>,
+    pub serials: AtomicU64,
+    pub live: Mutex<Live>,
+    /// None until `RouterHandle::connect`; without, this node knows no others.
+    pub peers: OnceLock<Arc<dyn RouterPeers>>,
+    /// Who may call this router.
+    pub members: watch::Sender<Arc<BTreeSet<NodeId>>>,
+}
+
+impl Shared {
+    /// Not a byte of a head is changed.
+    pub fn is_transparent(&self) -> bool {
+        self.telling == Telling::Nothing
+    }
+
+    /// Some where a fault of this kind is to be told, with how many others there were.
+    pub fn heard(&self, application: &ApplicationName, rule: &'static str) -> Option<u64> {
+        let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        complaints.heard(self.clock.now().0, application, rule)
+    }
+
+    /// Says it to the application's owner, as soon as the disk takes it.
+    pub fn log(&self, application: &ApplicationName, line: String) {
+        tracing::warn!(%application, line, "router.bad_answer");
+        if self.only.is_none() {
+            let (path, now) = (self.layout.platform_log(application), self.clock.now());
+            self.files.pool().spawn_blocking(move || {
+                // Of an application that was removed meanwhile nothing is to come back.
+                if path.parent().is_some_and(std::path::Path::is_dir) {
+                    platform_log::append(&path, now, &line);
+                }
+            });
+        }
+    }
+}
+
+/// Of a process, the port of HTTP or another.
+pub type EndpointKey = (IncarnationKey, Option<PortId>);
+/// By the port: none for that of HTTP.
+pub type FarEndpoints = BTreeMap<(Option<PortId>, NodeId), (FarDescription, Arc<Endpoint>)>;
+
+/// What the control task made; outlives its restarts, as requests depend on it.
+#[derive(Default)]
+pub struct Live {
+    pub applications: BTreeMap<ApplicationName, Arc<RoutedApplication>>,
+    pub endpoints: BTreeMap<ApplicationName, BTreeMap<EndpointKey, Arc<Endpoint>>>,
+    /// Endpoints of other nodes, as they were described.
+    pub far: BTreeMap<ApplicationName, FarEndpoints>,
+    pub peers: BTreeMap<NodeId, Arc<FarPeer>>,
+    /// Public listeners that accept nothing yet: before the first snapshot there is no route.
+    pub waiting: Vec<(Scope, Vec<TcpListener>)>,
+    /// Applications' own ports; an error says why one is not open.
+    pub ports: BTreeMap<PortId, Result<(), String>>,
+}
