@@ -14,8 +14,8 @@ use crate::wait::{STATE_DEADLINE, space_out, wait_for};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Half of the callers keep their connection, half make a new one for each request.
 pub const CALLERS: usize = 4;
-/// Of each caller between two requests: some 160 a second from all of them, which leaves the machine
-/// to the tests that run meanwhile.
+/// Of each caller between two requests: some 160 a second from all of them, which leaves the
+/// machine to the tests that run meanwhile.
 const PAUSE: Duration = Duration::from_millis(25);
 /// Of each gentle caller between two requests: some 40 requests a second from all of them.
 const GENTLE_PAUSE: Duration = Duration::from_millis(100);

@@ -95,7 +95,8 @@ pub async fn find(
             Some(TypedKey::Rollout(_)) => app.rollout = readable(&entry.key, Some(&entry.value)),
             Some(TypedKey::Holder(_)) => app.holder = readable(&entry.key, Some(&entry.value)),
             Some(TypedKey::Release(..)) => {
-                // One of another application of this name may come late from a node that was cut off.
+                // One of another application of this name may come late from a node that was cut
+                // off.
                 let release: Option<Release> = readable(&entry.key, Some(&entry.value));
                 app.releases.extend(release.filter(|release| app.spec.owns(release)));
             }
