@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-/// Where the part before the colon is not the command's first word.
+/// Spellings whose part before the colon is not the command's first word.
 const RENAMED: &[(&str, &[&str])] = &[
     ("ps:scale", &["scale"]),
     ("ps:restart", &["restart"]),
