@@ -17,7 +17,7 @@ use super::records::{self, Application};
 use super::{Api, Shared, parse, ports};
 use api_types::{DomainRow, DomainsChange, DomainsShown};
 
-/// How far an application is with what it has claimed.
+/// The stage of an application that has claimed something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Serves,

@@ -48,7 +48,7 @@ enum How {
     Crontab,
 }
 
-/// A parser of the options of `cortex up`; it is never run.
+/// The options of `cortex up`, which are only read here.
 #[derive(Debug, Parser)]
 #[command(name = "cortex up")]
 struct Asked {

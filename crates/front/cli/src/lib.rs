@@ -189,7 +189,7 @@ struct Json {
 /// The context that every command gets.
 struct Session {
     layout: DataDirectory,
-    /// The user's home directory, as far as the environment names it; likewise the next.
+    /// The user's home and configuration directories, as far as the environment names them.
     home: Option<PathBuf>,
     configuration: Option<PathBuf>,
     /// The directory of this user's sockets.

@@ -16,7 +16,7 @@ const PROGRESS_STEP_PERCENT: u64 = 10;
 
 #[derive(Debug, Args)]
 pub struct Export {
-    /// Where to; '-' for stdout
+    /// The file to write; '-' for stdout
     file: PathBuf,
     /// Only the keys under this prefix
     #[arg(long, default_value = "", hide_default_value = true)]
