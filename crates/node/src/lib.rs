@@ -450,8 +450,8 @@ fn agent_context(
 }
 
 /// Returns when the node is to end. `cortex down` and Ctrl-C stop the applications; then the agent
-/// ends, and with it the node. SIGTERM, and a second Ctrl-C, end the node alone: the next `cortex
-/// up` adopts what runs.
+/// ends, and with it the node. SIGTERM, and a second Ctrl-C, end the node alone: the next
+/// `cortex up` adopts what runs.
 async fn told_to_stop(control: &Control, stop_applications: &watch::Sender<bool>) {
     let leave = async {
         match signal(SignalKind::terminate()) {

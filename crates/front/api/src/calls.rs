@@ -63,7 +63,7 @@ pub enum Ask {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Answer {
     v: u32,
-    /// The reason of a refusal; `None` if the question is answered.
+    /// The reason for a refusal; `None` if the question is answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! `cortex proxy`: the router's machinery on its own, in front of copies of any server; and `proxy
-//! back-ends`, which looks at a running one and changes it.
+//! `cortex proxy`: the router's machinery on its own, in front of copies of any server; and
+//! `proxy back-ends`, which looks at a running one and changes it.
 
 mod back_ends;
 mod options;
@@ -153,8 +153,7 @@ struct Serve {
     /// Write a line of JSON for every request or connection that has ended
     #[arg(long, value_name = "FILE")]
     records: Option<PathBuf>,
-    /// Print requests per second and latency of each back end when it ends; SIGUSR1 prints them
-    /// before
+    /// Print requests per second and latency of each back end when it ends, and on SIGUSR1
     #[arg(long)]
     stats: bool,
     /// The socket for `proxy back-ends` [default: one in the runtime directory]

@@ -1,5 +1,4 @@
-//! Writes a plan as a configuration of HAProxy, from 2.4 on: a file of its own, given with another
-//! -f.
+//! Writes a plan for HAProxy, from 2.4 on: a file of its own, given with another -f.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Writes a plan as a configuration of nginx, from 1.18 on: part of its `http { … }`.
+//! Writes a plan for nginx, from 1.18 on: part of its `http { … }`.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

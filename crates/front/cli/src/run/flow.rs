@@ -35,7 +35,7 @@ enum Target {
     Error,
 }
 
-/// The reason for which the flow ended.
+/// The reason why the flow ended.
 enum End {
     Code(u8),
     /// Nobody reads what it prints.
