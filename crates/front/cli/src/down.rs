@@ -69,7 +69,7 @@ async fn wait(session: &Session, applications: &[ApplicationRow]) -> anyhow::Res
     if !names.is_empty() {
         output::say(&format!("Stopping {}", names.join(", ")));
     }
-    // Only this node's instances are waited for, since other nodes of the cluster go on.
+    // Only this node's instances are counted, since other nodes of the cluster go on.
     let own = std::fs::read_to_string(session.layout.node_id()).unwrap_or_default();
     let deadline = Instant::now() + STOP_WAIT_MAX;
     let mut shown = None;
