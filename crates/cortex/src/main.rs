@@ -1,9 +1,9 @@
-//! The binary. Dispatches, and nothing else.
+//! The binary: it dispatches, and nothing else.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Before any thread, runtime or log: a shim is a small process.
+    // This comes before any thread, runtime or log: a shim is a small process.
     if let Some(code) = shim::dispatch() {
         return code;
     }

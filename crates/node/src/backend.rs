@@ -1,5 +1,5 @@
-//! Which back end keeps the store: read from `--store`, opened where a node or a server starts.
-//! Knows the options' spelling and nothing of what the back ends do.
+//! The choice of the back end that keeps the store: read from `--store`, opened where a node or a
+//! server starts. Knows the options' spelling and nothing of what the back ends do.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,11 +15,11 @@ use store::open;
 use store::options::{OpenError, Options};
 
 const SCHEME: &str = "etcd://";
-/// Where keys go in a cluster that others use too.
+/// The root of the keys if none is named, for a cluster that others use too.
 const ROOT_DEFAULT: &str = "cortex";
-/// It stands in front of every key.
+/// The longest root; it stands in front of every key.
 const ROOT_BYTES_MAX: usize = 128;
-/// No cluster of etcd is larger; seven is what its own documents advise at most.
+/// The most endpoints: no cluster of etcd is larger, and its own documents advise seven at most.
 const ENDPOINTS_MAX: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -30,12 +30,12 @@ pub enum Backend {
     Etcd(EtcdAddress),
 }
 
-/// `etcd://HOST:PORT[,HOST:PORT…][/ROOT]`.
+/// An address of the form `etcd://HOST:PORT[,HOST:PORT…][/ROOT]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdAddress {
-    /// `HOST:PORT` each.
+    /// The members, each as `HOST:PORT`.
     pub endpoints: Vec<String>,
-    /// Without slashes around it.
+    /// The prefix of all keys, without slashes around it.
     pub root: String,
 }
 
@@ -61,8 +61,8 @@ pub enum BackendError {
 }
 
 impl Backend {
-    /// Blocks nobody: disks and networks are waited for. `options` are those of our own log and of
-    /// the value files, which both back ends have.
+    /// Opens the store, without blocking the thread while disks and networks are waited for.
+    /// `options` are those of our own log and of the value files, which both back ends have.
     pub async fn open(
         &self,
         layout: &DataDirectory,
@@ -148,7 +148,7 @@ fn is_root(text: &str) -> bool {
     text.len() <= ROOT_BYTES_MAX && text.split('/').all(parts)
 }
 
-/// As `--store` takes it.
+/// Writes the back end as `--store` takes it.
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expected: Result<Backend, BackendError>) {
-        // What is wrong with an address is said also where etcd is not built in.
+        // A build without etcd also reports what is wrong with an address.
         let expected = match expected {
             Ok(Backend::Etcd(_)) if cfg!(not(feature = "store-etcd")) => {
                 Err(BackendError::NotBuilt)

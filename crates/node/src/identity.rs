@@ -1,4 +1,4 @@
-//! Who this node is, and that it is alone on its data directory.
+//! The identity of this node, and the lock that keeps it alone on its data directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -12,11 +12,12 @@ use os::layout::DataDirectory;
 use os::lockfile::FileLock;
 
 const NODE_ID_LENGTH: usize = 8;
-/// Without letters that are mistaken for one another when read aloud.
+/// The letters of an id, without those that are mistaken for one another when read aloud.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
-/// Makes the data directory where it is missing, readable by its owner alone: it holds secrets.
-/// The lock is held as long as the node runs; the kernel lets go of it however the process ends.
+/// Locks the data directory, and makes it if it is missing, readable by its owner alone: it holds
+/// secrets. The lock is held as long as the node runs; the kernel releases it however the process
+/// ends.
 pub fn lock(layout: &DataDirectory) -> anyhow::Result<FileLock> {
     let root = layout.root();
     private_directory(root).with_context(|| {
@@ -50,7 +51,7 @@ pub fn lock(layout: &DataDirectory) -> anyhow::Result<FileLock> {
     Ok(lock)
 }
 
-/// The id made at the first start; it stays with the data directory.
+/// Returns the id, which is made at the first start and stays with the data directory.
 pub fn node_id(layout: &DataDirectory) -> anyhow::Result<NodeId> {
     let path = layout.node_id();
     match fs::read_to_string(&path) {

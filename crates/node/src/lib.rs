@@ -63,35 +63,35 @@ use store::options::Options;
 use upgrade::succession::{Answered, Left, Testament};
 use upgrade::{OpenPorts, Origin, Upgrading};
 
-/// How one node runs. Validated where the command line is read.
+/// The configuration of a node. It is validated where the command line is read.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     pub layout: DataDirectory,
-    /// Where other nodes reach this one, and whose cluster it joins.
+    /// The address at which other nodes reach this one, and the cluster it joins.
     pub peers: PeerOptions,
-    /// Public HTTP: requests are told apart by their Host.
+    /// The address of public HTTP, where requests are told apart by their Host.
     pub http: SocketAddr,
-    /// Public HTTPS; none for nowhere.
+    /// The address and certificates of public HTTPS; `None` if it is not served.
     pub https: Option<HttpsOptions>,
-    /// Proxies before this node that say of each connection whose it is.
+    /// Proxies in front of this node that announce whose each connection is.
     pub announced_by: Option<Senders>,
     pub telling: Telling,
     pub store: Backend,
-    /// None for what it did before, and at first everything.
+    /// The roles of the node; `None` for those it had before, and at first all.
     pub roles: Option<Roles>,
-    /// Where clients of Redis find the store; none for nowhere.
+    /// The address at which clients of Redis find the store; `None` if it is not served.
     pub redis: Option<SocketAddr>,
-    /// Router threads; none for one per core.
+    /// The number of router threads; `None` for one per core.
     pub threads: Option<usize>,
-    /// Reported as this node's load; none for what is measured.
+    /// The load that this node reports; `None` for what is measured.
     pub load: Option<u32>,
-    /// Tests may arm fail points through the API.
+    /// Whether tests may arm fail points through the API.
     pub fail_points: bool,
     /// Seconds by which this node's clock is wrong, in tests.
     pub clock_off: i64,
-    /// Where applications find programs: this process's own `PATH`.
+    /// The search path of applications: this process's own `PATH`.
     pub search_path: String,
-    /// Where version managers of this process's user keep interpreters.
+    /// The home of this process's user, where version managers keep interpreters.
     pub home: Option<std::path::PathBuf>,
     pub listeners: Arc<Listeners>,
 }
@@ -102,16 +102,16 @@ pub struct HttpsOptions {
     pub certificates: Vec<CertificateFiles>,
 }
 
-/// Why a node's run is over.
+/// The reason why a node's run is over.
 pub enum Ended {
     Stopped,
-    /// Another process is to go on with it.
+    /// Another process goes on with the node.
     HandedOver(Box<Left>),
 }
 
-/// Requests under way when the node ends may take this long to be answered.
+/// The time in which requests under way are answered when the node ends.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// As above where another process has taken over, so that nothing waits for it.
+/// The same time if another process has taken over, so that nothing waits for this one.
 const LEAVE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs the node until it is told to stop, by a signal or by `cortex down`, or until another
@@ -153,8 +153,8 @@ pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyho
         move || {
             let (store, config) = (store.clone(), config.clone());
             let (id, roles) = (id.clone(), roles.clone());
-            // Whoever joins is entered by the node that lets it in, and whoever was removed by
-            // nobody.
+            // A node that joins is entered by the node that lets it in, and one that was removed is
+            // entered by nobody.
             let enters = !joining && !is_guest;
             async move { announce(store, &config, &id, roles, clock, enters).await }
         }
@@ -202,14 +202,14 @@ struct Node {
     clock: Clock,
     faults: Faults,
     store: SharedStore,
-    /// None where something else replicates the store.
+    /// The transport to the peers; `None` if something else replicates the store.
     peers: Option<Arc<Peers>>,
     upgrading: Arc<Upgrading>,
 }
 
 impl Node {
-    /// Stops everything; what has been taken on is answered. With a testament, what waits for an
-    /// answer waits on for the next process.
+    /// Stops everything; requests that were accepted are answered. With a testament, clients that
+    /// wait for an answer go on waiting, for the next process.
     async fn end(
         &self,
         control: &Control,
@@ -242,7 +242,7 @@ impl Node {
         })))
     }
 
-    /// Each part in a task of its own, under supervision.
+    /// Starts each part in a task of its own, under supervision.
     fn start(
         &self,
         stopping: watch::Receiver<bool>,
@@ -303,12 +303,12 @@ impl Node {
         Ok((parts, control))
     }
 
-    /// As parts see them that do not care how they are reached.
+    /// Returns the peers as those parts see them that do not care how they are reached.
     fn members(&self) -> Option<Arc<dyn Members>> {
         self.peers.clone().map(|peers| peers as Arc<dyn Members>)
     }
 
-    /// Where there is no checker, those of other nodes are heard.
+    /// Starts the checker; a node without one listens to those of other nodes.
     fn start_checker(&self, parts: &mut JoinSet<()>) {
         let Node { roles, id, clock, faults, store, peers, .. } = self;
         let (store, node, clock) = (store.clone(), id.clone(), *clock);
@@ -340,8 +340,8 @@ impl Node {
         }
     }
 
-    /// Also where instances run and nothing is taken from the public: routers of other nodes bring
-    /// requests for them.
+    /// Starts the router. It also runs on a node that has instances but takes nothing from the
+    /// public: routers of other nodes bring requests for them.
     fn router(&self, metrics: &Metrics) -> anyhow::Result<Option<Arc<RouterHandle>>> {
         let Node { config, roles, id, clock, faults, store, peers, .. } = self;
         let is_public = roles.has(Role::Router);
@@ -349,7 +349,7 @@ impl Node {
             return Ok(None);
         }
         let secure = config.https.as_ref().filter(|_| is_public).map(|https| {
-            // What runs here must not stop for the sake of one name.
+            // A certificate that cannot be loaded must not stop what runs here.
             let tls = Tls::load_good(https.certificates.clone())?;
             anyhow::Ok(Secure { address: https.address, tls })
         });
@@ -405,9 +405,9 @@ impl Node {
     }
 }
 
-/// Where no agent has anything to stop first.
+/// Waits for the stop, on a node without an agent that has anything to stop first.
 async fn until_stopping(mut stopping: watch::Receiver<bool>) {
-    // Without its sender the node has ended.
+    // An error means that the sender is gone, and the node has ended.
     stopping.wait_for(|stopping| *stopping).await.ok();
 }
 
@@ -449,8 +449,9 @@ fn agent_context(
     })
 }
 
-/// `cortex down` and Ctrl-C stop the applications; then the agent ends, and with it the node.
-/// SIGTERM, and a second Ctrl-C, end the node alone: the next `cortex up` adopts what runs.
+/// Returns when the node is to end. `cortex down` and Ctrl-C stop the applications; then the agent
+/// ends, and with it the node. SIGTERM, and a second Ctrl-C, end the node alone: the next
+/// `cortex up` adopts what runs.
 async fn told_to_stop(control: &Control, stop_applications: &watch::Sender<bool>) {
     let leave = async {
         match signal(SignalKind::terminate()) {
@@ -474,7 +475,7 @@ async fn told_to_stop(control: &Control, stop_applications: &watch::Sender<bool>
     }
 }
 
-/// Puts this node on the roster and says what it is.
+/// Puts this node on the roster and writes its record.
 async fn announce(
     store: SharedStore,
     config: &NodeConfig,
@@ -506,17 +507,17 @@ async fn announce(
     Ok(())
 }
 
-/// What the API may ask of the running node.
+/// The part of the running node that the API may use.
 struct Control {
-    /// None unless tests enabled them.
+    /// The fail points; `None` unless tests enabled them.
     faults: Option<Faults>,
     stop: Notify,
     metrics: Metrics,
-    /// None where nothing is served.
+    /// The router; `None` if nothing is served.
     router: Option<Arc<RouterHandle>>,
 }
 
-/// Blocks until the router has answered what it took on.
+/// Returns a function that blocks until the router has answered what it accepted.
 fn answered(router: Arc<RouterHandle>) -> Answered {
     Arc::new(move || router.join())
 }

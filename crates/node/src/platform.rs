@@ -1,9 +1,10 @@
-//! What kind of machine this is, as far as it decides whether a program that was built on one runs
-//! on another.
+//! The kind of machine this is, as far as it decides whether a program that was built on one
+//! machine runs on another.
 
 use std::sync::OnceLock;
 
-/// `x86_64-glibc2.36-debian12`. Empty where a part could not be told: then it is like no other.
+/// Returns the platform, such as `x86_64-glibc2.36-debian12`. It is empty if a part is unknown:
+/// then this machine is like no other.
 pub fn of_this_machine() -> &'static str {
     static TOLD: OnceLock<String> = OnceLock::new();
     TOLD.get_or_init(|| {
@@ -17,7 +18,7 @@ pub fn of_this_machine() -> &'static str {
     })
 }
 
-/// The machine's own, whatever this program was linked with.
+/// Returns the machine's own C library, whatever this program was linked with.
 fn c_library() -> Option<String> {
     let output = std::process::Command::new("getconf")
         .arg("GNU_LIBC_VERSION")
@@ -35,7 +36,7 @@ fn c_library() -> Option<String> {
     std::path::Path::new(&musl).exists().then(|| "musl".to_owned())
 }
 
-/// `debian12`; a system without versions is named alone.
+/// Returns the system with its version, such as `debian12`; one without versions is named alone.
 fn system(os_release: &str) -> Option<String> {
     let field = |name: &str| {
         let value = os_release.lines().find_map(|line| line.strip_prefix(name))?;
@@ -45,13 +46,13 @@ fn system(os_release: &str) -> Option<String> {
     Some(format!("{id}{}", field("VERSION_ID").unwrap_or_default()))
 }
 
-/// It becomes a part of a key.
+/// Reduces the text to letters, digits and dots, since it becomes a part of a key.
 fn plain(text: &str) -> String {
     let kept = |c: &char| c.is_ascii_alphanumeric() || *c == '.';
     text.chars().filter(kept).map(|c| c.to_ascii_lowercase()).take(LENGTH_MAX).collect()
 }
 
-/// Longer names of systems or versions are mistakes.
+/// The longest name of a system or version; longer ones are mistakes.
 const LENGTH_MAX: usize = 40;
 
 #[cfg(test)]

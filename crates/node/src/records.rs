@@ -1,4 +1,4 @@
-//! The router's records are those of this node's store.
+//! The router's records, read from this node's store.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -65,8 +65,8 @@ impl Records for StoredRecords {
     }
 }
 
-/// The record's bytes where the router wants them; a release with a long recipe is a file.
-/// What cannot be read changes nothing, and is reported.
+/// Returns the record's bytes, or no bytes for a key that the router does not want. A release with
+/// a long recipe is a file. A record that cannot be read changes nothing, and is reported.
 fn record(key: &Key, value: &Value) -> Option<Bytes> {
     if !Book::wants(key) {
         return Some(Bytes::new());

@@ -1,5 +1,5 @@
-//! What this node does: told at a start, kept in the data directory, so that the next start needs
-//! no option.
+//! The roles of this node: given at a start and kept in the data directory, so that the next start
+//! needs no option.
 
 use std::fs;
 use std::io;
@@ -11,8 +11,8 @@ use crate::backend::Backend;
 use cluster::identity::Membership;
 use os::layout::DataDirectory;
 
-/// The roles of this start. A node that keeps no store has to have come into its cluster as one
-/// that keeps none, and the other way round.
+/// Returns the roles of this start. A node that keeps no store has to have joined its cluster as
+/// one that keeps none, and the other way round.
 pub fn settle(
     layout: &DataDirectory,
     asked: Option<&Roles>,
@@ -44,8 +44,8 @@ pub fn settle(
     Ok(roles)
 }
 
-/// What a start with these roles changes, in lines for whoever gives the command; none on a first
-/// start, and none where `settle` refuses it.
+/// Returns what a start with these roles changes, in lines for the user; none on a first start, and
+/// none if `settle` refuses it.
 pub fn changes(layout: &DataDirectory, asked: &Roles) -> anyhow::Result<Vec<String>> {
     let Some(before) = read(layout)?.filter(|before| before != asked) else {
         return Ok(Vec::new());
@@ -81,7 +81,7 @@ fn without(role: Role) -> &'static str {
     }
 }
 
-/// Durable when it returns.
+/// Writes the roles; they are durable when it returns.
 pub fn keep(layout: &DataDirectory, roles: &Roles) -> anyhow::Result<()> {
     if read(layout)?.as_ref() == Some(roles) {
         return Ok(());
@@ -158,7 +158,7 @@ mod tests {
             assert!(needles.iter().all(|needle| line.contains(needle)), "{lines:#?}");
         }
         assert!(said("agent,router").concat().contains("no store any more"));
-        // That is refused, with what to do instead.
+        // This change is refused, with what to do instead.
         Membership::load_or_found(&layout.cluster()).unwrap();
         assert!(said("agent,router").is_empty());
     }

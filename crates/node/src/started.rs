@@ -1,6 +1,6 @@
-//! `DATA/started.json`: with which options the node was started last, so that it can be started
-//! so again: after the machine's reboot, and by an upgrade. Invitations are no part of it: they
-//! are redeemed once.
+//! `DATA/started.json`: the options with which the node was started last, so that it can be started
+//! with them again, after the machine's reboot and by an upgrade. Invitations are not among them:
+//! they are redeemed once.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -16,9 +16,9 @@ const VERSION: u32 = 1;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Started {
     v: u32,
-    /// Of `cortex up`.
+    /// The arguments of `cortex up`.
     pub arguments: Vec<String>,
-    /// Where applications find programs.
+    /// The `PATH` in which applications find programs.
     pub search_path: String,
 }
 
@@ -27,7 +27,7 @@ impl Started {
         Started { v: VERSION, arguments, search_path }
     }
 
-    /// None where no node ever ran.
+    /// Reads the file; returns `None` if no node ever ran.
     pub fn load(layout: &DataDirectory) -> anyhow::Result<Option<Started>> {
         let path = layout.started();
         match fs::read(&path) {

@@ -1,7 +1,7 @@
-//! Parts of a node together.
+//! Tests of several parts of a node together.
 
 #[cfg(feature = "store-etcd")]
-// Tests of the store itself use more of it.
+// The tests of the store itself use more of it.
 #[allow(dead_code)]
 #[path = "../../parts/store-etcd/src/tests/server.rs"]
 mod etcd_server;

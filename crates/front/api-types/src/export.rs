@@ -10,8 +10,8 @@
 //! or else:       'X', length of a message (2), message: the export failed there
 //! ```
 //!
-//! Whoever reads it holds no more than one key at a time, and knows by the end that nothing is
-//! missing and nothing was changed.
+//! A reader holds no more than one key at a time, and knows at the end that nothing is missing and
+//! nothing was changed.
 
 use model::{Key, Timestamp};
 use thiserror::Error;
@@ -20,14 +20,14 @@ use model::value::VALUE_BYTES_MAX;
 
 pub const VERSION: u32 = 1;
 const TITLE: &str = "cortex store export ";
-/// A version with its line's end; what is longer is no export.
+/// The most bytes of a version with its line's end; a file with a longer one is no export.
 const VERSION_BYTES_MAX: usize = 12;
 const KEY: u8 = b'K';
 const END: u8 = b'E';
 const FAILED: u8 = b'X';
 const CHECK_BYTES: usize = 16;
 const NO_END: u64 = 0;
-/// The longest piece that is taken apart as a whole: the head of a key.
+/// The longest message of a failure in bytes.
 const MESSAGE_BYTES_MAX: usize = 1000;
 
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl Encoder {
         head
     }
 
-    /// To be called with every piece of the value.
+    /// Adds a piece of the value to the checksums; to be called with every piece.
     pub fn value(&mut self, piece: &[u8]) {
         self.all.update(piece);
         self.record.update(piece);
@@ -114,7 +114,7 @@ impl Encoder {
         self.totals
     }
 
-    /// In place of what was to come.
+    /// Returns the record of a failure, which is sent in place of the rest.
     pub fn failure(message: &str) -> Vec<u8> {
         let mut text = message;
         while text.len() > MESSAGE_BYTES_MAX {
@@ -140,7 +140,7 @@ pub enum Piece {
         size: u64,
     },
     Value(Vec<u8>),
-    /// The value is whole and unchanged.
+    /// The value that came last is whole and unchanged.
     Checked,
     End(Totals),
 }
@@ -156,10 +156,10 @@ enum Expecting {
     Nothing,
 }
 
-/// Takes an export apart, however its bytes come.
+/// Takes an export apart, in whatever pieces its bytes come.
 pub struct Decoder {
     expecting: Expecting,
-    /// What does not make a whole piece yet: at most the head of a key.
+    /// Bytes that do not make a whole piece yet: at most the head of a key.
     buffer: Vec<u8>,
     at: u64,
     all: blake3::Hasher,
@@ -201,7 +201,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// To be called after the last byte.
+    /// Returns the totals, or an error if the end is missing; to be called after the last byte.
     pub fn finish(self) -> Result<Totals, FormatError> {
         match self.expecting {
             Expecting::Nothing => Ok(self.totals),
@@ -210,7 +210,7 @@ impl Decoder {
         }
     }
 
-    /// The next piece and the bytes it took; none when more have to come first.
+    /// Returns the next piece and the number of bytes it took; `None` if more have to come first.
     fn next(&mut self, bytes: &[u8]) -> Result<Option<(Option<Piece>, usize)>, FormatError> {
         match self.expecting {
             Expecting::Title => self.title(bytes),

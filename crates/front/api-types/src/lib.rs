@@ -1,4 +1,4 @@
-//! What travels between client and API, as JSON under `/v1`. Fields are only ever added.
+//! The types that travel between client and API, as JSON under `/v1`. Fields are only ever added.
 
 pub mod export;
 pub mod session;
@@ -57,7 +57,7 @@ pub struct ApplicationShown {
     /// The file that decided what the application is.
     pub decided_by: Option<String>,
     pub processes: Vec<ProcessRow>,
-    /// Those that speak something else than HTTP.
+    /// The ports that speak something other than HTTP.
     #[serde(default)]
     pub ports: Vec<ServiceRow>,
     pub rollout: Option<RolloutShown>,
@@ -69,14 +69,14 @@ pub struct ApplicationShown {
     pub notes: Vec<String>,
 }
 
-/// What `cortex domains` shows.
+/// The domains of an application, as `cortex domains` shows them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DomainsShown {
     pub application: String,
-    /// Commands say which they are, and the project's own file does not.
+    /// Whether commands decide the domains, and not the project's own file.
     pub chosen: bool,
     pub domains: Vec<DomainRow>,
-    /// What a change has to be told with.
+    /// Remarks about a change, for the user.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -85,7 +85,7 @@ pub struct DomainsShown {
 pub struct DomainRow {
     pub domain: String,
     pub since: String,
-    /// Who else has claimed it.
+    /// A sentence about the other applications that have claimed it; `None` if there are none.
     pub clash: Option<String>,
 }
 
@@ -95,7 +95,7 @@ pub struct DomainsChange {
     pub add: Vec<String>,
     #[serde(default)]
     pub remove: Vec<String>,
-    /// The project's own file says them again from the next push on.
+    /// Whether the project's own file decides the domains again, from the next push on.
     #[serde(default)]
     pub reset: bool,
 }
@@ -104,16 +104,16 @@ pub struct DomainsChange {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServiceRow {
     pub port: u16,
-    /// `tcp` or `udp`.
+    /// The transport: `tcp` or `udp`.
     pub protocol: String,
     pub process: String,
     /// The variable that tells an instance where to listen.
     pub env: String,
-    /// Where this node has it.
+    /// The address of the port on this node.
     pub address: String,
-    /// Why it has not.
+    /// The reason why it is not open; `None` if it is.
     pub error: Option<String>,
-    /// Of what came there to this node.
+    /// The traffic that came to this port on this node.
     #[serde(default)]
     pub traffic: Option<PortTraffic>,
 }
@@ -124,7 +124,7 @@ pub struct ProcessRow {
     pub command: String,
     pub wanted: u32,
     pub ready: u32,
-    /// Ready ones by node.
+    /// The number of ready processes by node.
     #[serde(default)]
     pub nodes: BTreeMap<String, u32>,
 }
@@ -140,9 +140,9 @@ pub struct RolloutShown {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Destroyed {
     pub name: String,
-    /// Everything that ran has ended.
+    /// Whether everything that ran has ended.
     pub stopped: bool,
-    /// Where the application's persistent files remain.
+    /// The directory in which the application's persistent files remain.
     pub kept: Option<String>,
 }
 
@@ -155,7 +155,7 @@ pub struct InstanceRow {
     pub node: String,
     pub pid: Option<u32>,
     pub port: Option<u16>,
-    /// Where it listens for each public port that is not for HTTP.
+    /// The local port at which it listens for each public port that is not for HTTP.
     #[serde(default, skip_serializing_if = "InstancePorts::is_empty")]
     pub ports: InstancePorts,
     pub release: String,
@@ -166,16 +166,16 @@ pub struct InstanceRow {
     pub reason: Option<String>,
 }
 
-/// Who serves the names of an application now.
+/// The instances that serve the names of an application now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RouteRow {
     pub application: String,
     pub hosts: Vec<String>,
-    /// Ready ones of this node, on loopback.
+    /// Ready instances of this node, on loopback.
     pub instances: Vec<RouteInstance>,
-    /// Other nodes that have ready ones.
+    /// Other nodes that have ready instances.
     pub nodes: Vec<String>,
-    /// Below these paths the router may find a file before an instance is asked.
+    /// Paths below which the router may find a file before an instance is asked.
     pub files: Vec<String>,
 }
 
@@ -183,28 +183,28 @@ pub struct RouteRow {
 pub struct RouteInstance {
     pub slot: u32,
     pub port: u16,
-    /// Requests that it takes at a time.
+    /// The number of requests that it takes at a time.
     pub concurrency: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReleaseRow {
     pub release: String,
-    /// With the node that made it.
+    /// The release with the node that made it.
     pub id: String,
     pub note: String,
     pub author: String,
     pub created_at: String,
     #[serde(rename = "type")]
     pub framework: String,
-    /// Releases of one build run the same.
+    /// The build; releases of one build run the same code.
     #[serde(default)]
     pub build: String,
     pub source: String,
     pub source_bytes: u64,
     /// `serving`, `failed`, `taken back`, `building` …, or empty.
     pub state: String,
-    /// Why it failed or was taken back, with the application's last output.
+    /// The reason why it failed or was taken back, with the application's last output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -212,10 +212,10 @@ pub struct ReleaseRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Released {
     pub application: String,
-    /// As people write it: `v3`.
+    /// The release as people write it: `v3`.
     pub release: String,
     pub id: String,
-    /// The same as what serves: nothing was released.
+    /// Whether nothing was released, since the same source serves already.
     #[serde(default)]
     pub unchanged: bool,
     #[serde(default)]
@@ -244,13 +244,13 @@ pub enum Progress {
     Phase {
         phase: String,
     },
-    /// Output of a build or release step.
+    /// A line of output of a build or release step.
     Line {
         text: String,
     },
     Done {
         url: Option<String>,
-        /// It serves, but not as it should.
+        /// The reason why it does not serve as it should; `None` if it does.
         #[serde(default)]
         warning: Option<String>,
     },
@@ -272,7 +272,7 @@ pub struct Scaled {
     pub processes: Scale,
 }
 
-/// Answers to changes of configuration; the release is none when nothing was pushed yet.
+/// The answer to a change of configuration; `released` is `None` if nothing was pushed yet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Configured {
     pub application: String,
@@ -280,19 +280,20 @@ pub struct Configured {
     pub released: Option<Released>,
 }
 
-/// A value sets, null unsets.
+/// Changes by variable: a value sets it, null unsets it.
 pub type ConfigChange = BTreeMap<String, Option<String>>;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogLine {
     pub time: Option<String>,
-    /// Where it was printed, as far as that is told apart.
+    /// The node that printed it, if nodes are told apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// `web.1`, or `cortex` for the platform's own lines.
+    /// The instance, such as `web.1`, or `cortex` for the platform's own lines.
     pub source: String,
     pub text: String,
-    /// Said of the listing itself, for people: that a node is not reached, that lines are missing.
+    /// Whether the line is about the listing itself, for people: that a node is not reached, that
+    /// lines are missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub remark: bool,
 }
@@ -324,13 +325,14 @@ pub struct NodeRow {
     pub id: String,
     /// The machine's host name; several nodes may have the same.
     pub name: Option<String>,
-    /// `alive`, `down`, `draining`, `drained`, `joining`, `removed`, or `unknown` where something
-    /// else replicates the store.
+    /// `alive`, `down`, `apart`, `draining`, `drained`, `joining`, `removed`, or `unknown` if
+    /// something else replicates the store.
     pub state: String,
-    /// It is the one that answers.
+    /// Whether this is the node that answers.
     pub here: bool,
     pub roles: Vec<String>,
-    /// The node whose store it uses: known of the one that answers, where that keeps none itself.
+    /// The node whose store it uses; only known of the node that answers, if that keeps none
+    /// itself.
     #[serde(default)]
     pub store_node: Option<String>,
     pub addresses: Vec<String>,
@@ -351,37 +353,37 @@ pub struct NodeRow {
 pub struct NodeShown {
     #[serde(flatten)]
     pub row: NodeRow,
-    /// What runs there.
+    /// The instances that run there.
     #[serde(rename = "running")]
     pub instances: Vec<InstanceRow>,
-    /// Applications whose persistent files are there alone.
+    /// Applications whose persistent files are on this node only.
     pub holds: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RemovedNode {
     pub id: String,
-    /// Applications whose persistent files it had alone.
+    /// Applications whose persistent files were on this node only.
     pub holds: Vec<String>,
 }
 
-/// What outlives an application's releases.
+/// The paths of an application that outlive its releases.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PersistShown {
     pub application: String,
     pub paths: Vec<String>,
-    /// The directory that has it, on the holder.
+    /// The directory of the persistent files, on the holder.
     pub place: String,
     pub holder: Option<String>,
     /// The release that keeps a path that was added.
     pub released: Option<Released>,
 }
 
-/// Which node has an application's files.
+/// The node that has an application's files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PinShown {
     pub application: String,
-    /// None for one that is not tied to a node.
+    /// The node that has the files; `None` if the application is not tied to a node.
     pub holder: Option<String>,
     pub moving: Option<MoveShown>,
 }
@@ -394,11 +396,11 @@ pub struct MoveShown {
     pub message: Option<String>,
 }
 
-/// What `cortex nodes invite` prints of it.
+/// An invitation, as `cortex nodes invite` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Invitation {
     pub invitation: String,
-    /// Where the new node finds the one that issued it.
+    /// The address at which the new node finds the one that issued it.
     #[serde(default)]
     pub address: String,
     #[serde(default)]
@@ -409,27 +411,28 @@ pub struct Invitation {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortRow {
     pub address: String,
-    /// None for the address where Host decides.
+    /// The application it leads to; `None` for the address at which Host decides.
     pub application: Option<String>,
     /// `http`, `tcp` or `udp`.
     #[serde(default)]
     pub protocol: String,
-    /// Why it is not bound.
+    /// The reason why it is not bound; `None` if it is.
     pub error: Option<String>,
-    /// None where HTTP is spoken.
+    /// The traffic of the port; `None` if HTTP is spoken there.
     #[serde(default)]
     pub traffic: Option<PortTraffic>,
 }
 
-/// Of an application's own port, by the router of one node: connections, or flows of datagrams.
+/// The traffic of an application's own port through the router of one node, counted in connections
+/// or in flows of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortTraffic {
-    /// That an instance took, since the port is open.
+    /// The number of those that an instance took, since the port was opened.
     pub connections: u64,
     pub open: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
-    /// That no instance took.
+    /// The number of those that no instance took.
     pub refused: u64,
 }
 
@@ -479,43 +482,43 @@ pub enum StoreChange {
     Deleted {
         key: String,
     },
-    /// Changes were missed: read the prefix again.
+    /// Changes were missed: the reader has to read the prefix again.
     Resync,
 }
 
-/// What an import has written.
+/// The totals of what an import has written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Imported {
     pub keys: u64,
     pub bytes: u64,
 }
 
-/// `{"hash": …}` and the like: answers of one value.
+/// An answer with a single value, such as `{"hash": …}`.
 pub type Answer = BTreeMap<String, Value>;
 
-/// `GET /v1/upgrade`: how far the nodes are with another binary.
+/// The answer to `GET /v1/upgrade`: how far the nodes are with another binary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UpgradeShown {
     /// `none`, `rolling`, `waiting`, `finished` or `stopped`.
     pub state: String,
-    /// The same for people.
+    /// The state in words for people.
     pub says: String,
     #[serde(default)]
     pub binary: Option<String>,
     #[serde(default)]
     pub version: Option<String>,
-    /// In the order of their turns.
+    /// The nodes in the order of their turns.
     pub nodes: Vec<UpgradeRow>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UpgradeRow {
     pub node: String,
-    /// BLAKE3 of what it runs.
+    /// The BLAKE3 of the binary it runs.
     #[serde(default)]
     pub binary: Option<String>,
     pub alive: bool,
-    /// `pending`, `trying`, `done`, `returned` or `refused`; `running` where nothing was asked for.
+    /// `pending`, `trying`, `done`, `returned` or `refused`; `running` if no upgrade was asked for.
     pub state: String,
     #[serde(default)]
     pub why: Option<String>,
@@ -523,7 +526,7 @@ pub struct UpgradeRow {
     pub since: Option<String>,
 }
 
-/// `GET /v1/upgrade/vitals`: what a node that is being tried says of itself.
+/// The answer to `GET /v1/upgrade/vitals`: what a node that is being tried reports of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeVitals {
     #[serde(default)]

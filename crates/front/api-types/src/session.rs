@@ -1,60 +1,61 @@
-//! A command that runs for somebody who is connected: what both sides say meanwhile, as frames of a
-//! channel, a length and a payload over one stream. Pure: bytes in, frames out; must not know where
-//! the stream leads or how the command is held.
+//! The protocol of a command that runs for somebody who is connected: what both sides send
+//! meanwhile, as frames over one stream, each with a channel, a length and a payload. Pure: bytes
+//! in, frames out; must not know where the stream leads or how the command is held.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
-/// What an HTTP connection is upgraded to.
+/// The protocol to which an HTTP connection is upgraded.
 pub const PROTOCOL: &str = "cortex-stream/1";
 pub const VERSION: u32 = 1;
-/// Bytes of input or output in one frame: what is behind it waits for no more.
+/// The most bytes of input or output in one frame; a frame behind it waits for no more than these.
 pub const DATA_BYTES_MAX: usize = 32 << 10;
-/// Any frame; Linux takes 128 KiB in one argument and 2 MiB in all.
+/// The limit of any frame, of which a command is the largest; Linux takes 128 KiB in one argument
+/// and 2 MiB in all.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
-/// Input that was sent and is not yet with the command. What lies behind it in the stream, such as
-/// a signal, never waits for a command that does not read.
+/// The most bytes of input that were sent and are not yet with the command. Frames that follow it
+/// in the stream, such as a signal, never wait for a command that does not read.
 pub const INPUT_WINDOW_BYTES: usize = 256 << 10;
-/// A channel's number and a length.
+/// The size of a frame's head: a channel's number and a length.
 const HEAD_BYTES: usize = 5;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame {
-    /// The client's first: what to run.
+    /// The client's first frame: what to run.
     Start(Start),
     Input(Bytes),
-    /// No more input comes.
+    /// The end of the input.
     InputEnd,
     Output(Bytes),
     Error(Bytes),
     Resize(Size),
-    /// By its number, to the command's process group.
+    /// A signal by its number, for the command's process group.
     Signal(u8),
-    /// So many bytes of input are with the command.
+    /// The number of bytes of input that have gone to the command.
     Taken(u32),
-    /// The node's last: it ended.
+    /// The node's last frame: the command ended.
     Exit(Ended),
-    /// The node's last: it could not be started, and why.
+    /// The node's last frame: the command could not be started, and why.
     Failed(String),
-    /// For people, beside what the command prints.
+    /// A remark for people, besides what the command prints.
     Note(String),
-    /// Of a later version; nothing depends on it.
+    /// A frame of a later version; nothing depends on it.
     Unknown(u8),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     pub v: u32,
-    /// One word is a shell's command line; several are a program and its arguments.
+    /// The command: one word is a shell's command line, several are a program and its arguments.
     pub command: Vec<String>,
-    /// Where it is to have a terminal.
+    /// The terminal of the command; `None` if it is to have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Terminal>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Terminal {
-    /// `xterm-256color`.
+    /// The value of `TERM`, such as `xterm-256color`.
     pub name: String,
     pub size: Size,
 }
@@ -67,9 +68,9 @@ pub struct Size {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
-    /// As a shell counts: 128 and the number of the signal that killed it.
+    /// The exit code as a shell counts it: 128 and the signal's number if a signal killed it.
     pub code: u8,
-    /// For people: "exit status 1".
+    /// The end in words for people: "exit status 1".
     pub how: String,
 }
 
@@ -95,8 +96,8 @@ mod channel {
 }
 
 impl Frame {
-    /// Appends it. Data longer than a frame becomes several; an empty piece of input would be its
-    /// end and is left out, as are empty pieces of output.
+    /// Appends the frame. Data longer than a frame becomes several; an empty piece of input would
+    /// be its end and is left out, as are empty pieces of output.
     pub fn write(&self, out: &mut BytesMut) {
         match self {
             Frame::Start(start) => json(out, channel::START, start),
@@ -183,13 +184,13 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// What comes is appended here.
+    /// Returns the buffer to which received bytes are appended.
     pub fn buffer(&mut self) -> &mut BytesMut {
         self.bytes.reserve(DATA_BYTES_MAX + HEAD_BYTES);
         &mut self.bytes
     }
 
-    /// The next whole frame. After an error the stream is of no more use.
+    /// Returns the next whole frame. After an error the stream is of no more use.
     pub fn frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some(&[kind, a, b, c, d]) = self.bytes.first_chunk() else { return Ok(None) };
         let length = u32::from_be_bytes([a, b, c, d]) as usize;

@@ -1,4 +1,4 @@
-//! Applications: list, create, show, destroy.
+//! Applications: they are listed, created, shown and destroyed here.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use api_types::{
     ApplicationRow, ApplicationShown, CreateApplication, Destroyed, ProcessRow, RolloutShown,
 };
 
-/// The usual grace of 30 s between SIGTERM and SIGKILL, and some for draining before it.
+/// The longest wait for instances to stop: the usual grace of 30 s between SIGTERM and SIGKILL, and
+/// some time for draining before it.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(45);
 const STOP_POLL: Duration = Duration::from_millis(100);
 
@@ -60,7 +61,7 @@ pub async fn create(
     Ok((StatusCode::CREATED, Json(app.row(&api))))
 }
 
-/// Detection over an empty tree tells which types there are.
+/// Refuses an unknown framework; detection over an empty tree tells which frameworks there are.
 fn check_framework(framework: &str) -> Result<(), Problem> {
     let nothing = recipe_core::source::SourceTree::new();
     match recipe_core::detect::plan_release(&nothing, Some(framework), "application") {
@@ -114,8 +115,8 @@ pub async fn show(
     }))
 }
 
-/// The specification goes first: that is what stops everything. What the application kept for
-/// itself stays on disk, since nothing could bring it back.
+/// Deletes the specification first, since that is what stops everything. The application's
+/// persistent files stay on disk, since nothing could bring them back.
 pub async fn destroy(
     State(api): State<Shared>,
     Path(app): Path<String>,
@@ -130,7 +131,8 @@ pub async fn destroy(
     }
     let stopped = wait_until_stopped(&api, &name).await?;
     {
-        // What nodes wrote of it until they stopped it; nothing of one that is made anew.
+        // Deletes what nodes wrote about it until they stopped it, but nothing of an application
+        // that was made anew under the same name.
         let _changing = api.changes.lock().await;
         if records::find(&*api.store, &name).await?.is_none() {
             delete_all(&api, &name).await?;

@@ -1,5 +1,5 @@
-//! Reads a pushed archive: what detection needs of it, and whether it is safe to unpack. Everything
-//! in it is hostile input.
+//! Reading a pushed archive: what detection needs of it, and whether it is safe to unpack.
+//! Everything in it is hostile input.
 
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
@@ -10,12 +10,13 @@ use tar::{Archive, EntryType};
 
 use super::problem::Problem;
 
-/// Ten times the files of a large application with its dependencies.
+/// The most entries of an archive: ten times the files of a large application with its
+/// dependencies.
 pub const ENTRIES_MAX: usize = 500_000;
-/// What Linux accepts as a path.
+/// The longest path in an archive: what Linux accepts.
 const PATH_BYTES_MAX: usize = 4095;
 
-/// Blocks: for threads that may.
+/// Reads the archive and refuses unsafe entries. It blocks, so only threads that may block call it.
 pub fn read(archive: impl Read) -> Result<SourceTree, Problem> {
     let mut tree = SourceTree::new();
     let mut archive = Archive::new(archive);
@@ -64,7 +65,7 @@ pub fn read(archive: impl Read) -> Result<SourceTree, Problem> {
     Ok(tree)
 }
 
-/// The path without `./`, unless it climbs out or is no text.
+/// Returns the path without `./`; `None` if it climbs out of the directory or is too long.
 fn inside(path: &Path) -> Option<String> {
     if path.as_os_str().len() > PATH_BYTES_MAX {
         return None;
@@ -77,7 +78,7 @@ fn inside(path: &Path) -> Option<String> {
             _ => return None,
         }
     }
-    // Names that are no UTF-8 are allowed on Linux, and tell no framework.
+    // Linux allows names that are not UTF-8; no framework is recognised by one.
     Some(clean.to_string_lossy().into_owned())
 }
 

@@ -1,5 +1,5 @@
-//! Which build a new release runs: one that is there, wherever source, recipe and the variables
-//! that become part of a build are the same.
+//! The choice of the build that a new release runs: an existing one if source, recipe and the
+//! variables that become part of a build are the same.
 
 use model::build::BUILD_HASH_BYTES;
 use model::value::ContentHash;
@@ -14,21 +14,21 @@ use super::records::{self, Application, Config};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Build {
     pub id: BuildId,
-    /// For whoever waits for the release: why it is built again, or that it is not.
+    /// A remark for the person who waits for the release: why it is built again, or that it is not.
     pub note: Option<String>,
 }
 
-/// When something is built although a build of the same is known.
+/// The condition under which something is built again although the same build is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anew {
     Never,
-    /// Trying the same again is of use only if it is made again.
+    /// After a failure, since trying the same release again is of use only if it is built again.
     AfterFailure,
-    /// Dependencies that the source leaves open may have moved on.
+    /// Always, since dependencies that the source leaves open may have moved on.
     Always,
 }
 
-/// What a build is made of.
+/// The inputs of a build, which identify it.
 #[derive(PartialEq, Serialize)]
 struct Ingredients<'a> {
     source: ContentHash,
@@ -43,7 +43,8 @@ impl<'a> Ingredients<'a> {
         Ingredients { source, recipe: steps_alone(recipe), variables }
     }
 
-    /// `salt` tells one that is to be made anew from those before.
+    /// Returns the build's identifier; `salt` tells a build that is to be made anew from earlier
+    /// ones.
     fn build(&self, salt: &str) -> BuildId {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&model::record::encode(self));
@@ -54,8 +55,8 @@ impl<'a> Ingredients<'a> {
     }
 }
 
-/// Without what only says how the result is run, or is for people. What a newer version adds is
-/// taken for a part of the build.
+/// Returns the recipe without what only says how the result is run or is meant for people. Fields
+/// that a newer version adds count as part of the build.
 fn steps_alone(recipe: &Recipe) -> Recipe {
     Recipe {
         decided_by: String::new(),
@@ -74,7 +75,7 @@ fn steps_alone(recipe: &Recipe) -> Recipe {
     }
 }
 
-/// Called with `Api::changes` held.
+/// Chooses the build of a new release. The caller holds `Api::changes`.
 pub async fn choose(
     api: &Api,
     app: &Application,

@@ -1,6 +1,6 @@
-//! What a node asks of another one for somebody who is connected here: to run a command, to show
-//! logs. One stream each: a question, an answer, and then whatever was asked for. Who may call is
-//! settled by the transport; must not know how commands run or where logs lie.
+//! Calls between nodes: what a node asks of another one for somebody who is connected here, to run
+//! a command or to show logs. Each call is one stream: a question, an answer, and then whatever was
+//! asked for. The transport decides who may call; must not know how commands run or where logs lie.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,15 @@ use runtime::members::{BoxedStream, Kind, Members};
 use store::{SharedStore, lookup_record};
 
 const VERSION: u32 = 1;
-/// A few names, a reason, or a line of a log, which is shorter than 64 KiB but for what JSON adds.
+/// The size limit of a message: a few names, a reason, or a line of a log, which is shorter than 64
+/// KiB but for what JSON adds.
 const MESSAGE_BYTES_MAX: u32 = 512 << 10;
-/// Lines of a build's log between the file and the stream.
+/// Lines of a build's log that wait between the file and the stream.
 const ITEMS_WAITING_MAX: usize = 64;
-/// A question comes at once, and an answer after a look at records and the disk.
+/// The time limit of a message: a question comes at once, an answer after a look at records and the
+/// disk.
 const MESSAGE_TIME_MAX: Duration = Duration::from_secs(10);
-/// Streams that are served at a time: commands have a limit of their own, the rest are readers of
+/// Streams that are served at a time; commands have a limit of their own, the rest are readers of
 /// logs.
 const CALLS_MAX: usize = 256;
 
@@ -43,34 +45,35 @@ pub struct Question {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Ask {
-    /// Frames of a session follow.
+    /// Runs a one-off command; frames of its session follow the answer.
     Run {
         application: ApplicationName,
         release: ReleaseId,
         by: String,
-        /// Also where the release has to be built first.
+        /// Whether the release may be built there first.
         prepare: bool,
     },
-    /// Items follow.
+    /// Reads an application's logs; items follow the answer.
     Logs { application: ApplicationName, wanted: Wanted },
-    /// Lines follow, as long as that node builds it or runs its release steps.
+    /// Follows the log of a build; lines follow as long as that node builds the release or runs its
+    /// release steps.
     BuildLog { application: ApplicationName, release: ReleaseId },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Answer {
     v: u32,
-    /// Why not.
+    /// The reason for a refusal; `None` if the question is answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
 }
 
-/// That node was reached, and does not do it.
+/// The error of a node that was reached and refuses to do what it was asked for.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(pub String);
 
-/// A stream on which that node does what it was asked for.
+/// Opens a stream on which that node does what it was asked for.
 pub async fn call(peers: &dyn Members, node: &NodeId, ask: Ask) -> anyhow::Result<BoxedStream> {
     let mut stream = peers.open(node, Kind::Call).await?;
     write(&mut stream, &Question { v: VERSION, ask }).await?;
@@ -81,9 +84,9 @@ pub async fn call(peers: &dyn Members, node: &NodeId, ask: Ask) -> anyhow::Resul
     }
 }
 
-/// The side that is called.
+/// The called side: serves the questions of other nodes.
 pub struct Calls {
-    /// None where nothing runs.
+    /// The node's agent; `None` on a node that runs no applications.
     pub agent: Option<Arc<AgentContext>>,
     pub store: SharedStore,
     pub node: NodeId,
@@ -91,13 +94,14 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// From now on.
+    /// Serves calls from now on.
     pub fn take(self, peers: &dyn Members) {
         let (calls, streams) = (Arc::new(self), Arc::new(Semaphore::new(CALLS_MAX)));
         peers.serve(
             Kind::Call,
             Box::new(move |peer, stream| {
-                // Whoever finds no room hears nothing, and says that this node does not answer.
+                // A caller that finds no room gets no answer, and reports that this node does not
+                // answer.
                 let Ok(permit) = streams.clone().try_acquire_owned() else { return };
                 let calls = calls.clone();
                 runtime::task::spawn(async move {
@@ -162,14 +166,14 @@ impl Calls {
     }
 }
 
-/// Until there is no more, or nobody listens.
+/// Sends items until there are no more or nobody listens.
 async fn pass_on(mut items: mpsc::Receiver<Item>, stream: BoxedStream) -> anyhow::Result<()> {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut nothing = [0; 1];
     loop {
         let item = tokio::select! {
             item = items.recv() => item,
-            // The caller says nothing more, and then hangs up.
+            // The caller sends nothing more, so a read that returns means that it hung up.
             _ = reader.read(&mut nothing) => None,
         };
         let Some(item) = item else { break };
@@ -183,7 +187,7 @@ async fn pass_on(mut items: mpsc::Receiver<Item>, stream: BoxedStream) -> anyhow
     Ok(writer.shutdown().await?)
 }
 
-/// The next message, whenever it comes; none at the end.
+/// Reads the next message, however long it takes to come; returns `None` at the end of the stream.
 pub async fn receive<T: DeserializeOwned>(stream: &mut BoxedStream) -> anyhow::Result<Option<T>> {
     let length = match stream.read_u32_le().await {
         Ok(length) => length,

@@ -1,4 +1,4 @@
-//! The cluster as the store keeps it: its members, invitations, and what a person may decide.
+//! The cluster as the store keeps it: its members, its invitations, and what a person may decide.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub async fn status(State(api): State<Shared>) -> Result<Json<ClusterStatus>, Pr
 struct Invite {
     #[serde(default)]
     address: Option<String>,
-    /// How long it holds; none for as long as one may.
+    /// How long the invitation is valid; the longest time allowed if `None`.
     #[serde(default)]
     seconds: Option<u64>,
 }
@@ -67,7 +67,7 @@ pub async fn trust_clock(State(api): State<Shared>) -> Result<Json<Answer>, Prob
 
 #[derive(Debug, Deserialize)]
 struct Squash {
-    /// Drop superseded commits before this time.
+    /// The time before which superseded commits are dropped.
     before_ms: u64,
 }
 

@@ -13,7 +13,8 @@ use super::releases::{self, Draft};
 use super::{Peer, Shared, parse};
 use api_types::{ConfigChange, Configured};
 
-/// All names and values together; certificates and keys fit many times (Heroku's limit is 64 KB).
+/// The limit of all names and values together; certificates and keys fit in it many times (Heroku's
+/// limit is 64 KB).
 const CONFIG_BYTES_MAX: usize = 256 * 1024;
 
 pub async fn list(
@@ -67,7 +68,8 @@ pub async fn change(
     Ok(Json(Configured { application, changed, released: Some(released) }))
 }
 
-/// What really changed, for the release's note: names alone.
+/// Applies the changes and returns those that really changed something, for the release's note:
+/// names without values.
 fn apply(config: &mut Config, asked: ConfigChange) -> Vec<String> {
     let mut changed = Vec::new();
     for (key, value) in asked {

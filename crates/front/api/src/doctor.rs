@@ -1,4 +1,5 @@
-//! Looks for what would keep applications from running here, and says what to do about it.
+//! The doctor: looks for what would keep applications from running here, and says what to do about
+//! it.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,19 +13,19 @@ use rustix::process::{Resource, getrlimit};
 use super::{Api, Shared, domains};
 use api_types::{Check, CheckResult};
 
-/// Below this a push of a large application may not fit.
+/// Free bytes below which a push of a large application may not fit.
 const DISK_FREE_WARN: u64 = 2 * 1024 * 1024 * 1024;
-/// Below this the store's next segment and a log may not fit.
+/// Free bytes below which the store's next segment and a log may not fit.
 const DISK_FREE_FAIL: u64 = 256 * 1024 * 1024;
-/// A router holds two descriptors per request.
+/// The limit of open files below which it warns: a router holds two descriptors per request.
 const DESCRIPTORS_WARN: u64 = 4096;
 const TOOL_TIMEOUT: Duration = Duration::from_secs(10);
 const TOOL_POLL: Duration = Duration::from_millis(10);
-/// Versions are one line.
+/// Bytes read of a tool's output: a version is one line.
 const TOOL_OUTPUT_MAX: u64 = 4096;
-/// A clock before this project's first year is unset.
+/// The earliest time believed: a clock before this project's first year is unset.
 const CLOCK_EARLIEST: Duration = Duration::from_secs(1_735_689_600);
-/// Programs and what is missed without them.
+/// Programs, the arguments that make them say their version, and what does not work without them.
 const TOOLS: &[(&str, &[&str], &str)] = &[
     ("git", &["--version"], "pushing a Git repository's revisions"),
     ("python3", &["--version"], "Python applications"),
@@ -128,7 +129,8 @@ fn ports(api: &Api) -> Vec<Check> {
     if bad.is_empty() { vec![ok("ports", format!("{} bound", ports.len()))] } else { bad }
 }
 
-/// Two nodes that did not hear of each other may have let two applications have the same.
+/// Checks for claims that clash: two nodes that did not hear of each other may have let two
+/// applications have the same domain or port.
 async fn claims(api: &Api) -> Vec<Check> {
     match domains::clashes(api).await {
         Ok(clashes) if clashes.is_empty() => Vec::new(),
@@ -150,7 +152,7 @@ async fn find(tool: &'static str, arguments: &'static [&'static str], use_of: &s
     }
 }
 
-/// Blocks: for threads that may.
+/// Runs a tool for its version. It blocks, so only threads that may block call it.
 fn version(tool: &str, arguments: &[&str]) -> Result<String, String> {
     let started = Command::new(tool)
         .args(arguments)

@@ -1,5 +1,5 @@
 //! Domains of applications: who has one, who may have it, and which are wanted twice. A domain is
-//! claimed once; two claims meet only where two nodes did not hear of each other.
+//! claimed once; two claims meet only if two nodes did not hear of each other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use super::records::{self, Application};
 use super::{Api, Shared, parse, ports};
 use api_types::{DomainRow, DomainsChange, DomainsShown};
 
-/// What an application does with what it has claimed.
+/// The stage of an application that has claimed something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Serves,
@@ -39,7 +39,7 @@ impl Standing {
         }
     }
 
-    /// Whether a claim holds against another application that serves, or is about to.
+    /// Returns whether this application keeps what it claimed although the other one wants it.
     fn holds_against(self, other: Claimant) -> bool {
         match self {
             Standing::Serves | Standing::Underway => true,
@@ -49,11 +49,11 @@ impl Standing {
     }
 }
 
-/// Who wants a domain now.
+/// An application that wants a domain now, by how far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claimant {
     Serves,
-    /// It never served, and a release of it comes.
+    /// It never served, and a release of it is being made.
     Comes,
     Idle,
 }
@@ -76,7 +76,7 @@ async fn all(api: &Api) -> Result<Vec<Other>, Problem> {
     Ok(all)
 }
 
-/// The domains that `app` may have of those that are wanted, with what is to be said of them.
+/// Returns the domains out of `wanted` that `app` may have, with remarks about them.
 pub async fn claim(
     api: &Api,
     app: &Application,
@@ -102,7 +102,8 @@ pub async fn claim(
         let is_other =
             |other: &&Other| other.name != app.name && other.spec.domains.contains(domain);
         for other in others.iter().filter(is_other) {
-            // One that serves there goes on: that two have it is to be seen to, not to be suffered.
+            // An application that already serves there goes on: that two have the domain is for a
+            // person to settle, and no reason to fail its releases.
             let has_it = serves && app.spec.domains.contains(domain);
             if !has_it && other.standing.holds_against(claimant) {
                 return Err(taken(domain, &other.name));
@@ -137,7 +138,7 @@ fn not_of_the_platform(domain: &str) -> Result<(), Problem> {
     .hint("names that end in .localhost are not given away: choose another"))
 }
 
-/// Everything that several applications want, the one that has it first.
+/// Returns everything that several applications want; the owner is the one that gets it.
 pub async fn clashes(api: &Api) -> Result<Vec<Clash>, Problem> {
     let mut wanted: BTreeMap<String, Vec<(Rights, ApplicationName)>> = BTreeMap::new();
     let mut ports: BTreeMap<PortId, Vec<(Rights, ApplicationName)>> = BTreeMap::new();
@@ -162,7 +163,7 @@ pub async fn clashes(api: &Api) -> Result<Vec<Clash>, Problem> {
     Ok(clashes)
 }
 
-/// What can be had by one application alone.
+/// A resource that only one application can have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
     Domain(String),
@@ -196,7 +197,7 @@ impl Clash {
         matches!(&self.what, Claimed::Domain(domain) if domain == name)
     }
 
-    /// How each of the others gives it up.
+    /// Returns how each of the others can give it up.
     pub fn advice(&self) -> String {
         let of_one = |other: &ApplicationName| match &self.what {
             Claimed::Domain(domain) => format!("`cortex domains remove {domain} -a {other}`"),
@@ -209,7 +210,8 @@ impl Clash {
         self.owner == *name || self.others.contains(name)
     }
 
-    /// Whether this domain leads to another application.
+    /// Returns whether requests for this domain go to another application although this one wants
+    /// it.
     pub fn is_lost_by(&self, domain: &str, name: &ApplicationName) -> bool {
         self.others.contains(name) && self.is_of_domain(domain)
     }
@@ -247,7 +249,8 @@ async fn shown(api: &Api, app: &Application) -> Result<DomainsShown, Problem> {
     })
 }
 
-/// From now on commands say which domains it has, until they leave that to its own file again.
+/// Changes the domains. From then on commands decide which domains it has, until a reset leaves
+/// that to the project's own file again.
 pub async fn change(
     State(api): State<Shared>,
     Path(app): Path<String>,
@@ -282,7 +285,8 @@ pub async fn change(
     Ok(Json(DomainsShown { notes, ..shown(&api, &app).await? }))
 }
 
-/// What the project's own file says, unless commands have said it; returns what is to be told.
+/// Takes the domains of the project's own file, unless commands have chosen them; returns remarks
+/// for the user.
 pub async fn merge(
     api: &Api,
     app: &mut Application,
@@ -302,7 +306,7 @@ pub async fn merge(
     Ok(notes)
 }
 
-/// The name that a probe of its next release asks by, where nothing else is said.
+/// Returns the Host that a probe of the next release asks for if nothing else is configured.
 pub fn first(spec: &ApplicationSpec) -> Option<String> {
     spec.domains.iter().find(|domain| !domain.starts_with("*.")).cloned()
 }

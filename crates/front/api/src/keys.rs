@@ -1,4 +1,4 @@
-//! The store itself, for people and scripts: any key, any value, streamed both ways.
+//! The keys of the store for people and scripts: any key, any value, streamed both ways.
 
 use axum::Json;
 use axum::body::Body;
@@ -17,14 +17,14 @@ use super::records::rfc3339;
 use api_types::{Answer, HistoryRow, StoreChange, StoredKey};
 use store::{INLINE_VALUE_MAX, SharedStore, ValueWriter, WatchEvent};
 
-/// What one value may take; sources of applications have the same limit.
+/// The largest value; sources of applications have the same limit.
 const VALUE_BYTES_MAX: u64 = super::upload::ARCHIVE_BYTES_MAX;
-/// Changes between the store and a socket.
+/// Changes that wait between the store and a socket.
 const CHUNKS_WAITING_MAX: usize = 16;
 const HISTORY_DEFAULT: usize = 100;
-/// What fits an answer of some megabytes.
+/// The most entries of a history in one answer, which keeps it at some megabytes.
 const HISTORY_MAX: usize = 10_000;
-/// Values up to this size are shown in a watch; of larger ones the size alone.
+/// Values up to this size are shown in a watch; for larger ones only the size.
 const WATCH_VALUE_MAX: usize = INLINE_VALUE_MAX;
 
 #[derive(Debug, Deserialize)]
@@ -71,7 +71,8 @@ pub async fn get(
     }
 }
 
-/// Small values go into the commit itself; once more has come than fits there, into a file.
+/// Stores a value. A small one goes into the commit itself; one that is larger than fits there goes
+/// into a file.
 pub async fn set(
     State(store): State<SharedStore>,
     Query(query): Query<KeyQuery>,

@@ -1,6 +1,6 @@
-//! The HTTP API of one node, on a UNIX socket: the one way in for command line, console and tests.
-//! Reads, writes and watches the store, and reads logs; it calls no other part. `node.rs` gives it
-//! its context and drives it.
+//! The HTTP API of one node, on a UNIX socket: the only way in for the command line, the console
+//! and tests. It reads, writes and watches the store, and reads logs; it calls no other part.
+//! `node.rs` gives it its context and drives it.
 
 mod applications;
 mod archive;
@@ -59,21 +59,22 @@ use runtime::members::Members;
 use store::SharedStore;
 pub use upgrade::open_ports;
 
-/// After a failed accept: out of descriptors is over in a moment or will be reported again.
+/// The pause after a failed accept; running out of descriptors is over in a moment or will be
+/// reported again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the API needs of the running node beside the store.
+/// What the API needs of the running node besides the store.
 pub trait NodeControl: Send + Sync + 'static {
     /// Begins to stop all applications and then the node; returns at once.
     fn shut_down(&self);
-    /// The router's public addresses and what is wrong with them.
+    /// Returns the router's public addresses and what is wrong with them.
     fn ports(&self) -> Vec<PortRow>;
-    /// Whether requests that come from now on go to this release.
+    /// Returns whether requests that come from now on go to this release.
     fn serves(&self, name: &ApplicationName, release: &ReleaseId) -> bool;
-    /// All metrics of this node in the text format of Prometheus.
+    /// Returns all metrics of this node in the text format of Prometheus.
     fn metrics(&self) -> String;
-    /// Makes a named place fail from now on, or with `off` no longer. An error says why not, also
-    /// where fail points are not enabled.
+    /// Makes a named place fail from now on, or with `off` no longer. Returns the reason as an
+    /// error if it cannot, also if fail points are not enabled.
     fn set_fail_point(&self, name: &str, action: &str) -> Result<(), String>;
 }
 
@@ -81,18 +82,18 @@ pub trait NodeControl: Send + Sync + 'static {
 pub struct ApiContext {
     pub store: SharedStore,
     pub node: NodeId,
-    /// What this node does.
+    /// The roles of this node.
     pub roles: Roles,
     pub layout: DataDirectory,
     pub clock: Clock,
-    /// Where public HTTP listens: applications' own ports are on the same address.
+    /// The address of public HTTP; applications' own ports are on the same IP address.
     pub http: SocketAddr,
     pub control: Arc<dyn NodeControl>,
-    /// None where something else replicates the store.
+    /// The node's transport to its peers; `None` if something else replicates the store.
     pub peers: Option<Arc<Peers>>,
-    /// None where nothing runs.
+    /// The node's agent; `None` on a node that runs no applications.
     pub agent: Option<Arc<AgentContext>>,
-    /// None where the store is kept alone.
+    /// The state of upgrades; `None` on a node that only keeps the store.
     pub upgrading: Option<Arc<Upgrading>>,
     /// Held while numbers and ports are given out, by commands and by the agent: read, choose and
     /// write must not interleave.
@@ -114,7 +115,7 @@ impl std::ops::Deref for Api {
 }
 
 impl Api {
-    /// The host in URLs for people on this machine.
+    /// Returns the host in URLs for people on this machine.
     fn url_host(&self) -> String {
         match self.http.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
@@ -124,7 +125,7 @@ impl Api {
         }
     }
 
-    /// Whether that node was here and is not any more, or is none of the cluster's.
+    /// Returns whether that node has left or failed, or never was a member of the cluster.
     fn is_lost(&self, node: &NodeId) -> bool {
         let alive = self.peers.as_ref().map(|peers| peers.alive().borrow().contains(node));
         *node != self.node && alive == Some(false)
@@ -135,14 +136,14 @@ impl Api {
     }
 }
 
-/// Runs until the socket fails or the future is dropped.
+/// Serves the API until the socket fails or the future is dropped.
 pub async fn serve(context: ApiContext) -> anyhow::Result<()> {
     let listener = PeerListener::bind(&context.layout)?;
     let service = reads_all(router(context)).into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await.context("the API's socket failed")
 }
 
-/// As `serve`, of a node that keeps the store and runs nothing.
+/// Serves the API like `serve`, for a node that keeps the store and runs nothing.
 pub async fn serve_store(context: ApiContext) -> anyhow::Result<()> {
     let listener = PeerListener::bind(&context.layout)?;
     let shared = shared(context);
@@ -176,7 +177,7 @@ fn key_routes<S: Clone + Send + Sync + 'static>(store: SharedStore) -> Router<S>
         .with_state(store)
 }
 
-/// Serves the keys of any store, and nothing of a node.
+/// Serves the keys of any store, and nothing else of a node.
 pub async fn serve_keys(layout: &DataDirectory, store: SharedStore) -> anyhow::Result<()> {
     let listener = PeerListener::bind(layout)?;
     let service = reads_all(key_routes(store)).into_make_service_with_connect_info::<Peer>();
@@ -234,7 +235,7 @@ async fn unknown_path(uri: axum::http::Uri) -> Problem {
         .hint("client and node may be of different versions: compare `cortex --version` with `cortex status`")
 }
 
-/// A request's JSON; what is wrong with it is the caller's to read.
+/// Parses a request's JSON; the caller is told what is wrong with it.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(bytes).map_err(|error| {
         Problem::invalid(
@@ -244,7 +245,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     })
 }
 
-/// Who speaks: known from the socket, not from what they say.
+/// The user on the other side, as the socket knows it and not as a request says.
 #[derive(Clone, Debug)]
 struct Peer {
     uid: u32,
@@ -256,7 +257,7 @@ impl Connected<IncomingStream<'_, PeerListener>> for Peer {
     }
 }
 
-/// Lets in the user that the node runs as, and root.
+/// A listener that accepts the user that the node runs as, and root.
 struct PeerListener {
     socket: UnixListener,
     uid: u32,
@@ -266,7 +267,7 @@ impl PeerListener {
     fn bind(layout: &DataDirectory) -> anyhow::Result<PeerListener> {
         os::directory::socket_directory(layout)?;
         let path = layout.api_socket();
-        // The lock on the data directory is held: a socket that lies here is nobody's.
+        // The lock on the data directory is held, so a socket that lies here belongs to nobody.
         std::fs::remove_file(&path).ok();
         let socket = UnixListener::bind(&path)
             .with_context(|| format!("the API's socket {} cannot be made", path.display()))?;

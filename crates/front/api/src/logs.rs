@@ -1,6 +1,6 @@
 //! Logs of an application: the last lines of all its instances on all nodes and of the platform,
-//! merged by time, and then what follows. A node that is not reached is said so, and the rest goes
-//! on.
+//! merged by time, and then the lines that follow. If a node cannot be reached, a line says so and
+//! the rest goes on.
 
 mod far;
 
@@ -24,15 +24,16 @@ use api_types::LogLine;
 use cluster::roster;
 use logs::{Item, LINES_MAX, Wanted};
 
-/// What `heroku logs` shows.
+/// Lines shown by default, as `heroku logs` does.
 const LINES_DEFAULT: usize = 100;
-/// Lines between the nodes and a slow terminal: it makes them wait, and the files keep the rest.
+/// Lines that wait between the nodes and a slow terminal: it makes the nodes wait, and the files
+/// keep the rest.
 const LINES_WAITING_MAX: usize = 256;
-/// What several nodes print within this time is put in order.
+/// The time for which lines of several nodes are collected to be put in order.
 const MERGE_PAUSE: Duration = Duration::from_millis(250);
-/// Between two looks for nodes that have come.
+/// The time between two looks for nodes that have joined.
 const LOOK_INTERVAL: Duration = Duration::from_secs(3);
-/// A node that says nothing for so long is not waited for.
+/// The longest silence of a node during the last lines; after it the node is not waited for.
 const TAIL_SILENCE_MAX: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Default, Deserialize)]
@@ -41,10 +42,10 @@ pub struct LogQuery {
     lines: Option<usize>,
     #[serde(default)]
     follow: bool,
-    /// `web`, `web.1` or `cortex`.
+    /// The lines wanted: `web`, `web.1` or `cortex`.
     #[serde(default)]
     process: Option<String>,
-    /// Each line names its node, also where there is no other one.
+    /// Whether each line names its node even if there is no other node.
     #[serde(default)]
     nodes: bool,
 }
@@ -75,7 +76,7 @@ pub async fn lines(
     Ok(ndjson(receiver))
 }
 
-/// The nodes of the cluster beside this one.
+/// Returns the nodes of the cluster besides this one.
 async fn others(api: &Api) -> Result<Vec<NodeId>, Problem> {
     if api.peers.is_none() {
         return Ok(Vec::new());
@@ -85,12 +86,13 @@ async fn others(api: &Api) -> Result<Vec<NodeId>, Problem> {
     Ok(nodes.filter(|node| *node != api.node).collect())
 }
 
-/// Of which node, and what it has.
+/// What a node has sent, with the node.
 type Found = (NodeId, Said);
 
 enum Said {
     Item(Item),
-    /// For people; it counts as the end of the last lines where these were not all there.
+    /// A remark for people; it counts as the end of the node's last lines if these were not
+    /// complete.
     Remark(String),
 }
 
@@ -105,7 +107,7 @@ struct Listing {
     sender: mpsc::Sender<LogLine>,
 }
 
-/// Nobody listens.
+/// The error that nobody listens any more.
 struct Gone;
 
 impl Listing {
@@ -157,7 +159,7 @@ impl Listing {
         }
     }
 
-    /// Those that joined meanwhile have something to say from now on.
+    /// Adds the nodes that have joined meanwhile, with their lines from now on.
     async fn look_for_others(&mut self) {
         for node in others(&self.api).await.unwrap_or_default() {
             if !self.sources.contains(&node) {
@@ -167,7 +169,7 @@ impl Listing {
         }
     }
 
-    /// Of all nodes together, in order; what was printed since is returned.
+    /// Sends the last lines of all nodes together, in order; returns what was printed since.
     async fn last_lines(&mut self, mut pending: BTreeSet<NodeId>) -> Result<Vec<Found>, Gone> {
         let (mut lines, mut later) = (Vec::new(), Vec::new());
         let mut deadline = Instant::now() + TAIL_SILENCE_MAX;
@@ -193,7 +195,8 @@ impl Listing {
                 Said::Item(Item::Now) => drop(pending.remove(&node)),
                 Said::Item(Item::Line(line)) if pending.contains(&node) => {
                     lines.push(self.named(line, node));
-                    // Whatever is dropped here has as many newer ones as are wanted.
+                    // For every line that is dropped here, there are as many newer ones as are
+                    // wanted.
                     if lines.len() > 2 * self.wanted.lines {
                         self.keep_last(&mut lines);
                     }
@@ -219,7 +222,7 @@ impl Listing {
         lines.drain(..excess);
     }
 
-    /// What comes within a moment, where several nodes print.
+    /// Collects what comes within a moment if several nodes print.
     async fn batch(&mut self, first: Found) -> Result<Vec<Found>, Gone> {
         let mut batch = vec![first];
         if self.sources.len() < 2 {

@@ -1,8 +1,8 @@
-//! What the operating system says of this machine and its users.
+//! What the operating system knows of this machine and its users.
 
 use std::fs;
 
-/// As `/etc/passwd` names them, else the number.
+/// Returns the user's name from `/etc/passwd`, or the number if it has none.
 pub fn user_name(uid: u32) -> String {
     fs::read_to_string("/etc/passwd")
         .ok()
@@ -19,7 +19,7 @@ fn name_in(passwd: &str, uid: u32) -> Option<String> {
     })
 }
 
-/// Resident memory of this process.
+/// Returns the resident memory of this process.
 pub fn own_memory_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,5 +1,5 @@
-//! The nodes of the cluster as people see them. Reads the roster and what each node says of itself;
-//! what people change is in `changes`.
+//! The nodes of the cluster as people see them. Reads the roster and what each node reports of
+//! itself; what people change is in `changes`.
 
 pub mod changes;
 
@@ -56,7 +56,8 @@ struct Records {
     load: Option<NodeLoad>,
     addresses: Vec<String>,
     drained: Option<Drained>,
-    /// Slots in which something lives, and those that are ready.
+    /// The number of slots in which a process is alive; `ready` is the number of those that are
+    /// ready.
     running: u32,
     ready: u32,
 }
@@ -66,18 +67,19 @@ pub(super) struct Cluster {
     node: NodeId,
     now: Timestamp,
     nodes: BTreeMap<NodeId, Records>,
-    /// None where something else replicates the store: who lives is not known then.
+    /// The nodes that are alive; `None` if something else replicates the store, since it is not
+    /// known then.
     alive: Option<BTreeSet<NodeId>>,
-    /// They live, and nothing is exchanged with them.
+    /// Nodes that are alive but with which nothing is exchanged.
     apart: BTreeSet<NodeId>,
     seen: BTreeMap<NodeId, Timestamp>,
-    /// Members that have nothing yet of what the cluster has.
+    /// Members that have received nothing yet of what the cluster has.
     behind: BTreeSet<NodeId>,
     notes: BTreeMap<NodeId, String>,
     holders: BTreeMap<ApplicationName, NodeId>,
-    /// What became of this node itself, as far as it is no member like the others.
+    /// The state of this node itself if it is not a member like the others: joining or removed.
     standing: Option<String>,
-    /// Whose store this node uses, if it keeps none.
+    /// The node whose store this node uses, if it keeps none.
     uses: Option<NodeId>,
 }
 
@@ -141,7 +143,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// By its id, the beginning of it, or its name.
+    /// Finds a node by its id, the beginning of its id, or its name.
     pub fn find(&self, who: &str) -> Result<NodeId, Problem> {
         let known = || self.nodes.keys();
         if let Some(exact) = known().find(|id| id.as_str() == who) {
@@ -179,7 +181,7 @@ impl Cluster {
         Some(self.nodes.get(id)?.info.as_ref()?.hostname.as_str())
     }
 
-    /// `name (id)`.
+    /// Returns `id (name)`, or only the id if the name is not known.
     pub fn called(&self, id: &NodeId) -> String {
         match self.name(id) {
             Some(name) => format!("{id} ({name})"),
@@ -191,7 +193,7 @@ impl Cluster {
         *id == self.node
     }
 
-    /// None: that is not known.
+    /// Returns whether the node is alive; `None` if that is not known.
     pub fn is_alive(&self, id: &NodeId) -> Option<bool> {
         match &self.alive {
             _ if self.is_here(id) => Some(true),
@@ -204,7 +206,7 @@ impl Cluster {
         self.nodes.get(id).is_some_and(|records| records.drained.is_some())
     }
 
-    /// Whether instances may be given to it.
+    /// Returns whether instances may be given to the node.
     pub fn takes(&self, id: &NodeId) -> bool {
         let records = self.nodes.get(id).filter(|records| records.drained.is_none());
         let info = records.and_then(|records| records.info.as_ref());
@@ -212,7 +214,7 @@ impl Cluster {
         runs && self.is_alive(id) != Some(false) && !self.apart.contains(id)
     }
 
-    /// Those that may be given instances, the one that answers first if it is one.
+    /// Returns the nodes that may be given instances; this node comes first if it is one of them.
     pub fn takers(&self) -> impl Iterator<Item = &NodeId> {
         let taking = || self.nodes.keys().filter(|id| self.takes(id));
         let here = taking().filter(|id| self.is_here(id));
@@ -231,7 +233,7 @@ impl Cluster {
         self.nodes.get(id).map_or(0, |records| records.running)
     }
 
-    /// Applications whose files are there alone.
+    /// Returns the applications whose files are on that node only.
     pub fn held_by(&self, id: &NodeId) -> impl Iterator<Item = &ApplicationName> {
         self.holders.iter().filter(move |(_, holder)| *holder == id).map(|(name, _)| name)
     }
@@ -261,7 +263,7 @@ impl Cluster {
             load_percent: records.load.as_ref().map(|load| load.percent),
             cores: info.map(|info| info.cores),
             memory_bytes: info.map(|info| info.memory_bytes),
-            // What it said last means nothing once it is gone.
+            // What the node reported last means nothing once it is gone.
             instances: records.running * up,
             ready: records.ready * up,
             version: info.map(|info| info.version.clone()),
@@ -298,7 +300,7 @@ impl Cluster {
     }
 }
 
-/// Who sees to a rollout that is asked for here: only an agent can.
+/// Returns the node that sees to a rollout that is asked for here; it needs an agent.
 pub(super) async fn coordinator(api: &Api) -> Result<NodeId, Problem> {
     if api.roles.has(Role::Agent) {
         return Ok(api.node.clone());
@@ -334,7 +336,7 @@ async fn of_node(
     })
 }
 
-/// A record that cannot be read is reported, and hides nothing else.
+/// Reads a record; one that cannot be read is reported, and hides nothing else.
 async fn lenient<T: DeserializeOwned>(store: &dyn Store, key: Key) -> Result<Option<T>, Problem> {
     let entry = store.lookup(&key).await?;
     Ok(readable(&key, entry.as_ref().map(|entry| &entry.value)))

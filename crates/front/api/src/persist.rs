@@ -1,5 +1,5 @@
-//! What outlives releases: shows it, and adds to it. What a running release has written at an added
-//! path is moved out of its tree by its node, while it runs.
+//! Persistent paths, which outlive releases: shows them, and adds to them. What a running release
+//! has written at an added path is moved out of its tree by its node, while it runs.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -86,7 +86,8 @@ pub async fn add(
     Ok(Json(PersistShown { released, ..shown(&api, &app) }))
 }
 
-/// The files are where its instances run: the node that is asked becomes the one that has them.
+/// Refuses if the application runs elsewhere: the files are where its instances run, and the node
+/// that is asked becomes the one that has them.
 fn runs_here(api: &Api, app: &Application) -> Result<(), Problem> {
     let ready = app.incarnations().filter(|(_, _, one)| one.state == InstanceState::Ready);
     let mut nodes: Vec<String> = ready.map(|(_, node, _)| node.to_string()).collect();

@@ -1,5 +1,5 @@
-//! Where an application with persistent files runs: on the node that has them. Shows it, and asks
-//! for the files to be moved; the nodes concerned do that (`agent::moving`).
+//! The node on which an application with persistent files runs, which is the one that has them.
+//! Shows it, and asks for the files to be moved; the nodes concerned do that (`agent::moving`).
 
 use axum::Json;
 use axum::body::Bytes;
@@ -32,7 +32,8 @@ pub async fn show(
 async fn shown(api: &Api, app: &str) -> Result<PinShown, Problem> {
     let name = records::require(&*api.store, app).await?.name;
     let moving: Option<Move> = records::read(&*api.store, TypedKey::Move(name)).await?;
-    // Only now, or a move that ends here would show as over and its files as where they were.
+    // The application is read after the move; otherwise a move that ends here would show as over
+    // with its files where they were before.
     let app = records::require(&*api.store, app).await?;
     let moving = moving.map(|moving| MoveShown {
         to: moving.to.to_string(),
@@ -104,7 +105,8 @@ fn check(app: &Application, cluster: &Cluster, to: &NodeId) -> Result<(), Proble
     Ok(())
 }
 
-/// Somebody said that it may begin with whatever files there are.
+/// Makes another node the holder without the files, as the user decided: the application begins
+/// with whatever files there are.
 async fn start_anew(
     api: &Api,
     app: &Application,

@@ -1,5 +1,5 @@
-//! Which public ports an application gets, and which it has. Knows the specifications and what
-//! releases ask for, and asks the operating system.
+//! Public ports of applications: which one an application gets, and which it has. Knows the
+//! specifications and what releases ask for, and asks the operating system.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -20,12 +20,12 @@ use super::records::Application;
 use super::{Api, Shared, parse, records};
 use api_types::{ApplicationRow, PortRow, ServiceRow};
 
-/// Where ports are given out from when none is asked for: what developers expect, and a thousand
-/// applications are more than one machine runs.
+/// The ports that are given out when none is asked for: they begin where developers expect, and a
+/// thousand applications are more than one machine runs.
 const AUTOMATIC: RangeInclusive<u16> = 8000..=8999;
 
-/// A port for HTTP for `app`: the one asked for if it is free, else the first free one that is none
-/// of `beside`, which it is to have as well.
+/// Returns a port for HTTP for `app`: the one asked for if it is free, else the first free one that
+/// is not in `beside`, the ports that the application is to have as well.
 pub async fn allot(
     api: &Api,
     app: &ApplicationName,
@@ -53,7 +53,7 @@ pub async fn allot(
     }
 }
 
-/// Whether `app` can have what a release asks for beside HTTP.
+/// Checks that `app` can have the ports that a release asks for besides HTTP.
 pub async fn check_services(
     api: &Api,
     app: &Application,
@@ -76,7 +76,7 @@ pub async fn check_services(
     Ok(())
 }
 
-/// Its ports beside HTTP, and why one is not open on this node.
+/// Returns the application's ports besides HTTP, and why one is not open on this node.
 pub fn services(api: &Api, name: &ApplicationName, release: &Release) -> Vec<ServiceRow> {
     let open = api.control.ports();
     let (ip, host) = (api.http.ip(), api.url_host());
@@ -104,7 +104,7 @@ struct Chosen {
     port: u16,
 }
 
-/// From now on the application answers there.
+/// Changes the port at which the application answers from now on.
 pub async fn change(
     State(api): State<Shared>,
     Path(app): Path<String>,
@@ -122,13 +122,13 @@ pub async fn change(
     Ok(Json(app.row(&api)))
 }
 
-/// Whose a port is, and whether that holds against whoever asks.
+/// The owner of a port, and whether it keeps the port from the application that asks.
 struct Taken {
     owner: ApplicationName,
     holds: bool,
 }
 
-/// For HTTP, or by a release that serves or is on its way.
+/// Returns the ports that applications have, for HTTP or by a release that serves or is on its way.
 async fn taken(api: &Api, asking: &ApplicationName) -> Result<BTreeMap<PortId, Taken>, Problem> {
     let (store, mut taken) = (&*api.store, BTreeMap::<PortId, Taken>::new());
     let rollout: Option<Rollout> = records::read(store, TypedKey::Rollout(asking.clone())).await?;
@@ -140,7 +140,7 @@ async fn taken(api: &Api, asking: &ApplicationName) -> Result<BTreeMap<PortId, T
         let rollout: Option<Rollout> =
             records::read(store, TypedKey::Rollout(name.clone())).await?;
         let standing = Standing::of(rollout.as_ref());
-        // One that never served keeps nothing from one that does.
+        // An application that never served keeps no port from one that serves.
         let weak = matches!(standing, Standing::Failed | Standing::Unreleased);
         let holds = name == *asking || !(serves && weak);
         for port in of_one(api, &name, &spec).await? {
@@ -153,7 +153,7 @@ async fn taken(api: &Api, asking: &ApplicationName) -> Result<BTreeMap<PortId, T
     Ok(taken)
 }
 
-/// All that this application has.
+/// Returns all ports of this application.
 pub async fn of_one(
     api: &Api,
     name: &ApplicationName,
@@ -170,8 +170,8 @@ pub async fn of_one(
     Ok(ports)
 }
 
-/// Whether another application keeps it from having the port that it was given: while that one
-/// served and this one did not.
+/// Returns whether this application has lost the port that it was given: while it did not serve,
+/// another one came to serve there.
 pub async fn is_lost(api: &Api, app: &Application) -> Result<bool, Problem> {
     let Some(port) = app.spec.port.map(PortId::tcp) else { return Ok(false) };
     if app.serving().is_some() {
@@ -207,7 +207,7 @@ fn check(
         Transport::Udp => id.to_string(),
     };
     match taken.get(&id) {
-        // It is bound already, by this node's router.
+        // The application has the port already, so this node's router has bound it.
         Some(Taken { owner, holds }) if owner == app || !holds => return Ok(()),
         Some(Taken { owner, .. }) => {
             return Err(Problem::conflict(
@@ -230,8 +230,8 @@ fn check(
     })
 }
 
-/// Without SO_REUSEPORT: with it a second bind by the same user would succeed unnoticed. Port 0
-/// would be a different one every time.
+/// Tries to bind the port, without SO_REUSEPORT: with it, a second bind by the same user would
+/// succeed unnoticed. Port 0 is refused, since it would be a different one every time.
 fn can_bind(api: &Api, id: PortId) -> std::io::Result<()> {
     if id.port == 0 {
         return Err(std::io::Error::other("0 is no port to be found at"));

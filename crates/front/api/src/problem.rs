@@ -1,5 +1,5 @@
 //! Errors as the API shows them: RFC 9457 documents with a stable `code` and a `hint` that says
-//! what to do next. Made by the handlers, read by the client.
+//! what to do next. The handlers make them, the client reads them.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -99,7 +99,8 @@ impl From<StoreError> for Problem {
     }
 }
 
-/// A full disk is the user's to mend; anything else needs the log.
+/// Returns the problem of a failed access to the disk: a full disk is the user's to mend, anything
+/// else needs the log.
 pub fn storage(what: &str, source: &std::io::Error) -> Problem {
     let full = matches!(
         source.kind(),

@@ -1,4 +1,4 @@
-//! What runs: ps, scale, restart.
+//! The processes that run: list, scale, restart.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -58,7 +58,7 @@ pub async fn rows(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Prob
     Ok(rows)
 }
 
-/// Commands that people run on this node.
+/// Returns the one-off commands that people run on this node.
 fn one_offs(api: &Api, app: &Application) -> Vec<InstanceRow> {
     let sessions = api.agent.as_ref().map(|agent| agent.one_offs.list()).unwrap_or_default();
     let of = sessions.into_iter().filter(|session| session.application == app.name);
@@ -80,7 +80,7 @@ fn one_offs(api: &Api, app: &Application) -> Vec<InstanceRow> {
     of.map(row).collect()
 }
 
-/// The last run of each scheduled command.
+/// Returns the last run of each scheduled command.
 async fn scheduled(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Problem> {
     let Some(release) = app.serving() else { return Ok(Vec::new()) };
     let mut rows = Vec::new();
@@ -161,7 +161,8 @@ pub async fn scale(
     Ok(Json(scaled(&app)))
 }
 
-/// Before the first push nothing is known, and any type may be scaled ahead of it.
+/// Checks that there is such a process type. Before the first push no type is known, and any may be
+/// scaled ahead of it.
 fn known_process(app: &Application, word: &str) -> Result<ProcessType, Problem> {
     let process: ProcessType = word.parse()?;
     let Some(release) = app.current().or(app.serving()) else {

@@ -1,5 +1,5 @@
-//! How a release gets on, as a stream of JSON lines: phases from the store, output of its steps
-//! from its log. Ends with the rollout.
+//! The progress of a release as a stream of JSON lines: phases from the store, output of its steps
+//! from its log. It ends with the rollout.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,18 +24,21 @@ use api_types::Progress;
 use logs::follow::Follower;
 use logs::{Item, is_in_steps};
 
-/// Between two looks at the steps' log; a change of phase is seen at once.
+/// The time between two looks at the steps' log; a change of phase is seen at once.
 const LOG_POLL: Duration = Duration::from_millis(50);
-/// No build takes longer; a client that still listens then is told to look again.
+/// The longest time that progress is reported: no build takes longer, and a client that still
+/// listens then is told to look again.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
-/// The router follows the store within milliseconds; one that is being restarted is not waited for.
+/// The longest wait for the router, which follows the store within milliseconds; one that is being
+/// restarted is not waited for.
 const ROUTER_WAIT_MAX: Duration = Duration::from_secs(2);
 const ROUTER_POLL: Duration = Duration::from_millis(2);
-/// Until the last lines of another node's steps have come.
+/// The longest wait for the last lines of another node's steps.
 const FAR_END_MAX: Duration = Duration::from_secs(2);
-/// More different complaints than that of one start tell nobody anything.
+/// The most complaints shown of instances that are not ready; more different ones of one start help
+/// nobody.
 const WAITING_LINES_MAX: usize = 100;
-/// Lines between a step and a slow terminal.
+/// Lines that wait between a step and a slow terminal.
 const LINES_WAITING_MAX: usize = 64;
 
 pub async fn stream(
@@ -55,7 +58,7 @@ pub async fn stream(
     Ok(ndjson(receiver))
 }
 
-/// A response of one JSON object a line.
+/// Returns a response of one JSON object a line.
 pub fn ndjson<T: Serialize + Send + 'static>(receiver: mpsc::Receiver<T>) -> Response {
     let lines = futures_util::stream::unfold(receiver, |mut receiver| async {
         let item = receiver.recv().await?;
@@ -72,18 +75,18 @@ struct Reporter {
     id: ReleaseId,
     log: Follower,
     shown: Option<RolloutPhase>,
-    /// Nodes that were said to be unable to build it.
+    /// Nodes that were reported as unable to build it.
     unable: BTreeSet<NodeId>,
-    /// The other node that was said to build it.
+    /// The other node that was reported as building it.
     builder: Option<NodeId>,
-    /// What the steps print there, while they do.
+    /// The lines that the steps print on that node while they run.
     far: Option<mpsc::Receiver<String>>,
-    /// What was said of instances that are not ready.
+    /// What was reported of instances that are not ready.
     waiting: BTreeSet<String>,
     sender: mpsc::Sender<Progress>,
 }
 
-/// The client is gone or has been told how it ended.
+/// The error that the client is gone or has been told how it ended.
 struct Ended;
 
 impl Reporter {
@@ -103,7 +106,7 @@ impl Reporter {
         }
     }
 
-    /// Everything new, in order: a phase's output comes before the next phase.
+    /// Reports everything new, in order: a phase's output comes before the next phase.
     async fn report(&mut self) -> Result<(), Ended> {
         let app = match records::require(&*self.api.store, &self.name).await {
             Ok(app) => app,
@@ -112,7 +115,7 @@ impl Reporter {
                 return self.end(Progress::Failed { message, serving: None }).await;
             }
         };
-        // Read after the state: what a phase wrote before it ended is there by now.
+        // The log is read after the state: what a phase wrote before it ended is there by now.
         loop {
             let lines = self.log.read();
             if lines.is_empty() {
@@ -165,14 +168,14 @@ impl Reporter {
         }
     }
 
-    /// What another node's steps have printed; all of it once they have ended.
+    /// Reports what another node's steps have printed; all of it once they have ended.
     async fn report_far(&mut self, goes_on: bool) -> Result<(), Ended> {
         let Some(mut far) = self.far.take() else { return Ok(()) };
         let deadline = tokio::time::Instant::now() + FAR_END_MAX;
         loop {
             let next = match goes_on {
                 true => far.try_recv().map_err(|error| error == TryRecvError::Disconnected),
-                // That node hears of the end by itself.
+                // That node learns of the end by itself, and ends the stream.
                 false => {
                     let next = tokio::time::timeout_at(deadline, far.recv()).await;
                     next.ok().flatten().ok_or(true)
@@ -206,7 +209,7 @@ impl Reporter {
         Ok(())
     }
 
-    /// What the release before wrote into a tree of its own.
+    /// Returns a warning about files that the previous release wrote into a tree of its own.
     async fn left_behind(&self, app: &records::Application) -> Option<String> {
         let new = app.release(&self.id)?.clone();
         let old = app.release(new.replaces.as_ref()?)?.clone();
@@ -215,8 +218,8 @@ impl Reporter {
         runtime::task::spawn_blocking(look).await.ok().flatten()
     }
 
-    /// A node that is not reached builds all the same; the end of what it printed comes with a
-    /// failure.
+    /// Follows the build's log on that node. A node that is not reached builds all the same; if it
+    /// fails, the failure carries the end of what it printed.
     fn listen(&self, builder: NodeId) -> mpsc::Receiver<String> {
         let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
         let Some(peers) = self.api.peers.clone() else { return receiver };
@@ -243,7 +246,7 @@ impl Reporter {
         receiver
     }
 
-    /// What keeps its instances from being ready, on any node, once each.
+    /// Reports what keeps its instances from being ready, on any node, each complaint once.
     async fn report_waiting(&mut self, app: &records::Application) -> Result<(), Ended> {
         for (instance, _, one) in app.incarnations() {
             let waits = matches!(one.state, InstanceState::Starting | InstanceState::Crashed);
@@ -259,7 +262,8 @@ impl Reporter {
         Ok(())
     }
 
-    /// Who is told that a release serves gets its answers, and not those of the one before.
+    /// Waits for the router, so that a user who is told that a release serves gets its answers and
+    /// not those of the one before.
     async fn await_router(&self, name: &ApplicationName) {
         let deadline = tokio::time::Instant::now() + ROUTER_WAIT_MAX;
         while !self.api.control.serves(name, &self.id) && tokio::time::Instant::now() < deadline {

@@ -1,5 +1,5 @@
-//! Cortex's records as the handlers read and write them: whole state of one application, and what
-//! follows from it. Owns no state; the store is passed in.
+//! Cortex's records as the handlers read and write them: the whole state of one application, and
+//! what follows from it. Owns no state; the store is passed in.
 
 use std::collections::BTreeMap;
 
@@ -21,17 +21,17 @@ use store::{Store, readable};
 
 pub type Config = BTreeMap<String, String>;
 
-/// Everything about one application.
+/// All records of one application.
 pub struct Application {
     pub name: ApplicationName,
     pub spec: ApplicationSpec,
     pub rollout: Option<Rollout>,
-    /// Oldest first.
+    /// The releases that are kept, oldest first.
     pub releases: Vec<Release>,
-    /// Of those that do not serve as they were to.
+    /// The outcomes of releases that failed or were taken back.
     pub outcomes: BTreeMap<ReleaseId, Outcome>,
     pub claims: Vec<(InstanceId, NodeId, Claim)>,
-    /// Who has its persistent files.
+    /// The node that has its persistent files.
     pub holder: Option<Holder>,
 }
 
@@ -95,8 +95,8 @@ pub async fn find(
             Some(TypedKey::Rollout(_)) => app.rollout = readable(&entry.key, Some(&entry.value)),
             Some(TypedKey::Holder(_)) => app.holder = readable(&entry.key, Some(&entry.value)),
             Some(TypedKey::Release(..)) => {
-                // One of another application of this name may come late from a node that was cut
-                // off.
+                // A release of an earlier application of this name may arrive late, from a node
+                // that was cut off.
                 let release: Option<Release> = readable(&entry.key, Some(&entry.value));
                 app.releases.extend(release.filter(|release| app.spec.owns(release)));
             }
@@ -112,7 +112,7 @@ pub async fn find(
     Ok(Some(app))
 }
 
-/// In order of slots.
+/// Returns the claims of an application in the order of their slots.
 pub async fn claims(
     store: &dyn Store,
     name: &ApplicationName,
@@ -129,7 +129,7 @@ pub async fn claims(
     Ok(claims)
 }
 
-/// The application, or a 404 that names the nearest one.
+/// Returns the application, or a 404 that names the nearest one.
 pub async fn require(store: &dyn Store, name: &str) -> Result<Application, Problem> {
     let name: ApplicationName = name.parse()?;
     if let Some(app) = find(store, &name).await? {
@@ -148,7 +148,7 @@ pub async fn require(store: &dyn Store, name: &str) -> Result<Application, Probl
     .hint(hint))
 }
 
-/// The closest of `known` that a slip of the fingers may have missed.
+/// Returns the closest name in `known` that a typing mistake may have missed.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let tolerated = word.len() / 3 + 1;
     known
@@ -158,7 +158,7 @@ pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&
         .map(|(_, name)| name)
 }
 
-/// Levenshtein's, by bytes: names are ASCII.
+/// Returns the Levenshtein distance, by bytes: names are ASCII.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
@@ -186,7 +186,8 @@ impl Application {
         }
     }
 
-    /// What nodes that are not there said last of their instances means nothing now.
+    /// Drops the claims of nodes that are not there: what they reported last of their instances
+    /// means nothing now.
     pub fn without_lost(mut self, api: &Api) -> Application {
         self.claims.retain(|(_, node, _)| !api.is_lost(node));
         self
@@ -200,7 +201,8 @@ impl Application {
         self.release(self.rollout.as_ref()?.serving.as_ref()?)
     }
 
-    /// What is asked for: the newest target, or what serves where that failed.
+    /// Returns the release that is asked for: the newest target, or the serving release if the
+    /// target failed.
     pub fn current(&self) -> Option<&Release> {
         let rollout = self.rollout.as_ref()?;
         match (&rollout.phase, &rollout.target) {
@@ -210,7 +212,7 @@ impl Application {
         }
     }
 
-    /// `v7`, or `v7.NODE` where two were made apart.
+    /// Returns `v7`, or `v7.NODE` if two were made apart with the same number.
     pub fn label(&self, id: &ReleaseId) -> String {
         let alone = self.releases.iter().all(|one| one.id.number != id.number || one.id == *id);
         if alone { id.short() } else { id.to_string() }
@@ -224,7 +226,7 @@ impl Application {
         release.recipe.processes.iter().map(count).collect()
     }
 
-    /// Slots with a ready process of this release.
+    /// Counts the slots with a ready process of this release.
     pub fn ready(&self, release: &ReleaseId, process: Option<&ProcessType>) -> u32 {
         let ready = |claim: &Claim| {
             claim
@@ -240,7 +242,7 @@ impl Application {
         u32::try_from(slots).unwrap_or(u32::MAX)
     }
 
-    /// Where ready processes of this release are.
+    /// Counts the ready processes of this release by node.
     pub fn ready_by_node(
         &self,
         release: &ReleaseId,
@@ -256,7 +258,7 @@ impl Application {
         nodes
     }
 
-    /// Those that exist, and the last one of a slot where none does.
+    /// Returns the incarnations that are alive, and the last one of a slot in which none is.
     pub fn incarnations(&self) -> impl Iterator<Item = (&InstanceId, &NodeId, &Incarnation)> {
         self.claims.iter().flat_map(|(id, node, claim)| {
             let last = claim.incarnations.len().saturating_sub(1);
@@ -280,14 +282,14 @@ impl Application {
         self.spec.port.filter(|_| answers).map(|port| format!("http://{host}:{port}"))
     }
 
-    /// The node whose files it needs, as long as it needs them.
+    /// Returns the node whose files it needs, as long as it needs them.
     pub fn tied_to(&self) -> Option<&NodeId> {
         let tied = |release: &Release| release.recipe.is_tied();
         let tied = self.serving().is_some_and(tied) || self.current().is_some_and(tied);
         self.holder.as_ref().map(|holder| &holder.node).filter(|_| tied)
     }
 
-    /// `lost`: nodes that are not there.
+    /// Returns the state in words; `lost` tells whether a node is not there.
     pub fn state(&self, lost: impl Fn(&NodeId) -> bool) -> String {
         if let Some(holder) = self.tied_to().filter(|holder| lost(holder)) {
             return format!("waiting: {holder} holds its data");

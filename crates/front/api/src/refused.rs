@@ -1,5 +1,5 @@
-//! What is refused before a handler is asked, such as a query that lacks a field or a body that is
-//! too long, is said as every other problem is.
+//! Requests that are refused before a handler is asked, such as a query that lacks a field or a
+//! body that is too long: their answers become problems like all others.
 
 use axum::body::to_bytes;
 use axum::extract::Request;
@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
 
-/// One sentence.
+/// Bytes read of what was said about a refusal, which is one sentence.
 const SAID_BYTES_MAX: usize = 4096;
 
 pub async fn as_problem(request: Request, next: Next) -> Response {

@@ -16,10 +16,11 @@ use super::records::{self, Application, Config};
 use super::{Api, Shared, domains, nodes, ports};
 use api_types::{ReleaseRow, Released};
 
-/// Enough to go back to last month's; older ones and their sources are removed.
+/// The number of releases kept, enough to go back to last month's; older ones and their sources are
+/// removed.
 const RELEASES_KEPT: usize = 30;
 
-/// All that a new release is made of, but for its number.
+/// A new release without its number.
 pub struct Draft {
     pub source: ContentHash,
     pub source_bytes: u64,
@@ -32,7 +33,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// The same code again, in this build.
+    /// Makes a draft of the same code, with this build.
     pub fn from_release(
         release: &Release,
         build: BuildId,
@@ -53,7 +54,8 @@ impl Draft {
     }
 }
 
-/// Called with `Api::changes` held. The rollout is written last: until then nobody acts.
+/// Makes a release. The caller holds `Api::changes`. The rollout is written last: until then nobody
+/// acts.
 pub async fn make(api: &Api, app: &mut Application, mut draft: Draft) -> Result<Release, Problem> {
     manifest::add_persistent(&mut draft.recipe.persist, &app.spec.persist);
     let id = ReleaseId { number: next_number(api, app).await?, node: api.node.clone() };
@@ -96,7 +98,7 @@ async fn next_number(api: &Api, app: &Application) -> Result<u64, Problem> {
     next.map_err(|error| Problem::internal(format!("{error:#}")))
 }
 
-/// Never removes what serves or what is being rolled out.
+/// Removes the oldest releases beyond the limit, but never one that serves or is being rolled out.
 async fn prune(api: &Api, app: &mut Application) -> Result<(), Problem> {
     let excess = app.releases.len().saturating_sub(RELEASES_KEPT);
     let rollout = app.rollout.as_ref();
@@ -120,7 +122,7 @@ async fn prune(api: &Api, app: &mut Application) -> Result<(), Problem> {
             removed.contains(&id)
         }
         Some(TypedKey::Source(_, hash)) => !sources.contains(&hash),
-        // The nodes that ran an older one keep its build, and offer it again when it is wanted.
+        // The nodes that ran an older release keep its build, and offer it again when it is wanted.
         Some(TypedKey::Artefact(_, build, ..)) => !builds.contains(&build),
         _ => false,
     };
@@ -146,7 +148,7 @@ pub fn released(api: &Api, app: &Application, release: &Release) -> Released {
     }
 }
 
-/// Newest first.
+/// Lists the releases, newest first.
 pub async fn list(
     State(api): State<Shared>,
     Path(app): Path<String>,
@@ -177,7 +179,7 @@ pub async fn list(
     Ok(Json(rows.collect()))
 }
 
-/// `v3`, `3` or `v3.NODE`.
+/// Finds a release by `v3`, `3` or `v3.NODE`.
 pub fn resolve<'a>(app: &'a Application, text: &str) -> Result<&'a Release, Problem> {
     let wanted = text.strip_prefix('v').unwrap_or(text);
     let found: Vec<&Release> = app

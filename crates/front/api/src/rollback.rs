@@ -1,4 +1,4 @@
-//! Rollback: an old release's code and variables as a new release.
+//! Rollback: makes a new release of an old one's code and variables.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -40,8 +40,8 @@ pub async fn rollback(
     Ok((StatusCode::CREATED, Json(releases::released(&api, &app, &release))))
 }
 
-/// What served before that which serves now; while a newer release is on its way, what serves: it
-/// is the newer one that is to be taken back.
+/// Returns the release that served before the serving one. While a newer release is on its way it
+/// is the serving one, since the newer one is to be taken back.
 fn previous(app: &Application) -> Result<&Release, Problem> {
     let nothing = |why: String| {
         Problem::conflict("nothing_before", why)

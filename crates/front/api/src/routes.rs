@@ -1,4 +1,5 @@
-//! Which instances serve which names now: for whatever brings requests to them beside the router.
+//! Routes: which instances serve which names now, for programs other than the router that bring
+//! requests to them.
 
 use axum::Json;
 use axum::extract::State;

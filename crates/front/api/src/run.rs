@@ -1,5 +1,5 @@
 //! `POST /v1/apps/NAME/run`: becomes a stream on which a command runs (`session`). Chooses the
-//! node, and carries the stream there where that is another one.
+//! node, and carries the stream there if that is another one.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use cluster::peers::Peers;
 use runtime::members::BoxedStream;
 use runtime::members::Members;
 
-/// Which node runs it.
+/// The header that names the node that runs it.
 const NODE_HEADER: &str = "cortex-node";
 
 enum Place {
@@ -71,7 +71,8 @@ pub async fn run(
         .map_err(|error| Problem::internal(error.to_string()))
 }
 
-/// What serves, else the newest: a release that failed may wait for what is to be run in it.
+/// Returns the serving release, else the newest: a release that failed may wait for what is to be
+/// run in it.
 fn release(app: &Application) -> Result<Release, Problem> {
     let release = app.serving().or(app.current()).or(app.releases.last());
     release.cloned().ok_or_else(|| {
@@ -81,8 +82,8 @@ fn release(app: &Application) -> Result<Release, Problem> {
     })
 }
 
-/// Where its files are, else here if the release is here, else another node that has it, else here
-/// once it is built.
+/// Chooses where it runs: where its files are, else here if the release is built here, else on
+/// another node that has it, else here once it is built.
 async fn place(api: &Shared, app: &Application, order: &Order) -> Result<Place, Problem> {
     let tied = order.release.recipe.is_tied();
     let holder = app.holder.as_ref().map(|holder| &holder.node).filter(|_| tied);
@@ -130,7 +131,8 @@ fn refused(node: &NodeId, error: &anyhow::Error) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not_run", detail).hint("see `cortex nodes`")
 }
 
-/// Other nodes that are there, those first that run instances of it.
+/// Returns other nodes that are there: first those that run instances of the release, then its
+/// coordinator.
 fn having(api: &Shared, app: &Application, release: &Release) -> Vec<NodeId> {
     let mut nodes: Vec<NodeId> = Vec::new();
     let running = app.incarnations().filter(|(_, _, one)| one.release == release.id);
@@ -153,7 +155,7 @@ async fn call(
     calls::call(peers, node, Ask::Run { application, release: release.id, by, prepare }).await
 }
 
-/// Until one side ends, or that node is lost.
+/// Carries bytes both ways until one side ends or that node is lost.
 async fn carry(
     mut client: BoxedStream,
     mut stream: BoxedStream,
@@ -162,7 +164,7 @@ async fn carry(
 ) {
     let lost = async {
         match &peers {
-            // Without its sender the node is ending.
+            // `wait_for` also returns when the sender is gone, as this node is ending then.
             Some(peers) => {
                 drop(peers.alive().wait_for(|alive| !alive.contains(node)).await);
             }

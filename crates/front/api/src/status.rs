@@ -1,4 +1,4 @@
-//! The node itself: how it is, its metrics, and its end.
+//! The node itself: its state, its metrics, and its end.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Probl
     }))
 }
 
-/// What the store wants looked into, and the clock.
+/// Returns what the store wants looked into, and what is odd about the clock.
 async fn alarms(api: &Api) -> Vec<String> {
     let status = match &api.peers {
         Some(peers) => peers.status().await.ok(),
@@ -65,7 +65,7 @@ fn of_applications(applications: &[ApplicationRow], ports: &[PortRow]) -> Vec<St
     ports.chain(applications).collect()
 }
 
-/// Applications of which this node runs something.
+/// Returns the applications of which this node runs something.
 async fn here(api: &Api) -> Result<Vec<ApplicationRow>, Problem> {
     let mut rows = applications::rows(api).await?;
     let mut running = BTreeSet::new();
@@ -86,7 +86,7 @@ pub async fn metrics(State(api): State<Shared>) -> String {
 }
 
 pub async fn shut_down(State(api): State<Shared>) -> (StatusCode, Json<Vec<ApplicationRow>>) {
-    // What will be stopped here, for the client to show; the stop itself needs no store.
+    // What will be stopped here is read for the client to show; the stop itself needs no store.
     let running = here(&api).await.unwrap_or_default();
     api.control.shut_down();
     (StatusCode::ACCEPTED, Json(running))

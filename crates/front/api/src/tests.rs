@@ -1,5 +1,5 @@
-//! The API as a client meets it, over its socket and a real store. Nothing runs applications here:
-//! the tests write what an agent would.
+//! Tests of the API as a client meets it, over its socket and with a real store. Nothing runs
+//! applications here: the tests write what an agent would.
 
 mod builds;
 mod domains;
@@ -116,7 +116,7 @@ impl Fixture {
         records::read(&*self.store, TypedKey::Rollout(name)).await.unwrap().unwrap()
     }
 
-    /// What the coordinator would write.
+    /// Writes what the coordinator would write at the end of a phase.
     async fn conclude(&self, app: &str, phase: RolloutPhase, message: Option<&str>) {
         let mut rollout = self.rollout(app).await;
         rollout.phase = phase;
@@ -258,7 +258,7 @@ async fn port(api: &Fixture, app: &str) -> u16 {
     shown["port"].as_u64().unwrap().try_into().unwrap()
 }
 
-/// What is on its way is taken back; what serves is what was before it.
+/// A rollback takes back the release that is on its way and goes to the one that still serves.
 #[tokio::test]
 async fn rollback_during_a_rollout_goes_to_what_serves() {
     let api = Fixture::start().await;
@@ -433,7 +433,7 @@ async fn variables_are_checked() {
     let large = "x".repeat(300_000);
     let set: anyhow::Result<Configured> = api.client.post(path, &json!({"A": large})).await;
     assert_eq!(code(set), "config_too_large");
-    // Larger than what travels in a commit.
+    // This value is larger than what travels in a commit.
     let long = "x".repeat(10_000);
     let set: Configured = api.client.post(path, &json!({"A": long})).await.unwrap();
     assert_eq!(set.released.unwrap().release, "v2");
@@ -480,7 +480,7 @@ async fn values_of_any_size_travel_both_ways() {
     assert_eq!(history.len(), 5);
 }
 
-/// The answer may be there before, between and after what is sent.
+/// The answer may come before, during or after what is sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_still_sends_hears_why_it_was_refused() {
     let api = Fixture::start().await;

@@ -1,4 +1,4 @@
-//! A whole store as one stream, both ways; `transfer::format` is its form.
+//! Export and import of a whole store as one stream; `api_types::export` is its format.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,15 +25,15 @@ use store::{
 
 /// Keys that are read together, in memory: some megabytes.
 const PAGE_KEYS: usize = 1000;
-/// Reads under way at a time; a store elsewhere takes its time for each.
+/// Reads under way at a time; a store on another machine takes its time for each.
 const READS_AT_ONCE: usize = 32;
-/// Pieces between the store and the socket.
+/// Pieces that wait between the store and the socket.
 const PIECES_WAITING_MAX: usize = 16;
 /// Writes under way at a time: they share fsyncs.
 const WRITES_AT_ONCE: usize = 512;
-/// Pieces of one value are gathered up to this before they go to its file.
+/// Bytes of one value that are gathered before they go to its file.
 const WRITE_BYTES: usize = 256 * 1024;
-/// What a client goes on sending after an error, before it is cut off.
+/// Bytes that a client may go on sending after an error before it is cut off.
 const DISCARDED_BYTES_MAX: u64 = 1 << 30;
 
 pub async fn export(
@@ -62,7 +62,7 @@ struct Exporter {
 }
 
 impl Exporter {
-    /// Notes under `local` are this run's alone and stay.
+    /// Sends all keys of the prefix. Notes under `local` belong to this run and stay here.
     async fn run(&mut self, prefix: &model::Prefix) -> Result<(), StoreError> {
         let (mut encoder, title) = Encoder::begin();
         self.send(title.into()).await?;
@@ -79,9 +79,10 @@ impl Exporter {
             });
             let mut entries = futures_util::stream::iter(reads).buffered(READS_AT_ONCE);
             while let Some(entry) = entries.next().await {
-                // What was deleted meanwhile is not there.
+                // A key that was deleted meanwhile is left out.
                 let Some(entry) = entry? else { continue };
-                // What cannot be read is said before its key is.
+                // The value is opened before its key is sent, so that one that cannot be read fails
+                // the export first.
                 let reader = entry.value.reader().await?;
                 let head = encoder.key(&entry.key, entry.expires, entry.value.size());
                 self.send(head.into()).await?;
@@ -110,8 +111,8 @@ impl Exporter {
     }
 }
 
-/// Each value is written once it is whole and unchanged. That the end is there as well, the client
-/// makes sure of before it sends anything.
+/// Imports a stream. Each value is written once it is whole and unchanged; the client makes sure
+/// that the end is there as well before it sends anything.
 pub async fn import(
     State(store): State<SharedStore>,
     body: Body,
@@ -125,7 +126,7 @@ pub async fn import(
         };
         if let Err(problem) = taken {
             let kept = importer.settle().await.map_or(0, |imported| imported.keys);
-            // A client that still sends would not see the answer.
+            // The rest is read, since a client that still sends would not see the answer.
             let mut discarded = 0;
             while let Some(Ok(chunk)) = body.next().await {
                 discarded += chunk.len() as u64;
@@ -146,15 +147,15 @@ struct Importer {
     decoder: Decoder,
     current: Option<Incoming>,
     under_way: Arc<Semaphore>,
-    /// The first write that failed.
+    /// Receives the error of the first write that failed.
     failure: oneshot::Receiver<StoreError>,
     report: Arc<Mutex<Option<oneshot::Sender<StoreError>>>>,
-    /// Keys that are written for good.
+    /// The number of keys that are written for good.
     keys: Arc<AtomicU64>,
     bytes: u64,
 }
 
-/// A value that is coming.
+/// A value that is arriving.
 struct Incoming {
     key: Key,
     ends: Option<Timestamp>,
@@ -247,7 +248,7 @@ impl Importer {
         Ok(())
     }
 
-    /// Waits for what is under way.
+    /// Waits for the writes that are under way.
     async fn settle(&mut self) -> Result<Imported, Problem> {
         let all = u32::try_from(WRITES_AT_ONCE).unwrap_or(u32::MAX);
         let settled = self.under_way.acquire_many(all).await;

@@ -1,5 +1,6 @@
-//! Requests that are refused before all they bring was read. Whoever still sends when a server
-//! hangs up may never see the answer, so the rest is taken and dropped before the answer goes.
+//! Requests that are refused before all of their body was read. A client that still sends when a
+//! server hangs up may never see the answer, so the rest is read and dropped before the answer
+//! goes.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -14,14 +15,15 @@ use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::timeout;
 
-/// Who sends nothing for so long waits for something itself: a person at a terminal, as a rule.
+/// The longest pause within the rest: a client that sends nothing for this long waits for something
+/// itself, as a rule for a person at a terminal.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Beyond this even the largest push from the same machine is over.
+/// The time limit of the rest: within it even the largest push from the same machine is over.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
 type Left = Arc<Mutex<Option<Body>>>;
 
-/// Leaves what was not read of it behind.
+/// A body that leaves behind what was not read of it.
 struct Unread {
     body: Option<Body>,
     left: Left,

@@ -1,5 +1,5 @@
-//! Another binary for all nodes: takes it in, checks it, asks for it, says how far they are, and
-//! calls it off. The nodes themselves act on the record.
+//! Upgrades of all nodes to another binary: takes it in, checks it, asks for it, shows how far the
+//! nodes are, and calls it off. The nodes themselves act on the record.
 
 use agent_core::upgrade::trial::{LIMIT_MAX_MS, LIMIT_MIN_MS, LIMIT_MS};
 use agent_core::upgrade::{Picture, Standing, order};
@@ -21,15 +21,15 @@ use os::binaries::{self, Role};
 use store::{INLINE_VALUE_MAX, ValueWriter};
 use upgrade::{Upgrading, candidate, rolling};
 
-/// With debugging symbols and all, Cortex is a quarter of that.
+/// The largest binary; with debugging symbols and all, Cortex is a quarter of that.
 const BINARY_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Debug, Default, Deserialize)]
 pub struct UpgradeQuery {
-    /// This node alone, by its id, the beginning of it, or its name.
+    /// The only node to upgrade, by its id, the beginning of its id, or its name.
     #[serde(default)]
     node: Option<String>,
-    /// How long a node may take until it is healthy.
+    /// Seconds that a node may take until it is healthy.
     #[serde(default)]
     within_seconds: Option<u64>,
 }
@@ -56,7 +56,7 @@ pub async fn start(
     body: Body,
 ) -> Result<Json<UpgradeShown>, Problem> {
     upgrading(&api)?;
-    // First of all: a client that still sends would not see an answer.
+    // The body is read first of all: a client that still sends would not see an answer.
     let upload = receive(api.store.writer().await?, body).await?;
     let limit_ms = query.within_seconds.map_or(LIMIT_MS, |seconds| seconds.saturating_mul(1000));
     if !(LIMIT_MIN_MS..=LIMIT_MAX_MS).contains(&limit_ms) {
@@ -91,7 +91,7 @@ pub async fn start(
     Ok(Json(shown(&api).await?))
 }
 
-/// Its own word for its version.
+/// Checks and installs the binary, and returns the version that it reports itself.
 fn examine(upload: &ValueWriter, directory: &std::path::Path) -> Result<String, Problem> {
     let refused = |why: String| {
         Problem::invalid("no_binary", format!("the file is refused: {why}"))
@@ -113,7 +113,7 @@ fn examine(upload: &ValueWriter, directory: &std::path::Path) -> Result<String, 
         std::fs::remove_file(&copy).ok();
     }
     let version = checked?.version;
-    // Until its turn comes.
+    // The name keeps the copy until its turn comes.
     binaries::name(directory, Role::Candidate, &copy).map_err(failed)?;
     Ok(version)
 }
@@ -124,7 +124,7 @@ async fn nodes(api: &Api, only: Option<&str>) -> Result<Vec<NodeId>, Problem> {
         return Ok(vec![cluster.find(who)?]);
     }
     let mut all = order(cluster.all().cloned(), &api.node);
-    // Those that are down hold up nobody but themselves.
+    // Nodes that are down come last, so that they hold up no other node.
     all.sort_by_key(|node| cluster.is_alive(node) == Some(false));
     Ok(all)
 }
@@ -150,7 +150,7 @@ async fn check_free(api: &Api, binary: ContentHash) -> Result<(), Problem> {
         .hint("see `cortex upgrade`; `cortex upgrade --cancel` keeps further nodes from it"))
 }
 
-/// One binary in the store is enough: each node has copies of what it ran.
+/// Deletes other binaries from the store, where one is enough: each node has copies of what it ran.
 async fn forget_others(api: &Api, binary: ContentHash) -> Result<(), Problem> {
     let prefix: Prefix = "cluster::binary"
         .parse()
@@ -226,7 +226,7 @@ async fn shown(api: &Api) -> Result<UpgradeShown, Problem> {
     })
 }
 
-/// The addresses that nothing is wrong with.
+/// Returns the addresses of ports that are open without an error.
 pub fn open_ports(all: &[PortRow]) -> Vec<String> {
     let open = all.iter().filter(|port| port.error.is_none());
     open.map(|port| port.address.clone()).collect()

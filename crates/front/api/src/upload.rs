@@ -1,4 +1,4 @@
-//! Push: an archive streams in, is looked at, and becomes a release. Until the release is written,
+//! Push: an archive streams in, is examined, and becomes a release. Until the release is written,
 //! nothing that exists is touched.
 
 use std::io::{BufReader, Seek, SeekFrom};
@@ -26,25 +26,26 @@ use super::{Api, Peer, Shared, archive, domains, ports};
 use api_types::Released;
 use store::{StoreError, ValueFile, ValueWriter};
 
-/// Heroku's limit for a slug is 500 MB compressed; sources above this hold what is no source.
+/// The largest archive. Heroku's limit for a slug is 500 MB compressed; larger sources hold files
+/// that are not source.
 pub const ARCHIVE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
-/// A client that goes on sending beyond the limit is cut off here.
+/// Bytes after which a client that goes on sending beyond the limit is cut off.
 const DISCARDED_BYTES_MAX: u64 = 2 * ARCHIVE_BYTES_MAX;
-/// Chunks between the socket and the disk: memory stays bounded whatever is pushed.
+/// Chunks that wait between the socket and the disk: memory stays bounded whatever is pushed.
 const CHUNKS_WAITING_MAX: usize = 16;
 const NOTE_CHARS_MAX: usize = 200;
-/// 256 bits, in hex.
+/// The size of a generated secret: 256 bits, which are written in hex.
 const SECRET_BYTES: usize = 32;
 
 #[derive(Debug, Default, Deserialize)]
 pub struct PushQuery {
-    /// For people: where the source came from.
+    /// A note for people: where the source came from.
     #[serde(default)]
     note: Option<String>,
-    /// Do nothing where the same source serves already.
+    /// Whether to do nothing if the same source serves already.
     #[serde(default)]
     if_changed: bool,
-    /// Build it although a build of the same is there.
+    /// Whether to build it although the same build exists.
     #[serde(default)]
     rebuild: bool,
 }
@@ -88,8 +89,8 @@ pub(super) async fn receive(mut writer: ValueWriter, body: Body) -> Result<Value
                 if size > ARCHIVE_BYTES_MAX {
                     cut = Some(too_large());
                 } else {
-                    // Where the disk side has failed it says why below. What comes is read all the
-                    // same: a client that still sends would not see the answer.
+                    // If the disk side has failed, its error is reported below. What comes is read
+                    // all the same: a client that still sends would not see the answer.
                     chunks.send(chunk).await.ok();
                 }
             }
@@ -147,7 +148,7 @@ fn plan_of(tree: &SourceTree, forced: Option<&str>, name: &str) -> Result<Plan, 
     Ok(plan)
 }
 
-/// What agents need not know, and the router does.
+/// Checks the balancing settings, which only the router understands and agents need not know.
 fn check_balance(settings: &Settings) -> Result<(), Problem> {
     let invalid = |why| Problem::invalid("invalid_file", format!("{CORTEX_TOML}: {why}"));
     let name = settings.balance.escape_debug();
@@ -226,14 +227,14 @@ fn is_serving(app: &Application, plan: &Plan, file: &ValueFile) -> bool {
     let mut recipe = plan.recipe.clone();
     add_persistent(&mut recipe.persist, &app.spec.persist);
     done && app.serving().is_some_and(|release| {
-        // A domain is the application's, whatever release of it serves.
+        // A domain belongs to the application, whatever release of it serves.
         let mut settings = release.settings.clone();
         settings.health.domain = None;
         release.source == file.hash && release.recipe == recipe && settings == plan.settings
     })
 }
 
-/// What the project's own files say of the application itself; commands win.
+/// Takes what the project's own files say of the application itself; commands win.
 async fn merge(
     api: &Api,
     app: &mut Application,
@@ -242,7 +243,7 @@ async fn merge(
     let notes = domains::merge(api, app, &manifest.domains).await?;
     let given = app.spec.port_chosen || manifest.port.is_some();
     if ports::is_lost(api, app).await? {
-        // Given anew below, or refused by the check of what was asked for.
+        // The port is given anew below, or refused by the check of what was asked for.
         app.spec.port = app.spec.port.filter(|_| given);
         if let Some(port) = app.spec.port {
             ports::allot(api, &app.name, Some(port), &manifest.ports).await?;

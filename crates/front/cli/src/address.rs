@@ -5,25 +5,26 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 
 use anyhow::{Context, bail, ensure};
 
-/// Where a URL without a port leads.
+/// The port of a URL that names none.
 const HTTP_PORT: &str = "80";
 
-/// Where the world comes: a port alone is one of every address, as is the default.
+/// Reads an address where the world connects: a port on its own listens on every address, as the
+/// default does.
 pub fn public(text: &str) -> Result<SocketAddr, String> {
     read(port_alone(text), Ipv4Addr::UNSPECIFIED, true).map_err(|error| format!("{error:#}"))
 }
 
-/// Where programs of this machine come: a port alone is one of loopback.
+/// Reads an address where programs of this machine connect: a port on its own listens on loopback.
 pub fn local(text: &str) -> Result<SocketAddr, String> {
     read(port_alone(text), Ipv4Addr::LOCALHOST, true).map_err(|error| format!("{error:#}"))
 }
 
-/// Elsewhere a port alone is written with a colon.
+/// Strips the colon with which other programs write a port on its own.
 fn port_alone(text: &str) -> &str {
     text.strip_prefix(':').unwrap_or(text)
 }
 
-/// Where this machine is found by others: a port alone says that to nobody.
+/// Reads an address at which other machines find this one: a port on its own does not tell them.
 pub fn reachable(text: &str) -> Result<SocketAddr, String> {
     match text.trim_start_matches(':').parse::<u16>() {
         Ok(port) => Err(format!("write the address, too, for example 192.0.2.7:{port}")),
@@ -31,7 +32,8 @@ pub fn reachable(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// `alone` is the host of a port that is alone. `any_port`: 0 lets the system choose.
+/// Reads an address. `alone` is the host for a port on its own; with `any_port`, 0 lets the system
+/// choose.
 pub fn read(text: &str, alone: Ipv4Addr, any_port: bool) -> anyhow::Result<SocketAddr> {
     let port = |text: &str| -> anyhow::Result<u16> {
         let port: u16 =
@@ -67,7 +69,7 @@ pub fn read(text: &str, alone: Ipv4Addr, any_port: bool) -> anyhow::Result<Socke
     let found = (bare, number).to_socket_addrs().with_context(|| {
         format!("the host '{host}' is not known; write its address, or look at its name")
     })?;
-    // `localhost` is both, and servers mostly listen on the one that `127.0.0.1` is.
+    // `localhost` has addresses of both families, and servers mostly listen on 127.0.0.1.
     let found: Vec<SocketAddr> = found.collect();
     let first = found.iter().find(|one| matches!(one.ip(), IpAddr::V4(_))).or(found.first());
     first.copied().with_context(|| format!("the host '{host}' has no address"))

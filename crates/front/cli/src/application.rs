@@ -1,5 +1,5 @@
-//! Which application a command is about: `-a`, else the configuration file in a directory, else
-//! the directory's name.
+//! The application that a command is about: `-a`, else the name in the configuration file of a
+//! directory, else the directory's name.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use recipe_core::manifest::{self, CORTEX_TOML, VERACONFIG};
 
 use super::{App, output};
 
-/// Our configuration files are short.
+/// The size limit of configuration files, which are short.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 impl App {

@@ -31,7 +31,7 @@ enum Action {
     /// Stop an application and remove it with all its releases
     Destroy {
         name: String,
-        /// Understood for scripts: naming the application is the confirmation
+        /// Accepted for scripts: naming the application is the confirmation
         #[arg(long, hide = true)]
         yes: bool,
     },

@@ -1,4 +1,5 @@
-//! `cortex attend`: what a node process becomes that has handed over; see `upgrade::attend`.
+//! `cortex attend`: runs in a node process that has handed over to its successor; see
+//! `upgrade::attend`.
 
 use clap::Args;
 

@@ -1,5 +1,5 @@
-//! `cortex bench`: measurements are a program of their own, so that no node carries clients of
-//! other databases.
+//! `cortex bench`: runs the measurements, which are a separate program so that no node carries
+//! clients of other databases.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Becomes that program; returns only when it cannot.
+    /// Executes that program in place of this one; returns only if it cannot.
     pub fn run(self) -> anyhow::Result<()> {
         let own = std::env::current_exe().ok();
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -35,7 +35,7 @@ impl Bench {
     }
 }
 
-/// The one beside this program goes first: both come from one build.
+/// Finds the program. One beside this program goes first: both come from one build.
 fn find(own: Option<&Path>, path: &std::ffi::OsStr) -> Option<PathBuf> {
     let beside = own.and_then(Path::parent).map(Path::to_path_buf);
     let mut places = beside.into_iter().chain(std::env::split_paths(path));

@@ -11,8 +11,8 @@ use super::{App, Json, Session, deploy, dotenv, output};
 use api_types::{ConfigChange, Configured};
 use client::encode;
 
-/// Four times what all variables of an application may take, so that the node says what is too
-/// much.
+/// The limit of one input: four times what all variables of an application may take, so that it is
+/// the node that says what is too much.
 const INPUT_BYTES_MAX: u64 = 1024 * 1024;
 
 const SET_HELP: &str = "\
@@ -98,7 +98,7 @@ impl Config {
     }
 }
 
-/// What `set` was given, later things before earlier ones.
+/// The arguments of `set`; later ones win over earlier ones.
 struct Given {
     variables: Vec<String>,
     files: Vec<PathBuf>,
@@ -126,7 +126,7 @@ impl Given {
             }
             let (name, value) = match (word.split_once('='), word.split_once('@')) {
                 (Some((name, "-")), _) => (name, without_end(input.text()?)),
-                // Names have no `@`, so one before `=` is a file's.
+                // Names have no `@`, so one before `=` belongs to `NAME@FILE`.
                 (Some((name, value)), _) if !name.contains('@') => (name, value.to_string()),
                 (_, Some((name, file))) => (name, without_end(text_of(Path::new(file))?)),
                 _ => anyhow::bail!(
@@ -175,13 +175,14 @@ fn decoded(from: &mut dyn Read, shown: &str) -> anyhow::Result<String> {
     Ok(text.into_owned())
 }
 
-/// Most programs end what they print with a line's end that is no part of it.
+/// Removes the line end that most programs print after a value.
 fn without_end(text: String) -> String {
     let end = text.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text));
     end.map_or_else(|| text.clone(), str::to_owned)
 }
 
-/// A file that a project uses elsewhere, too, may have what only the platform says here.
+/// Reads the variables of a file. One that a project also uses elsewhere may set variables that
+/// only the platform sets here, so these are left out.
 fn lines(text: &str, shown: &str) -> anyhow::Result<ConfigChange> {
     let mut change = ConfigChange::new();
     for (name, value) in dotenv::parse(text).with_context(|| shown.to_owned())? {
@@ -275,7 +276,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (pem, env) = (directory.path().join("a=b.pem"), directory.path().join(".env"));
         std::fs::write(&pem, "line\nline\r\n").unwrap();
-        // As another system's editor saves it.
+        // The file is as another system's editor saves it.
         let wide: Vec<u8> = "\u{feff}PORT=1\r\nA='x y'\r\nB=file\r\n"
             .encode_utf16()
             .flat_map(u16::to_le_bytes)

@@ -1,4 +1,4 @@
-//! Shows a rollout while it happens, as every command does that makes a release.
+//! The display of a rollout while it happens, for every command that makes a release.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use super::{Exit, Session, output};
 use api_types::{Progress, Released};
 use client::encode;
 
-/// What the shell reports for a command that was interrupted.
+/// The exit status that a shell reports for a command that was interrupted.
 const INTERRUPTED: u8 = 130;
 
 /// The phase in which a build is made, or found.
@@ -16,12 +16,13 @@ const BUILDING: &str = "building";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Url {
-    /// Alone on a line of stdout.
+    /// The URL is printed alone on a line of stdout.
     Printed,
     Hidden,
 }
 
-/// Until the release serves or has failed. Ctrl-C ends the watching, not the rollout.
+/// Shows the rollout until the release serves or has failed. Ctrl-C ends the watching, not the
+/// rollout.
 pub async fn follow(session: &Session, released: &Released, url: Url) -> anyhow::Result<()> {
     tokio::select! {
         ended = show(session, released, url) => ended,
@@ -52,7 +53,7 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
     };
     let mut lines = session.client.lines(&path).await.with_context(lost)?;
     let mut painted = output::Painted::for_stderr();
-    // A build that is there already has nothing to say.
+    // The heading waits for the first line, since a build that exists already prints nothing.
     let mut building = None;
     let mut said = Said::default();
     while let Some(progress) = lines.next::<Progress>().await.with_context(lost)? {
@@ -87,12 +88,12 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
     Err(anyhow::anyhow!("the node went away").context(lost()))
 }
 
-/// Lines that were shown while they came: a failure need not repeat them.
+/// Lines that were shown as they came: a failure need not repeat them.
 #[derive(Default)]
 struct Said(VecDeque<String>);
 
 impl Said {
-    /// More than a failure has of last words.
+    /// The number of lines remembered, more than a failure has of last words.
     const LINES_MAX: usize = 200;
 
     fn note(&mut self, line: &str) {
@@ -102,7 +103,7 @@ impl Said {
         self.0.push_back(line.trim().to_owned());
     }
 
-    /// What of a message was not said: its first line always is.
+    /// Returns what of a message was not shown yet, and always its first line.
     fn rest(&self, message: &str) -> String {
         let (first, words) = message.split_once('\n').unwrap_or((message, ""));
         let new = words.lines().filter(|line| !self.0.iter().any(|said| said == line.trim()));

@@ -18,8 +18,8 @@ pub struct Domains {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Let host names lead to an application; from now on commands say them, and cortex.toml does
-    /// not
+    /// Let host names lead to an application; from then on commands decide which ones do, and
+    /// cortex.toml does not
     Add {
         /// `shop.example.org`, or `*.example.org` for every name below
         #[arg(required = true, value_name = "DOMAIN")]
@@ -27,19 +27,19 @@ enum Action {
         #[command(flatten)]
         app: App,
     },
-    /// Let host names lead nowhere, and others have them
+    /// Take host names from an application, so that others can have them
     Remove {
         #[arg(required = true, value_name = "DOMAIN")]
         domains: Vec<String>,
         #[command(flatten)]
         app: App,
     },
-    /// Leave them to cortex.toml again, from the next push on
+    /// Leave the host names to cortex.toml again, from the next push on
     Reset {
         #[command(flatten)]
         app: App,
     },
-    /// List the host names beside NAME.localhost
+    /// List the host names besides NAME.localhost
     List {
         #[command(flatten)]
         app: App,

@@ -1,11 +1,12 @@
-//! Variables in a file, as `.env` files have them: `NAME=value`, quotes, comments, `export`.
+//! Variables in a file, in the form of `.env` files: `NAME=value`, quotes, comments, `export`.
 //! Nothing is replaced in values, since a secret may hold a `$`. Messages never show a value.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 
-/// The last one of a name counts, as where such files are read elsewhere.
+/// Parses the variables. The last value of a name counts, as in other programs that read such
+/// files.
 pub fn parse(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
     let mut variables = BTreeMap::new();
     let mut rest = text.trim_start_matches('\u{feff}');
@@ -28,7 +29,7 @@ pub fn parse(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
 }
 
 enum Found<'a> {
-    /// And what follows `=`.
+    /// A variable's name, and what follows `=`.
     Name(&'a str, &'a str),
     /// A line that sets nothing, and what follows it.
     Nothing(&'a str),
@@ -49,12 +50,12 @@ fn next_name(text: &str, number: usize) -> anyhow::Result<Found<'_>> {
     let (name, rest) = start.split_at(end);
     match rest.trim_start_matches([' ', '\t']).strip_prefix('=') {
         Some(rest) if recipe_core::manifest::is_variable_name(name) => Ok(Found::Name(name, rest)),
-        // What stands there may be a secret that went astray.
+        // The line is not shown, as it may be a secret that went astray.
         _ => bail!("line {number} sets nothing: write NAME=value, and '#' before a comment"),
     }
 }
 
-/// The value, and what follows its line.
+/// Returns the value, and what follows its line.
 fn value(text: &str) -> anyhow::Result<(String, &str)> {
     let text = text.trim_start_matches([' ', '\t']);
     let quote = text.chars().next().filter(|c| matches!(c, '"' | '\'' | '`'));
@@ -73,12 +74,12 @@ fn value(text: &str) -> anyhow::Result<(String, &str)> {
             if quote == '"' { "write \\\" within it" } else { "use other quotes around it" };
         bail!("something follows the quote {quote} that ends its value: {within}");
     }
-    // A file of another system has the same lines.
+    // A file of another system may end its lines with `\r\n`; the value is the same.
     let value = value.replace("\r\n", "\n");
     Ok((if quote == '"' { unescaped(&value) } else { value }, after))
 }
 
-/// Up to a comment, which needs a space before it: `a#b` is a value.
+/// Cuts the line at a comment, which needs a space before it: `a#b` is a value.
 fn plain(line: &str) -> &str {
     let comment = line.char_indices().find(|(at, c)| {
         *c == '#' && line[..*at].chars().next_back().is_none_or(char::is_whitespace)
@@ -112,7 +113,7 @@ fn unescaped(text: &str) -> String {
             Some('r') => value.push('\r'),
             Some('t') => value.push('\t'),
             Some(c @ ('"' | '\\' | '$' | '`' | '\'')) => value.push(c),
-            // A line that goes on, as in a shell.
+            // A backslash at a line's end continues the line, as in a shell.
             Some('\n') => {}
             Some(other) => value.extend(['\\', other]),
             None => value.push('\\'),

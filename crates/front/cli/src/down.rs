@@ -13,12 +13,14 @@ use super::{Session, output};
 use api_types::{ApplicationRow, InstanceRow};
 use client::ClientError;
 
-/// The grace of 30 s between SIGTERM and SIGKILL, what draining takes before, and the store's end.
+/// The longest wait for the node to end: the grace of 30 s between SIGTERM and SIGKILL, the
+/// draining before it, and the store's end.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(100);
-/// A node on a loaded machine says in much less that it has begun.
+/// The longest wait for an answer; a node on a loaded machine answers in much less that it has
+/// begun.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// What processes get that no node watches any more.
+/// The grace for processes that no node watches any more.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
@@ -38,7 +40,8 @@ impl Down {
     }
 }
 
-/// Its process is there, and the kernel takes connections in for it.
+/// Returns the error for a node that does not answer: its process is there, and the kernel accepts
+/// connections for it.
 fn silent(session: &Session) -> anyhow::Error {
     let (root, seconds) = (session.layout.root().display(), ANSWER_MAX.as_secs());
     let pid = std::fs::read_to_string(session.layout.lock()).unwrap_or_default();
@@ -66,7 +69,7 @@ async fn wait(session: &Session, applications: &[ApplicationRow]) -> anyhow::Res
     if !names.is_empty() {
         output::say(&format!("Stopping {}", names.join(", ")));
     }
-    // Others of the cluster go on with theirs.
+    // Only this node's instances are counted, since other nodes of the cluster go on.
     let own = std::fs::read_to_string(session.layout.node_id()).unwrap_or_default();
     let deadline = Instant::now() + STOP_WAIT_MAX;
     let mut shown = None;
@@ -97,7 +100,8 @@ fn is_ended(state: &str) -> bool {
     matches!(state, "stopped" | "crashed" | "lost")
 }
 
-/// The kernel lets go of a node's lock when its process ends, however that happens.
+/// Returns whether the node has ended. The kernel releases a node's lock when its process ends,
+/// however that happens.
 fn has_ended(lock: &Path) -> anyhow::Result<bool> {
     match File::open(lock) {
         Ok(file) => Ok(rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok()),

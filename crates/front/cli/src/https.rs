@@ -1,4 +1,4 @@
-//! Options of commands that serve clients inside TLS.
+//! Options of commands that serve clients over TLS.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,7 +29,8 @@ pub struct HttpsArgs {
 }
 
 impl HttpsArgs {
-    /// With whole paths: what starts the node next may be elsewhere.
+    /// Returns the options with absolute paths: what starts the node next may run in another
+    /// directory.
     pub fn options(&self) -> anyhow::Result<Option<HttpsOptions>> {
         let Self { https, chains, keys } = self;
         let Some(address) = *https else { return Ok(None) };
@@ -49,7 +50,7 @@ impl HttpsArgs {
         Ok(Some(HttpsOptions { address, certificates: pairs.collect::<Result<_, _>>()? }))
     }
 
-    /// The same for another process.
+    /// Returns the same options as arguments for another process.
     pub fn arguments(options: &HttpsOptions) -> Vec<String> {
         let mut all = vec![format!("--https={}", options.address)];
         for files in &options.certificates {

@@ -1,4 +1,4 @@
-//! `cortex install`: the machine starts this node by itself from now on.
+//! `cortex install`: makes the machine start this node by itself from now on.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use node::started::Started;
 use os::binaries::{self, Role};
 use os::directory;
 
-/// The binary has two names.
+/// The two names under which the binary is linked.
 const NAMES: [&str; 2] = ["cortex", "vera"];
 
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ enum How {
     Crontab,
 }
 
-/// Only to read options by.
+/// The options of `cortex up`, which are only read here.
 #[derive(Debug, Parser)]
 #[command(name = "cortex up")]
 struct Asked {
@@ -59,14 +59,15 @@ struct Asked {
 #[derive(Serialize)]
 struct Shown {
     how: How,
-    /// The unit's file; none for the crontab.
+    /// The unit's file; `None` for the crontab.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<PathBuf>,
     text: String,
     binary: PathBuf,
     links: Vec<PathBuf>,
     written: bool,
-    /// None where nothing has to linger.
+    /// Whether the user's units run without a login; `None` for the crontab, which needs no
+    /// lingering.
     #[serde(skip_serializing_if = "Option::is_none")]
     lingers: Option<bool>,
 }
@@ -127,7 +128,7 @@ impl Install {
         if unit::is_usable()? {
             return Ok(How::Systemd);
         }
-        // To see the text, nothing has to be there.
+        // To print the text, no tool has to be there.
         if self.print || crontab::is_usable()? {
             return Ok(How::Crontab);
         }
@@ -207,7 +208,7 @@ fn configuration(session: &Session) -> anyhow::Result<PathBuf> {
     named.or_else(home).context("it is not known where your home directory is: set HOME")
 }
 
-/// What starts from now on is this binary, or what an upgrade has put there since.
+/// Puts this binary where the node is started from; an upgrade may replace it there later.
 fn put_binary(session: &Session) -> anyhow::Result<()> {
     let directory = session.layout.bin();
     directory::private_directory(session.layout.root())?;
@@ -215,7 +216,7 @@ fn put_binary(session: &Session) -> anyhow::Result<()> {
     binaries::name(&directory, Role::Current, &copy)
 }
 
-/// Refuses names that somebody else has taken.
+/// Returns the links to make; refuses names that something else has taken.
 fn links_in(directory: &Path, binary: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let directory = std::path::absolute(directory)?;
     let links: Vec<PathBuf> = NAMES.iter().map(|name| directory.join(name)).collect();

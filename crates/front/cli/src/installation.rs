@@ -1,6 +1,6 @@
-//! How a machine starts its node by itself: a unit of the user's own systemd, or a line of the
-//! user's crontab. Owns both texts and where they go; knows nothing of a running node. Driven by
-//! `cortex install`.
+//! Ways in which a machine starts its node by itself: a unit of the user's own systemd, or a line
+//! of the user's crontab. Owns both texts and where they go; knows nothing of a running node.
+//! `cortex install` drives it.
 
 pub mod crontab;
 pub mod unit;
@@ -12,23 +12,23 @@ use anyhow::{Context, bail};
 
 use os::layout::DataDirectory;
 
-/// What is to be started, all of it spelled out: `PATH`, program, arguments.
+/// The command that is to be started, all of it spelled out: `PATH`, program, arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
     pub search_path: String,
     pub program: String,
     pub arguments: Vec<String>,
-    /// Tells the nodes of one user apart: of the data directory's path.
+    /// A mark made from the data directory's path, which tells the nodes of one user apart.
     pub mark: String,
     pub data: String,
 }
 
-/// Stable, short, and of the data directory alone.
+/// Returns a mark that is stable, short, and depends on the data directory alone.
 pub fn mark(layout: &DataDirectory) -> String {
     blake3::hash(layout.root().as_os_str().as_encoded_bytes()).to_hex()[..12].to_owned()
 }
 
-/// What a tool of the system did. None where there is no such tool.
+/// Runs a tool of the system and returns what it did; `None` if there is no such tool.
 fn tool(program: &str, arguments: &[&str], input: Option<&str>) -> anyhow::Result<Option<Said>> {
     let mut command = Command::new(program);
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -39,7 +39,7 @@ fn tool(program: &str, arguments: &[&str], input: Option<&str>) -> anyhow::Resul
         Err(error) => return Err(error).with_context(|| format!("{program} cannot be run")),
     };
     if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
-        // One that does not read it says why on its stderr.
+        // A tool that does not read its input says why on stderr.
         stdin.write_all(input.as_bytes()).ok();
     }
     let output = child.wait_with_output().with_context(|| format!("{program} cannot be run"))?;
@@ -68,7 +68,7 @@ impl Said {
     }
 }
 
-/// What no line of a unit or a crontab can hold.
+/// Returns whether a line of a unit or a crontab can hold the text: control characters are refused.
 fn is_plain(text: &str) -> bool {
     !text.chars().any(char::is_control)
 }

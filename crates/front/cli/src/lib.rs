@@ -50,10 +50,11 @@ use clap::{Args, Parser, Subcommand};
 use client::{Client, ClientError};
 use os::layout::DataDirectory;
 
-/// Where sockets lie is found from the data directory; this is where a new node puts them.
+/// The directory of sockets without XDG_RUNTIME_DIR. Existing nodes' sockets are found from the
+/// data directory; this is where a new node puts them.
 const RUNTIME_FALLBACK: &str = "/tmp";
 
-/// With the profile: only `dist` is as fast as what is shipped.
+/// The version with the profile: only `dist` is as fast as what is shipped.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("CORTEX_PROFILE"), ")");
 
 #[derive(Debug, Parser)]
@@ -124,7 +125,7 @@ enum Command {
     Open(open::Open),
     /// Show an application's output
     Logs(logs::Logs),
-    /// Run a command in the surroundings of the release that serves
+    /// Run a command in the environment of the release that serves
     Run(run::Run),
     /// Replace all instances, one after another
     Restart(restart::Restart),
@@ -139,7 +140,7 @@ enum Command {
     /// List the cluster's nodes, invite, drain or remove one
     #[command(alias = "node")]
     Nodes(nodes::Nodes),
-    /// Keep files over releases, or show which are kept
+    /// Keep files across releases, or show which are kept
     Persist(persist::Persist),
     /// Move an application that keeps files to another node, with its files
     Pin(pin::Pin),
@@ -163,7 +164,7 @@ enum Command {
     Bench(bench::Bench),
 }
 
-/// Which application a command is about.
+/// The application that a command is about.
 #[derive(Clone, Debug, Args)]
 struct App {
     /// The application [default: the name in cortex.toml, else the directory's]
@@ -172,7 +173,7 @@ struct App {
 }
 
 impl App {
-    /// `-a` may stand before or after a subcommand.
+    /// Returns this choice, else the outer one: `-a` may stand before or after a subcommand.
     fn or(self, outer: App) -> App {
         App { app: self.app.or(outer.app) }
     }
@@ -185,18 +186,18 @@ struct Json {
     json: bool,
 }
 
-/// What every command gets.
+/// The context that every command gets.
 struct Session {
     layout: DataDirectory,
-    /// The user's own, as far as the environment says.
+    /// The user's home and configuration directories, as far as the environment names them.
     home: Option<PathBuf>,
     configuration: Option<PathBuf>,
-    /// Where sockets of this user lie.
+    /// The directory of this user's sockets.
     runtime: PathBuf,
     client: Client,
 }
 
-/// Everything that ends a command, printed by `main_with`.
+/// The exit code of a command that has printed its error already.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Exit(u8);
@@ -239,7 +240,8 @@ fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// `cortex logs | head` has seen enough. A connection that the node closed is another matter.
+/// Returns whether the output was closed: `cortex logs | head` has seen enough. A connection that
+/// the node closed is another matter.
 fn is_of_output(error: &anyhow::Error) -> bool {
     let broken_pipe = error.chain().any(|cause| {
         let cause: Option<&std::io::Error> = cause.downcast_ref();
@@ -343,7 +345,7 @@ impl Global {
     }
 }
 
-/// The same directory by whatever way it is named; it need not exist yet.
+/// Returns the same path for a directory however it is named; it need not exist yet.
 fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     if let Ok(path) = path.canonicalize() {
         return Ok(path);

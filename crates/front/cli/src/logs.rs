@@ -8,13 +8,13 @@ use client::encode;
 
 #[derive(Debug, Args)]
 pub struct Logs {
-    /// Go on with what comes
+    /// Go on with new lines as they come
     #[arg(short = 'f', short_alias = 't', long = "follow", visible_alias = "tail")]
     follow: bool,
-    /// How many of the last lines
+    /// How many of the last lines to show
     #[arg(short = 'n', long = "num", value_name = "N", default_value_t = 100)]
     lines: usize,
-    /// Of one process type (web), one instance (web.1) or the platform (cortex)
+    /// Only lines of one process type (web), one instance (web.1) or the platform (cortex)
     #[arg(short = 'p', long = "process", visible_alias = "ps", value_name = "PROCESS")]
     process: Option<String>,
     #[command(flatten)]

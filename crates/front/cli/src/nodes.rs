@@ -11,7 +11,7 @@ use api_types::{Invitation, NodeRow, NodeShown, RemovedNode};
 use client::encode;
 use cluster::status::ClusterStatus;
 
-/// Between two looks at a node that is being emptied.
+/// The time between two looks at a node that is being emptied.
 const POLL: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ enum Action {
         /// Where the new node finds this one, if not where this one thinks it is
         #[arg(long, value_name = "HOST:PORT")]
         address: Option<String>,
-        /// How long it holds [default: an hour, which is the longest]
+        /// How long it is valid [default: an hour, which is the longest]
         #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
         seconds: Option<u64>,
         #[command(flatten)]
@@ -51,7 +51,7 @@ enum Action {
         #[arg(long, hide = true, conflicts_with = "no_wait")]
         wait: bool,
     },
-    /// Use a node again that was drained
+    /// Use a drained node again
     #[command(alias = "undrain", alias = "uncordon")]
     Activate {
         /// Its id, the beginning of it, or its name
@@ -61,7 +61,7 @@ enum Action {
     Remove {
         /// Its id, the beginning of it, or its name
         node: String,
-        /// Although it is alive, runs instances or holds files
+        /// Remove it although it is alive, runs instances or holds files
         #[arg(long)]
         force: bool,
     },
@@ -82,7 +82,7 @@ impl Nodes {
     }
 }
 
-/// What this node's store wants looked into, if it has peers at all.
+/// Prints what this node's store wants looked into, if it has peers at all.
 async fn warn(session: &Session) {
     let status: anyhow::Result<ClusterStatus> = session.client.get("/v1/cluster").await;
     let Ok(status) = status else { return };
@@ -233,13 +233,13 @@ async fn drain(session: &Session, node: &str, waits: bool) -> anyhow::Result<()>
     )
 }
 
-/// Instances that are to go elsewhere: all but those whose files keep them there.
+/// Returns the instances that are to go elsewhere: all but those whose files keep them there.
 fn left(shown: &NodeShown) -> Vec<String> {
     let moving = shown.instances.iter().filter(|row| !shown.holds.contains(&row.application));
     moving.map(|row| format!("{}/{}.{}", row.application, row.process, row.slot)).collect()
 }
 
-/// The first few.
+/// Joins the first few names.
 fn names(all: &[String]) -> String {
     const SHOWN: usize = 5;
     let more = if all.len() > SHOWN { ", …" } else { "" };

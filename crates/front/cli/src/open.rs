@@ -9,7 +9,7 @@ use super::{App, Session, output};
 use api_types::ApplicationShown;
 use client::encode;
 
-/// What desktops provide to show a URL.
+/// The program that desktops provide to show a URL.
 const BROWSER: &str = "xdg-open";
 
 #[derive(Debug, Args)]
@@ -29,7 +29,7 @@ impl Open {
         output::print(&url)?;
         let mut browser = Command::new(BROWSER);
         browser.arg(&url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // A server has no browser: the URL was printed.
+        // A server has no browser, and the URL was printed.
         browser.spawn().map(drop).or_else(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Ok(()),
             _ => Err(error).context("the browser cannot be started"),

@@ -1,4 +1,4 @@
-//! What people see: sentences, aligned tables, sizes and times.
+//! The output that people see: sentences, aligned tables, sizes and times.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -15,33 +15,34 @@ use time::format_description::well_known::Rfc3339;
 const SOURCES_MAX: usize = 1000;
 const ESCAPE: char = '\u{1b}';
 
-/// Data: one line of stdout. A closed pipe is an error, which ends the command quietly.
+/// Prints data: one line on stdout. A closed pipe is an error, which ends the command quietly.
 pub fn print(line: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{}", plain(line)).context("stdout")?;
     stdout.flush().context("stdout")
 }
 
-/// Progress and messages: one line of stderr. Nobody may be listening.
+/// Prints progress or a message: one line on stderr. Errors are ignored, as nobody may be
+/// listening.
 pub fn say(line: &str) {
     writeln!(io::stderr().lock(), "{}", plain(line)).ok();
 }
 
-/// The start of a line that `say` ends: `Scaling web... `.
+/// Prints the start of a line that `say` ends: `Scaling web... `.
 pub fn begin(text: &str) {
     let mut stderr = io::stderr().lock();
     write!(stderr, "{}... ", plain(text)).ok();
     stderr.flush().ok();
 }
 
-/// More of that line.
+/// Prints more of a line that `begin` began.
 pub fn go_on(text: &str) {
     let mut stderr = io::stderr().lock();
     write!(stderr, "{}", plain(text)).ok();
     stderr.flush().ok();
 }
 
-/// `done`, or the end of a line that `begin` began without an answer.
+/// Passes a result on; a failed one first ends the line that `begin` began.
 pub fn finish<T>(result: anyhow::Result<T>) -> anyhow::Result<T> {
     if result.is_err() {
         say("!");
@@ -55,7 +56,7 @@ pub fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     stdout.flush().context("stdout")
 }
 
-/// A failed step, as Heroku shows it: ` !     why`, one line each.
+/// Prints why a step failed, as Heroku shows it: ` !     why`, with the mark on each line.
 pub fn complain(text: &str) {
     let red = shows(io::stderr().is_terminal());
     for line in text.lines() {
@@ -66,8 +67,8 @@ pub fn complain(text: &str) {
     }
 }
 
-/// Output of applications must not take hold of the terminal: whole sequences go, not their first
-/// byte alone.
+/// Returns the text without escape sequences and control characters, as output of applications must
+/// not take hold of the terminal. Sequences are removed whole, not only their first byte.
 pub fn plain(text: &str) -> String {
     harmless(&ansi::strip(text), false)
 }
@@ -78,7 +79,7 @@ fn harmless(text: &str, colours: bool) -> String {
     text.chars().filter(passes).collect()
 }
 
-/// Lines of several sources with their colours, where these are shown.
+/// The lines of several sources, with their colours if these are shown.
 pub struct Painted {
     shown: bool,
     painters: BTreeMap<String, Painter>,
@@ -93,7 +94,7 @@ impl Painted {
         Painted { shown: shows(io::stderr().is_terminal()), painters: BTreeMap::new() }
     }
 
-    /// The text of a line, to be written as it is.
+    /// Returns the text of a line, to be written as it is.
     pub fn line(&mut self, source: &str, text: &str) -> String {
         if !self.shown {
             return plain(text);
@@ -106,14 +107,14 @@ impl Painted {
     }
 }
 
-/// As `print`, of what is harmless already.
+/// Prints like `print`, without filtering: the line is harmless already.
 pub fn print_painted(line: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}").context("stdout")?;
     stdout.flush().context("stdout")
 }
 
-/// As `say`, likewise.
+/// Prints like `say`, without filtering.
 pub fn say_painted(line: &str) {
     writeln!(io::stderr().lock(), "{line}").ok();
 }
@@ -127,7 +128,7 @@ pub enum Colours {
     Never,
 }
 
-/// What this command shows, said once when it starts.
+/// The colours that this command shows, set once when it starts.
 static COLOURS: OnceLock<Colours> = OnceLock::new();
 
 pub fn show_colours(colours: Colours, refused: bool) {
@@ -143,7 +144,7 @@ fn shows(is_terminal: bool) -> bool {
     }
 }
 
-/// Columns as wide as their widest cell; the last one is not padded.
+/// Prints a table whose columns are as wide as their widest cell; the last one is not padded.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
     for line in aligned(head, rows) {
         print(&line)?;
@@ -183,7 +184,7 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
-/// `2026/08/01 12:00:00 (~ 1h ago)`.
+/// Formats a time: `2026/08/01 12:00:00 (~ 1h ago)`.
 pub fn since(rfc3339: &str) -> String {
     let Ok(at) = OffsetDateTime::parse(rfc3339, &Rfc3339) else {
         return rfc3339.into();
@@ -204,7 +205,7 @@ pub fn duration(seconds: u64) -> String {
     }
 }
 
-/// `1 instance`, `2 instances`.
+/// Formats a number with its noun: `1 instance`, `2 instances`.
 pub fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }

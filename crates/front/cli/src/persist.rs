@@ -1,4 +1,4 @@
-//! `cortex persist`: what outlives an application's releases.
+//! `cortex persist`: the files of an application that outlive its releases.
 
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -19,10 +19,10 @@ pub struct Persist {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Keep files and directories over releases; what the running one wrote there is kept
+    /// Keep files and directories across releases; what the running one wrote there is kept
     Add {
-        /// In the application's directory, or '~/…' below its HOME; a slash at the end says that
-        /// it is a directory
+        /// A path in the application's directory, or '~/…' below its HOME; a slash at the end says
+        /// that it is a directory
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<String>,
         #[command(flatten)]

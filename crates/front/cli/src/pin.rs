@@ -12,7 +12,8 @@ use api_types::{ApplicationShown, PinShown};
 use client::encode;
 
 const POLL: Duration = Duration::from_millis(250);
-/// From the handover until it is ready; a build of a large application takes that long.
+/// The longest wait from the handover until it is ready; a build of a large application takes that
+/// long.
 const START_WAIT_MAX: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Args)]
@@ -22,7 +23,7 @@ pub struct Pin {
     /// The node that is to have its files: its id, the beginning of it, or its name [default: say
     /// which one has them]
     node: Option<String>,
-    /// Begin with no files, where the node that holds them is gone for good
+    /// Begin with no files, if the node that holds them is gone for good
     #[arg(long, requires = "node")]
     without_files: bool,
     /// Do not wait until it runs there
@@ -89,18 +90,19 @@ impl Pin {
     }
 }
 
-/// How far a move is, as the node that was asked knows it.
+/// The stage of a move, as far as the node that was asked knows it.
 #[derive(Debug, PartialEq)]
 enum Stage {
-    /// What to tell who waits.
+    /// It is under way; the line tells the user how far it is.
     Moving(String),
     Failed(String),
-    /// The node that has the files.
+    /// It is over; the node that has the files.
     Over(String),
 }
 
-/// `from`: where the files were when the move began, unless they were where they are wanted. That
-/// it is over and where they are now is written by two nodes, and may be heard of in either order.
+/// Returns the stage of a move. `from` is the node that had the files when the move began, and
+/// `None` if they were where they are wanted. Two nodes write that the move is over and where the
+/// files are now, and the two may be heard of in either order.
 fn stage(from: Option<&Option<String>>, shown: &PinShown) -> Stage {
     let over = || Stage::Over(shown.holder.clone().unwrap_or_default());
     let arrived = from.is_none_or(|from| shown.holder != *from);

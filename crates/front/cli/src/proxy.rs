@@ -1,4 +1,4 @@
-//! `cortex proxy`: the router's machinery alone, in front of copies of any server; and
+//! `cortex proxy`: the router's machinery on its own, in front of copies of any server; and
 //! `proxy back-ends`, which looks at a running one and changes it.
 
 mod back_ends;
@@ -27,7 +27,8 @@ use proxy::health::Check;
 use proxy::{Config, Mode};
 use router::tls::CertificateFiles;
 
-/// Twice all connections of two threads, and some: every connection takes two.
+/// The descriptors wanted: twice all connections of two threads, since every connection takes two,
+/// and some more.
 const DESCRIPTORS_WANTED: u64 = 100_000;
 
 const EXAMPLES: &str = "\
@@ -78,13 +79,13 @@ enum ProxyVersion {
 enum Forwarded {
     /// X-Forwarded-For and its like
     Usual,
-    /// And Forwarded of RFC 7239
+    /// The same and Forwarded of RFC 7239
     Standard,
 }
 
 #[derive(Debug, Args)]
 struct Serve {
-    /// Where clients come; a port alone is one of 127.0.0.1
+    /// Where clients connect; a port alone is one of 127.0.0.1
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
     /// Back ends, several with commas; a port alone is one of 127.0.0.1. With `SORT=` in front only
@@ -100,16 +101,16 @@ struct Serve {
     /// Requests, connections or flows that a back end has at a time; the rest waits in one line
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     concurrency: Option<u32>,
-    /// Ask back ends whether they are well: `tcp` connects, a PATH is to answer 200 to 399
+    /// Ask back ends whether they are well: `tcp` connects, a PATH must answer 200 to 399
     #[arg(long, value_name = "tcp|PATH")]
     health: Option<String>,
-    /// The name that they are asked by, as `Host` [default: their address]
+    /// The name that they are asked for, as `Host` [default: their address]
     #[arg(long, value_name = "NAME", requires = "health")]
     health_host: Option<String>,
-    /// Between two such questions
+    /// The time between two such questions
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     health_interval: Duration,
-    /// Tell back ends of the client in X-Forwarded-For, -Proto, -Host and X-Request-Id, or in
+    /// Tell back ends about the client in X-Forwarded-For, -Proto, -Host and X-Request-Id, or in
     /// Forwarded (RFC 7239) as well; without it not a byte is changed
     #[arg(
         long,
@@ -120,15 +121,15 @@ struct Serve {
         default_missing_value = "usual"
     )]
     forwarded: Option<Forwarded>,
-    /// Clients come inside TLS: a certificate in PEM form, followed by its authorities' (http).
+    /// Clients connect with TLS: a certificate in PEM form, followed by its authorities' (http).
     /// Once for each certificate; clients get the one that has the name they ask for
     #[arg(long = "tls-cert", value_name = "FILE")]
     chains: Vec<PathBuf>,
     /// The private key of the certificate before it, in PEM form
     #[arg(long = "tls-key", value_name = "FILE")]
     keys: Vec<PathBuf>,
-    /// Clients come by a proxy that says who they are in the PROXY protocol, version 1 or 2; with
-    /// addresses, those that come from there (http, tcp)
+    /// Clients come through a proxy that says who they are in the PROXY protocol, version 1 or 2;
+    /// with addresses, only those that come from there (http, tcp)
     #[arg(
         long,
         value_name = "ADDRESS[/BITS],…",
@@ -140,7 +141,7 @@ struct Serve {
     /// Tell back ends who the client is in the PROXY protocol (tcp)
     #[arg(long, value_enum, value_name = "VERSION")]
     send_proxy: Option<ProxyVersion>,
-    /// End connections (tcp: after 3600) and flows (udp: 60) on which nothing moves for so long
+    /// End connections (tcp: after 3600) and flows (udp: 60) on which nothing moves for this long
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     idle: Option<Duration>,
     /// How long clients of a proxy that was taken over may go on there
@@ -152,7 +153,7 @@ struct Serve {
     /// Write a line of JSON for every request or connection that has ended
     #[arg(long, value_name = "FILE")]
     records: Option<PathBuf>,
-    /// Print requests per second and latency of each back end when it ends; SIGUSR1 does meanwhile
+    /// Print requests per second and latency of each back end when it ends, and on SIGUSR1
     #[arg(long)]
     stats: bool,
     /// The socket for `proxy back-ends` [default: one in the runtime directory]

@@ -12,7 +12,7 @@ use client::encode;
 pub struct Ps {
     #[command(flatten)]
     app: App,
-    /// Of all applications
+    /// List the processes of all applications
     #[arg(long, conflicts_with = "app")]
     all: bool,
     #[command(flatten)]

@@ -15,9 +15,9 @@ use api_types::Released;
 use client::{ClientError, encode};
 use source::{Source, Vcs};
 
-/// The archive travels in pieces of this size.
+/// The size of the pieces in which the archive travels.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Pieces between packing and sending.
+/// Pieces that wait between packing and sending.
 const CHUNKS_WAITING_MAX: usize = 16;
 
 #[derive(Debug, Args)]
@@ -60,14 +60,14 @@ async fn find(directory: &Path, vcs: Vcs, revision: Option<String>) -> anyhow::R
         .await?
 }
 
-/// What `up DIR` does once the node answers.
+/// Pushes a directory as `up DIR` does once the node answers.
 pub async fn push_directory(session: &Session, directory: &Path) -> anyhow::Result<()> {
     let name = App { app: None }.name_in(directory)?;
     let source = find(directory, Vcs::Auto, None).await?;
     push(session, source, &name, Repeat::IfChanged).await
 }
 
-/// Of an application whose name is known.
+/// Pushes a directory to an application whose name is known.
 pub async fn push_as(
     session: &Session,
     directory: &Path,
@@ -81,9 +81,9 @@ pub async fn push_as(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repeat {
     Always,
-    /// Not when the same source serves already.
+    /// Pushes nothing if the same source serves already.
     IfChanged,
-    /// And built anew.
+    /// Pushes always, and has it built anew.
     Rebuilt,
 }
 
@@ -144,14 +144,15 @@ fn describe(released: &Released) {
     }
 }
 
-/// `Python app`, as Heroku's build packs say.
+/// Names the kind of application as Heroku's build packs do: `Python app`.
 fn application_of(framework: &str) -> String {
     let mut letters = framework.chars();
     let first = letters.next().map(char::to_uppercase).into_iter().flatten();
     format!("{} app", first.chain(letters).collect::<String>())
 }
 
-/// Where packing failed, that is why the upload did: a cut stream is only what followed from it.
+/// Returns the error to show. If packing failed, that is why the upload did: the cut stream only
+/// followed from it.
 fn cause(upload: anyhow::Error, packed: anyhow::Result<Vec<String>>) -> anyhow::Error {
     let answered = matches!(upload.downcast_ref(), Some(ClientError::Problem(problem)) if problem.code != "push_cut");
     if answered || matches!(upload.downcast_ref(), Some(ClientError::NoNode(_))) {
@@ -165,7 +166,7 @@ fn cause(upload: anyhow::Error, packed: anyhow::Result<Vec<String>>) -> anyhow::
 
 type Chunks = std::pin::Pin<Box<dyn futures_util::Stream<Item = io::Result<Bytes>> + Send>>;
 
-/// Packing runs on a thread of its own, at most a few pieces ahead of the socket.
+/// Packs the source on a thread of its own, at most a few pieces ahead of the socket.
 fn pack(source: Source) -> (Chunks, tokio::task::JoinHandle<anyhow::Result<Vec<String>>>) {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
     let packed = runtime::task::spawn_blocking(move || {
@@ -186,7 +187,7 @@ fn pack(source: Source) -> (Chunks, tokio::task::JoinHandle<anyhow::Result<Vec<S
     (Box::pin(chunks), packed)
 }
 
-/// The node stopped reading: it says why itself.
+/// The error that the node stopped reading; the node's own answer says why.
 #[derive(Debug, thiserror::Error)]
 #[error("the node stopped reading")]
 struct Unwanted;

@@ -42,7 +42,7 @@ impl Releases {
     }
 }
 
-/// With the first line of why; `--json` has all of it.
+/// Returns the state with the first line of its reason; `--json` has all of it.
 fn state(row: &ReleaseRow) -> String {
     match row.why.as_deref().and_then(|why| why.lines().next()) {
         Some(why) => format!("{}: {why}", row.state),

@@ -1,5 +1,5 @@
-//! `cortex router export`: the live instances as another proxy's configuration, for machines where
-//! nginx or HAProxy owns the public ports.
+//! `cortex router export`: writes the live instances as another proxy's configuration, for machines
+//! on which nginx or HAProxy owns the public ports.
 
 mod haproxy;
 mod nginx;
@@ -19,9 +19,10 @@ use self::plan::Plan;
 use super::{Session, output};
 use api_types::{NodeRow, RouteRow};
 
-/// Two looks cost the node less than one request does, and nobody waits long for an instance.
+/// The time between two looks: they cost the node less than one request does, and an instance is
+/// soon known.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// A command that failed, or a node that does not answer, is tried again after this.
+/// The time after which a command that failed, or a node that does not answer, is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
@@ -56,10 +57,10 @@ struct Export {
         value_parser = super::address::public
     )]
     listen: SocketAddr,
-    /// Replaced as a whole when something changed [default: print it]
+    /// The file to write, replaced as a whole when something changed [default: print it]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Run by the shell whenever the file changed, for example 'nginx -s reload'
+    /// What the shell runs whenever the file changed, for example 'nginx -s reload'
     #[arg(long, value_name = "COMMAND", requires = "out")]
     reload: Option<String>,
     /// Go on, and write again whenever instances come and go
@@ -86,7 +87,7 @@ impl Export {
         }
         let mut said = None;
         loop {
-            // The same trouble is told once.
+            // The same trouble is reported once.
             let trouble = reloaded.as_ref().err().map(|error| format!("{error:#}"));
             if trouble != said
                 && let Some(trouble) = &trouble
@@ -103,7 +104,8 @@ impl Export {
         }
     }
 
-    /// Writes and reloads where something changed, or where `again` says that it did not work.
+    /// Writes the file and reloads if something changed; reloads also if `again` says that the last
+    /// time failed.
     async fn once(&self, session: &Session, out: &Path, again: bool) -> anyhow::Result<()> {
         let text = self.text(session).await?;
         let changed = fs::read(out).ok().as_deref() != Some(text.as_bytes());
@@ -128,7 +130,7 @@ impl Export {
     }
 }
 
-/// Whoever reads it sees the old text or the new one.
+/// Replaces the file at once: a reader sees the old text or the new one.
 fn replace(out: &Path, text: &str) -> anyhow::Result<()> {
     let name = out.file_name().with_context(|| format!("--out: {} is no file", out.display()))?;
     let fresh = out.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));

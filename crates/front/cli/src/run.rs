@@ -1,5 +1,5 @@
-//! `cortex run COMMAND`: a command beside the instances, with this terminal or these files as its
-//! own.
+//! `cortex run COMMAND`: runs a command beside the instances, with this terminal or these files as
+//! its own.
 
 mod flow;
 mod terminal;
@@ -15,7 +15,7 @@ use super::{App, Exit, Session, output};
 use api_types::session::{PROTOCOL, Start, Terminal, VERSION};
 use client::encode;
 
-/// As for arguments that are not understood.
+/// The exit code for a missing command, as for arguments that are not understood.
 const USAGE: u8 = 2;
 
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! `cortex scale web=5 worker=2`; without arguments, how it is scaled.
+//! `cortex scale web=5 worker=2`; without arguments it shows how the application is scaled.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ fn print(scaled: &Scaled, json: Json) -> anyhow::Result<()> {
     output::print(&words.join(" "))
 }
 
-/// `web=5`, and Fly's and Dokku's `web:5`.
+/// Parses `web=5`, and Fly's and Dokku's `web:5`.
 fn parse(words: &[String]) -> anyhow::Result<BTreeMap<String, u32>> {
     let mut counts = BTreeMap::new();
     for word in words {

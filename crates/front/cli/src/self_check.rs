@@ -1,5 +1,5 @@
-//! `cortex self-check`: whether this binary works here, and which formats it knows. Asked before an
-//! upgrade tries it.
+//! `cortex self-check`: reports whether this binary works here, and which formats it knows. An
+//! upgrade asks for it before it tries a binary.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use upgrade::formats::Formats;
 #[derive(Debug, Args)]
 pub struct SelfCheck {}
 
-/// Removed however the check ends.
+/// A directory that is removed however the check ends.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-/// Where the part before the colon is not the command's first word.
+/// Spellings whose part before the colon is not the command's first word.
 const RENAMED: &[(&str, &[&str])] = &[
     ("ps:scale", &["scale"]),
     ("ps:restart", &["restart"]),
@@ -14,7 +14,7 @@ const RENAMED: &[(&str, &[&str])] = &[
     ("create", &["apps", "create"]),
 ];
 /// Global options that take a value: the word after them is no command.
-const WITH_VALUE: &[&str] = &["--data-dir"];
+const WITH_VALUE: &[&str] = &["--data-dir", "--color", "--colour"];
 
 pub fn normalise(arguments: Vec<OsString>) -> Vec<OsString> {
     let mut normal = Vec::with_capacity(arguments.len() + 1);
@@ -62,6 +62,7 @@ mod tests {
         check("cortex ps:scale web=3", "cortex scale web=3");
         check("cortex config:set A=b:c", "cortex config set A=b:c");
         check("cortex --data-dir x:y apps:create z", "cortex --data-dir x:y apps create z");
+        check("cortex --color never ps:scale web=3", "cortex --color never scale web=3");
         check("cortex store get a::b", "cortex store get a::b");
         check("cortex --data-dir", "cortex --data-dir");
         check("cortex", "cortex");

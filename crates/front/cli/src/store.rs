@@ -1,4 +1,4 @@
-//! `cortex store …`: any key of the store, values as raw bytes both ways.
+//! `cortex store …`: reads and writes any key of the store, with values as raw bytes both ways.
 
 pub mod cluster;
 mod serve;
@@ -19,7 +19,7 @@ use api_types::{Answer, HistoryRow, StoreChange, StoredKey};
 use client::encode;
 
 const READ_BYTES: usize = 64 * 1024;
-/// Chunks between stdin and the socket.
+/// Chunks that wait between stdin and the socket.
 const CHUNKS_WAITING_MAX: usize = 16;
 
 #[derive(Debug, Args)]
@@ -89,14 +89,14 @@ enum Action {
     },
     /// Drop what newer changes have replaced
     Squash {
-        /// Keep the history of so many hours
+        /// Keep the history of this many hours
         #[arg(long, value_name = "HOURS", default_value_t = 24)]
         keep_hours: u64,
     },
 }
 
 impl Store {
-    /// What runs by itself, without a node to talk to.
+    /// Returns the action that runs by itself, without a node to talk to.
     pub fn alone(self) -> Result<serve::Serve, Box<Store>> {
         match self.action {
             Action::Serve(serve) => Ok(serve),

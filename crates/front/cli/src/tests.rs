@@ -1,4 +1,4 @@
-//! The command line as a whole: that it is well formed.
+//! Tests of the command line as a whole: that it is well formed.
 
 use clap::{CommandFactory, Parser};
 

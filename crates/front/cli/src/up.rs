@@ -34,10 +34,10 @@ use upgrade::succession::{Heir, Outcome};
 use upgrade::{Origin, attend};
 
 const HTTP_DEFAULT: &str = "0.0.0.0:8080";
-/// Recovery of a large store takes seconds.
+/// The longest wait for a node to answer; recovery of a large store takes seconds.
 const START_WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
-/// A node's own log; with the one before it takes at most twice that.
+/// The size limit of a node's own log; with the previous one it takes at most twice that.
 const LOG_BYTES_MAX: u64 = 10 * 1024 * 1024;
 
 #[derive(Debug, Args)]
@@ -55,11 +55,12 @@ pub struct Up {
     http: SocketAddr,
     #[command(flatten)]
     https: HttpsArgs,
-    /// Clients come by proxies that say who they are in the PROXY protocol, version 1 or 2, from
-    /// these addresses; all others come for themselves
+    /// Clients come through proxies that say who they are in the PROXY protocol, version 1 or 2,
+    /// from these addresses; all others come for themselves
     #[arg(long, value_name = "ADDRESS[/BITS],…", require_equals = true)]
     accept_proxy: Option<Senders>,
-    /// Tell applications who asks in Forwarded (RFC 7239), too, beside X-Forwarded-For and its like
+    /// Tell applications who asks in Forwarded (RFC 7239), too, besides X-Forwarded-For and its
+    /// like
     #[arg(long)]
     forwarded: bool,
     /// Where the store is kept: local, or etcd://HOST:PORT[,HOST:PORT…][/PREFIX]
@@ -80,7 +81,7 @@ pub struct Up {
     /// Router threads [default: one per core]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
-    /// Report this load in percent instead of what /proc says, where that is of a whole host
+    /// Report this load in percent instead of what /proc says, if that is of a whole host
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     load: Option<u32>,
     /// Log more
@@ -144,7 +145,7 @@ impl Up {
         let next = runtime.block_on(self.run_node(session))?;
         runtime.shutdown_background();
         match next {
-            // Whoever started this process goes on seeing it.
+            // The process that started this one goes on seeing it.
             Some(next) if !self.detached && !self.attended => {
                 Err(attend::become_attendant(&next.program, &session.layout, next.pid))
             }
@@ -176,7 +177,7 @@ impl Up {
         })
     }
 
-    /// Until the node ends, here or in the process that has taken over.
+    /// Runs the node until it ends, here or in the process that has taken over.
     async fn run_node(&self, session: &Session) -> anyhow::Result<Option<Next>> {
         let layout = &session.layout;
         let mut config = self.config(layout)?;
@@ -208,7 +209,7 @@ impl Up {
                 Outcome::Stopped => return Ok(None),
                 Outcome::Returned(why) => {
                     config.listeners = Arc::new(Listeners::inheriting(left.listeners));
-                    // An invitation is redeemed once.
+                    // An invitation is redeemed only once.
                     (config.peers.join, config.peers.awaits) = (None, false);
                     origin = Origin::Returned { roll: left.testament.roll, why };
                     (directory, says) = (None, false);
@@ -217,7 +218,7 @@ impl Up {
         }
     }
 
-    /// Of the process that takes over.
+    /// Returns the arguments of the process that takes over.
     fn successor(&self, layout: &DataDirectory) -> anyhow::Result<Vec<String>> {
         let root = layout.root().to_string_lossy().into_owned();
         let kind = if self.detached { "--detached" } else { "--attended" };
@@ -228,7 +229,7 @@ impl Up {
         Ok(all)
     }
 
-    /// Its options for a process that is to run the same node, without the invitation.
+    /// Returns the options for a process that is to run the same node, without the invitation.
     pub fn arguments(&self) -> anyhow::Result<Vec<String>> {
         let mut all = vec![format!("--http={}", self.http), format!("--store={}", self.store)];
         all.extend(self.https.options()?.iter().flat_map(HttpsArgs::arguments));
@@ -244,7 +245,7 @@ impl Up {
         Ok(all)
     }
 
-    /// Whether they are options that a node can be started with again and again.
+    /// Checks that a node can be started with these options again and again.
     pub fn check_lasting(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.peers.invitation().is_none() && self.directory.is_none(),
@@ -255,9 +256,9 @@ impl Up {
         Ok(())
     }
 
-    /// Where the log goes: the terminal, or a file that is moved aside when it is full.
+    /// Starts the log: on the terminal, or in a file that is moved aside when it is full.
     fn start_log(&self, layout: &DataDirectory) -> anyhow::Result<()> {
-        // On a terminal the log would bury what is said to people.
+        // On a terminal the log would bury the messages to people.
         let level = match (self.verbose, self.detached) {
             (true, _) => LevelFilter::DEBUG,
             (false, true) => LevelFilter::INFO,
@@ -373,7 +374,7 @@ fn open(path: &Path) -> anyhow::Result<std::fs::File> {
     options.open(path).with_context(|| format!("{} cannot be opened", path.display()))
 }
 
-/// What a node that ended at once had to say.
+/// Returns what a node that ended at once has written.
 fn since(log: &Path, from: u64) -> Option<String> {
     let bytes = std::fs::read(log).ok()?;
     let said = bytes.get(usize::try_from(from).ok()?..)?;
@@ -381,7 +382,8 @@ fn since(log: &Path, from: u64) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Opened for each event: the node itself logs little, and a full file is moved aside between two.
+/// A log that is opened for each event: the node itself logs little, and a full file is moved aside
+/// between two events.
 struct BoundedLog {
     path: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! `cortex upgrade`: another binary for all nodes, one after the other.
+//! `cortex upgrade`: brings another binary to all nodes, one after the other.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ use api_types::{UpgradeRow, UpgradeShown};
 use client::{ClientError, encode};
 
 const POLL: Duration = Duration::from_millis(250);
-/// This node hands over, too, and opens its store anew meanwhile.
+/// The longest silence of this node, which hands over, too, and opens its store anew meanwhile.
 const SILENCE_MAX: Duration = Duration::from_secs(180);
 const CHUNK_BYTES: usize = 256 << 10;
 
@@ -35,7 +35,7 @@ pub struct Upgrade {
     /// Do not wait until all nodes run it
     #[arg(long, requires = "binary")]
     no_wait: bool,
-    /// Keep nodes from it that have not begun
+    /// Keep it from nodes that have not begun
     #[arg(long, conflicts_with = "binary")]
     cancel: bool,
     #[command(flatten)]
@@ -86,7 +86,7 @@ impl Upgrade {
         if !file.metadata().with_context(cannot)?.is_file() {
             bail!("{} is no file: give the `cortex` executable", binary.display());
         }
-        // One that cannot take it says so before anything is sent.
+        // A node that cannot take the binary says so before anything is sent.
         let _: UpgradeShown = session.client.get("/v1/upgrade").await?;
         let mut query = Vec::new();
         query.extend(self.node.as_ref().map(|node| format!("node={}", encode(node))));
@@ -95,7 +95,7 @@ impl Upgrade {
         let path = format!("/v1/upgrade?{}", query.join("&"));
         let chunks = futures_util::stream::try_unfold(file, chunk);
         let shown = session.client.upload::<UpgradeShown>(Method::POST, &path, chunks).await;
-        // A node that is gone breaks the pipe, which is no quiet end here.
+        // A node that is gone breaks the pipe, which is not a quiet end here.
         let shown = shown.map_err(|error| match error.downcast_ref::<ClientError>() {
             Some(_) => error,
             None => anyhow!("the binary could not be handed over: {error:#}"),
@@ -126,7 +126,7 @@ impl Upgrade {
     }
 }
 
-/// The next piece of the file, and the file.
+/// Returns the next piece of the file, and the file.
 async fn chunk(mut file: File) -> std::io::Result<Option<(Bytes, File)>> {
     let read = runtime::task::spawn_blocking(move || {
         let mut piece = vec![0; CHUNK_BYTES];
@@ -137,7 +137,7 @@ async fn chunk(mut file: File) -> std::io::Result<Option<(Bytes, File)>> {
     read.await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
 }
 
-/// Until all have it, or nobody goes on.
+/// Shows the upgrade until all nodes have it, or none goes on.
 async fn follow(session: &Session, mut shown: UpgradeShown) -> anyhow::Result<UpgradeShown> {
     let mut told = BTreeMap::new();
     let mut waiting = None;
@@ -164,7 +164,7 @@ async fn follow(session: &Session, mut shown: UpgradeShown) -> anyhow::Result<Up
                 Err(error) if heard.elapsed() > SILENCE_MAX || is_refusal(&error) => {
                     return Err(error.context("this node does not say how far it is"));
                 }
-                // It hands over itself.
+                // This node is handing over itself.
                 Err(_) => {}
             }
         }

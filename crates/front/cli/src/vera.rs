@@ -1,6 +1,6 @@
-//! `vera`, the client of the thesis, as a second name of this binary: the commands of its appendix
-//! A, as they stand there. Each is one of ours; what the files and options say is read in
-//! `settings`.
+//! `vera`, the client of the thesis, as a second name of this binary: it has the commands of its
+//! appendix A, as they stand there. Each is one of ours; `settings` reads what the files and
+//! options say.
 
 mod add_node;
 mod settings;
@@ -49,10 +49,10 @@ struct Vera {
     /// Let clients find the application on this port
     #[arg(long, value_name = "PORT")]
     ariel_port: Option<u16>,
-    /// Run so many instances
+    /// Run this many instances
     #[arg(long, value_name = "COUNT")]
     instances: Option<u32>,
-    /// Show how the application is
+    /// Show the state of the application
     #[arg(long)]
     info: bool,
     /// Let a brand new node, started with `cortex up --await`, into this cluster
@@ -65,7 +65,7 @@ struct Vera {
     global: Global,
 }
 
-/// Whether the binary was called by this name.
+/// Returns whether the binary was called by this name.
 pub fn is_called(program: Option<&OsString>) -> bool {
     program.is_some_and(|path| Path::new(path).file_name() == Some(OsStr::new(NAME)))
 }
@@ -96,7 +96,7 @@ impl Vera {
         ended
     }
 
-    /// What is asked for at once happens in the order of the appendix.
+    /// Performs what is asked for at once, in the order of the appendix.
     async fn perform(self, session: &Session) -> anyhow::Result<()> {
         if let Some(address) = &self.add_node {
             add_node::add(session, address, self.fingerprint.as_deref()).await?;
@@ -171,7 +171,7 @@ async fn info(session: &Session, settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As the thesis shows them.
+/// Returns the lines as the thesis shows them.
 fn lines(name: &str, row: &ApplicationRow) -> Vec<String> {
     let framework = row.framework.as_deref().unwrap_or("not known before the first push");
     let port = row.port.map_or_else(|| "none".into(), |port| port.to_string());

@@ -1,5 +1,6 @@
-//! The one path from people to the platform: HTTP over the node's UNIX socket. Knows addresses and
-//! errors of the API, and nothing of what it is used for; driven by the command line.
+//! The client of the API, the one path from people to the platform: HTTP over the node's UNIX
+//! socket. Knows addresses and errors of the API, and nothing of what it is used for; driven by the
+//! command line.
 
 pub mod transfer;
 
@@ -22,9 +23,9 @@ use api_types::ProblemBody;
 use os::layout::DataDirectory;
 use runtime::members::BoxedStream;
 
-/// Answers that are read as a whole: listings.
+/// The most bytes of an answer that is read as a whole, such as a listing.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// One line of a stream.
+/// The most bytes of one line of a stream.
 const LINE_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Debug, Error)]
@@ -90,17 +91,17 @@ impl Client {
         read(self.send(method, path, body).await?).await
     }
 
-    /// The answer's bytes as they come.
+    /// Returns the answer's bytes as they come.
     pub async fn download(&self, path: &str) -> anyhow::Result<Incoming> {
         Ok(self.send(Method::GET, path, empty()).await?.into_body())
     }
 
-    /// JSON objects, one a line.
+    /// Returns a stream of JSON objects, one a line.
     pub async fn lines(&self, path: &str) -> anyhow::Result<Lines> {
         Ok(Lines { body: self.download(path).await?, buffer: Vec::new(), ended: false })
     }
 
-    /// The connection itself, once the node has agreed to speak `protocol` on it.
+    /// Returns the connection itself, once the node has agreed to speak `protocol` on it.
     pub async fn upgrade(&self, path: &str, protocol: &str) -> anyhow::Result<BoxedStream> {
         let stream = connect(&self.socket, &self.data).await?;
         let (mut sender, connection) =
@@ -178,7 +179,7 @@ async fn collect(response: Response<Incoming>) -> anyhow::Result<Bytes> {
     Ok(collected.to_bytes())
 }
 
-/// Also of answers that are no problem document.
+/// Reads a problem, also from an answer that is no problem document.
 async fn problem(response: Response<Incoming>) -> ProblemBody {
     let status = response.status();
     let bytes = collect(response).await.unwrap_or_default();
@@ -198,7 +199,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// None at the end of the stream.
+    /// Reads the next object; returns `None` at the end of the stream.
     pub async fn next<T: DeserializeOwned>(&mut self) -> anyhow::Result<Option<T>> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -222,7 +223,7 @@ impl Lines {
     }
 }
 
-/// For paths and queries of the API.
+/// Encodes a text for paths and queries of the API.
 pub fn encode(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {

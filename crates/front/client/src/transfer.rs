@@ -17,7 +17,7 @@ use api_types::Imported;
 use api_types::export::{Decoder, FormatError, Piece, Totals};
 
 const READ_BYTES: usize = 64 * 1024;
-/// Chunks between the file and the socket.
+/// Chunks that wait between the file and the socket.
 const CHUNKS_WAITING_MAX: usize = 16;
 
 /// Writes what is under `prefix` to `out`, and makes sure that it is whole; on an error `out` has a
@@ -53,7 +53,7 @@ pub struct Verified {
     pub file_bytes: u64,
 }
 
-/// Blocks while it reads all of the file.
+/// Reads an export through and checks it. It blocks while it reads all of the file.
 pub fn verify(mut file: File) -> anyhow::Result<Verified> {
     let mut decoder = Decoder::default();
     let mut chunk = vec![0; READ_BYTES];
@@ -71,7 +71,7 @@ pub fn verify(mut file: File) -> anyhow::Result<Verified> {
     Ok(Verified { file, totals, file_bytes })
 }
 
-/// Sets every key of the file; `progress` hears of the bytes that are on their way.
+/// Sets every key of the file; `progress` is called with the number of bytes that are on their way.
 pub async fn import(
     client: &Client,
     verified: Verified,

@@ -1,4 +1,4 @@
-//! Export and import as a client meets them, over the API of a store that stands alone.
+//! Tests of export and import as a client meets them, over the API of a store that stands alone.
 
 use std::fs::File;
 use std::io::Write;
@@ -73,7 +73,7 @@ impl Served {
         imported.await.unwrap()
     }
 
-    /// Everything but the notes: key, end, bytes.
+    /// Returns the key, end and bytes of everything but the notes.
     pub async fn content(&self) -> Vec<(String, Option<Timestamp>, Bytes)> {
         let mut content = Vec::new();
         for entry in self.store.prefix(&Prefix::all()).await.unwrap() {
@@ -100,7 +100,8 @@ fn key(name: &str) -> Key {
     name.parse().unwrap()
 }
 
-/// Small and large, empty, with an end, and a note that stays where it is.
+/// Fills the store with small, large and empty values, one with an end, and a note that stays where
+/// it is.
 pub async fn fill(served: &Served) {
     let large: Vec<u8> = (0..LARGE).map(|at| (at / 7) as u8).collect();
     served.set("a::large", large).await;
@@ -178,14 +179,15 @@ async fn a_node_takes_no_value_that_was_changed_on_its_way() {
     let (bytes, _) = one.export("").await;
     let mut flipped = bytes.clone();
     flipped[bytes.len() - 100] ^= 1;
-    // As if a client had not looked: the first value is whole, the second is not.
+    // The import is sent as if a client had not checked it: the first value is whole, the second is
+    // not.
     let verified = Verified { file: two.file(&flipped), totals: Totals::default(), file_bytes: 0 };
     let error = import(&two.client, verified, |_| {}).await.unwrap_err();
     let error = error.downcast_ref::<ClientError>().unwrap();
     assert!(error.to_string().contains("damaged at byte"), "{error}");
     assert!(error.hint().unwrap().starts_with("1 keys had been written"), "{:?}", error.hint());
     assert_eq!(two.content().await, [("a".to_string(), None, "1".into())]);
-    // And a cut one is no success.
+    // An import that is cut fails as well.
     let chunks = futures_util::stream::iter([Ok(Bytes::from(bytes[..80].to_vec()))]);
     let cut = two.client.upload::<Imported>(Method::POST, "/v1/store/import", chunks);
     assert!(cut.await.unwrap_err().to_string().contains("its end is missing"));

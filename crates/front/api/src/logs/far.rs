@@ -1,5 +1,5 @@
-//! Lines of another node: asked for once, or again and again while somebody follows them, with
-//! nothing twice where it was lost and came back.
+//! The lines of another node: they are asked for once, or again and again while somebody follows
+//! them, and no line comes twice if the node was lost and came back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,12 @@ use cluster::peers::Peers;
 use logs::{Item, Wanted};
 use runtime::members::Members;
 
-/// To a node that is alive a stream is there long before; nobody waits longer to see the rest.
+/// The time limit of a call: to a node that is alive a stream is open long before, and nobody has
+/// to wait longer than this to see the other nodes' lines.
 const CALL_TIME_MAX: Duration = Duration::from_secs(4);
-/// Between two calls of a node that was lost.
+/// The pause between two calls of a node that was lost.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What it printed while it could not be reached.
+/// Lines asked of a node that is back, for what it printed while it could not be reached.
 const LINES_AGAIN_MAX: usize = 10_000;
 
 pub struct Source {
@@ -30,7 +31,7 @@ pub struct Source {
     pub found: mpsc::Sender<Found>,
 }
 
-/// Up to where lines have come: the newest time, and how many lines had it.
+/// How far lines have come: the newest time, and how many lines had it.
 #[derive(Default)]
 struct Seen {
     time: Option<String>,
@@ -76,7 +77,8 @@ impl Source {
         }
     }
 
-    /// Until the stream ends; without an error once all that is wanted has come.
+    /// Passes lines on until the stream ends; returns without an error once all that is wanted has
+    /// come.
     async fn follow(
         &self,
         wanted: &Wanted,

@@ -1,4 +1,4 @@
-//! What people do to nodes: drain, activate, remove. Each is a few writes of the store; the nodes
+//! What people do to nodes: drain, activate, remove. Each is a few writes to the store; the nodes
 //! themselves act on them.
 
 use axum::Json;
@@ -14,7 +14,7 @@ use super::super::{Api, Shared, parse, records};
 use super::{Cluster, prefix, shown};
 use api_types::{NodeShown, RemovedNode};
 
-/// Takes nothing new from now on and gives away what it runs.
+/// Drains a node: it takes nothing new from now on and gives away what it runs.
 pub async fn drain(
     State(api): State<Shared>,
     Path(who): Path<String>,
@@ -43,7 +43,7 @@ fn nobody_else(cluster: &Cluster, id: &NodeId) -> Problem {
         .hint("start one, or use one again with `cortex nodes activate NODE`; see `cortex nodes`")
 }
 
-/// The way back.
+/// Undoes a drain.
 pub async fn activate(
     State(api): State<Shared>,
     Path(who): Path<String>,
@@ -83,7 +83,8 @@ pub async fn remove(
     if !force {
         check_idle(&cluster, &id)?;
     }
-    // From here on nobody listens to it; then what it said of itself means nothing any more.
+    // From here on nobody listens to the node, so what it reported of itself means nothing any
+    // more.
     api.store.delete(TypedKey::Member(id.clone()).key()).await?;
     api.store.delete(TypedKey::Guest(id.clone()).key()).await?;
     api.store.delete(TypedKey::Drained(id.clone()).key()).await?;

@@ -1,8 +1,8 @@
-//! Which releases share a build.
+//! Tests of which releases share a build.
 
 use super::*;
 
-/// A project that is built, with the variables in `VITE_*` as a part of that.
+/// Returns a project that is built, with the variable `TITLE` as a part of its build.
 fn front_end(text: &str) -> Vec<(&'static str, String)> {
     let toml = "build = ['make']\nbaked = ['TITLE']\n[processes]\nweb = 'run'\n";
     vec![("cortex.toml", toml.into()), ("page", text.into())]

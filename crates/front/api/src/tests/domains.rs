@@ -1,4 +1,4 @@
-//! Domains: claimed once, by files and by commands, and shown where two have them.
+//! Tests of domains: they are claimed once, by files and by commands, and clashes are shown.
 
 use super::*;
 use api_types::{ApplicationShown, Check, DomainsShown};
@@ -38,7 +38,7 @@ fn said(error: anyhow::Error) -> String {
 async fn a_domain_is_claimed_once_whoever_asks() {
     let api = Fixture::start().await;
     api.push_named("first", "Shop.Example.").await.unwrap();
-    // Its first release is on its way, then it serves.
+    // The domain is kept while the first release is on its way and when it serves.
     for _ in 0..2 {
         let error = said(api.push_named("second", "shop.example").await.unwrap_err());
         assert!(error.contains("belongs to the application 'first'"), "{error}");
@@ -48,10 +48,10 @@ async fn a_domain_is_claimed_once_whoever_asks() {
     api.create("second").await;
     let add = json!({ "add": ["SHOP.example."] });
     assert_eq!(code(api.change("second", add.clone()).await), "domain_taken");
-    // A family and another name are others.
+    // A wildcard below it and another name are different domains.
     let others = json!({ "add": ["*.shop.example", "www.shop.example"] });
     api.change("second", others).await.unwrap();
-    // The advice of the refusal.
+    // This is what the refusal advises.
     api.change("first", json!({ "remove": ["shop.example"] })).await.unwrap();
     api.change("second", add).await.unwrap();
     let expected = ["*.shop.example", "www.shop.example", "shop.example"];
@@ -80,7 +80,8 @@ async fn one_that_never_served_keeps_nothing_from_one_that_does() {
     let advice = advice.advice.as_deref().unwrap();
     assert!(advice.contains("`cortex domains remove shop.example -a first`"), "{advice}");
     assert_eq!(code(api.push_named("first", "shop.example").await), "domain_taken");
-    // Claimed by a command and never pushed: it gives way to one that serves alone.
+    // A domain that was claimed by a command and never pushed gives way only to an application that
+    // serves.
     api.create("third").await;
     api.change("third", json!({ "add": ["other.example"] })).await.unwrap();
     assert_eq!(code(api.push_named("fourth", "other.example").await), "domain_taken");
@@ -100,7 +101,7 @@ async fn commands_win_over_the_file_until_they_leave_it_to_that() {
     api.change("shop", json!({ "reset": true })).await.unwrap();
     api.push_named("shop", "other.example").await.unwrap();
     assert_eq!(api.domains("shop").await, ["other.example"]);
-    // What the file names no more is free again.
+    // A domain that the file names no more is free again.
     api.push("shop", &[APP]).await.unwrap();
     assert_eq!(api.domains("shop").await, Vec::<String>::new());
 }

@@ -1,13 +1,13 @@
-//! An `@reboot` line of the user's crontab, for machines where users have no systemd. The line ends
+//! An `@reboot` line of the user's crontab, for machines whose users have no systemd. The line ends
 //! in a mark, by which it is replaced and removed; all other lines stay as they are.
 
 use anyhow::{Context, ensure};
 
 use super::{Start, is_plain, tool};
 
-/// cron refuses commands beyond 1000 bytes.
+/// The longest command in bytes; cron refuses those beyond 1000.
 const COMMAND_BYTES_MAX: usize = 998;
-/// What cron gives to commands by itself.
+/// The `PATH` that cron gives to commands by itself.
 const PATH_DEFAULT: &str = "/usr/bin:/bin";
 
 pub fn line(start: &Start) -> anyhow::Result<String> {
@@ -18,14 +18,14 @@ pub fn line(start: &Start) -> anyhow::Result<String> {
         PATH_DEFAULT | "" => String::new(),
         path => format!("PATH={} ", quoted(path)),
     };
-    // Its log has what it says; cron would try to mail it.
+    // The node writes its own log; cron would try to mail what it prints.
     let command = format!("{path}{} >/dev/null 2>&1 {}", words.join(" "), mark(&start.mark));
     ensure!(
         is_plain(&command),
         "an option, PATH or the data directory's name contains a line break or the like: no \
          crontab can hold that"
     );
-    // To cron, a plain % ends the command.
+    // For cron, a plain % ends the command.
     let command = command.replace('%', "\\%");
     ensure!(
         command.len() <= COMMAND_BYTES_MAX,
@@ -39,7 +39,7 @@ fn mark(mark: &str) -> String {
     format!("# cortex-node {mark}: `cortex install --uninstall` removes this line")
 }
 
-/// For `sh`.
+/// Quotes a word for `sh`.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -53,7 +53,7 @@ pub fn install(start: &Start) -> anyhow::Result<()> {
     write(&with(&before, &start.mark, Some(&line(start)?)))
 }
 
-/// Whether there was a line.
+/// Removes the line; returns whether there was one.
 pub fn uninstall(of: &str) -> anyhow::Result<bool> {
     let Some(before) = read()? else { return Ok(false) };
     let after = with(&before, of, None);
@@ -68,7 +68,8 @@ pub fn is_usable() -> anyhow::Result<bool> {
     Ok(read()?.is_some())
 }
 
-/// None where there is no `crontab`; empty where this user has none yet.
+/// Reads the crontab: `None` if there is no `crontab` program, empty if this user has no crontab
+/// yet.
 fn read() -> anyhow::Result<Option<String>> {
     let Some(said) = tool("crontab", &["-l"], None)? else { return Ok(None) };
     if !said.success && said.stderr.contains("no crontab") {
@@ -82,7 +83,7 @@ fn write(text: &str) -> anyhow::Result<()> {
     said.succeeded().map(drop)
 }
 
-/// Without the line of that mark, and with another one.
+/// Returns the crontab without the line of that mark, and with the new line if there is one.
 fn with(crontab: &str, of: &str, line: Option<&str>) -> String {
     let marked = mark(of);
     let mut text: String =

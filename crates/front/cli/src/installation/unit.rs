@@ -1,5 +1,5 @@
-//! A unit of the user's own systemd. It begins when the user's manager does: at boot where
-//! lingering is on, else when the user logs in.
+//! A unit of the user's own systemd. It starts when the user's manager does: at boot if lingering
+//! is on, else when the user logs in.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use anyhow::{Context, ensure};
 
 use super::{Start, is_plain, tool};
 
-/// Without a limit of starts: a node that came by an upgrade goes on when its attendant is killed,
-/// and none can begin until it ends.
+/// No limit of starts: a node that came by an upgrade goes on when its attendant is killed, and no
+/// other node can begin until it ends.
 const UNIT: &str = "StartLimitIntervalSec=0\n";
-/// `Restart` brings a node back that died; one that `cortex down` stopped ends with success.
-/// `KillMode=process`: shims and instances outlive the node, which adopts them.
+/// The service's settings. `Restart` brings a node back that died; one that `cortex down` stopped
+/// ends with success. `KillMode=process`: shims and instances outlive the node, which adopts them.
 const REST: &str = "Restart=on-failure\nRestartSec=1\nKillMode=process\nTimeoutStopSec=90\n";
 
 pub fn text(start: &Start) -> anyhow::Result<String> {
@@ -26,7 +26,7 @@ pub fn text(start: &Start) -> anyhow::Result<String> {
         "an option, PATH or the data directory's name contains a line break or the like: no unit \
          can hold that"
     );
-    // A `$` would be replaced in what is run, and in nothing else.
+    // systemd replaces a `$` in the command, and nowhere else.
     let command: Vec<String> = words.iter().map(|word| quoted(word).replace('$', "$$")).collect();
     Ok(format!(
         "# Written by `cortex install`; `cortex install --uninstall` removes it.\n\
@@ -39,7 +39,7 @@ pub fn text(start: &Start) -> anyhow::Result<String> {
     ))
 }
 
-/// As systemd reads it: within double quotes, with its specifiers made harmless.
+/// Quotes a word for systemd: within double quotes, with its specifiers made harmless.
 fn quoted(word: &str) -> String {
     let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%");
     format!("\"{escaped}\"")
@@ -49,13 +49,13 @@ pub fn name(mark: &str) -> String {
     format!("cortex-{mark}.service")
 }
 
-/// Whether this user has a manager that answers.
+/// Returns whether this user has a manager that answers.
 pub fn is_usable() -> anyhow::Result<bool> {
     let said = tool("systemctl", &["--user", "show-environment"], None)?;
     Ok(said.is_some_and(|said| said.success))
 }
 
-/// `configuration` is the user's, such as `~/.config`.
+/// Returns the unit's path; `configuration` is the user's directory, such as `~/.config`.
 pub fn path(configuration: &Path, mark: &str) -> PathBuf {
     configuration.join("systemd/user").join(name(mark))
 }
@@ -69,7 +69,7 @@ pub fn install(configuration: &Path, start: &Start) -> anyhow::Result<()> {
     manage(&["enable", &name(&start.mark)])
 }
 
-/// Whether there was one.
+/// Removes the unit; returns whether there was one.
 pub fn uninstall(configuration: &Path, mark: &str) -> anyhow::Result<bool> {
     let path = path(configuration, mark);
     if !path.exists() {
@@ -87,7 +87,7 @@ fn manage(arguments: &[&str]) -> anyhow::Result<()> {
     said.succeeded().map(drop)
 }
 
-/// Whether the user's units run although nobody is logged in.
+/// Returns whether the user's units run although nobody is logged in.
 pub fn lingers(user: &str) -> bool {
     Path::new("/var/lib/systemd/linger").join(user).exists()
 }

@@ -1,4 +1,4 @@
-//! `cortex proxy back-ends list|add|remove|drain|weight`: what a running proxy sends requests to.
+//! `cortex proxy back-ends list|add|remove|drain|weight`: the back ends of a running proxy.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub struct BackEndsArgs {
     action: Option<Action>,
 }
 
-/// Which proxy is meant; not needed where only one runs.
+/// The proxy that is meant; not needed if only one runs.
 #[derive(Debug, Args)]
 struct Which {
     /// The proxy's control socket
@@ -38,7 +38,7 @@ struct Target {
     /// A port alone is one of 127.0.0.1
     #[arg(value_name = "HOST:PORT")]
     address: String,
-    /// The sort of clients that it is for, where they are told apart
+    /// The sort of clients that it is for, if they are told apart
     #[arg(long = "for", value_name = "SORT")]
     sort: Option<String>,
     #[command(flatten)]
@@ -52,11 +52,11 @@ enum Action {
         #[command(flatten)]
         json: Json,
     },
-    /// One more
+    /// Add one more
     Add {
         #[command(flatten)]
         target: Target,
-        /// Its share, beside those of the others
+        /// Its share, relative to those of the others
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = weight())]
         weight: u32,
     },
@@ -105,7 +105,7 @@ impl BackEndsArgs {
         show(&rows)
     }
 
-    /// What is asked, what to say when it is done, and whether JSON is wanted.
+    /// Returns what is asked, what to say when it is done, and whether JSON is wanted.
     fn ask(&self) -> anyhow::Result<(Ask, Option<String>, bool)> {
         Ok(match &self.action {
             None => (Ask::List, None, false),
@@ -152,7 +152,7 @@ impl Which {
         let mut sockets: Vec<PathBuf> = known
             .filter(|entry| entry.file_name().to_string_lossy().starts_with("proxy-"))
             .map(|entry| entry.path())
-            // One whose proxy was killed is left behind.
+            // The socket of a proxy that was killed is left behind, so each is tried.
             .filter(|path| std::os::unix::net::UnixStream::connect(path).is_ok())
             .collect();
         sockets.sort();

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use crate::address;
 
-/// A day: whoever wants longer wants no limit, and there is none.
+/// The longest time limit in seconds, a day: a user who wants a longer one wants no limit, and
+/// there is none.
 const SECONDS_MAX: f64 = 86_400.0;
 const SECONDS_MIN: f64 = 0.05;
 
-/// A host and a port, or a port of this machine alone.
+/// Reads a host and a port, or a port on its own, which is one of this machine.
 pub fn to_address(text: &str, option: &str, any_port: bool) -> anyhow::Result<SocketAddr> {
     address::read(text, Ipv4Addr::LOCALHOST, any_port)
         .map_err(|error| anyhow::anyhow!("{option}: {error:#}"))

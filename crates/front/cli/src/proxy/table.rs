@@ -1,4 +1,4 @@
-//! What `cortex proxy` prints: where it listens, and what a run was like.
+//! The output of `cortex proxy`: where it listens, and what a run was like.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,7 +13,7 @@ pub struct Said;
 
 impl Told for Said {
     fn listening(&self, at: SocketAddr, control: &Path) {
-        // Nobody need read it.
+        // Errors are ignored, as nobody need read it.
         output::print(&format!("Listening on {at}. Control socket: {}", control.display())).ok();
         output::say("Ctrl-C ends it; `cortex proxy back-ends` changes its back ends.");
     }

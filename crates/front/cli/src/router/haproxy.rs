@@ -1,4 +1,4 @@
-//! A plan in the words of HAProxy, from 2.4 on: a file of its own, given with another -f.
+//! Writes a plan for HAProxy, from 2.4 on: a file of its own, given with another -f.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ pub fn write(plan: &Plan, listen: SocketAddr) -> String {
     out
 }
 
-/// Time limits are those of the router itself.
+/// The defaults, whose time limits are those of the router itself.
 const DEFAULTS: &str = "\
 defaults cortex
     mode http
@@ -33,7 +33,7 @@ defaults cortex
 fn write_to(out: &mut String, plan: &Plan, listen: SocketAddr) -> std::fmt::Result {
     writeln!(out, "# Written by `cortex router export`: what is changed here is lost.")?;
     write!(out, "{DEFAULTS}")?;
-    // What may have been carried out already is not asked for again.
+    // A request that may have been carried out already is not repeated.
     let unrepeated = "    http-request disable-l7-retry if !METH_GET";
     writeln!(out, "frontend cortex from cortex\n    bind {listen}\n{unrepeated}")?;
     writeln!(out, "    http-request set-header X-Forwarded-Proto http if !{{ ssl_fc }}")?;
@@ -63,7 +63,7 @@ fn write_to(out: &mut String, plan: &Plan, listen: SocketAddr) -> std::fmt::Resu
 fn back_end(out: &mut String, planned: &Planned, router: Option<SocketAddr>) -> std::fmt::Result {
     writeln!(out, "backend cortex_app_{} from cortex\n    balance leastconn", planned.name)?;
     for Server { name, address, concurrency } in &planned.servers {
-        // A serial instance would wait on a connection that nobody uses.
+        // A serial instance would wait on an idle connection that is kept open.
         match concurrency {
             Some(limit) => {
                 writeln!(out, "    server {name} {address} maxconn {limit} pool-max-conn 0")?

@@ -1,4 +1,4 @@
-//! A plan in the words of nginx, from 1.18 on: part of its `http { … }`.
+//! Writes a plan for nginx, from 1.18 on: part of its `http { … }`.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -7,7 +7,8 @@ use super::plan::{Plan, Planned, Server};
 
 /// Connections that each worker keeps for the next request.
 const KEPT: u32 = 16;
-/// As with the router itself: until an answer begins, and between two pieces of it.
+/// The time limit of an answer in seconds, as in the router itself: until it begins, and between
+/// two pieces of it.
 const ANSWER_SECONDS: u32 = 300;
 
 pub fn write(plan: &Plan, listen: SocketAddr) -> String {
@@ -46,7 +47,7 @@ fn write_to(out: &mut String, plan: &Plan, listen: SocketAddr) -> std::fmt::Resu
 
 fn upstream(out: &mut String, planned: &Planned, router: Option<SocketAddr>) -> std::fmt::Result {
     writeln!(out, "upstream cortex_app_{} {{", planned.name)?;
-    // Shared by all workers, so that a limit is one of all of them.
+    // The zone is shared by all workers, so that a limit counts for all of them together.
     writeln!(out, "    zone cortex_app_{} 64k;\n    least_conn;", planned.name)?;
     for Server { address, concurrency, .. } in &planned.servers {
         let limit = concurrency.map(|limit| format!(" max_conns={limit}")).unwrap_or_default();
@@ -55,7 +56,7 @@ fn upstream(out: &mut String, planned: &Planned, router: Option<SocketAddr>) -> 
     if let Some(router) = router {
         writeln!(out, "    server {router} backup;")?;
     }
-    // One that is kept would be all that a serial instance can have.
+    // A connection that is kept would be the only one that a serial instance can have.
     if planned.servers.iter().all(|server| server.concurrency.is_none()) {
         writeln!(out, "    keepalive {KEPT};")?;
     }

@@ -1,12 +1,12 @@
-//! Which address answers for which name, whatever proxy is told so. Names that could mean something
-//! else in a configuration are left out.
+//! The plan of which address answers for which name, whatever proxy it is written for. Names that
+//! could mean something else in a configuration are left out.
 
 use std::net::{IpAddr, SocketAddr};
 
 use api_types::{NodeRow, RouteRow};
 
-/// Of this node's router, where it is reached on this machine; it answers for whatever is not
-/// written, and for whatever fails.
+/// The applications with their servers, and the address at which this node's router is reached on
+/// this machine: it answers for whatever is not written, and for whatever fails.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub router: Option<SocketAddr>,
@@ -31,9 +31,9 @@ pub struct Server {
 }
 
 impl Plan {
-    /// An application that has instances here is served by them; one that has not, by the routers
-    /// of nodes that have some. Where none of those can be reached from here, this node's router
-    /// finds them.
+    /// Makes the plan. An application that has instances here is served by them; one that has none
+    /// is served by the routers of nodes that have some. If none of those can be reached from here,
+    /// this node's router finds them.
     pub fn make(routes: &[RouteRow], nodes: &[NodeRow]) -> Plan {
         let here = nodes.iter().find(|node| node.here);
         let router = here.and_then(|node| node.http.as_deref()?.parse().ok()).map(reached_locally);
@@ -47,7 +47,7 @@ impl Plan {
                 concurrency: instance.concurrency,
             });
             let mut servers: Vec<Server> = local.collect();
-            // Files of any path: the router has to look for each, so it has all of them.
+            // The router has to look for files of any path, so it gets all requests.
             if route.files.iter().any(|path| path == "/" || !is_plain_path(path)) {
                 servers.clear();
             } else if servers.is_empty() {
@@ -67,7 +67,7 @@ impl Plan {
     }
 }
 
-/// The router of another node, if it listens for others than itself.
+/// Returns the router of another node, if it listens on an address that others can reach.
 fn far(node: &NodeRow) -> Option<Server> {
     let http: SocketAddr = node.http.as_deref()?.parse().ok()?;
     let ip = match http.ip() {
@@ -95,7 +95,8 @@ fn reached_locally(http: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, http.port())
 }
 
-/// Letters, digits, dots and hyphens mean themselves in both configurations.
+/// Returns whether the name consists of letters, digits, dots and hyphens, which mean themselves in
+/// both configurations.
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))

@@ -1,5 +1,6 @@
-//! Between this process's own input and output and a command elsewhere. Reading and writing have
-//! threads of their own, so that a terminal or a pipe that stands still holds up no signal.
+//! The flow between this process's own input and output and a command elsewhere. Reading and
+//! writing have threads of their own, so that a terminal or a pipe that stands still holds up no
+//! signal.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -17,14 +18,14 @@ use super::terminal;
 use api_types::session::{DATA_BYTES_MAX, Decoder, Frame, INPUT_WINDOW_BYTES, Start};
 use runtime::members::BoxedStream;
 
-/// Pieces between the threads and the stream.
+/// Pieces that wait between the threads and the stream.
 const PIECES_WAITING_MAX: usize = 8;
-/// As a shell shows the end of a command whose output nobody reads.
+/// The exit code that a shell shows for a command whose output nobody reads.
 const CODE_BROKEN_PIPE: u8 = 141;
-/// What was said last goes out before this process does.
+/// The time limit for sending what was said last before this process ends.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
-/// Passed on as they are.
+/// Signals that are passed on as they are.
 const PASSED_ON: [Signal; 5] =
     [Signal::INT, Signal::TERM, Signal::QUIT, Signal::USR1, Signal::USR2];
 
@@ -34,7 +35,7 @@ enum Target {
     Error,
 }
 
-/// How it came to an end.
+/// The reason why the flow ended.
 enum End {
     Code(u8),
     /// Nobody reads what it prints.
@@ -43,7 +44,7 @@ enum End {
     HangUp(Signal),
 }
 
-/// The exit code of the command, or of this process in its stead.
+/// Runs the flow; returns the exit code of the command, or of this process in its stead.
 pub async fn run(stream: BoxedStream, start: Start) -> anyhow::Result<u8> {
     let is_terminal = start.terminal.is_some();
     let (printer, pieces) = mpsc::channel(PIECES_WAITING_MAX);
@@ -64,7 +65,7 @@ pub async fn run(stream: BoxedStream, start: Start) -> anyhow::Result<u8> {
     flow.printer = None;
     match end {
         End::Code(code) => {
-            // Everything is out, or nobody takes it.
+            // The code counts if everything was printed; otherwise nobody takes the output.
             Ok(if printed.await.unwrap_or(false) { code } else { CODE_BROKEN_PIPE })
         }
         End::Unheard => Ok(CODE_BROKEN_PIPE),
@@ -72,7 +73,7 @@ pub async fn run(stream: BoxedStream, start: Start) -> anyhow::Result<u8> {
     }
 }
 
-/// Empty at the end.
+/// Reads the input on a thread of its own; the end is an empty piece.
 fn read_input() -> mpsc::Receiver<Bytes> {
     let (sender, receiver) = mpsc::channel(PIECES_WAITING_MAX);
     std::thread::spawn(move || {
@@ -92,7 +93,7 @@ fn read_input() -> mpsc::Receiver<Bytes> {
     receiver
 }
 
-/// Says at the end whether all was written.
+/// Prints on a thread of its own; the result says at the end whether all was written.
 fn print(mut pieces: mpsc::Receiver<(Target, Bytes)>) -> oneshot::Receiver<bool> {
     let (sender, receiver) = oneshot::channel();
     std::thread::spawn(move || {
@@ -112,7 +113,7 @@ fn print(mut pieces: mpsc::Receiver<(Target, Bytes)>) -> oneshot::Receiver<bool>
     receiver
 }
 
-/// Without a buffer of lines in between.
+/// Writes all bytes, without a buffer of lines in between; returns whether it could.
 fn write_all(mut to: impl Write + std::os::fd::AsFd, mut bytes: &[u8]) -> bool {
     to.flush().ok();
     while !bytes.is_empty() {
@@ -120,7 +121,7 @@ fn write_all(mut to: impl Write + std::os::fd::AsFd, mut bytes: &[u8]) -> bool {
             Ok(0) => return false,
             Ok(count) => bytes = &bytes[count..],
             Err(rustix::io::Errno::INTR) => {}
-            // Somebody made this file one that does not wait; others share that.
+            // Another process made this file non-blocking, and others share that.
             Err(rustix::io::Errno::AGAIN) => {
                 let mut ready = [rustix::event::PollFd::new(&to, rustix::event::PollFlags::OUT)];
                 rustix::event::poll(&mut ready, None).ok();
@@ -133,13 +134,13 @@ fn write_all(mut to: impl Write + std::os::fd::AsFd, mut bytes: &[u8]) -> bool {
 
 struct Flow {
     input: mpsc::Receiver<Bytes>,
-    /// Input goes out while this is left; the last piece may be longer than that.
+    /// The bytes of input that may still be sent; the last piece may be longer than that.
     credit: usize,
-    /// Whether input may come.
+    /// Whether input may still come.
     reads: bool,
     is_terminal: bool,
     printer: Option<mpsc::Sender<(Target, Bytes)>>,
-    /// Printed before anything else is read.
+    /// Pieces that are printed before anything else is read.
     waiting: VecDeque<(Target, Bytes)>,
     out: BytesMut,
     terminations: u32,
@@ -226,7 +227,8 @@ impl Flow {
         None
     }
 
-    /// Whoever asks twice that this process end does not wait for the command.
+    /// Passes a signal on. A user who asks twice that this process end does not wait for the
+    /// command.
     fn signalled(&mut self, signal: Signal) -> Option<End> {
         if signal == Signal::WINCH {
             if self.is_terminal {

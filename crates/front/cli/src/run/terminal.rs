@@ -1,10 +1,10 @@
-//! The terminal that the command line was started in, as long as a command elsewhere has it.
+//! The terminal that the command line was started in, while a command elsewhere has it.
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use api_types::session::Size;
 
-/// Of one that does not say.
+/// The size of a terminal that does not report one.
 const SIZE_USUAL: Size = Size { rows: 24, columns: 80 };
 
 pub fn size() -> Size {
@@ -16,8 +16,8 @@ pub fn size() -> Size {
     }
 }
 
-/// While this lives, the terminal passes on every key and changes nothing. Also where the command
-/// line panics, it is as before afterwards.
+/// A guard of the terminal's raw mode: while it lives, the terminal passes on every key and changes
+/// nothing. The terminal is restored even if the command line panics.
 pub struct Raw {
     before: Termios,
 }

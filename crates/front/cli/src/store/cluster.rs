@@ -42,14 +42,15 @@ impl PeerArgs {
         PeerOptions { listen, advertise, join, awaits, ..PeerOptions::default() }
     }
 
-    /// The same options for another process that runs the same node; without the invitation.
+    /// Returns the same options for another process that runs the same node, without the
+    /// invitation.
     pub fn arguments(&self) -> Vec<String> {
         let listen = self.listen.map(|listen| format!("--listen={listen}"));
         let advertise = self.advertise.map(|at| format!("--advertise={at}"));
         listen.into_iter().chain(advertise).collect()
     }
 
-    /// For the one process that redeems it, or waits for it.
+    /// Returns the option for the one process that redeems the invitation, or waits for it.
     pub fn invitation(&self) -> Option<String> {
         let awaits = self.awaits.then(|| "--await".to_string());
         self.join.as_ref().map(|join| format!("--join={join}")).or(awaits)

@@ -1,4 +1,4 @@
-//! `cortex store serve`: the store alone, in the foreground, until a signal ends it.
+//! `cortex store serve`: runs the store alone, in the foreground, until a signal ends it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub struct Serve {
     /// A UNIX socket for this user's clients
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
-    /// Where clients connect with TLS; they have to say who they are
+    /// Where clients connect with TLS; they have to authenticate
     #[arg(long, value_name = "HOST:PORT", value_parser = crate::address::public)]
     tls: Option<SocketAddr>,
     /// The certificate chain for --tls, in PEM [default: one made here]
@@ -57,7 +57,7 @@ pub struct Serve {
     verbose: bool,
 }
 
-/// There is nothing but the store: the API can only end it.
+/// The control of a process that has nothing but the store: the API can only end it.
 #[derive(Default)]
 struct Told {
     stop: Notify,
@@ -182,7 +182,7 @@ impl Serve {
         self_made(&layout.face_certificate(), names)
     }
 
-    /// What somebody needs who does this for the first time.
+    /// Prints what a person needs who does this for the first time.
     fn greet(&self, face: &FaceHandle, layout: &DataDirectory) -> anyhow::Result<()> {
         let mut lines = vec![format!("The store in {} is open.", layout.root().display())];
         if let Some(address) = face.tcp {

@@ -11,12 +11,12 @@ use clap::Args;
 use super::super::{Session, output};
 use client::transfer::{self, Verified};
 
-/// Shown while a large store is imported.
+/// The step in percent in which progress is shown while a large store is imported.
 const PROGRESS_STEP_PERCENT: u64 = 10;
 
 #[derive(Debug, Args)]
 pub struct Export {
-    /// Where to; '-' for stdout
+    /// The file to write; '-' for stdout
     file: PathBuf,
     /// Only the keys under this prefix
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -47,7 +47,7 @@ impl Export {
         Ok(())
     }
 
-    /// The file gets its name once it is whole.
+    /// Writes the export; the file gets its name once it is whole.
     async fn write(&self, session: &Session) -> anyhow::Result<String> {
         let mut part = self.file.clone().into_os_string();
         part.push(".part");
@@ -105,14 +105,14 @@ fn count(keys: u64, bytes: u64) -> String {
     format!("{} with {}", output::count(keys, "key"), output::bytes(bytes))
 }
 
-/// Values hold passwords.
+/// Returns options for a file that only its owner can read: values hold passwords.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.create(true).write(true).mode(0o600);
     options
 }
 
-/// All of stdin, in a file without a name: it has to be read through before any of it counts.
+/// Copies all of stdin to a file without a name: it has to be read through before any of it counts.
 fn spool(directory: &Path) -> anyhow::Result<File> {
     let path = directory.join(format!("import.{}", std::process::id()));
     let cannot = || format!("{} cannot be written; free space there", path.display());

@@ -1,5 +1,5 @@
-//! `vera --add-node HOST:PORT`: a brand new node waits there; whoever gives the command compares
-//! fingerprints, and the node gets an invitation into this cluster.
+//! `vera --add-node HOST:PORT`: lets a brand new node that waits there into this cluster: the user
+//! compares fingerprints, and the node gets an invitation.
 
 use std::io::{BufRead, IsTerminal};
 use std::time::Duration;
@@ -13,7 +13,8 @@ use api_types::{Invitation, NodeRow};
 use cluster::adding;
 use cluster::adding::Found;
 
-/// Joining takes a call back and a write of the roster; loaded machines take longer.
+/// The longest wait for the node to join, which takes a call back and a write of the roster; loaded
+/// machines take longer.
 const JOIN_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
 

@@ -1,4 +1,4 @@
-//! What `.veraconfig` says, for the commands about one application.
+//! The settings in `.veraconfig`, for the commands about one application.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use recipe_core::manifest::{self, VERACONFIG};
 
 #[derive(Debug, PartialEq)]
 pub struct Settings {
-    /// As the file has it.
+    /// The name as the file has it.
     pub shown: String,
     pub name: ApplicationName,
     pub framework: Option<String>,
@@ -36,7 +36,7 @@ impl Settings {
     }
 }
 
-/// The name before it was made one that hosts can have.
+/// Returns the name before it was made one that hosts can have.
 fn written_name(text: &str) -> Option<String> {
     let mut in_app = false;
     for line in text.lines().map(str::trim) {
