@@ -1,4 +1,4 @@
-//! Whether this machine has processors to spare.
+//! The cores of this machine: whether it has any to spare.
 
 /// The number of cores up to which they count as few; with more, the node serves clients while it
 /// waits for the disk.

@@ -95,7 +95,7 @@ impl Watcher {
         if self.events.capacity() <= 1 {
             self.resync(cursor);
         } else {
-            // Only this thread sends, so there is room; a closed channel is removed by the caller.
+            // Nobody else sends meanwhile, so there is room; the caller removes closed channels.
             let _ = self.events.try_send(event);
         }
     }

@@ -227,7 +227,7 @@ impl Schedule {
             if places == 0 || (is_large(value) && large == 0) {
                 return true;
             }
-            // It may have been replaced since the line was formed.
+            // The value may have been replaced since the line was formed.
             if wants.is_missing(value) || desk.values.is_damaged(value) {
                 places -= 1;
                 large -= usize::from(is_large(value));

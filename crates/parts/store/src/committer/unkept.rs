@@ -65,7 +65,7 @@ impl Unkept {
 }
 
 impl Committer {
-    /// Notes values that the disk had no room for.
+    /// Puts values that the disk had no room for on the board, as notes.
     pub(super) fn know_unkept(&mut self, entries: &[Entry]) {
         let now = self.clock.now();
         for entry in entries {
