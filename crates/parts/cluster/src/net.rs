@@ -254,8 +254,8 @@ impl Net {
         }
     }
 
-    /// Notes that a member says this node is no longer one, unless that member may not have heard
-    /// of the last invitation.
+    /// Marks this node as removed, since a member says so. Ignored while this node joins or is
+    /// linked: that member may not have heard of the last invitation.
     pub fn was_refused(&self, by: NodeTag) {
         if !self.side.is_joining() && !self.links.is_any_linked() {
             tracing::warn!(?by, "peer.this_node_was_removed");
