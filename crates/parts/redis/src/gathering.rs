@@ -115,13 +115,13 @@ impl Gathering {
         Reply::new(self.clone(), place)
     }
 
-    /// Notes that all that its client wrote is answered.
+    /// Records that all that its client wrote is answered.
     pub fn answered(&self) {
         self.bell.returning().answered();
     }
 
-    /// Notes that writes were submitted, `first` if all before them were answered; they may wait
-    /// for those of other connections.
+    /// Records that writes were submitted, `first` if all before them were answered; they may
+    /// wait for those of other connections.
     pub fn written(&self, first: bool) {
         if first {
             self.bell.returning().wrote();

@@ -37,7 +37,7 @@ pub struct Returning {
 }
 
 impl Returning {
-    /// Notes that a client has nothing to wait for any more. A client that only looks something up
+    /// Records that a client has nothing to wait for any more. One that only looks something up
     /// changes nothing: it was counted before, and still is.
     pub fn answered(&mut self) {
         self.awaited = self.awaited.saturating_add(1);
@@ -57,7 +57,7 @@ impl Returning {
         now.duration_since(since) < PATIENCE_MAX.min(self.took / PATIENCE_SHARE)
     }
 
-    /// Notes how long committing the turn's writes took; that is no time if another thread commits.
+    /// Records how long committing the turn's writes took: no time if another thread commits.
     pub fn committed(&mut self, took: Duration) {
         if self.writers == 0 {
             return;

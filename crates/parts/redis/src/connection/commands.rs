@@ -150,7 +150,7 @@ impl Connection {
         self.pending.push(reply(count));
     }
 
-    /// Notes that writes were queued; called before their reply joins `pending`.
+    /// Records that writes were queued; called before their reply joins `pending`.
     pub(super) fn wrote(&self) {
         self.gathering.written(self.pending.is_empty());
     }
