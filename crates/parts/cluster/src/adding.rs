@@ -1,6 +1,6 @@
-//! How a brand new node is brought in from a member: it waits on its node port and shows a key;
-//! whoever calls compares that with what the node shows to people, and gives it an invitation.
-//! Redeeming that is as usual. A node waits only where it was told to, and for one invitation.
+//! Adding a brand new node from a member: the node waits on its node port and shows a key; the
+//! caller compares that with what the node shows to people, and gives it an invitation, which is
+//! redeemed as usual. A node waits only if it was told to, and for one invitation.
 
 use std::net::TcpListener as StdListener;
 use std::path::Path;
@@ -29,12 +29,13 @@ const ALPN_ADD: &[u8] = b"cortex-add/1";
 const NAME: &str = "new.cortex";
 const FORMAT: u32 = 1;
 const CALL_MAX: Duration = Duration::from_secs(10);
-/// Whoever calls reads a fingerprint and walks to another machine meanwhile.
+/// The time for a decision: a person reads a fingerprint and walks to another machine meanwhile.
 const DECISION_MAX: Duration = Duration::from_secs(600);
-/// A stranger who calls and says nothing keeps nobody else away.
+/// The number of callers at a time, so that a stranger who calls and says nothing keeps nobody else
+/// away.
 const CALLERS_MAX: usize = 16;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Shown of the key's hash: nobody makes another key with the same sixteen bytes.
+/// The number of bytes shown of the key's hash: nobody can make another key with the same sixteen.
 const SHOWN_BYTES: usize = 16;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -56,14 +57,14 @@ enum Taken {
     No { reason: String },
 }
 
-/// As people compare it.
+/// Returns a pin in the form in which people compare it.
 fn shown(pin: &Pin) -> String {
     let digits = to_hex(&pin[..SHOWN_BYTES]);
     let groups = digits.as_bytes().chunks(4).map(|group| String::from_utf8_lossy(group));
     groups.collect::<Vec<_>>().join(" ")
 }
 
-/// The new node's side: until somebody has given it an invitation.
+/// Runs the new node's side: waits until somebody has given it an invitation.
 pub async fn wait(dir: &Path, node: &NodeId, listener: &StdListener) -> anyhow::Result<Token> {
     let key = node_key(dir)?;
     let address = listener.local_addr()?;
@@ -134,7 +135,7 @@ pub struct Found {
     pin: Pin,
 }
 
-/// The member's side.
+/// Calls a node that waits, on the member's side.
 pub async fn call(address: &str) -> anyhow::Result<Found> {
     let calling = async {
         let stream = TcpStream::connect(address).await.context("nobody answers")?;
@@ -158,7 +159,7 @@ impl Found {
         shown(&self.pin)
     }
 
-    /// Somebody has compared the fingerprint. Returns who was invited.
+    /// Invites the node, after somebody has compared the fingerprint. Returns the invited node.
     pub async fn invite(mut self, invitation: &str) -> anyhow::Result<NodeId> {
         let offer = Offer { v: FORMAT, invitation: invitation.into() };
         let answering = async {
@@ -187,7 +188,7 @@ mod tests {
             let node = "new".parse().unwrap();
             wait(&dir, &node, &listener).await.unwrap()
         });
-        // What is no invitation is refused, and the node waits on.
+        // A text that is no invitation is refused, and the node waits on.
         let found = call(&address).await.unwrap();
         assert_eq!((found.fingerprint(), found.node.as_str()), (expected.clone(), "new"));
         assert_eq!(expected.split(' ').count(), SHOWN_BYTES / 2);

@@ -1,7 +1,7 @@
-//! Members that live and with whom this node's store exchanges nothing, as a clock is wrong: each
-//! side goes on without the other, as when the network between them is cut. Must not decide who is
-//! apart, which the store's machine does; it joins that to who lives. A node without a store hears
-//! it from the one whose store it uses, which has it on its board.
+//! Members that are alive but apart: this node's store exchanges nothing with them because a clock
+//! is wrong, and each side goes on without the other, as when the network between them is cut. Must
+//! not decide who is apart, which the store's machine does; it joins that with who is alive. A node
+//! without a store learns it from the one whose store it uses, which has it on its board.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,16 +15,17 @@ use tokio::time::{MissedTickBehavior, sleep, timeout};
 use super::peers::Peers;
 use runtime::members::Members;
 
-/// Between two looks at what the machine says: little beside what it waits itself.
+/// The time between two looks at what the machine says: little compared with its own waiting.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Between two questions of a node without a store: little beside the 30 s that it takes to be
-/// apart.
+/// The time between two questions of a node without a store: little compared with the 30 s until a
+/// member counts as apart.
 const ASK: Duration = Duration::from_secs(3);
-/// Whoever does not answer is asked again.
+/// The time limit of an answer; after it the question is asked again.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// Where a node that keeps the store notes who is apart from it, for those that use its store.
+/// Returns the key under which a node that keeps the store notes who is apart from it, for the
+/// nodes that use its store.
 pub fn note() -> Key {
     "local::apart".parse().expect("a key")
 }
@@ -34,13 +35,13 @@ pub fn of_note(note: &[u8]) -> BTreeSet<NodeId> {
     words.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
-/// Keeps up to date with whom this node decides; never ends by itself.
+/// Keeps the members with which this node decides up to date; never ends by itself.
 pub async fn follow(peers: &Peers) {
     let (told, heard) = watch::channel(BTreeSet::new());
     tokio::join!(ask(peers, told), join(peers, heard));
 }
 
-/// What was heard last holds until something else is.
+/// Asks the keeper of the store; the last answer holds until another one comes.
 async fn ask(peers: &Peers, told: watch::Sender<BTreeSet<NodeId>>) {
     let Some(guest) = peers.side.guest() else { return };
     loop {

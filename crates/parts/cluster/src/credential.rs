@@ -1,5 +1,6 @@
-//! What this node shows to the others: a certificate with an end, made anew long before that. Its
-//! key, which the others have pinned, stays. Shared by all configurations of TLS between nodes.
+//! The credential of this node towards the others: a certificate that is renewed long before it
+//! ends. Its key, which the others have pinned, stays. Shared by all configurations of TLS between
+//! nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +19,18 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use super::identity::{Authority, random};
 use super::tls::provider;
 
-/// A stolen copy of one is of no use for longer, and clocks that are days apart do no harm.
+/// The validity of a certificate: a stolen one is of no use for longer, and clocks that are days
+/// apart do no harm.
 pub const LIFE: Duration = Duration::from_secs(90 * DAY);
 const DAY: u64 = 24 * 3600;
-/// A third of its life is left to notice that it cannot be made anew.
+/// The age at which a certificate is renewed: a third of its life is left to notice that this
+/// fails.
 const RENEWED_AFTER: Duration = Duration::from_secs(60 * DAY);
-/// Up to so much earlier, so that nodes which started together do not renew together.
+/// The longest time by which a renewal is earlier, so that nodes that started together do not renew
+/// together.
 const JITTER: Duration = Duration::from_secs(10 * DAY);
-/// Sleeping machines and clocks that are set make long waits unsure.
+/// The time between two checks: machines that sleep and clocks that are set make long waits
+/// unreliable.
 const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
 pub struct Credential {
@@ -56,7 +61,7 @@ impl Credential {
         Ok(Arc::new(Credential { cluster, node: node.clone(), authority, key, shown }))
     }
 
-    /// A new certificate if it is time for one; says whether it was.
+    /// Makes a new certificate if it is time for one; returns whether it was.
     pub fn renew(&self, now: OffsetDateTime) -> anyhow::Result<bool> {
         if now < self.shown.load().renew_at {
             return Ok(false);
@@ -66,7 +71,7 @@ impl Credential {
         Ok(true)
     }
 
-    /// For as long as the node runs.
+    /// Renews the certificate for as long as the node runs.
     pub async fn keep(self: Arc<Self>) {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
@@ -136,7 +141,7 @@ mod tests {
         name.parse().unwrap()
     }
 
-    /// Whether they take each other for members, and the certificate that the one called shows.
+    /// Returns the certificate that the called side shows, if both take each other for members.
     async fn meet(caller: &ClusterTls, called: &ClusterTls, name: &NodeId) -> Option<Vec<u8>> {
         let (near, far) = tokio::io::duplex(1 << 16);
         let acceptor = TlsAcceptor::from(called.member_server.clone());
@@ -172,13 +177,13 @@ mod tests {
         assert!(old.credential.renew(now).unwrap());
         let shown = meet(&young, &old, &id("n2")).await.expect("it is good again");
         assert!(meet(&old, &young, &id("n1")).await.is_some());
-        // The others go by its key.
+        // The others recognise it by its key.
         assert_eq!(super::super::identity::pin_of(&shown.clone().into()).unwrap(), old.pin);
 
         assert!(!old.credential.renew(now + Duration::from_secs(49 * DAY)).unwrap());
         assert_eq!(meet(&young, &old, &id("n2")).await.expect("as before"), shown);
         assert!(old.credential.renew(now + RENEWED_AFTER).unwrap());
-        // One that has no session of before to resume.
+        // The third node has no earlier session to resume.
         let third = started("n3", now);
         assert_ne!(meet(&third, &old, &id("n2")).await.expect("both are good"), shown);
     }

@@ -1,5 +1,5 @@
-//! Calls every member that should be linked and is not: with patience that grows, and a bit of
-//! chance, so that a cluster that comes up at once does not call in step.
+//! Dials every member that should be linked and is not: with pauses that grow and are partly
+//! random, so that the nodes of a cluster that starts at once do not call in step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,11 +26,12 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// A stream that lasted so long was a good one: the next call comes soon.
+/// The age from which a stream counts as a good one: the next call comes soon.
 const LASTED: Duration = Duration::from_secs(5);
-/// The lower id calls; the higher waits so long for that.
+/// The time that the node with the higher id waits for the one with the lower to call.
 const HIGHER_WAITS: Duration = Duration::from_millis(500);
-/// Streams to all members while they are this few; of more, to so many spread over the roster.
+/// The number of members up to which a node keeps streams to all; with more, it keeps this many,
+/// spread over the roster.
 pub const LINKS_KEPT_MAX: usize = 64;
 
 #[derive(Default)]
@@ -40,8 +41,9 @@ struct Patience {
     calling: bool,
 }
 
-/// Whom this node links to: everybody, or half of so many next in the order of ids and half at
-/// even distances, so that up to a thousand members are two steps apart.
+/// Returns the members that this node links to: all of them, or half of `LINKS_KEPT_MAX` next in
+/// the order of ids and half at even distances, so that up to a thousand members are two steps
+/// apart.
 pub fn chosen(node: &NodeId, members: &[NodeId]) -> Vec<NodeId> {
     let others: Vec<&NodeId> = members.iter().filter(|member| *member != node).collect();
     if others.len() <= LINKS_KEPT_MAX {
@@ -55,7 +57,7 @@ pub fn chosen(node: &NodeId, members: &[NodeId]) -> Vec<NodeId> {
     (0..near).map(at).chain((0..far).map(distant)).collect()
 }
 
-/// Runs as long as the transport does.
+/// Runs for as long as the transport does.
 pub async fn run(net: Arc<Net>) {
     let mut patience: BTreeMap<NodeId, Patience> = BTreeMap::new();
     let (done, mut ended) = tokio::sync::mpsc::unbounded_channel::<(NodeId, Duration)>();
@@ -104,13 +106,13 @@ pub async fn run(net: Arc<Net>) {
     }
 }
 
-/// Half of it, and up to as much again.
+/// Returns half of the pause, and up to as much again.
 fn jittered(pause: Duration) -> Duration {
     let chance = random::<1>().map_or(128, |[byte]| u32::from(byte));
     pause / 2 + pause * chance / 256
 }
 
-/// Returns when the stream has ended, or could not be made.
+/// Calls a member; returns when the stream has ended or could not be made.
 async fn call(net: &Arc<Net>, node: &NodeId, addresses: &Addresses) {
     let tag = NodeTag::from(node);
     if net.is_shunned(tag) {
@@ -133,19 +135,20 @@ async fn call(net: &Arc<Net>, node: &NodeId, addresses: &Addresses) {
     }
 }
 
-/// Its machine said so: what cannot be reached may live.
+/// Returns whether the member's machine refused the connection; a member that cannot be reached may
+/// be alive.
 fn nobody_listens(error: &anyhow::Error) -> bool {
     let refused = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::ConnectionRefused;
     error.chain().any(|cause| cause.downcast_ref().is_some_and(refused))
 }
 
-/// Who calls, and what proves it.
+/// The calling node, and what proves its identity.
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {
     pub tls: &'a ClusterTls,
     pub node: &'a NodeId,
     pub versions: Versions,
-    /// What the one that is called has to show.
+    /// The pin that the called node has to show; `None` if it is not known.
     pub pin: Option<Pin>,
 }
 
@@ -156,7 +159,8 @@ pub struct Caller<'a> {
 )]
 struct WasRemoved;
 
-/// As `reach`, for this node's own transport: it hears of its removal.
+/// Opens a stream like `reach`, for this node's own transport, which is told if this node was
+/// removed.
 pub async fn connect(
     net: &Net,
     node: &NodeId,
@@ -173,7 +177,7 @@ pub async fn connect(
     reached
 }
 
-/// A stream to the node itself, whoever may answer at its addresses.
+/// Opens a stream to the node itself, whoever else may answer at its addresses.
 pub async fn reach(
     caller: Caller<'_>,
     node: &NodeId,

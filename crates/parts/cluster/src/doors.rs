@@ -1,4 +1,5 @@
-//! Where what other nodes bring goes, once the part is there that takes it.
+//! The doors through which other nodes' calls and streams reach the parts that take them, once
+//! those are there.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,7 +7,7 @@ use anyhow::Context;
 use model::NodeId;
 use runtime::members::{BoxedStream, Kind, RouterCall, Serve, Take};
 
-/// Where calls for this node's router go, once it is there.
+/// The door for calls to this node's router; they are refused until the router is there.
 #[derive(Clone, Default)]
 pub struct RouterDoor(Arc<OnceLock<Take>>);
 
@@ -22,7 +23,7 @@ impl RouterDoor {
     }
 }
 
-/// Where streams of each kind go, once somebody is there to take them.
+/// The doors for streams of each kind; they are refused until somebody is there to take them.
 #[derive(Clone, Default)]
 pub struct Doors(Arc<[OnceLock<Serve>; Kind::ALL.len()]>);
 

@@ -1,5 +1,5 @@
-//! What goes over a stream between nodes: frames of a length, a kind and a payload; the first
-//! says which versions its sender reads. Must not know what a payload means to the store.
+//! The frames of a stream between nodes: a length, a kind and a payload. The first one says which
+//! versions its sender reads. Must not know what a payload means to the store.
 
 use std::io;
 use std::str::FromStr;
@@ -16,13 +16,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use runtime::members::{VERSION_HIGHEST, VERSION_LOWEST};
 use store::bus;
 
-/// A published message beyond this stays on its node: streams are for the store first.
+/// The size in bytes of a published message; a larger one stays on its node, since streams are for
+/// the store first.
 pub const PUBLISHED_BYTES_MAX: usize = 256 << 10;
-/// Before anybody is known, little is read of them.
+/// The size of a greeting in bytes; little is read before the sender is known.
 pub const GREETING_BYTES_MAX: usize = 16 << 10;
-/// The largest frame that is read: a message of the store and its kind.
+/// The largest frame that is read, in bytes: a message of the store and its kind.
 pub const FRAME_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 1;
-/// foca keeps within what a datagram would carry.
+/// The size of a liveness message in bytes; foca keeps within what a datagram would carry.
 pub const LIVENESS_BYTES_MAX: usize = 1400;
 
 const SYNC: u8 = 1;
@@ -30,7 +31,7 @@ const LIVENESS: u8 = 2;
 const PUBLISHED: u8 = 3;
 const ALIVE: u8 = 4;
 
-/// Versions of the protocol that a node speaks, lowest and highest.
+/// The versions of the protocol that a node speaks, lowest and highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versions {
     pub lowest: u16,
@@ -43,7 +44,7 @@ pub struct Greeting {
     pub node: NodeId,
     #[serde(flatten)]
     pub versions: Versions,
-    /// Why the other side is not spoken to; then nothing follows.
+    /// The reason why the other side is refused, after which nothing follows; `None` if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refused>,
 }
@@ -51,9 +52,9 @@ pub struct Greeting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refused {
-    /// It was a member once.
+    /// The node was a member once.
     Removed,
-    /// Nothing is known of it.
+    /// The node is not known.
     Unknown,
 }
 
@@ -73,7 +74,8 @@ impl FromStr for Versions {
 }
 
 impl Versions {
-    /// The highest that a node which speaks these and one which speaks `theirs` have in common.
+    /// Returns the highest version that a node that speaks these and one that speaks `theirs`
+    /// share.
     pub fn agree(self, theirs: Versions) -> anyhow::Result<u16> {
         let version = self.highest.min(theirs.highest);
         ensure!(
@@ -100,7 +102,7 @@ pub enum Frame {
     Sync(Bytes),
     Liveness(Bytes),
     Published(bus::Message),
-    /// Nothing else was to be said for a while.
+    /// Nothing else was to be sent for a while.
     Alive,
 }
 
@@ -117,7 +119,7 @@ pub fn liveness(datagram: &[u8]) -> Bytes {
     end(out)
 }
 
-/// None for a message that is too large to travel.
+/// Encodes a published message; `None` if it is too large to travel.
 pub fn published(message: &bus::Message) -> Option<Bytes> {
     let bus::Message { channel, payload } = message;
     if channel.len() + payload.len() > PUBLISHED_BYTES_MAX {
@@ -144,7 +146,7 @@ fn end(mut out: Vec<u8>) -> Bytes {
     out.into()
 }
 
-/// The next frame; its bytes come from outside.
+/// Reads the next frame; its bytes come from outside.
 pub async fn read(from: &mut (impl AsyncRead + Unpin)) -> anyhow::Result<Frame> {
     let mut frame = read_bytes(from, FRAME_BYTES_MAX).await?;
     ensure!(!frame.is_empty(), "it sent an empty frame");
@@ -167,7 +169,7 @@ fn parse_published(mut payload: Bytes) -> anyhow::Result<Frame> {
     Ok(Frame::Published(bus::Message { channel, payload }))
 }
 
-/// A message and its commits' values; these may be held long after the frame has gone.
+/// A message and its commits' values, which may be held long after the frame is gone.
 #[derive(Debug)]
 pub struct Taken {
     pub message: Message,
@@ -188,7 +190,7 @@ async fn read_bytes(from: &mut (impl AsyncRead + Unpin), max: usize) -> anyhow::
     Ok(bytes.into())
 }
 
-/// One JSON object in a frame without a kind: how streams begin.
+/// Writes one JSON object in a frame without a kind, as streams begin.
 pub async fn write_json(
     to: &mut (impl AsyncWrite + Unpin),
     object: &impl Serialize,

@@ -1,7 +1,6 @@
-//! Which cluster this node belongs to and what proves it: DATA/cluster with the cluster's id, its
-//! authority (every member is the whole platform, so every member holds it), this node's own key
-//! and how it came in. Must not know the network; opening the store and redeeming an invitation
-//! drive it.
+//! The identity of this node in its cluster, in DATA/cluster: the cluster's id, its authority
+//! (every member is the whole platform, so every member holds it), this node's own key, and how it
+//! came in. Must not know the network; opening the store and redeeming an invitation drive it.
 
 use std::fs;
 use std::io::{self, Write};
@@ -35,33 +34,33 @@ const FORMAT: u32 = 1;
 pub struct Seed {
     pub id: NodeId,
     pub addresses: Vec<String>,
-    /// Of the key that it shows; none of one that has not said.
+    /// The pin of the key that it shows; `None` if it has not said.
     #[serde(default)]
     pub pin: Option<String>,
 }
 
-/// `member.json`.
+/// The content of `member.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Membership {
     pub v: u32,
     #[serde(with = "hexadecimal")]
     pub cluster: [u8; 16],
-    /// The hash of the invitation that brought this node in; none for the founder.
+    /// The hash of the invitation that brought this node in; `None` for the founder.
     #[serde(default)]
     pub redeemed: Option<String>,
-    /// The store has yet to be told of it.
+    /// Whether the store has yet to be told of it.
     #[serde(default)]
     pub joining: bool,
-    /// The stamp of the entry on the roster that was made for this node.
+    /// The stamp of the roster entry that was made for this node.
     #[serde(default)]
     pub listed: u64,
-    /// Where this node listened last, so that a restart needs no option.
+    /// The address at which this node listened last, so that a restart needs no option.
     #[serde(default)]
     pub listen: Option<SocketAddr>,
-    /// This node keeps no store: it uses that of others.
+    /// Whether this node keeps no store and uses that of others.
     #[serde(default)]
     pub guest: bool,
-    /// Members when this node came in; of a guest, those that keep the store.
+    /// The members when this node came in; for a guest, those that keep the store.
     #[serde(default)]
     pub seeds: Vec<Seed>,
 }
@@ -87,8 +86,8 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 impl Membership {
-    /// The cluster that this directory names. Where the log knows of another, either the directory
-    /// is younger, as its node has just been let in somewhere, or the log is right.
+    /// Returns the cluster that this directory names. If the log names another one, either the
+    /// directory is newer, since its node has just been let in somewhere, or the log is right.
     pub fn settle(dir: &Path, standing: Standing) -> anyhow::Result<ClusterId> {
         let mut membership = Membership::load_or_found(dir)?;
         let logged = (standing.incarnation != 0).then_some(standing.cluster);
@@ -109,7 +108,8 @@ impl Membership {
         ClusterId(self.cluster)
     }
 
-    /// A node that never joined anything is a cluster of its own.
+    /// Loads the membership, or founds a cluster: a node that never joined anything is one of its
+    /// own.
     pub fn load_or_found(dir: &Path) -> anyhow::Result<Membership> {
         if let Some(membership) = Membership::load(dir)? {
             return Ok(membership);
@@ -152,7 +152,7 @@ impl Membership {
         Ok(Some(membership))
     }
 
-    /// Durable when it returns.
+    /// Saves the membership, durably when it returns.
     pub fn save(&self, dir: &Path) -> anyhow::Result<()> {
         private_directory(dir).with_context(|| dir.display().to_string())?;
         write_private(&dir.join("member.json"), &serde_json::to_vec_pretty(self)?)
@@ -172,15 +172,16 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     written.with_context(|| format!("{} cannot be written; free space for it", path.display()))
 }
 
-/// What members recognise one another by: the cluster's own certificate authority.
+/// The cluster's own certificate authority, by which members recognise one another.
 pub struct Authority {
     key: KeyPair,
     pub certificate: CertificateDer<'static>,
     certificate_pem: String,
 }
 
-/// What tells a node from every other that the authority could name the same: BLAKE3 of its public
-/// key. Every member holds the authority, one that is removed too; this node's key nobody else.
+/// The BLAKE3 of a node's public key, which tells it from any other that the authority could give
+/// the same name: every member holds the authority, a removed one too, but only this node holds its
+/// key.
 pub type Pin = [u8; 32];
 
 pub fn pin_of(certificate: &CertificateDer<'_>) -> anyhow::Result<Pin> {
@@ -188,7 +189,7 @@ pub fn pin_of(certificate: &CertificateDer<'_>) -> anyhow::Result<Pin> {
     Ok(*blake3::hash(&parsed.subject_public_key_info()).as_bytes())
 }
 
-/// This node's own key, made when it is first asked for.
+/// Returns this node's own key, which is made when it is first asked for.
 pub fn node_key(dir: &Path) -> anyhow::Result<KeyPair> {
     let path = dir.join("node.key");
     match fs::read_to_string(&path) {
@@ -213,7 +214,7 @@ pub fn pin_of_key(key: &KeyPair) -> Pin {
     *blake3::hash(&key.subject_public_key_info()).as_bytes()
 }
 
-/// What a node shows others, made anew at each start.
+/// The certificate that a node shows others, with its key.
 pub struct NodeCertificate {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
@@ -266,7 +267,7 @@ impl Authority {
         self.key.serialize_pem()
     }
 
-    /// The key first: with a certificate alone the directory would count as damaged.
+    /// Saves the key first: with only a certificate the directory would count as damaged.
     pub fn save(&self, dir: &Path) -> anyhow::Result<()> {
         private_directory(dir).with_context(|| dir.display().to_string())?;
         let (certificate, key) = paths(dir);
@@ -274,8 +275,8 @@ impl Authority {
         write_private(&certificate, self.certificate_pem.as_bytes())
     }
 
-    /// Good since long ago, as clocks may be behind. Who belongs to the cluster is decided by the
-    /// roster.
+    /// Makes a certificate that is valid since long ago, as clocks may be behind. The roster
+    /// decides who belongs to the cluster.
     pub fn certify(
         &self,
         cluster: ClusterId,
@@ -297,12 +298,13 @@ impl Authority {
     }
 }
 
-/// What an invitation says of its issuer: the cluster's authority, and the key of that very node.
+/// Returns what an invitation says of its issuer: the hash of the cluster's authority and that
+/// node's own key.
 pub fn fingerprint(authority: &CertificateDer<'_>, issuer: &Pin) -> [u8; 32] {
     *blake3::Hasher::new().update(authority).update(issuer).finalize().as_bytes()
 }
 
-/// The name in a node's certificate: a node of one cluster is nobody in another.
+/// Returns the name in a node's certificate; a node of one cluster has no name in another.
 pub fn name_of(cluster: ClusterId, node: &NodeId) -> String {
     format!("{node}.{}.cortex", to_hex(&cluster.0))
 }

@@ -1,5 +1,5 @@
-//! Invitations: what the token says, and the book of those that this node has issued. Single use
-//! can be promised by the issuer alone, so only it redeems them; a restart forgets them.
+//! Invitations: their tokens, and the book of those that this node has issued. Only the issuer can
+//! promise single use, so only it redeems them; a restart forgets them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,30 +11,31 @@ use model::{NodeId, Timestamp};
 use store_core::sync::message::ClusterId;
 use thiserror::Error;
 
-/// Long enough to walk to the other machine.
+/// The validity of an invitation: long enough to walk to the other machine.
 pub const INVITATION_AGE_MAX: Duration = Duration::from_secs(3600);
-/// Whoever needs more asks again; old ones go as they expire.
+/// The number of open invitations; old ones go as they expire.
 pub const INVITATIONS_MAX: usize = 256;
 const PREFIX: &str = "cortex1";
-/// A host name of 255 bytes and a port.
+/// The length of an address in bytes: a host name of 255 and a port.
 const ADDRESS_BYTES_MAX: usize = 262;
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub [u8; 16]);
 
-/// Never in a log.
+/// Hides the secret, so that it is never in a log.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
 }
 
-/// What `cortex nodes invite` prints: `cortex1.NODE.CLUSTER.FINGERPRINT.SECRET.HOST:PORT`.
+/// The token that `cortex nodes invite` prints:
+/// `cortex1.NODE.CLUSTER.FINGERPRINT.SECRET.HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     pub issuer: NodeId,
     pub cluster: ClusterId,
-    /// Of the cluster's authority and of the issuer's own key.
+    /// The fingerprint of the cluster's authority and of the issuer's own key.
     pub fingerprint: [u8; 32],
     pub secret: Secret,
     pub address: String,
@@ -78,7 +79,7 @@ impl FromStr for Token {
 }
 
 impl Token {
-    /// Tells this invitation from others without giving it away.
+    /// Returns a hash that tells this invitation from others without giving it away.
     pub fn trace(&self) -> String {
         to_hex(blake3::hash(&self.secret.0).as_bytes())
     }
@@ -87,11 +88,12 @@ impl Token {
 #[derive(Debug)]
 struct Issued {
     until: Timestamp,
-    /// The node that came with it may come again: its first attempt may have been cut off.
+    /// The node that used it, which may come again: its first attempt may have been cut off.
     by: Option<NodeId>,
 }
 
-/// By the hash of the secret, so that looking one up takes no longer for a better guess.
+/// The open invitations by the hash of the secret, so that looking one up takes no longer for a
+/// better guess.
 #[derive(Debug, Default)]
 pub struct InvitationBook {
     issued: BTreeMap<[u8; 32], Issued>,
@@ -144,7 +146,7 @@ impl InvitationBook {
         }
     }
 
-    /// As if it had never been used: the node could not be let in.
+    /// Makes an invitation usable again, since the node could not be let in.
     pub fn restore(&mut self, secret: &Secret) {
         if let Some(issued) = self.issued.get_mut(blake3::hash(&secret.0).as_bytes()) {
             issued.by = None;

@@ -1,5 +1,5 @@
-//! Redeeming an invitation: the new node proves the secret to the member that issued it, which
-//! enters it on the roster and hands over what every member holds.
+//! Redeems an invitation: the new node proves the secret to the member that issued it, which enters
+//! it on the roster and hands over what every member holds.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -27,15 +27,17 @@ use super::tls;
 use runtime::driver::Clock;
 
 const FORMAT: u32 = 1;
-/// The whole exchange, a write of the roster included.
+/// The time limit of the whole exchange, with a write of the roster.
 const JOIN_MAX: Duration = Duration::from_secs(30);
-/// A request may be that old on loaded machines; smaller differences show when changes travel.
+/// The age that a request may have on loaded machines; smaller differences show when changes
+/// travel.
 const ON_THE_WAY_MAX_MS: u64 = 10_000;
-/// A machine that is there answers at once; the whole exchange has to go on after this.
+/// The time limit of calling back: a machine that is there answers at once, and the exchange has to
+/// go on after this.
 const CALL_BACK_MAX: Duration = Duration::from_secs(5);
-/// Members named to a new node: it needs one that answers.
+/// The number of members named to a new node, which needs one that answers.
 const SEEDS_MAX: usize = 16;
-/// Certificate, key and the seeds' addresses.
+/// The size of an answer in bytes: certificate, key and the seeds' addresses.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -44,16 +46,16 @@ struct Request {
     secret: String,
     node: NodeId,
     addresses: Vec<String>,
-    /// Of the key that the new node will show; none from one that knows no such thing.
+    /// The pin of the key that the new node will show; `None` from a version without pins.
     #[serde(default)]
     pin: Option<String>,
-    /// The new node's clock; none from one that does not say.
+    /// The new node's clock; `None` from a version that does not say.
     #[serde(default)]
     now_ms: Option<u64>,
-    /// None from one that does not say.
+    /// The new node's versions; `None` from a version that does not say.
     #[serde(default)]
     versions: Option<Versions>,
-    /// It is to keep no store.
+    /// Whether the new node is to keep no store.
     #[serde(default)]
     guest: bool,
 }
@@ -65,7 +67,7 @@ enum Answer {
     Refused { reason: String },
 }
 
-/// The issuer's side.
+/// Serves a request to join, on the issuer's side.
 pub async fn serve(
     net: &Net,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -120,7 +122,7 @@ async fn admit(net: &Net, request: Request) -> anyhow::Result<Answer> {
     entered
 }
 
-/// Later its changes would be refused, one by one.
+/// Checks the new node's clock; if it were wrong, its changes would be refused later, one by one.
 fn check_clock(now: Timestamp, theirs: Option<u64>) -> anyhow::Result<()> {
     let Some(theirs) = theirs else { return Ok(()) };
     let (ahead, behind) = (theirs.saturating_sub(now.0), now.0.saturating_sub(theirs));
@@ -134,7 +136,8 @@ fn check_clock(now: Timestamp, theirs: Option<u64>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Others call it there, for replication and for requests to its instances.
+/// Checks that the new node can be called, since others do so for replication and for requests to
+/// its instances.
 async fn check_reachable(net: &Net, addresses: &[String]) -> anyhow::Result<()> {
     let mut failed = String::new();
     for address in addresses {
@@ -174,7 +177,7 @@ async fn enter(
         let entry = TypedKey::Member(node.clone());
         roster::enter(&*net.store, entry, node, addresses.clone(), pin, net.now()).await?;
     }
-    // Of an earlier stay, or of the attempt before.
+    // There may be an address of an earlier stay, or of the attempt before.
     if net.store.lookup(&roster::address_key(node)).await?.is_some() || known {
         roster::tell_address(&*net.store, node, addresses, pin).await?;
     }
@@ -182,7 +185,7 @@ async fn enter(
     welcome(net, node, roster::read(&*net.store).await?, listed.0)
 }
 
-/// On the roster, but not among those with which the store reckons.
+/// Enters a guest on the roster, but not among the members that the store counts on.
 async fn enter_guest(
     net: &Net,
     redeemed: Redeemed,
@@ -206,7 +209,7 @@ async fn enter_guest(
 }
 
 fn welcome(net: &Net, node: &NodeId, roster: Roster, listed: u64) -> anyhow::Result<Answer> {
-    // One without a store can give none to the new node.
+    // A member without a store could give none to the new node.
     let Roster { addresses, pins, .. } = roster.keepers();
     let found = addresses.into_iter().filter(|(id, addresses)| id != node && !addresses.is_empty());
     let seed = |(id, addresses)| {
@@ -214,7 +217,7 @@ fn welcome(net: &Net, node: &NodeId, roster: Roster, listed: u64) -> anyhow::Res
         Seed { id, addresses, pin }
     };
     let mut seeds: Vec<Seed> = found.map(seed).collect();
-    // Whoever issued the invitation is the first to be asked.
+    // The issuer of the invitation is the first to be asked.
     seeds.sort_by_key(|seed| seed.id != net.node);
     seeds.truncate(SEEDS_MAX);
     Ok(Answer::Welcome {
@@ -226,7 +229,8 @@ fn welcome(net: &Net, node: &NodeId, roster: Roster, listed: u64) -> anyhow::Res
     })
 }
 
-/// The new node's side. What it gets is durable when this returns; the store is told when it opens.
+/// Redeems an invitation, on the new node's side. What it gets is durable when this returns; the
+/// store is told when it opens.
 pub async fn redeem(
     dir: &Path,
     token: &Token,
@@ -268,7 +272,7 @@ pub async fn redeem(
             && fingerprint(&authority.certificate, &issuer) == token.fingerprint,
         "the answer is not that of the cluster that the invitation is for"
     );
-    // Without its seeds the membership is of no use, so it comes last.
+    // Without the authority the membership is of no use, so it comes last.
     authority.save(dir)?;
     let membership = Membership {
         redeemed: Some(token.trace()),

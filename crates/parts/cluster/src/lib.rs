@@ -1,6 +1,6 @@
 //! Node to node: one mutual-TLS stream per peer, found by the roster, kept alive, refused to
-//! strangers. A node that is alone opens no port and runs none of this until an invitation is asked
-//! of it. Owns the life of the transport; the store's machine decides what is said over it.
+//! strangers. A node that is alone opens no port and runs none of this until it is asked for an
+//! invitation. Owns the life of the transport; the store's machine decides what is said over it.
 
 pub mod adding;
 pub mod apart;

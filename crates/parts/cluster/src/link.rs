@@ -1,5 +1,5 @@
-//! One stream with a peer: greets, then reads and writes frames until either side ends it. What
-//! the peer says is checked here; a peer that lies is cut off and left alone for a while.
+//! One stream with a peer: greets, then reads and writes frames until either side ends it. What the
+//! peer says is checked here; a peer that lies is cut off and left alone for a while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,17 +19,18 @@ use super::net::Net;
 use store::command::Incoming;
 use store::replication::{LieError, Replication, check_value};
 
-/// Something is said at least so often.
+/// The longest time without sending anything.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// A peer that says nothing for so long is gone.
+/// The time after which a silent peer counts as gone.
 const IDLE_MAX: Duration = Duration::from_secs(20);
-/// A peer that takes in nothing for so long is gone too.
+/// The time after which a peer that takes in nothing counts as gone too.
 const WRITE_MAX: Duration = Duration::from_secs(10);
 pub const GREETING_MAX: Duration = Duration::from_secs(10);
-/// Messages of one peer that wait for the thread that commits; then its stream is not read.
+/// The number of one peer's messages that wait for the committing thread; at that many its stream
+/// is not read.
 const INCOMING_MAX: usize = 16;
 
-/// What ended a stream.
+/// The reason for the end of a stream.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
     #[error("{0:#}")]
@@ -38,7 +39,7 @@ pub enum Ended {
     Lost(anyhow::Error),
 }
 
-/// Says who this node is and hears who the other side is.
+/// Tells the other side who this node is, and returns the greeting of that side.
 pub async fn greet(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     own: &Greeting,
@@ -53,7 +54,7 @@ pub async fn greet(
     Ok(theirs)
 }
 
-/// Hears who the other side is before it says anything; `answer` decides what that is.
+/// Reads the greeting of the other side before sending one; `answer` decides what to send.
 pub async fn greet_back<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     answer: impl AsyncFnOnce(&Greeting) -> anyhow::Result<Greeting>,
@@ -74,7 +75,7 @@ pub async fn greet_back<S: AsyncRead + AsyncWrite + Unpin>(
     timeout(GREETING_MAX, both).await.map_err(|_| anyhow!("it did not greet"))?
 }
 
-/// Until the stream ends; the reason is returned.
+/// Runs a stream until it ends, and returns the reason.
 pub async fn run(
     net: Arc<Net>,
     link: Arc<Link>,
@@ -140,12 +141,12 @@ async fn read(net: &Net, peer: NodeTag, reader: &mut (impl AsyncRead + Unpin)) -
         };
         match frame {
             Frame::Alive => {}
-            // Who is alive, and what is said to all, is heard from members alone.
+            // Liveness and published messages are accepted only from members.
             Frame::Liveness(_) | Frame::Published(_) if !net.links.is_member(peer) => {}
             Frame::Liveness(datagram) => net.liveness.tell(Heard::Datagram(datagram)),
             Frame::Published(message) => drop(net.bus.deliver(&message)),
             Frame::Sync(payload) => {
-                // Meant for a store, by one that has not heard that there is none here.
+                // The sender has not heard that there is no store here.
                 let Some(replication) = net.side.replication() else { continue };
                 let Ok(permit) = room.clone().acquire_owned().await else {
                     return Ended::Lost(anyhow!("it was closed"));
@@ -161,7 +162,7 @@ async fn read(net: &Net, peer: NodeTag, reader: &mut (impl AsyncRead + Unpin)) -
     }
 }
 
-/// Values are taken in only after they were found to be what their commits say.
+/// Decodes a message; its values are taken in only if they are what their commits say.
 fn incoming(replication: &Replication, peer: NodeTag, payload: &Bytes) -> anyhow::Result<Incoming> {
     let frame::Taken { mut message, values } = frame::decode(payload)?;
     if let Body::Commits { commits, .. } = &mut message.body {

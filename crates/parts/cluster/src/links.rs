@@ -1,5 +1,5 @@
 //! The table of streams to peers: who is linked, what waits to be sent, and who counts as
-//! reachable. The store hears of every change; must not know how a stream is made.
+//! reachable. The store is told of every change; must not know how a stream is made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,29 +11,32 @@ use tokio::sync::{Notify, mpsc};
 
 use super::side::Side;
 
-/// Frames that wait for one peer.
+/// The number of frames that wait for one peer.
 const QUEUE_FRAMES_MAX: usize = 4096;
-/// Their bytes: four sessions' worth of undurable batches. A peer that lets more wait is cut off.
+/// The size in bytes of those frames: four sessions' worth of undurable batches. A peer that lets
+/// more wait is cut off.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
-/// Published messages find room only while the store's own words take little.
+/// The bytes that may be waiting when a published message is queued; it finds room only while the
+/// store's own messages take little.
 const PUBLISHED_WAITING_MAX: usize = QUEUE_BYTES_MAX / 4;
-/// Callers that are on no roster: those that join, and those that were removed and do not know.
+/// The number of callers on no roster: those that join, and those that were removed and do not
+/// know.
 pub const STRANGERS_MAX: usize = 16;
 
-/// One stream; shared by the table and by its two tasks.
+/// One stream, shared by the table and by its two tasks.
 pub struct Link {
     pub peer: NodeTag,
     dialed_by: NodeTag,
     id: u64,
     queue: mpsc::Sender<Bytes>,
     waiting: AtomicUsize,
-    /// Ends both tasks.
+    /// The signal that ends both tasks.
     pub cut: Notify,
     reason: Mutex<Option<String>>,
 }
 
 impl Link {
-    /// False when there is no room, or the link has ended.
+    /// Queues a frame; returns `false` if there is no room, or the link has ended.
     fn put(&self, frame: Bytes, limit: usize) -> bool {
         let length = frame.len();
         let before = self.waiting.fetch_add(length, Ordering::Relaxed);
@@ -48,7 +51,7 @@ impl Link {
         self.waiting.fetch_sub(length, Ordering::Relaxed);
     }
 
-    /// Only the first reason counts.
+    /// Cuts the link; only the first reason counts.
     pub fn cut(&self, reason: &str) {
         locked(&self.reason).get_or_insert_with(|| reason.to_string());
         self.cut.notify_waiters();
@@ -68,9 +71,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Table {
     links: BTreeMap<NodeTag, Arc<Link>>,
     members: BTreeSet<NodeTag>,
-    /// Members that keep no store, which the store does not talk to.
+    /// The members that keep no store, to which the store does not talk.
     guests: BTreeSet<NodeTag>,
-    /// Linked, but nothing comes back.
+    /// The peers that are linked, but from which nothing comes back.
     silent: BTreeSet<NodeTag>,
     told: BTreeSet<NodeTag>,
     next_id: u64,
@@ -80,7 +83,7 @@ pub struct Links {
     node: NodeTag,
     table: Mutex<Table>,
     side: Side,
-    /// Somebody was linked or lost.
+    /// The signal that a peer was linked or lost.
     pub changed: Notify,
 }
 
@@ -89,8 +92,8 @@ impl Links {
         Links { node, table: Mutex::default(), side, changed: Notify::new() }
     }
 
-    /// Takes a stream into the table, in place of one that is there already where both sides must
-    /// come to the same choice: the one that the lower id dialed, else the newer.
+    /// Takes a stream into the table. It may replace one that is there already, but both sides must
+    /// come to the same choice: the one that the lower id dialed, otherwise the newer.
     pub fn add(&self, peer: NodeTag, dialed_by: NodeTag) -> Option<(Arc<Link>, Outgoing)> {
         let mut table = locked(&self.table);
         let preferred = self.node.min(peer);
@@ -124,7 +127,7 @@ impl Links {
         Some((link, outgoing))
     }
 
-    /// True if it was the peer's present stream.
+    /// Removes a link; returns whether it was the peer's present stream.
     pub fn remove(&self, link: &Link) -> bool {
         let mut table = locked(&self.table);
         let present = table.links.get(&link.peer).is_some_and(|held| held.id == link.id);
@@ -137,8 +140,8 @@ impl Links {
         present
     }
 
-    /// Cuts the streams of nobody at once: who was removed is first to hear so from the store.
-    /// Returns those that are linked and no members any more.
+    /// Replaces the members. No stream is cut at once: a removed node is to hear of that from the
+    /// store first. Returns the peers that are linked but no longer members.
     pub fn set_members(
         &self,
         members: BTreeSet<NodeTag>,
@@ -170,7 +173,8 @@ impl Links {
         locked(&self.table).silent.clone()
     }
 
-    /// Under the table's lock, so that the store hears of changes in their order.
+    /// Tells the store who is reachable, under the table's lock, so that it hears of changes in
+    /// their order.
     fn tell(&self, table: &mut Table) {
         let linked = table.links.keys().copied();
         let speaks = |peer: &NodeTag| !table.silent.contains(peer) && !table.guests.contains(peer);
@@ -195,7 +199,7 @@ impl Links {
         locked(&self.table).links.keys().copied().collect()
     }
 
-    /// The store's own words; a peer that does not take them in is cut off.
+    /// Sends the store's own message; a peer that does not take it in is cut off.
     pub fn send(&self, peer: NodeTag, frame: Bytes) {
         let link = locked(&self.table).links.get(&peer).cloned();
         match link {
@@ -205,14 +209,14 @@ impl Links {
         }
     }
 
-    /// To one peer, if there is room.
+    /// Sends a frame to one peer, if there is room.
     pub fn offer(&self, peer: NodeTag, frame: Bytes) {
         if let Some(link) = locked(&self.table).links.get(&peer) {
             link.put(frame, QUEUE_BYTES_MAX);
         }
     }
 
-    /// To every member that is linked, if there is room.
+    /// Sends a frame to every linked member, if there is room.
     pub fn publish(&self, frame: &Bytes) {
         let table = locked(&self.table);
         for (peer, link) in &table.links {

@@ -1,4 +1,4 @@
-//! The node port: takes callers in, finds out by TLS who each is, and hands them on.
+//! The node port: accepts callers, finds out by TLS who each is, and hands them on.
 
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
@@ -20,14 +20,15 @@ use super::{join, link, roster};
 use os::shared_port::Listeners;
 use runtime::members::Kind;
 
-/// Callers whose handshake is under way; the rest wait in the kernel's queue.
+/// The number of callers whose handshake is under way; the rest wait in the kernel's queue.
 const HANDSHAKES_MAX: usize = 64;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Out of descriptors is over in a moment or will be reported again.
+/// The pause after a failed accept: a lack of descriptors is over in a moment or will be reported
+/// again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The node port: of the process before where it hands over to this one. It waits for callers as
-/// long as any process does.
+/// Returns the listener of the node port, that of the process before if it hands over to this one.
+/// It queues callers for as long as any process holds it.
 pub fn have(at: SocketAddr, listeners: &Listeners) -> anyhow::Result<StdListener> {
     let listener = listeners.inherited(at).map_or_else(|| bind(at), Ok)?;
     let kept = [listener];
@@ -139,12 +140,13 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
     Ok(Caller::Member { stream: Box::new(stream), peer: greeting.node, wants })
 }
 
-/// Members are spoken to, and by the store alone who may be one of whom this node has not heard.
+/// Returns why a caller is refused, if it is. Members are accepted, and for the store's own link
+/// also a node that may be a member of which this node has not heard yet.
 async fn refusal(net: &Net, node: &NodeId, wants: Wants) -> anyhow::Result<Option<Refused>> {
     if net.links.is_member(NodeTag::from(node)) {
         return Ok(None);
     }
-    // Its own picture is old while it joins itself.
+    // This node's own view of the roster is old while it joins itself.
     let known = !net.side.is_joining() && roster::was_ever_entered(&*net.store, node).await?;
     Ok(match wants {
         _ if known => Some(Refused::Removed),

@@ -1,5 +1,5 @@
-//! Who is alive: foca, its datagrams inside the streams between nodes. Decides whom to talk to and
-//! nothing else; a member it takes for dead stays a member.
+//! Liveness of members: foca, with its datagrams inside the streams between nodes. Decides whom to
+//! talk to and nothing else; a member it takes for dead stays a member.
 
 mod suspicions;
 
@@ -25,19 +25,20 @@ use super::identity;
 use super::links::Links;
 
 const PROBE_PERIOD: Duration = Duration::from_millis(500);
-/// On one machine or between sites of a continent.
+/// The time limit of an answer to a probe: for one machine, or sites of one continent.
 const PROBE_ANSWER_MAX: Duration = Duration::from_millis(200);
 const SUSPICION: Duration = Duration::from_secs(1);
-/// Those that are linked and do not count as alive are spoken to so often.
+/// The interval at which peers are announced to that are linked and do not count as alive.
 const SILENT_INTERVAL: Duration = Duration::from_secs(1);
-/// Whoever was dead for so long is forgotten, here.
+/// The time after which a dead member is forgotten here.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
-/// A life is renewed each time that others took it for dead: far fewer times than this.
+/// The number of times that one life may be renewed, each time because others took it for dead: far
+/// more than will happen.
 const RENEWALS_MAX: u64 = 1_000_000;
-/// Datagrams beyond this are lost, as datagrams are.
+/// The number of events that may wait; datagrams beyond it are lost, as datagrams are.
 const HEARD_MAX: usize = 1024;
 
-/// A node in one of its lives: once others took it for dead, it goes on under a higher number.
+/// A node in one of its lives: once others took it for dead, it continues under a higher number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Life {
     node: NodeId,
@@ -60,8 +61,9 @@ impl Identity for Life {
     }
 }
 
-/// The number of this process's life: its time of start, and above those of all lives before it,
-/// whatever the clock said then. Others would never believe that it lives under a lower one.
+/// Returns the number of this process's life: its time of start, but above the numbers of all lives
+/// before it, whatever the clock said then. Under a lower one others would never believe that it is
+/// alive.
 pub fn number(cluster: &Path, now: Timestamp) -> u64 {
     let path = cluster.join("life");
     let before: Option<u64> =
@@ -77,11 +79,12 @@ pub fn number(cluster: &Path, now: Timestamp) -> u64 {
 pub enum Heard {
     Datagram(Bytes),
     Linked(NodeTag),
-    /// Its machine answers that nobody listens there: its process has ended, or will say otherwise.
+    /// The peer's machine answers that nobody listens there: its process has ended, or will say
+    /// otherwise.
     Refused(NodeTag),
 }
 
-/// Where what is heard goes.
+/// The handle that takes what is heard of peers.
 pub struct Liveness {
     sender: mpsc::Sender<Heard>,
 }
@@ -117,7 +120,7 @@ struct Watchman {
     foca: Members,
     runtime: AccumulatingRuntime<Life>,
     links: Arc<Links>,
-    /// Members that were there and do not answer.
+    /// The members that were there and no longer answer.
     down: watch::Sender<BTreeSet<NodeId>>,
     alive: watch::Sender<BTreeSet<NodeId>>,
     timers: BTreeMap<(Instant, u64), Timer<Life>>,
@@ -125,7 +128,7 @@ struct Watchman {
     suspicions: Suspicions,
 }
 
-/// Until the sender is gone.
+/// Runs until the sender is gone.
 pub async fn run(
     node: NodeId,
     number: u64,
@@ -167,22 +170,23 @@ pub async fn run(
 
 impl Watchman {
     fn datagram(&mut self, datagram: &[u8]) {
-        // Peers speak of lives that have ended; foca says so, and it means nothing.
+        // Peers speak of lives that have ended; foca reports that, and it means nothing.
         if let Err(error) = self.foca.handle_data(datagram, &mut self.runtime) {
             tracing::debug!(%error, "peer.liveness");
         }
     }
 
     fn announce(&mut self, peer: NodeTag) {
-        // Any life is addressed by this.
+        // Number 0 addresses any life.
         let peer = Life { node: peer.node(), number: 0 };
         if let Err(error) = self.foca.announce(peer, &mut self.runtime) {
             tracing::debug!(%error, "peer.liveness");
         }
     }
 
-    /// Two that took each other for dead learn of the other's next life only by more than one word:
-    /// the first is answered by "you are dead".
+    /// Announces this node to linked peers that do not count as alive. Two that took each other for
+    /// dead learn of the other's next life only by more than one message: the first is answered by
+    /// "you are dead".
     fn announce_to_absent(&mut self) {
         let alive: BTreeSet<NodeTag> =
             self.foca.iter_members().map(|member| NodeTag::from(&member.id().node)).collect();
@@ -238,7 +242,7 @@ impl Watchman {
             }
         }
         if changed {
-            // A life may follow another without a notice that counts.
+            // One life may follow another without a notice that counts.
             let now = self.foca.iter_members().map(|member| member.id().node.clone()).collect();
             self.alive.send_if_modified(|alive| {
                 *alive != now && {

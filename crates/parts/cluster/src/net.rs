@@ -1,4 +1,5 @@
-//! The transport once it runs: what its tasks share, and what the rest of the node may ask of it.
+//! The running transport: the state that its tasks share, and what the rest of the node may ask of
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -41,15 +42,15 @@ use store::SharedStore;
 use store::bulk::BulkPeers;
 use store::bus::{Bus, Message, Neighbours};
 
-/// A peer that was caught lying is left alone for so long.
+/// The time for which a peer that was caught lying is left alone.
 const SHUNNED: Duration = Duration::from_secs(10);
-/// Who was removed is told so before its stream is cut.
+/// The time before a removed peer's stream is cut, in which it is told so.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Streams of large values that are served at a time.
+/// The number of streams of large values that are served at a time.
 const BULK_STREAMS_MAX: usize = 256;
-/// Streams of nodes without a store, each with one and one more for each large value.
+/// The number of streams of nodes without a store, each with one and one more for each large value.
 const STORE_STREAMS_MAX: usize = 512;
-/// How soon it is seen that a peer holds what a client waits for.
+/// The interval at which it is checked whether a peer holds what a client waits for.
 const HOLDING_POLL: Duration = Duration::from_millis(5);
 
 pub struct Parts {
@@ -60,7 +61,7 @@ pub struct Parts {
     pub side: Side,
     pub bus: Arc<Bus>,
     pub authority: Authority,
-    /// This node's own.
+    /// This node's own key.
     pub key: KeyPair,
     pub membership: Membership,
     /// The number of this process's life.
@@ -72,7 +73,7 @@ pub struct Parts {
     pub down: watch::Sender<BTreeSet<NodeId>>,
     pub router: RouterDoor,
     pub doors: Doors,
-    /// Told of every change.
+    /// The members that are alive; updated with every change.
     pub alive: watch::Sender<BTreeSet<NodeId>>,
 }
 
@@ -94,14 +95,14 @@ pub struct Net {
     book: Mutex<InvitationBook>,
     reports: Mutex<Reports>,
     roster: Mutex<Roster>,
-    /// An entry is written once, whoever finds that it is missing.
+    /// A lock under which this node's entry is written, so that it is written once.
     entering: tokio::sync::Mutex<()>,
     shunned: Mutex<BTreeMap<NodeTag, (Instant, String)>>,
     bulk_streams: Arc<Semaphore>,
     store_streams: Arc<Semaphore>,
     router: RouterDoor,
     doors: Doors,
-    /// None where there is no store to speak for.
+    /// The outbox of the store's messages; `None` if this node keeps no store.
     outbox: Option<Arc<Outbox>>,
     members: watch::Sender<BTreeSet<NodeTag>>,
     removed: watch::Sender<bool>,
@@ -127,7 +128,7 @@ impl Net {
         let (liveness, heard) = Liveness::new();
         let roster = match side {
             Side::Keeper(_) => roster::read(&*store).await?,
-            // Whom to ask is found out meanwhile.
+            // A guest finds out meanwhile whom to ask.
             Side::Guest(_) => Roster::default(),
         };
         let net = Arc::new(Net {
@@ -169,7 +170,7 @@ impl Net {
         Ok(net)
     }
 
-    /// Until it ends, or the transport does.
+    /// Runs work until it ends, or the transport does.
     pub fn spawn(self: Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let (mut closing, work) = (self.closing.subscribe(), task::boxed(work));
         task::spawn(async move {
@@ -200,7 +201,8 @@ impl Net {
         locked(&self.reports)
     }
 
-    /// Where members are; while this node joins, also those it was told of.
+    /// Returns the addresses of members; while this node joins, also those in its invitation's
+    /// answer.
     pub fn addresses(&self) -> Addresses {
         let mut addresses = locked(&self.roster).addresses.clone();
         if self.side.is_joining() {
@@ -211,10 +213,10 @@ impl Net {
         addresses
     }
 
-    /// What a node has to show, once that is known.
+    /// Returns the pin that a node has to show, if it is known.
     pub fn pin_of(&self, node: &NodeId) -> Option<Pin> {
         let seed = || self.seeds.iter().find(|seed| seed.id == *node)?.pin.as_deref();
-        // What was told with the invitation is newer than what is known from an earlier stay.
+        // A pin that came with the invitation is newer than one known from an earlier stay.
         let joining = self.side.is_joining();
         let told = joining.then(seed).flatten().and_then(from_hex);
         told.or_else(|| locked(&self.roster).pins.get(node).copied())
@@ -243,16 +245,17 @@ impl Net {
         }
     }
 
-    /// Resolves when the node is no member any more.
+    /// Resolves when the node is no longer a member.
     fn removed(&self, peer: &NodeId) -> impl Future<Output = ()> + Send + 'static {
         let (mut members, peer) = (self.members.subscribe(), NodeTag::from(peer));
         async move {
-            // Without its sender the transport is gone, and with it everybody.
+            // If the sender is gone, so are the transport and all members.
             members.wait_for(|members| !members.contains(&peer)).await.ok();
         }
     }
 
-    /// A member says that this node is none any more. It may not have heard of the last invitation.
+    /// Marks this node as removed, since a member says so. Ignored while this node joins or is
+    /// linked: that member may not have heard of the last invitation.
     pub fn was_refused(&self, by: NodeTag) {
         if !self.side.is_joining() && !self.links.is_any_linked() {
             tracing::warn!(?by, "peer.this_node_was_removed");
@@ -260,7 +263,7 @@ impl Net {
         }
     }
 
-    /// Where others find this node.
+    /// Returns the address at which others find this node.
     pub fn own_address(&self) -> SocketAddr {
         if let Some(advertised) = self.advertise {
             return advertised;
@@ -271,7 +274,7 @@ impl Net {
         roster::reachable_at(self.listen, towards.map(|at| at.ip()))
     }
 
-    /// Keeps this node's own entry right, but never puts it back once it was removed.
+    /// Keeps this node's own entry right, but never restores it once it was removed.
     pub async fn enter_self(&self) -> anyhow::Result<()> {
         if self.side.is_joining() {
             return Ok(());
@@ -330,7 +333,7 @@ impl Net {
         }
         let mut shunned = locked(&self.shunned);
         shunned.insert(peer, (Instant::now() + SHUNNED, reason));
-        // Only members and a few strangers are ever linked, and so few are here.
+        // Only members and a few strangers are ever linked, so there are few entries.
         while shunned.len() > dial::LINKS_KEPT_MAX * 4 {
             shunned.pop_first();
         }
@@ -340,17 +343,17 @@ impl Net {
         locked(&self.shunned).get(&peer).is_some_and(|(until, _)| Instant::now() < *until)
     }
 
-    /// What a peer was caught at last.
+    /// Returns what a peer was last caught at.
     pub fn lie_of(&self, peer: NodeTag) -> Option<String> {
         locked(&self.shunned).get(&peer).map(|(_, reason)| reason.clone())
     }
 
-    /// The router of a peer has requests for this one.
+    /// Takes a stream on which the router of a peer has requests for this one's.
     pub fn take_router(&self, peer: NodeId, stream: TlsStream<TcpStream>) -> anyhow::Result<()> {
         self.router.hand_over(RouterCall::of(peer, stream)?)
     }
 
-    /// A part of a peer speaks with its like here.
+    /// Takes a stream on which a part of a peer speaks with its counterpart here.
     pub fn take_stream(&self, kind: Kind, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
         let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
         self.doors.hand_over(kind, peer, stream)
@@ -362,7 +365,7 @@ impl Net {
         Ok(Box::new(Revocable::new(stream, self.removed(peer))))
     }
 
-    /// A node without a store uses that of this one.
+    /// Takes a stream on which a node without a store uses this one's.
     pub fn take_store(self: &Arc<Self>, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
         ensure!(self.side.replication().is_some(), "this node keeps no store either");
         let Ok(permit) = self.store_streams.clone().try_acquire_owned() else {
@@ -380,7 +383,7 @@ impl Net {
         Ok(())
     }
 
-    /// A peer wants large values.
+    /// Takes a stream on which a peer asks for large values.
     pub fn take_bulk(self: &Arc<Self>, peer: NodeId, stream: BoxedStream) {
         let Ok(permit) = self.bulk_streams.clone().try_acquire_owned() else {
             tracing::warn!(%peer, "peer.bulk_refused: too many streams of large values");
@@ -447,7 +450,7 @@ impl Neighbours for Neighbourhood {
     }
 
     async fn holding(&self, wanted: usize, limit: Duration) -> usize {
-        // What it wrote is with the node that has acknowledged it.
+        // Writes of a guest are held by the node that acknowledged them.
         let Some(replication) = self.0.side.replication() else { return 1 };
         let (stamp, until) = (replication.durable(), Instant::now() + limit);
         loop {

@@ -1,5 +1,5 @@
-//! The way out of the machine's messages: a thread of its own reads their commits' values from the
-//! log and puts the frames into the peers' queues, so that the thread that commits never waits.
+//! The way out for the machine's messages: a thread of its own reads their commits' values from the
+//! log and puts the frames into the peers' queues, so that the committing thread never waits.
 
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -12,7 +12,8 @@ use super::frame;
 use super::links::Links;
 use store::replication::{Outlet, Replication};
 
-/// Messages between the two threads; the store has a few sessions at a time, each with few.
+/// The number of messages between the two threads; the store has a few sessions at a time, each
+/// with few.
 const MESSAGES_MAX: usize = 4096;
 
 pub struct Outbox {

@@ -1,5 +1,5 @@
-//! The cluster as one node has it: its port and its streams to the others, from the first
-//! invitation on, and what it knows of who lives.
+//! The cluster as one node sees it: its port and its streams to the others, from the first
+//! invitation on, and what it knows of who is alive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
@@ -47,7 +47,7 @@ pub struct Peers {
     pub(super) in_touch: watch::Sender<BTreeSet<NodeId>>,
     pub(super) apart: watch::Sender<BTreeSet<NodeId>>,
     activating: tokio::sync::Mutex<()>,
-    /// When members that are not alive now were alive last, since this node started.
+    /// When members that are not alive now were last alive, since this node started.
     seen: Mutex<BTreeMap<NodeId, Timestamp>>,
     pub(super) removed: watch::Sender<bool>,
 }
@@ -57,8 +57,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Peers {
-    /// None for a store that something else replicates; `guest` where it is another node's. Before
-    /// anything is written: a store that is to join must hear of it first.
+    /// Opens the peers; `None` for a store that something else replicates. `guest` is set if the
+    /// store is another node's. Called before anything is written, since a store that is to join
+    /// must be told first.
     pub async fn open(
         prepared: Prepared,
         layout: DataDirectory,
@@ -104,17 +105,18 @@ impl Peers {
         })))
     }
 
-    /// Those that are alive and with whom it cannot.
+    /// Returns the members that are alive but with which nothing can be exchanged.
     pub fn apart(&self) -> BTreeSet<NodeId> {
         self.apart.borrow().clone()
     }
 
-    /// When those that are not alive now were so last, as far as this node has witnessed it.
+    /// Returns when members that are not alive now were last alive, as far as this node has seen
+    /// it.
     pub fn seen(&self) -> BTreeMap<NodeId, Timestamp> {
         locked(&self.seen).clone()
     }
 
-    /// As long as the node runs. Dropping the future ends the streams.
+    /// Runs for as long as the node does. Dropping the future ends the streams.
     pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let mut at_end = AtEnd { peers: self.clone(), closes: true };
         let ended = tokio::select! {
@@ -224,8 +226,8 @@ impl Peers {
         Ok(net)
     }
 
-    /// A token that lets one node in, within the hour at most. `address` is where that node finds
-    /// this one.
+    /// Returns a token that lets one node in, within the hour at most. `address` is where that node
+    /// finds this one.
     pub async fn invite(
         &self,
         address: Option<String>,
@@ -263,17 +265,18 @@ impl Peers {
         Ok(status)
     }
 
-    /// Whose store this node uses; none where it keeps one itself, or can reach nobody that does.
+    /// Returns the node whose store this one uses; `None` if it keeps one itself, or can reach no
+    /// node that does.
     pub fn store_in_use(&self) -> Option<NodeId> {
         self.side.guest()?.in_use()
     }
 
-    /// Talks to a peer now.
+    /// Synchronises with a peer now.
     pub async fn sync(&self) -> anyhow::Result<()> {
         self.side.keeper()?.sync().await.context("the store")
     }
 
-    /// Somebody looked at this machine's clock and it is right.
+    /// Trusts this machine's clock, after somebody has looked at it and it is right.
     pub async fn trust_clock(&self) -> anyhow::Result<()> {
         self.side.keeper()?.trust_clock().await.context("the store")
     }

@@ -1,5 +1,5 @@
-//! What a node settles with its cluster before its store is opened: where it listens, and that it
-//! is let in.
+//! Preparation before the store is opened: settles where this node listens, and has it let into its
+//! cluster.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{adding, join, listen};
 
 const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), NODE_PORT);
 
-/// What is settled before the store is opened.
+/// The result of preparation.
 #[derive(Debug)]
 pub struct Prepared {
     pub listener: Option<TcpListener>,
@@ -26,7 +26,7 @@ pub struct Prepared {
     pub listeners: Arc<Listeners>,
 }
 
-/// Redeems the invitation, if one was given; the identity that comes of it is durable then. Blocks
+/// Redeems the invitation, if one was given; the identity that results is durable then. Blocks
 /// until the issuer answers.
 pub async fn prepare(
     layout: &DataDirectory,

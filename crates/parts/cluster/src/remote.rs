@@ -1,6 +1,6 @@
-//! The store of a node that keeps none: another node's, over mutual TLS. Which one, `choice`
-//! decides; what was asked and not answered goes on with the next one, watchers read again there.
-//! Notes stay on this node. Must not know who asks; opened where a node without the role `store`
+//! The store of a node that keeps none: another node's, over mutual TLS. `choice` decides which
+//! one; requests that were not answered are sent to the next one, and watchers read again there.
+//! Notes stay on this node. Must not know who asks; opened when a node without the role `store`
 //! starts.
 
 mod calls;
@@ -49,16 +49,17 @@ use store::options::{OpenError, Options};
 use store::values::ValueFiles;
 use store::{SharedStore, Store, Value};
 
-/// Calls, losses and what is heard of one connection.
+/// The number of events that may wait: calls, losses and signs of life of one connection.
 const EVENTS_MAX: usize = 1024;
-/// Who has waited too long hears so within this.
+/// The interval at which it is checked whether a caller has waited too long.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// Fetched values and those that were sent on are copies: they go when nobody used them lately.
+/// The time between two collections of value files. Fetched and forwarded values are copies: they
+/// go when nobody has used them lately.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(600);
-/// A roster that could not be read is read again.
+/// The pause before a roster that could not be read is read again.
 const ROSTER_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the transport needs of a node that keeps no store.
+/// The guest side's handle for the transport of a node that keeps no store.
 #[derive(Clone)]
 pub struct Guest {
     pub cluster: ClusterId,
@@ -67,13 +68,13 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Whose store is used now.
+    /// Returns the node whose store is used now.
     pub fn in_use(&self) -> Option<NodeId> {
         self.ledger.in_use()
     }
 
-    /// Who lives and exchanges nothing with the store in use, as its node says; none when it does
-    /// not answer.
+    /// Returns the members that are alive and exchange nothing with the store in use, as its node
+    /// says; `None` if it does not answer.
     pub async fn apart(&self) -> Option<BTreeSet<NodeId>> {
         let what = Request::Lookup { key: apart::note() };
         let answer = self.ledger.ask(what, Bytes::new()).ok()?.await.ok()?.ok()?;
@@ -88,7 +89,7 @@ impl Guest {
     }
 }
 
-/// Nothing is kept, so nothing is missing: what is read is fetched.
+/// The wants of a store that keeps nothing: nothing is missing, and what is read is fetched.
 pub struct Nothing;
 
 impl Wants for Nothing {
@@ -117,14 +118,14 @@ pub struct Shared {
     hub: Hub,
     values: Arc<ValueFiles>,
     large: Arc<Desk>,
-    /// Where the feed of changes is, and of whose store.
+    /// Whether there is a feed of changes, and its cursor at the node in use.
     fed: Mutex<(bool, Option<At>)>,
     closing: watch::Sender<bool>,
-    /// Held until the store is closed.
+    /// The lock of the directory, held until the store is closed.
     lock: Mutex<Option<FileLock>>,
 }
 
-/// Nobody needs to be reached for this: what is asked waits for a while.
+/// Opens the store. No node need be reachable for this: requests wait for a while.
 pub async fn open(
     layout: &DataDirectory,
     node: NodeId,
@@ -182,7 +183,7 @@ fn prepare(
 }
 
 impl Shared {
-    /// Until it ends, or the store is closed.
+    /// Runs work until it ends, or the store is closed.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let (mut closing, work) = (self.closing.subscribe(), task::boxed(work));
         let task = task::spawn(async move {
@@ -206,7 +207,7 @@ impl Shared {
         }
     }
 
-    /// Keeps the list of nodes that keep the store.
+    /// Keeps the list of nodes that keep the store up to date.
     async fn follow_roster(&self, events: &mpsc::Sender<Event>) -> anyhow::Result<()> {
         let mut members = self.watch(roster::prefix(), None).await?;
         let mut moved = self.watch(roster::addresses_prefix(), None).await?;
@@ -251,14 +252,14 @@ impl Shared {
         }
     }
 
-    /// Everything goes over this connection now.
+    /// Starts to use a connection for everything.
     fn begin(&self, node: NodeId, out: mpsc::UnboundedSender<Bytes>) {
         let mut fed = self.fed.lock().unwrap_or_else(PoisonError::into_inner);
         let (was_fed, from) = *fed;
         fed.0 = true;
         self.ledger.connect(node, out, from);
         if was_fed && from.is_none() {
-            // Where it was before is not known, so neither is what it missed.
+            // It is not known where the feed was before, so neither is what it missed.
             self.hub.resync();
         }
     }
@@ -273,7 +274,7 @@ impl Shared {
         self.hub.changed(key, value, expired);
     }
 
-    /// `bytes` begins with the value, if it is at hand.
+    /// Decodes a value; `bytes` begins with it, if it was sent along.
     fn value(&self, shape: Shape, bytes: &mut Bytes) -> anyhow::Result<Value> {
         match shape {
             Shape::Inline(length) => {

@@ -1,16 +1,16 @@
-//! What was said of strangers and of peers that fail, so that it is said once.
+//! Reports about strangers and failing peers, each of which is logged once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The same reason from the same address is logged again after so long.
+/// The time after which the same reason from the same address is logged again.
 const REPORT_INTERVAL: Duration = Duration::from_secs(600);
-/// Addresses and reasons that are remembered.
+/// The number of addresses and reasons that are remembered.
 const REPORTS_MAX: usize = 512;
 
-/// Says each thing once: strangers must not fill the log.
+/// The reports made lately, so that strangers cannot fill the log.
 #[derive(Default)]
 pub struct Reports {
     said: BTreeMap<(String, String), Instant>,
@@ -26,7 +26,7 @@ impl Reports {
         self.said.insert((who, what), now).is_none()
     }
 
-    /// It is over, so that it would be news again.
+    /// Forgets a peer's reports, so that they would be news again.
     pub fn forget(&mut self, who: &str) {
         self.said.retain(|(said_of, _), _| said_of != who);
     }

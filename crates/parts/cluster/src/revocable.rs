@@ -1,4 +1,4 @@
-//! A stream that breaks once the node at its other end is no member any more. Made where a stream
+//! A stream that breaks once the node at its other end is no longer a member. Made where a stream
 //! is handed out; must not know what is said over it.
 
 use std::io;
@@ -11,7 +11,7 @@ type Gone = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub struct Revocable<S> {
     stream: S,
-    /// None once it has resolved.
+    /// A future that resolves when the node is no longer a member; `None` once it has.
     gone: Option<Gone>,
 }
 
@@ -20,7 +20,7 @@ impl<S> Revocable<S> {
         Revocable { stream, gone: Some(Box::pin(gone)) }
     }
 
-    /// Also has the task woken when that changes.
+    /// Fails if the node is no longer a member, and otherwise has the task woken when that changes.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let gone = self.gone.as_mut().is_none_or(|gone| gone.as_mut().poll(cx).is_ready());
         if gone {

@@ -1,5 +1,5 @@
 //! The roster as the transport reads it: who is a member, where each is found and which key it
-//! shows. Keeps this node's own entry right; must not put it back once somebody removed it.
+//! shows. Keeps this node's own entry right; must not restore it once somebody removed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -13,7 +13,7 @@ use model::{Key, NodeId, Prefix, Timestamp, TypedKey};
 use super::identity::Pin;
 use store::{Store, StoreError, Watch, WatchEvent, readable};
 
-/// Of one member; more are not tried.
+/// The number of addresses of one member; more are not tried.
 pub const ADDRESSES_MAX: usize = 8;
 
 pub type Addresses = BTreeMap<NodeId, Vec<String>>;
@@ -21,14 +21,14 @@ pub type Addresses = BTreeMap<NodeId, Vec<String>>;
 #[derive(Clone, Debug, Default)]
 pub struct Roster {
     pub addresses: Addresses,
-    /// Of those who have said which key they show.
+    /// The pins of members that have said which key they show.
     pub pins: BTreeMap<NodeId, Pin>,
-    /// Those without a store.
+    /// The members without a store.
     pub guests: BTreeSet<NodeId>,
 }
 
 impl Roster {
-    /// Those that keep the store.
+    /// Returns the roster without the guests.
     pub fn keepers(mut self) -> Roster {
         self.addresses.retain(|node, _| !self.guests.contains(node));
         self.pins.retain(|node, _| !self.guests.contains(node));
@@ -41,7 +41,7 @@ pub fn prefix() -> Prefix {
     "cluster::nodes".parse().expect("a well-formed prefix")
 }
 
-/// Where nodes say where they are.
+/// Returns the prefix of the keys under which nodes publish their addresses.
 pub fn addresses_prefix() -> Prefix {
     "node".parse().expect("a well-formed prefix")
 }
@@ -54,14 +54,14 @@ pub fn is_address(key: &Key) -> bool {
     key.as_str().ends_with("::address")
 }
 
-/// Whether it belongs to the cluster, with a store or without.
+/// Returns whether a node belongs to the cluster, with a store or without.
 pub async fn is_listed(store: &dyn Store, node: &NodeId) -> Result<bool, StoreError> {
     let member = store.lookup(&TypedKey::Member(node.clone()).key()).await?;
     let guest = TypedKey::Guest(node.clone()).key();
     Ok(member.is_some() || store.lookup(&guest).await?.is_some())
 }
 
-/// Whose entry on the roster this is, whether it keeps a store or not.
+/// Returns the node whose roster entry this is, whether it keeps a store or not.
 pub fn node_of(key: &Key) -> Option<NodeId> {
     match TypedKey::parse(key)? {
         TypedKey::Member(node) | TypedKey::Guest(node) => Some(node),
@@ -69,7 +69,8 @@ pub fn node_of(key: &Key) -> Option<NodeId> {
     }
 }
 
-/// A record that cannot be read is reported and its node still a member, without an address.
+/// Reads the roster. A record that cannot be read is reported, and its node is still a member,
+/// without an address.
 pub async fn read(store: &dyn Store) -> anyhow::Result<Roster> {
     let entries = store.prefix(&prefix()).await?;
     let mut roster = Roster::default();
@@ -97,7 +98,7 @@ pub async fn read(store: &dyn Store) -> anyhow::Result<Roster> {
     Ok(roster)
 }
 
-/// False when the store has stopped.
+/// Waits for a change of an address; returns `false` when the store has stopped.
 pub async fn next_address(moved: &mut Watch) -> bool {
     loop {
         match moved.next().await {
@@ -108,8 +109,8 @@ pub async fn next_address(moved: &mut Watch) -> bool {
     }
 }
 
-/// A new node, under `TypedKey::Member`, or `TypedKey::Guest` where it keeps no store; its entry is
-/// written once. Durable when it returns.
+/// Enters a new node, under `TypedKey::Member`, or `TypedKey::Guest` if it keeps no store; its
+/// entry is written once. Durable when it returns.
 pub async fn enter(
     store: &dyn Store,
     key: TypedKey,
@@ -130,7 +131,7 @@ pub async fn enter(
     Ok(())
 }
 
-/// Where this node is from now on, and what it shows there.
+/// Publishes a node's new address, and the pin it shows there.
 pub async fn tell_address(
     store: &dyn Store,
     node: &NodeId,
@@ -144,7 +145,7 @@ pub async fn tell_address(
     Ok(())
 }
 
-/// Whether this node was ever on the books here: then only an invitation brings it back.
+/// Returns whether a node was ever on this roster: then only an invitation brings it back.
 pub async fn was_ever_entered(store: &dyn Store, node: &NodeId) -> anyhow::Result<bool> {
     let own: Prefix = format!("cluster::nodes::{node}").parse()?;
     match store.history(&own, 1).await {
@@ -154,12 +155,12 @@ pub async fn was_ever_entered(store: &dyn Store, node: &NodeId) -> anyhow::Resul
     }
 }
 
-/// Where others find this node. Asking the kernel for a route sends nothing.
+/// Returns the address at which others find this node. Asking the kernel for a route sends nothing.
 pub fn reachable_at(listen: SocketAddr, towards: Option<IpAddr>) -> SocketAddr {
     if !listen.ip().is_unspecified() {
         return listen;
     }
-    // An address that documents use, and no machine has.
+    // This address is reserved for documentation; no machine has it.
     let outside = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
     let local = |to: IpAddr| {
         let socket = UdpSocket::bind(SocketAddr::new(listen.ip(), 0)).ok()?;

@@ -1,4 +1,4 @@
-//! The node port as routers need it. Must not know what routers say to each other.
+//! The node port as routers use it. Must not know what routers say to each other.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Which side of the store this node is on: it keeps a copy, which the transport replicates, or it
-//! uses that of another node, and the transport carries all the rest.
+//! The side of the store that this node is on: it keeps a copy, which the transport replicates, or
+//! it uses another node's, and the transport carries all the rest.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -27,7 +27,7 @@ impl Side {
         }
     }
 
-    /// For what the store's own machine has to do.
+    /// Returns the replication for what only a keeper's machine can do; fails on a guest.
     pub fn keeper(&self) -> anyhow::Result<&Replication> {
         self.replication()
             .context("this node keeps no store: give the command on one that does (`cortex nodes`)")
@@ -40,7 +40,7 @@ impl Side {
         }
     }
 
-    /// Whether writes wait until this node has what its cluster has.
+    /// Returns whether writes wait until this node has what its cluster has.
     pub fn is_joining(&self) -> bool {
         self.replication().is_some_and(Replication::is_joining)
     }
@@ -64,7 +64,7 @@ impl Side {
         }
     }
 
-    /// Begins to fetch large values from these peers, once.
+    /// Starts fetching large values from these peers, once.
     pub fn fetch_from(&self, peers: Arc<dyn BulkPeers>) -> io::Result<()> {
         match self {
             Side::Keeper(replication) => replication.fetch_from(peers),

@@ -1,4 +1,4 @@
-//! What people are shown of a cluster: every member, and how this node stands with it.
+//! The status of a cluster as people are shown it: every member, and this node's standing.
 
 use model::hex::to_hex;
 use model::{NodeId, Timestamp};
@@ -16,9 +16,9 @@ pub struct ClusterStatus {
     pub node: String,
     pub head: String,
     pub commits: u64,
-    /// `member`, `joining`, `catching up`, `removed`, `alone`, or `guest` where no store is kept.
+    /// `member`, `joining`, `catching up`, `removed`, `alone`, or `guest` if no store is kept.
     pub state: String,
-    /// Where this node listens; none while it is alone.
+    /// The address at which this node listens; `None` while it is alone.
     pub address: Option<String>,
     pub clock_doubt: Option<String>,
     pub alarms: Vec<String>,
@@ -33,11 +33,11 @@ pub struct PeerRow {
     pub reachable: bool,
     /// `equal`, `differs` or `unknown`, as of when it was last heard of.
     pub history: String,
-    /// Since the last session in which everything was exchanged.
+    /// The time since the last session in which everything was exchanged.
     pub last_session_ms: Option<u64>,
-    /// Everything up to this time it is known to hold.
+    /// The time up to which it is known to hold everything.
     pub acknowledged_ms: u64,
-    /// Why it is not talked to, or what it was caught at.
+    /// The reason why nothing is exchanged with it, or what it was caught at.
     pub note: Option<String>,
 }
 
@@ -74,7 +74,8 @@ pub fn read(
     }
 }
 
-/// Whom this node is linked to; what they have of the store is not its business.
+/// Returns the members and whether this node is linked to them; what they hold of the store is
+/// unknown here.
 fn without_store(
     side: &Side,
     node: &NodeId,
@@ -90,7 +91,8 @@ fn without_store(
         reachable: net.is_some_and(|net| net.links.is_linked(NodeTag::from(other))),
         history: "unknown".into(),
         last_session_ms: None,
-        // It has what the cluster has, or it could not be on the roster that this node reads.
+        // The member has what the cluster has, or it could not be on the roster that this node
+        // reads.
         acknowledged_ms: 1,
         note: (used.as_ref() == Some(other)).then(|| "its store is used".to_string()),
     };

@@ -1,4 +1,4 @@
-//! Streams to other members and from them, one kind for each part that speaks with its like. Must
+//! Streams to and from other members, one kind for each part that speaks with its counterpart. Must
 //! not know what is said over them.
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! Who may speak to whom: TLS between members, each proving that the cluster's authority named it,
-//! and TLS for those who redeem an invitation and know nothing but the issuer's fingerprint.
+//! TLS between nodes: members prove to each other that the cluster's authority named them; a node
+//! that redeems an invitation knows nothing but the issuer's fingerprint.
 
 use std::sync::Arc;
 
@@ -24,18 +24,18 @@ use super::credential::Credential;
 use super::identity::{Authority, Pin, fingerprint, name_of, pin_of, pin_of_key};
 use runtime::members::Kind;
 
-/// Replication, liveness, messages.
+/// The protocol of replication, liveness and messages.
 pub const ALPN_NODE: &[u8] = b"cortex-node/1";
-/// Large values.
+/// The protocol of large values.
 pub const ALPN_BULK: &[u8] = b"cortex-bulk/1";
-/// Requests for instances, from router to router.
+/// The protocol of requests for instances, from router to router.
 pub const ALPN_ROUTER: &[u8] = b"cortex-router/1";
-/// What a node without a store asks of one that keeps it.
+/// The protocol of a node without a store and one that keeps it.
 pub const ALPN_STORE: &[u8] = b"cortex-store/1";
-/// Redeeming an invitation; the only one that wants no certificate of the caller.
+/// The protocol of redeeming an invitation; the only one that wants no certificate of the caller.
 pub const ALPN_JOIN: &[u8] = b"cortex-join/1";
 
-/// What a stream of this kind is called in the handshake.
+/// Returns the name of a kind of stream in the handshake.
 pub fn stream_alpn(kind: Kind) -> &'static [u8] {
     match kind {
         Kind::Files => b"cortex-files/1",
@@ -44,10 +44,10 @@ pub fn stream_alpn(kind: Kind) -> &'static [u8] {
     }
 }
 
-/// One node's view of TLS in its cluster.
+/// The TLS configurations of one node in its cluster.
 pub struct ClusterTls {
     pub cluster: ClusterId,
-    /// Of this node.
+    /// This node's own pin.
     pub pin: Pin,
     pub credential: Arc<Credential>,
     node_client: Arc<ClientConfig>,
@@ -148,8 +148,8 @@ impl ClusterTls {
         server_name(self.cluster, node)
     }
 
-    /// Whether the certificate of a peer, signed by the authority, is that of this node. Whoever
-    /// was removed could sign itself any name, but not with a member's key.
+    /// Checks that the certificate of a peer, signed by the authority, is that of this node. A
+    /// removed node could sign any name for itself, but not with a member's key.
     pub fn is_of(
         &self,
         chain: Option<&[CertificateDer<'_>]>,
@@ -175,7 +175,7 @@ fn server_name(cluster: ClusterId, node: &NodeId) -> anyhow::Result<ServerName<'
     ServerName::try_from(name).context("a node's name in its certificate")
 }
 
-/// For redeeming: trusts the one node that the fingerprint is of.
+/// Returns the configuration for redeeming: it trusts only the node that the fingerprint is of.
 pub fn joining(
     pinned: [u8; 32],
     cluster: ClusterId,
@@ -184,7 +184,8 @@ pub fn joining(
     Ok((stranger(Trust::Issuer(pinned), ALPN_JOIN)?, server_name(cluster, issuer)?))
 }
 
-/// Of one who belongs to no cluster yet, or calls one who does not.
+/// Returns the configuration of a caller that belongs to no cluster yet, or calls a node that does
+/// not.
 pub fn stranger(trust: Trust, alpn: &[u8]) -> anyhow::Result<Arc<ClientConfig>> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -197,7 +198,7 @@ pub fn stranger(trust: Trust, alpn: &[u8]) -> anyhow::Result<Arc<ClientConfig>> 
 
 #[derive(Clone, Copy, Debug)]
 pub enum Trust {
-    /// Whoever it is has the key of what it shows; a person says whether that is the right one.
+    /// Any node that has the key of what it shows; a person decides whether that is the right one.
     Anybody,
     /// The issuer of an invitation, which carries this fingerprint.
     Issuer([u8; 32]),
@@ -255,7 +256,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// What both sides agreed to speak; a caller that names nothing is no node.
+/// Returns the protocol that both sides agreed on; a caller that names none is no node.
 pub fn agreed<'a>(alpn: Option<&'a [u8]>, wanted: &[u8]) -> anyhow::Result<&'a [u8]> {
     let spoken = alpn.unwrap_or_default();
     ensure!(
@@ -284,7 +285,7 @@ mod tests {
             authority.certify(cluster, &other, &keys[1], OffsetDateTime::now_utc()).unwrap().chain;
         let check = |node, pin| tls.is_of(Some(&shown), node, pin).map_err(|e| e.to_string());
         assert_eq!(check(&other, Some(pin_of_key(&keys[1]))), Ok(()));
-        // Of one that has not said its key, the name has to do.
+        // For a node that has not said its key, the name has to do.
         assert_eq!(check(&other, None), Ok(()));
         let error = check(&other, Some(pin_of_key(&keys[2]))).unwrap_err();
         assert!(error.contains("its key is not the one") && error.contains("remove n2"), "{error}");

@@ -1,4 +1,5 @@
-//! Who may do what: users as records in the store, followed so that a change counts at once.
+//! Access control: users are records in the store, which are followed so that a change counts at
+//! once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +12,11 @@ use model::{Key, Prefix};
 
 use store::{SharedStore, Store, WatchEvent, readable};
 
-/// Whoever may write below this token may make themselves anybody.
+/// The first token of the users' keys. A user that may write below it can become any user.
 const ACCESS: &str = "access";
-/// The user of a connection that has not said who it is.
+/// The user of a connection that has not logged in.
 pub const DEFAULT_USER: &str = "default";
-/// A user's list is read whole on each command.
+/// The number of rights of a user; they are all checked for each command.
 const RIGHTS_MAX: usize = 64;
 const USER_BYTES_MAX: usize = 64;
 
@@ -39,7 +40,7 @@ impl User {
         known.is_ok_and(|known| known == hash_of(&self.salt, token))
     }
 
-    /// Whether the rights cover everything at and below a prefix.
+    /// Returns whether the rights cover everything at and below a prefix.
     pub fn covers(&self, below: &Prefix, write: bool) -> bool {
         self.rights.iter().any(|(prefix, writes)| {
             let wide = prefix.as_str().is_empty()
@@ -56,14 +57,14 @@ fn hash_of(salt: &str, token: &[u8]) -> blake3::Hash {
     hasher.finalize()
 }
 
-/// What one connection may do.
+/// The rights of one connection.
 #[derive(Clone, Debug)]
 pub enum Rights {
-    /// A local connection, while no user `default` is defined.
+    /// All rights: a local connection, while no user `default` is defined.
     All,
-    /// Nobody yet: AUTH comes first.
+    /// No rights yet: AUTH comes first.
     None,
-    /// Looked up each time, so that a user who was removed is out at once.
+    /// The rights of a user. They are looked up each time, so that a removed user is out at once.
     User(String),
 }
 
@@ -96,7 +97,7 @@ impl Access {
         }
     }
 
-    /// Reads the users, and goes on following them until the store ends.
+    /// Reads the users, and follows their changes until the store ends.
     pub async fn follow(&self, store: &SharedStore) -> anyhow::Result<()> {
         let mut watch = store.watch(prefix(), None).await?;
         loop {
@@ -113,7 +114,7 @@ impl Access {
         for entry in store.prefix(&prefix()).await? {
             let name: Vec<&str> = entry.key.tokens().skip(1).collect();
             let [name] = name[..] else { continue };
-            // A user who cannot be read is locked out, and that is reported.
+            // A user whose record cannot be read is locked out, and that is reported.
             if let Some(user) = readable(&entry.key, Some(&entry.value)).and_then(User::of) {
                 users.insert(name.to_string(), user);
             }
@@ -122,7 +123,7 @@ impl Access {
         Ok(())
     }
 
-    /// Makes a user, or gives an old one new rights and a new token, which is returned.
+    /// Makes a user, or gives an existing one new rights and a new token; returns the token.
     pub async fn create(
         &self,
         store: &dyn Store,
@@ -158,7 +159,7 @@ fn prefix() -> Prefix {
     ACCESS.parse().expect("a token is a prefix")
 }
 
-/// 256 bits.
+/// Returns 256 random bits in hexadecimal.
 fn random_hex() -> anyhow::Result<String> {
     let mut bytes = [0u8; 32];
     let mut filled = 0;

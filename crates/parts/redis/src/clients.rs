@@ -1,4 +1,5 @@
-//! The connections of this node's face, as `CLIENT LIST` shows them, and what all of them did.
+//! The connections of this node's Redis clients, as `CLIENT LIST` shows them, and the counters of
+//! all of them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use model::Timestamp;
 
-/// Names that clients give themselves.
+/// The length in bytes of a name that a client gives itself.
 pub const NAME_BYTES_MAX: usize = 256;
 
 #[derive(Clone, Debug, Default)]
@@ -20,13 +21,13 @@ pub struct ClientRow {
     pub resp: u8,
 }
 
-/// Bounded by the number of descriptors.
+/// The table of connections, bounded by the number of descriptors.
 #[derive(Default)]
 pub struct Clients {
     rows: Mutex<BTreeMap<u64, ClientRow>>,
     next: AtomicU64,
     pub commands: AtomicU64,
-    /// Connections without a task of their own.
+    /// The number of connections without a task of their own.
     pub in_lanes: AtomicU64,
 }
 
@@ -63,7 +64,7 @@ impl Clients {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// One line each.
+    /// Returns the list of connections, with one line each.
     pub fn list(&self, now: Timestamp) -> String {
         let rows = self.rows();
         rows.iter().map(|(id, row)| line(*id, row, now) + "\n").collect()

@@ -43,33 +43,34 @@ use super::words::Words;
 use store::bus::{Delivery, Subscriber};
 use store::{Watch, WatchEvent};
 
-/// An idle connection keeps no larger buffers than this.
+/// The size in bytes of the buffers that an idle connection keeps.
 const IDLE_BYTES_MAX: usize = 1 << 10;
-/// One reply that is no stream; whoever wants more asks for pages.
+/// The size in bytes of a reply that is not streamed; a client that wants more asks for pages.
 pub const REPLY_BYTES_MAX: usize = 16 << 20;
-/// A command that is larger than this waits for room, and must then come without a pause.
+/// The size in bytes above which a command waits for room, and must then come without a pause.
 const FREE_COMMAND_BYTES: usize = 64 << 10;
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// After a refused MULTI, commands that come so soon were meant to be part of it.
+/// The time after a refused MULTI within which commands are taken for parts of it.
 const TOGETHER_MAX: Duration = Duration::from_secs(1);
-/// Turns of ordinary commands after which a connection goes to its thread's lane, which one
-/// that asks a single thing never does; so many more each time that it has come back.
+/// The number of turns with only ordinary commands after which a connection goes to its thread's
+/// lane, which one that asks a single thing never does. It doubles each time that the connection
+/// has come back.
 const ORDINARY_MIN: u32 = 2;
 const ORDINARY_MAX: u32 = 4096;
-/// Messages passed on before the connection is asked for commands again.
+/// The number of messages passed on before the connection is asked for commands again.
 const DELIVERIES_AT_ONCE: usize = 64;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What the answers to queued writes become.
+/// The reply that the answers to queued writes become.
 enum Awaited {
-    /// `OK` once so many are durable.
+    /// `OK` once this many writes are durable.
     Ok(usize),
-    /// How many of so many there was something to delete for.
+    /// The number of those writes, of this many, that had something to delete.
     Count(usize),
-    /// The last of so many could not be queued.
+    /// An error: the last of this many writes could not be queued.
     Failed(Problem, usize),
 }
 
@@ -91,37 +92,37 @@ pub struct Connection {
     gathering: Arc<Gathering>,
     pending: Vec<Awaited>,
     pub(super) rights: Rights,
-    /// No password needed as long as nobody defined one.
+    /// Whether the connection is local: it needs no password as long as none is defined.
     local: bool,
     failed_logins: u32,
     id: u64,
     closing: bool,
-    /// What a client sent along with a refused MULTI must not be done by halves.
+    /// The time of a refused MULTI: what the client sent along with it must not be done by halves.
     refused_multi: Option<Timestamp>,
     subscriber: Option<Box<Subscriber>>,
     watch: Option<Box<Watch>>,
-    /// Room for a large command.
+    /// A permit for a large command.
     room: Option<OwnedSemaphorePermit>,
-    /// Where it goes once it has asked nothing but ordinary things for `ordinary_wanted` turns.
+    /// The way to the lane, once it has asked only ordinary things for `ordinary_wanted` turns.
     entrance: UnboundedSender<Connection>,
     ordinary: u32,
     ordinary_wanted: u32,
-    /// Its descriptor.
+    /// The permit for its descriptor.
     _permit: OwnedSemaphorePermit,
 }
 
-/// What the connections of one thread share.
+/// The handles that the connections of one thread share.
 #[derive(Clone)]
 pub struct Thread {
     pub bell: Arc<Bell>,
-    /// The way to the lane, for those that have asked ordinary things for a while.
+    /// The way to the lane, for connections that have asked ordinary things for a while.
     pub entrance: UnboundedSender<Connection>,
 }
 
-/// Why a connection's task ends.
+/// The reason for the end of a connection's task.
 enum End {
     Closed,
-    /// The lane will do for it.
+    /// The lane takes the connection over.
     Ordinary,
 }
 
@@ -162,7 +163,7 @@ impl Connection {
         }
     }
 
-    /// Until either side ends it, or it goes to the lane.
+    /// Serves the connection until either side ends it, or it goes to the lane.
     pub async fn serve(mut self) {
         loop {
             match self.run().await {
@@ -182,9 +183,10 @@ impl Connection {
         }
     }
 
-    /// What seldom happens is boxed: a future moves with all the room it may ever need.
+    /// Runs the connection's turns. Rare cases are boxed: a future moves with all the room it may
+    /// ever need.
     async fn run(&mut self) -> io::Result<End> {
-        // From the lane it brings what that had no time for.
+        // A connection from the lane brings what that had no time for.
         let mut brings = !self.input.is_empty() || !self.replies.bytes.is_empty();
         while std::mem::take(&mut brings) || self.wait().await? {
             let ordinary = self.carry_out_input().await?;
@@ -207,7 +209,7 @@ impl Connection {
         Ok(End::Closed)
     }
 
-    /// Whether there was nothing out of the ordinary.
+    /// Carries out the input; returns whether there was nothing out of the ordinary.
     async fn carry_out_input(&mut self) -> io::Result<bool> {
         let mut ordinary = true;
         loop {
@@ -234,7 +236,7 @@ impl Connection {
             && self.context.clients.connected() >= self.context.lane_from
     }
 
-    /// Waits for bytes, or for something to tell the client. False at the end.
+    /// Waits for bytes, or for something to tell the client. Returns `false` at the end.
     async fn wait(&mut self) -> io::Result<bool> {
         if self.input.is_empty() {
             self.room = None;
@@ -270,7 +272,8 @@ impl Connection {
         }
     }
 
-    /// False when messages were lost: the client has to know, and reconnecting tells it.
+    /// Passes messages on. Returns `false` if some were lost: the client has to know, and
+    /// reconnecting tells it.
     fn pass_on(&mut self, delivery: Option<Delivery>) -> bool {
         let Some(delivery) = delivery else {
             tracing::warn!(id = self.id, "face.slow_subscriber: it was cut off");
@@ -312,7 +315,8 @@ impl Connection {
         Ok(())
     }
 
-    /// False when something is left that has to wait for the client.
+    /// Sends what can be sent now. Returns `false` if something is left that has to wait for the
+    /// client.
     fn send_at_once(&mut self) -> io::Result<bool> {
         while !self.replies.bytes.is_empty() {
             match self.wire.try_write(&self.replies.bytes) {
@@ -367,7 +371,7 @@ impl Drop for Connection {
     }
 }
 
-/// Reads what has come behind what is there. No buffer is held while nothing comes.
+/// Appends the bytes that have come to the input. No buffer is held while nothing comes.
 fn poll_fill(
     wire: &mut Wire,
     input: &mut Vec<u8>,

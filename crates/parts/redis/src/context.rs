@@ -1,4 +1,4 @@
-//! What all connections share.
+//! The state that all connections share.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,10 +22,10 @@ pub struct FaceContext {
     pub access: Access,
     pub clients: Clients,
     pub scans: Mutex<Scans>,
-    /// One permit for each descriptor that a connection may take.
+    /// The permits for descriptors, one for each that a connection may take.
     pub connections: Arc<Semaphore>,
     pub connections_max: usize,
-    /// One permit for each large command that is being received.
+    /// The permits for large commands, one for each that is being received.
     pub room: Arc<Semaphore>,
     pub lane_from: usize,
     /// Whether changes of keys are being told to subscribers.

@@ -1,5 +1,5 @@
-//! How the answers to a connection's writes come back from the committer's thread: kept until all
-//! of them are there, and then one wake-up for as many connections as are ready.
+//! The way back of the answers to a connection's writes from the committer's thread: they are kept
+//! until all of them are there, and then there is one wake-up for as many connections as are ready.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use super::returning::Returning;
 use store::Written;
 use store::reply::{Listener, Reply};
 
-/// Wakes connections of one thread. To wake a task of another thread costs a system call; this
+/// Wakes connections of one thread. To wake a task of another thread costs a system call; the bell
 /// does so once for all that are ready by the time that thread looks.
 pub struct Bell {
     thread: ThreadId,
@@ -28,14 +28,14 @@ struct BellState {
 }
 
 impl Bell {
-    /// For the connections of the calling thread.
+    /// Makes a bell for the connections of the calling thread.
     pub fn new() -> Bell {
         let thread = std::thread::current().id();
         let (state, written, returning) = (Mutex::default(), Notify::new(), Mutex::default());
         Bell { thread, state, written, returning }
     }
 
-    /// Of the connections that have tasks. Only this thread asks for it.
+    /// Returns the `Returning` of the connections that have tasks. Only this thread asks for it.
     pub fn returning(&self) -> MutexGuard<'_, Returning> {
         self.returning.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -57,13 +57,13 @@ impl Bell {
         }
     }
 
-    /// Some of the connections have submitted writes. Who waits here runs behind all connections
-    /// that are ready by now: one batch for what they write.
+    /// Waits until connections have submitted writes. The caller runs after all connections that
+    /// are ready by now, so that what they write is one batch.
     pub async fn written(&self) {
         self.written.notified().await;
     }
 
-    /// Runs for ever, on the thread whose connections it wakes.
+    /// Wakes connections for ever; runs on their thread.
     pub async fn ring(&self) {
         let mut ready = Vec::new();
         poll_fn(|context| {
@@ -80,7 +80,7 @@ impl Bell {
     }
 }
 
-/// An idle connection keeps room for so many answers.
+/// The number of answers that an idle connection keeps room for.
 const IDLE_MAX: usize = 4;
 
 /// The answers to the writes of one connection.
@@ -105,7 +105,7 @@ impl Gathering {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For the answer to the next write.
+    /// Returns the reply for the answer to the next write.
     pub fn reply(self: &Arc<Self>) -> Reply {
         let mut state = self.state();
         let place = state.answers.len();
@@ -115,13 +115,13 @@ impl Gathering {
         Reply::new(self.clone(), place)
     }
 
-    /// All that its client wrote is answered.
+    /// Records that all that its client wrote is answered.
     pub fn answered(&self) {
         self.bell.returning().answered();
     }
 
-    /// Writes were submitted, the first of them since all was answered or more; they may wait for
-    /// those of other connections.
+    /// Records that writes were submitted, `first` if all before them were answered; they may
+    /// wait for those of other connections.
     pub fn written(&self, first: bool) {
         if first {
             self.bell.returning().wrote();
@@ -129,7 +129,7 @@ impl Gathering {
         self.bell.written.notify_one();
     }
 
-    /// Every answer is there.
+    /// Waits until every answer is there.
     pub async fn complete(&self) {
         poll_fn(|context| self.poll_complete(context)).await
     }
@@ -147,12 +147,12 @@ impl Gathering {
         self.state().missing == 0
     }
 
-    /// The answers by their places, against an empty vector.
+    /// Swaps the answers, by their places, with an empty vector.
     pub fn swap(&self, answers: &mut Vec<Option<Written>>) {
         std::mem::swap(&mut self.state().answers, answers);
     }
 
-    /// The answers, in the order of the writes; empties the gathering.
+    /// Passes on the answers, in the order of the writes, and empties the gathering.
     pub fn empty(&self, into: impl FnOnce(&mut dyn Iterator<Item = Written>)) {
         let mut state = self.state();
         into(&mut state.answers.drain(..).flatten());

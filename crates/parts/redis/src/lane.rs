@@ -1,7 +1,8 @@
-//! The connections of one thread that ask nothing but ordinary things. They have no task, no waker
-//! and hardly any memory of their own: all that can be read are read one behind the other, what
-//! they wrote is one batch, and they are answered one behind the other. Of a thousand clients each
-//! would meet cold caches at every step of a task. Who asks for anything else gets a task again.
+//! The lane: the connections of one thread that ask only ordinary things. They have no task, no
+//! waker and hardly any memory of their own: all that can be read are read one after the other,
+//! their writes are one batch, and they are answered one after the other. With a thousand clients,
+//! each would meet cold caches at every step of a task of its own. A connection that asks for
+//! anything else gets a task again.
 
 mod desk;
 mod place;
@@ -28,12 +29,12 @@ use super::connection::Connection;
 use super::context::FaceContext;
 use super::gathering::Bell;
 
-/// Connections that are read for one batch.
+/// The number of connections that are read for one batch.
 const EVENTS_MAX: usize = 1024;
-/// Batches under way are one or two; the room of so many is kept.
+/// The number of idle turns kept for reuse; one or two batches are under way.
 const TURNS_KEPT_MAX: usize = 4;
 
-/// What can be read or has ended by now.
+/// Collects the events of connections that can be read or have ended by now.
 fn look(epoll: &OwnedFd, into: &mut Vec<(usize, EventFlags)>) {
     let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
     match epoll::wait(epoll, &mut buffer, Some(&Timespec::default())) {
@@ -47,16 +48,16 @@ fn look(epoll: &OwnedFd, into: &mut Vec<(usize, EventFlags)>) {
 pub struct Lane {
     context: Arc<FaceContext>,
     epoll: AsyncFd<OwnedFd>,
-    /// Bounded by the number of connections.
+    /// The queue of connections that come; bounded by the number of connections.
     entrance: UnboundedReceiver<Connection>,
     entering: Vec<Connection>,
     places: Slab<Place>,
     events: Vec<(usize, EventFlags)>,
     desk: Desk,
-    /// Written and not answered, oldest first.
+    /// The turns whose writes are not answered yet, oldest first.
     turns: VecDeque<Turn>,
     idle_turns: Vec<Turn>,
-    /// To be served again although nothing new has come.
+    /// The places to be served again although nothing new has come.
     again: Vec<usize>,
     bell: Arc<Bell>,
 }
@@ -87,7 +88,7 @@ impl Lane {
         Ok((lane, enter))
     }
 
-    /// For ever.
+    /// Runs for ever.
     pub async fn run(mut self) {
         loop {
             poll_fn(|context| self.poll_news(context)).await;
@@ -110,7 +111,7 @@ impl Lane {
         }
     }
 
-    /// Ready as soon as there is anything to do.
+    /// Returns ready as soon as there is anything to do.
     fn poll_news(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while let Poll::Ready(Some(connection)) = self.entrance.poll_recv(context) {
             self.entering.push(connection);
@@ -210,7 +211,7 @@ impl Lane {
         self.places.remove(index)
     }
 
-    /// It gets a task of its own.
+    /// Gives a connection a task of its own.
     fn leave(&mut self, index: usize) {
         match self.remove(index).into_connection(&self.epoll) {
             Ok(connection) => drop(tokio::spawn(connection.serve())),

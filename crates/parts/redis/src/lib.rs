@@ -1,6 +1,6 @@
-//! The store's Redis face: listeners on loopback TCP, a UNIX socket and TLS, on threads of their
-//! own. Owns connections and their limits; must not know how the store keeps anything. Started by
-//! a node, or by `cortex store serve`.
+//! The Redis interface of the store: listeners on loopback TCP, a UNIX socket and TLS, on threads
+//! of their own. Owns connections and their limits; must not know how the store keeps anything.
+//! Started by a node, or by `cortex store serve`.
 
 mod access;
 mod clients;
@@ -44,26 +44,28 @@ use runtime::driver::Clock;
 use store::SharedStore;
 use store::bus::Bus;
 
-/// The port of the face on loopback.
+/// The port of the Redis interface on loopback.
 pub const PORT_DEFAULT: u16 = 8206;
-/// For the log's files, value files on their way, and connections to other nodes.
+/// The number of descriptors kept for the log's files, value files on their way, and connections to
+/// other nodes.
 const DESCRIPTORS_RESERVED: u64 = 64;
-/// And of what the system allows, one in so many.
+/// The additional part of the system's limit that is kept: one in this many.
 const DESCRIPTORS_RESERVED_SHARE: u64 = 16;
-/// Each connection has some kilobytes.
+/// The number of connections; each has some kilobytes.
 const CONNECTIONS_MAX: u64 = 50_000;
-/// One for so many cores: committing takes about as much as talking to clients, and on two cores
-/// two threads took a fifth more processor time for a write, as their batches were smaller.
+/// The number of cores per thread: committing takes about as much as talking to clients, and on two
+/// cores two threads took a fifth more processor time for a write, as their batches were smaller.
 const THREADS_SHARE: usize = 2;
-/// The committer is one; more than a few only wait for it.
+/// The number of threads: there is only one committer, and more than a few would only wait for it.
 const THREADS_MAX: usize = 4;
-/// Connections that are served before new bytes are looked for. All that had some by then write
-/// one batch; the runtime's own 61 made batches half as large of 100 clients.
+/// The number of connections that are served before new bytes are looked for. All that had some by
+/// then write one batch; the runtime's own 61 made batches half as large with 100 clients.
 const TURNS_BETWEEN_LOOKS: u32 = 1024;
-/// What a few connections need stays in the caches anyway: with 10 clients that write all the time
-/// tasks were a tenth faster, with 100 and more the lane.
+/// The number of connections from which on the lane is used. What a few connections need stays in
+/// the caches anyway: with 10 clients that write all the time tasks were a tenth faster, with 100
+/// and more the lane.
 const LANE_FROM: usize = 48;
-/// Commands above 64 KiB that are being received: at most 4 MiB each.
+/// The number of commands above 64 KiB that are being received: at most 4 MiB each.
 const LARGE_COMMANDS_MAX: usize = 8;
 
 #[derive(Clone, Debug, Default)]
@@ -72,12 +74,13 @@ pub struct FaceConfig {
     pub unix: Option<PathBuf>,
     pub tls: Option<(SocketAddr, Certificate)>,
     pub listeners: Arc<Listeners>,
-    /// Connections from which on those that ask ordinary things have no task of their own.
+    /// The number of connections from which on those that ask ordinary things have no task of their
+    /// own; `None` for the default.
     pub lane_from: Option<usize>,
 }
 
 pub struct FaceHandle {
-    /// Where it listens, with the ports that were chosen for port 0.
+    /// The address on which it listens, with the port that was chosen for port 0.
     pub tcp: Option<SocketAddr>,
     pub tls: Option<SocketAddr>,
     unix: Option<PathBuf>,
@@ -168,7 +171,7 @@ async fn serve(
     listeners: Vec<Listener>,
     mut stopping: watch::Receiver<bool>,
 ) {
-    // Before the first connection, as it may have to say who it is.
+    // The users are read before the first connection comes, since it may have to log in.
     if let Err(error) = context.access.load_from(&context.store).await {
         tracing::error!(%error, "face.users_unknown: nobody is served");
         return;
@@ -205,11 +208,11 @@ async fn serve(
     for listener in listeners {
         tokio::spawn(listener.accept(context.clone(), thread.clone()));
     }
-    // The sender gone means the same.
+    // A dropped sender means the same.
     stopping.wait_for(|stop| *stop).await.ok();
 }
 
-/// How many connections the descriptors suffice for, once all of them may be used.
+/// Returns how many connections the descriptors suffice for, once all of them may be used.
 fn connections_max() -> usize {
     let allowed = allow_descriptors();
     let reserved = DESCRIPTORS_RESERVED + allowed / DESCRIPTORS_RESERVED_SHARE;

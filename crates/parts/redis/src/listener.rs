@@ -1,4 +1,4 @@
-//! Takes connections in, as many as there are descriptors for. The others wait in the kernel's
+//! Accepts connections, as many as there are descriptors for. The others wait in the kernel's
 //! queue: they are neither refused nor tried again and again.
 
 use std::io;
@@ -20,11 +20,11 @@ use super::context::FaceContext;
 use super::wire::Wire;
 use os::shared_port::Listeners;
 
-/// Connections that the kernel keeps while they wait.
+/// Connections that the kernel queues before they are accepted.
 const BACKLOG: i32 = 4096;
-/// A client that does not finish its handshake holds a descriptor for so long.
+/// The time limit of a handshake: a client that does not finish it holds a descriptor.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// When the system has no descriptors left although there should be some.
+/// The pause when the system has no descriptors left although there should be some.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub struct Listener {
@@ -39,7 +39,7 @@ enum Kind {
 }
 
 impl Listener {
-    /// One for each thread.
+    /// Binds a TCP address, with one listener for each thread.
     pub fn tcp(
         address: SocketAddr,
         listeners: &Listeners,
@@ -66,7 +66,8 @@ impl Listener {
         Ok(bound.map(|socket| Listener { socket: socket.into(), kind: tls() }).collect())
     }
 
-    /// The owner's alone. A socket that an earlier run left is replaced, a served one is not.
+    /// Binds a UNIX socket that only the owner may use. A socket that an earlier run left is
+    /// replaced, a served one is not.
     pub fn unix(path: &Path) -> anyhow::Result<Listener> {
         let what = || format!("the UNIX socket {}", path.display());
         let address = SockAddr::unix(path).with_context(what)?;
@@ -157,7 +158,8 @@ async fn accept_unix(socket: Socket, context: Arc<FaceContext>, thread: Thread) 
     }
 }
 
-/// A connection that was gone before it was taken is no reason to wait.
+/// Pauses after a failed accept; a connection that was gone before it was accepted is no reason to
+/// wait.
 async fn pause(error: &io::Error) {
     if error.kind() != io::ErrorKind::ConnectionAborted {
         tracing::warn!(%error, "face.accept_failed");

@@ -1,4 +1,5 @@
-//! What nearly all clients ask nearly always, and what a store can nearly always do at once.
+//! The ordinary commands: those that nearly all clients use nearly always, and that a store can
+//! nearly always carry out at once.
 
 use bytes::Bytes;
 use model::{Key, Prefix};
@@ -15,7 +16,7 @@ pub enum Ordinary {
     Write(Submission, Answer),
 }
 
-/// What an ordinary write is answered with.
+/// The reply to an ordinary write.
 #[derive(Clone, Copy)]
 pub enum Answer {
     Ok,
@@ -23,7 +24,7 @@ pub enum Answer {
 }
 
 impl Ordinary {
-    /// None for anything else, and for what is not to be done.
+    /// Reads an ordinary command; `None` for any other, and for one that is not allowed.
     pub fn read(words: Words<'_>, rights: &Rights, context: &FaceContext) -> Option<Ordinary> {
         let verb = table::find(words.get(0))?.verb;
         let length = match verb {
@@ -54,7 +55,7 @@ impl Ordinary {
     }
 }
 
-/// False when the value is not at hand.
+/// Replies with a value; returns `false` if that is not in memory.
 pub fn reply_at_once(key: &Key, context: &FaceContext, replies: &mut Replies) -> bool {
     match context.store.lookup_at_once(key) {
         Some(None) => replies.null(),

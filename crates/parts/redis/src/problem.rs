@@ -1,8 +1,8 @@
-//! Why a command is refused, as its client reads it.
+//! The reason why a command is refused, as its client reads it.
 
 use store::StoreError;
 
-/// Why a command was not carried out; what the client is told.
+/// The reason why a command was not carried out, as the client is told.
 #[derive(Debug)]
 pub struct Problem(pub String);
 

@@ -1,40 +1,44 @@
-//! Clients who were just answered and are likely to write next. Whether a turn's writes wait for
-//! theirs: one wait for the disk then does for all, where otherwise clients that take turns are
-//! two groups of which each waits for the other's, or need three waits for two where they look
-//! something up in between. Owns the patience; must not know connections. Asked by whoever ends a
-//! thread's turn.
+//! Clients that were just answered and are likely to write next, and whether a turn's writes wait
+//! for theirs. One wait for the disk then serves all, whereas clients that take turns otherwise
+//! form two groups of which each waits for the other's, or need three waits for two if they look
+//! something up in between. Owns the patience; must not know connections. Asked by the code that
+//! ends a thread's turn.
 
 use std::time::{Duration, Instant};
 
-/// A client on this machine answers in a third of it.
+/// The longest wait; a client on this machine answers in a third of it.
 const PATIENCE_MAX: Duration = Duration::from_micros(100);
-/// Of what the last commit took here: what may be saved is one of them.
+/// The wait is at most the last commit's time here divided by this: what may be saved is one
+/// commit.
 const PATIENCE_SHARE: u32 = 2;
-/// The wait has paid where it brought one more write for so many that waited.
+/// A wait has paid if it brought one more write for this many that waited.
 const GAIN_SHARE: u32 = 8;
-/// So many in a row may not pay, as clients fall out of step and into it again.
+/// The number of waits in a row that may fail to pay, as clients fall out of step and into it
+/// again.
 const VAIN_FREE: u32 = 8;
-/// Turns without a wait after many more: clients who do not come back cost one turn in so many.
+/// The number of turns without a wait after many more: clients that do not come back cost one turn
+/// in this many.
 const PAUSE_TURNS_MAX: u32 = 64;
 
 #[derive(Debug, Default)]
 pub struct Returning {
-    /// Clients who were answered and have not written since. Those who let a wait be in vain are
-    /// not counted any more.
+    /// The number of clients that were answered and have not written since. Those for which a wait
+    /// was in vain are no longer counted.
     awaited: u32,
-    /// Clients whose writes the turn has.
+    /// The number of clients whose writes the turn has.
     writers: u32,
-    /// When the wait began, and how many had written then.
+    /// When the wait began, and how many clients had written then; `None` if there is no wait.
     wait: Option<(Instant, u32)>,
     took: Duration,
-    /// Waits in a row that did not pay, and turns that are not to wait.
+    /// The number of waits in a row that did not pay; `pause` is the number of turns that are not
+    /// to wait.
     vain: u32,
     pause: u32,
 }
 
 impl Returning {
-    /// A client has nothing to wait for any more. One that only looks something up is neither
-    /// here nor there: it was out before, and is now.
+    /// Records that a client has nothing to wait for any more. One that only looks something up
+    /// changes nothing: it was counted before, and still is.
     pub fn answered(&mut self) {
         self.awaited = self.awaited.saturating_add(1);
     }
@@ -44,7 +48,7 @@ impl Returning {
         self.writers += 1;
     }
 
-    /// Whether more is to be read before the turn's writes are committed.
+    /// Returns whether more is to be read before the turn's writes are committed.
     pub fn is_worth_waiting(&mut self, now: Instant) -> bool {
         if self.awaited == 0 || self.writers == 0 || self.pause > 0 {
             return false;
@@ -53,7 +57,7 @@ impl Returning {
         now.duration_since(since) < PATIENCE_MAX.min(self.took / PATIENCE_SHARE)
     }
 
-    /// The turn's writes were committed, in so long; nothing where another thread does that.
+    /// Records how long committing the turn's writes took: no time if another thread commits.
     pub fn committed(&mut self, took: Duration) {
         if self.writers == 0 {
             return;
@@ -86,8 +90,8 @@ mod tests {
         returning
     }
 
-    /// So many writers are here and so many were answered; then some of these come, too. Whether
-    /// the turn waited.
+    /// Runs a turn: `here` writers are here and `answered` were answered; then `come` of the latter
+    /// write too. Returns whether the turn waited.
     fn turn(returning: &mut Returning, here: u32, answered: u32, come: u32) -> bool {
         let now = Instant::now();
         (0..here + answered).for_each(|_| returning.answered());

@@ -1,11 +1,11 @@
-//! Where scans stand: a cursor is a number, while a place among keys is a key. Node-wide, as
-//! clients send the next page's request over any connection of their pool.
+//! The positions of scans: a cursor is a number, while a place among keys is a key. They are
+//! node-wide, since clients send the request for the next page over any connection of their pool.
 
 use std::collections::BTreeMap;
 
 use model::{Key, Timestamp};
 
-/// With the longest keys 4 MiB; the oldest go first.
+/// The number of cursors kept, 4 MiB with the longest keys; the oldest go first.
 const SCANS_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -15,14 +15,14 @@ pub struct Scans {
 }
 
 impl Scans {
-    /// Cursors of an earlier run must be unknown, and a cursor must stay below 2^53: some clients
-    /// read numbers as floating point.
+    /// Makes a table whose cursors are none of an earlier run's. A cursor must stay below 2^53:
+    /// some clients read numbers as floating point.
     pub fn new(now: Timestamp) -> Scans {
         let seconds = now.0 / 1000 % (1 << 32);
         Scans { next: (seconds << 20) + 1, places: BTreeMap::new() }
     }
 
-    /// The key after which to go on; none when the cursor is unknown.
+    /// Returns the key after which to go on; `None` if the cursor is unknown.
     pub fn place(&self, cursor: u64) -> Option<Key> {
         self.places.get(&cursor).cloned()
     }

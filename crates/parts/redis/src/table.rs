@@ -1,4 +1,4 @@
-//! What the face understands, and what it refuses with a reason.
+//! The table of commands that are understood, and those that are refused with a reason.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -60,10 +60,10 @@ pub enum Verb {
 pub struct Spec {
     pub name: &'static str,
     pub verb: Verb,
-    /// Words with the command's own; negative: at least so many.
+    /// The number of words with the command's own name; negative if it is the least number.
     pub arity: i32,
     pub writes: bool,
-    /// First and last key and the step between, as `COMMAND` tells them.
+    /// The first and last key and the step between, as `COMMAND` tells them.
     pub keys: (i32, i32, i32),
     pub summary: &'static str,
 }
@@ -93,7 +93,7 @@ const ONE_KEY: (i32, i32, i32) = (1, 1, 1);
 const ALL_KEYS: (i32, i32, i32) = (1, -1, 1);
 const PAIRS: (i32, i32, i32) = (1, -1, 2);
 
-/// Sorted by name.
+/// The commands, sorted by name.
 pub static TABLE: &[Spec] = &[
     spec("AUTH", Verb::Auth, -2, NO_KEY, "Says who you are: AUTH [user] token"),
     spec("CLIENT", Verb::Client, -2, NO_KEY, "Names and lists connections"),
@@ -156,10 +156,10 @@ pub static TABLE: &[Spec] = &[
     spec("WAIT", Verb::Wait, 3, NO_KEY, "Waits for peers to hold what was written"),
 ];
 
-/// The longest name, `CORTEX.HISTORY`, and some.
+/// The length of a name in bytes: that of the longest, `CORTEX.HISTORY`, and some.
 const NAME_BYTES_MAX: usize = 24;
 
-/// The specification of a command, in whatever case its name is.
+/// Returns the specification of a command, whatever the case of its name.
 pub fn find(name: &[u8]) -> Option<&'static Spec> {
     let mut upper = [0; NAME_BYTES_MAX];
     let upper = upper.get_mut(..name.len())?;
@@ -323,7 +323,7 @@ static REFUSED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Why a command of other servers is none here.
+/// Returns why a command of other servers is refused here; `None` if the command is unknown.
 pub fn refusal(name: &str) -> Option<&'static str> {
     let found = REFUSED.iter().find(|(_, names)| names.contains(&name));
     found.map(|(reason, _)| *reason)

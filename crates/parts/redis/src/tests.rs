@@ -1,4 +1,4 @@
-//! A face over a real store, spoken to byte by byte as clients do.
+//! Tests of the Redis interface over a real store, byte by byte as clients speak.
 
 mod lane;
 mod messages;
@@ -21,7 +21,7 @@ use store::SharedStore;
 use store::bus::Bus;
 use store::options::Options;
 
-/// Reached only when something is wrong.
+/// A time limit that is reached only if something is wrong.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Server {
@@ -106,7 +106,7 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// As `redis-cli` would, on one line.
+/// Returns a response as `redis-cli` would show it, on one line.
 fn show(response: &Response) -> String {
     match response {
         Response::Simple(text) => text.clone(),

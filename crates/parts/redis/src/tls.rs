@@ -14,7 +14,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use os::directory::private_directory;
 
-/// A chain and its key, in PEM.
+/// The files of a certificate chain and its key, in PEM.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     pub chain: PathBuf,
@@ -39,8 +39,8 @@ pub fn acceptor(certificate: &Certificate) -> anyhow::Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// For the names given, if there is none yet in `directory`. Clients are given the certificate's
-/// file, and need not trust anybody else.
+/// Makes a certificate for the names given, if there is none yet in `directory`. Clients are given
+/// the certificate's file, and need not trust any other authority.
 pub fn self_made(directory: &Path, names: Vec<String>) -> anyhow::Result<Certificate> {
     let (chain, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
     if !chain.exists() || !key.exists() {

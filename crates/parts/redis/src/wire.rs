@@ -13,7 +13,7 @@ pub enum Wire {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
-    /// Its lane has it.
+    /// The lane has the connection's socket.
     Elsewhere,
 }
 
@@ -31,7 +31,7 @@ impl Wire {
         })
     }
 
-    /// Without its runtime, and without TLS.
+    /// Takes the socket, without its runtime; fails for TLS.
     pub fn take(&mut self) -> io::Result<(OwnedFd, Kind)> {
         match std::mem::replace(self, Wire::Elsewhere) {
             Wire::Tcp(stream) => Ok((stream.into_std()?.into(), Kind::Tcp)),
@@ -40,7 +40,7 @@ impl Wire {
         }
     }
 
-    /// What goes out without waiting; nothing over TLS, which may have to wait for anything.
+    /// Writes what goes out without waiting; nothing over TLS, which may have to wait for anything.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Wire::Tcp(stream) => stream.try_write(bytes),

@@ -1,4 +1,4 @@
-//! The words of a command, where they lie among the bytes that came.
+//! The words of a command, by their places among the bytes that came.
 
 use store_core::resp::request::Requests;
 

@@ -1,5 +1,5 @@
-//! The core contract: what every caller may rely on, whatever keeps the store. `over!` makes a test
-//! of each function here for one kind of site.
+//! The contract of every store: what callers may rely on, whatever keeps the values. `over!` makes
+//! a test of each function here for one kind of site.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -17,10 +17,10 @@ use store::{
     Value, Watch, WatchEvent,
 };
 
-/// Generous: machines that run tests are busy.
+/// The time limit of a wait: generous, since machines that run tests are busy.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A place where one store lies; it may be opened again once it is closed.
+/// The place of one store; it may be opened again once it is closed.
 pub trait Site: Sync {
     fn open(&self) -> impl Future<Output = SharedStore> + Send;
 }
@@ -149,7 +149,7 @@ pub async fn watches_see_changes_in_order_and_resume(site: &impl Site) {
     assert_eq!(next_change(&mut watch).await.1.as_deref(), Some("2"));
     assert_eq!(next_change(&mut watch).await.1, None);
     set(&store, "a::c", "3").await;
-    // Each key once, with its present value.
+    // Each key comes once, with its present value.
     let mut resumed = store.watch(prefix("a"), Some(first)).await.unwrap();
     let (name, value, _) = next_change(&mut resumed).await;
     assert_eq!((name.as_str(), value), ("a::b", None));
@@ -165,7 +165,7 @@ pub async fn watches_see_changes_in_order_and_resume(site: &impl Site) {
     let mut unknown = store.watch(prefix("a"), Some(elsewhere)).await.unwrap();
     assert!(matches!(next_event(&mut unknown).await, WatchEvent::Resync { .. }));
     store.close().await.unwrap();
-    // What was on its way may still come.
+    // A change that was under way may still come.
     while timeout(DEADLINE, resumed.next()).await.expect("an end").is_some() {}
 }
 
@@ -184,7 +184,7 @@ pub async fn a_cursor_of_an_earlier_run_never_leaves_a_gap(site: &impl Site) {
     }
     set(&store, "a::c", "3").await;
     assert_eq!(next_change(&mut resumed).await.0, "a::c");
-    // Notes are gone with the run that had them, and nobody is told of each.
+    // Notes are gone with the run that had them, and no watcher is told of each.
     let mut notes = store.watch(prefix("local"), Some(cursor)).await.unwrap();
     assert!(matches!(next_event(&mut notes).await, WatchEvent::Resync { .. }));
 }
@@ -214,7 +214,7 @@ pub async fn the_board_is_seen_and_watched_and_never_kept(site: &impl Site) {
     let large = Bytes::from(vec![0; INLINE_VALUE_MAX + 1]);
     let error = store.set(key("local::x::3"), large).await.unwrap_err();
     assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
-    // Keys and notes in one watch, in the order in which they came.
+    // Keys and notes come in one watch, in the order in which they were set.
     let mut all = store.watch(Prefix::all(), None).await.unwrap();
     for name in ["local::y", "a", "local::z", "b"] {
         set(&store, name, "1").await;
@@ -421,7 +421,7 @@ mod tests {
 
     use super::*;
 
-    /// Our own store, in segments that are small enough to be many.
+    /// Cortex's own store, in segments that are small enough to be many.
     struct Place(TempDir);
 
     impl Site for Place {

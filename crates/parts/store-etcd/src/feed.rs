@@ -1,6 +1,6 @@
-//! Follows a store's keys in etcd and tells the hub, in order and without a gap: after a cut it
-//! goes on with the next revision, and where etcd has dropped that one everybody reads anew. Also
-//! reads the stretch of history that a watcher missed.
+//! The feed follows a store's keys in etcd and tells the hub, in order and without a gap: after a
+//! cut it goes on with the next revision, and if etcd has dropped that one all watchers read again.
+//! Also reads the stretch of history that a watcher missed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use store::{Cursor, Watch, WatchEvent};
 
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A stretch of history that does not come within this is read anew by its watcher instead.
+/// The time within which a stretch of history must come; otherwise its watcher reads again instead.
 const CATCH_UP_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
@@ -32,7 +32,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Runs until it is dropped.
+    /// Runs until the future is dropped.
     pub async fn run(self) {
         let mut pause = PAUSE_MIN;
         let mut is_cut = false;
@@ -94,7 +94,7 @@ impl Feed {
         Ok(())
     }
 
-    /// etcd never splits a revision between two answers.
+    /// Groups events by revision; etcd never splits one between two answers.
     fn by_revision(&self, events: &[Event]) -> BTreeMap<i64, Vec<Option<Change>>> {
         let mut revisions: BTreeMap<i64, Vec<Option<Change>>> = BTreeMap::new();
         for kv in events.iter().filter_map(Event::kv) {
@@ -110,14 +110,14 @@ impl Feed {
         revisions
     }
 
-    /// What cannot be read counts as absent, and is reported.
+    /// Decodes a record; one that cannot be read counts as absent and is reported.
     pub fn record(&self, key: &model::Key, bytes: &[u8]) -> Option<StoredRecord> {
         let record = StoredRecord::decode(bytes);
         record.inspect_err(|error| tracing::warn!(%key, %error, "etcd.record_unreadable")).ok()
     }
 
-    /// Every key that changed in `(from, until]`, once, by its newest arrival; none when etcd does
-    /// not know any more, or it is too much.
+    /// Returns every key that changed in `(from, until]`, once, by its newest arrival; fails with
+    /// `Compacted` if etcd no longer knows them or they are too many.
     async fn changes(
         &self,
         from: u64,
@@ -173,7 +173,7 @@ impl Feed {
         LocalChange { arrival, event: WatchEvent::Changed { cursor, key, value, expired } }
     }
 
-    /// Gives a watcher what it missed, then what comes.
+    /// Gives a watcher what it missed, then new changes.
     pub async fn catch_up(
         self,
         prefix: model::Prefix,
@@ -189,7 +189,7 @@ impl Feed {
                 changes.extend(local);
                 newest_of_each(changes)
             }
-            // Not a gap in silence: it reads anew.
+            // The watcher is told of the gap and reads again.
             Ok(Err(_)) | Err(_) => vec![WatchEvent::Resync { cursor: until }],
         };
         for event in first {

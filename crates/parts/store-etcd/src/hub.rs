@@ -1,8 +1,8 @@
-//! What a node keeps in memory beside etcd: who watches, the board of local notes, which values
-//! end when, and how times and revisions go together. The feed tells it what changed, in order.
+//! The hub: what a node keeps in memory beside etcd, namely the watchers, the board of local notes,
+//! the ends of values, and the times of revisions. The feed tells it what changed, in order.
 //!
-//! Arrivals are revisions with a counter: the changes of one revision have 1, 2, … and what happens
-//! on this node alone takes the numbers after those.
+//! An arrival is a revision with a counter: the changes of one revision have 1, 2, … and changes on
+//! this node alone take the numbers after those.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,11 +23,11 @@ use store::{Cursor, Value, Watch, WatchEvent};
 
 const COUNTER_BITS: u32 = 24;
 const COUNTER_MAX: u64 = (1 << COUNTER_BITS) - 1;
-/// Above the changes of a revision that the feed begins after.
+/// The counter above all changes of the revision that the feed begins after.
 const COUNTER_UNSEEN: u64 = COUNTER_MAX / 2;
-/// Squashing is as exact as this.
+/// The time between two samples of the revision, and so the precision of squashing.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(60);
-/// A day and an hour: what an hourly squash of a day asks for.
+/// The number of samples kept: a day and an hour, which an hourly squash of a day needs.
 const SAMPLES_MAX: usize = 25 * 60;
 
 pub fn arrival(revision: i64, counter: u64) -> u64 {
@@ -38,14 +38,14 @@ pub fn revision(arrival: u64) -> i64 {
     i64::try_from(arrival >> COUNTER_BITS).unwrap_or(i64::MAX)
 }
 
-/// One key as the feed saw it change; no record after a delete, or where it cannot be read.
+/// A change of one key in the feed; `record` is `None` after a delete, or if it cannot be read.
 #[derive(Clone, Debug)]
 pub struct Change {
     pub key: Key,
     pub record: Option<StoredRecord>,
 }
 
-/// What happened on this node alone, with its arrival.
+/// A change on this node alone, with its arrival.
 #[derive(Clone, Debug)]
 pub struct LocalChange {
     pub arrival: u64,
@@ -54,7 +54,7 @@ pub struct LocalChange {
 
 pub enum Subscription {
     Ready(Watch),
-    /// First what etcd and this node know of `(from, until]`, then what `watch` brings.
+    /// The watcher gets what etcd and this node know of `(from, until]`, then what `watch` brings.
     CatchUp {
         watch: Watch,
         local: Vec<LocalChange>,
@@ -73,34 +73,35 @@ pub struct Hub {
 
 struct State {
     cluster: u64,
-    /// Where this run began: what is older on the board is unknown.
+    /// The arrival at which this run began; older changes of the board are unknown.
     start: u64,
-    /// What etcd held before is in its history no more.
+    /// The arrival of the last resync; etcd's history before it is gone.
     resynced: u64,
     last: u64,
     watchers: Watchers,
     board: Board,
     clock: HybridClock,
-    /// The newest changes of this node alone, by arrival.
+    /// The newest changes on this node alone, by arrival.
     recent: VecDeque<(u64, Key)>,
-    /// The newest of those that had to go.
+    /// The arrival of the newest of those that were dropped.
     forgotten: u64,
     ends: Ends,
-    /// Revisions and when they were; none with a delete.
+    /// Revisions and their times; no revision with a delete is among them.
     samples: VecDeque<(Timestamp, i64)>,
     closed: bool,
 }
 
-/// Keys whose values end. etcd removes them some time after; until then they read as absent.
+/// The ends of keys' values. etcd removes such keys some time later; until then they read as
+/// absent.
 #[derive(Default)]
 struct Ends {
     of: BTreeMap<Key, Timestamp>,
-    /// Those that watchers have not been told of.
+    /// The ends that watchers have not been told of.
     ahead: BTreeSet<(Timestamp, Key)>,
 }
 
 impl Ends {
-    /// The end that was known, and whether it has been told.
+    /// Forgets the end of a key's value; returns it, and whether watchers have been told of it.
     fn forget(&mut self, key: &Key) -> Option<(Timestamp, bool)> {
         let end = self.of.remove(key)?;
         Some((end, !self.ahead.remove(&(end, key.clone()))))
@@ -139,7 +140,7 @@ impl Hub {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The changes of one revision, all of them; those of other keys are none.
+    /// Applies all changes of one revision; those of other keys are `None`.
     pub fn apply(&self, of: i64, changes: Vec<Option<Change>>, now: Timestamp) {
         let mut state = self.state();
         let is_put = |change: &Option<Change>| change.as_ref().is_some_and(|c| c.record.is_some());
@@ -155,7 +156,7 @@ impl Hub {
             }
             let value = record.as_ref().filter(|record| !record.has_expired(now));
             let value = value.map(|record| self.value(record));
-            // That etcd removes a value whose end has been told is no news.
+            // When etcd removes a value whose end has been told, that is no news.
             if value.is_some() || !before.is_some_and(|(_, is_told)| is_told) {
                 let of_delete = before.map(|(end, _)| end);
                 let expired = value.is_none() && end.or(of_delete).as_ref().is_some_and(has_ended);
@@ -181,19 +182,20 @@ impl Hub {
         }
     }
 
-    /// Returns once watchers know of this revision; the feed may be cut for longer than `patience`.
+    /// Returns once watchers know of this revision, or after `patience`, since the feed may be cut
+    /// for longer.
     pub async fn wait_until_told(&self, of: i64, patience: Duration) {
         let mut seen = self.seen.subscribe();
         let told = seen.wait_for(|seen| *seen >= of);
         tokio::time::timeout(patience, told).await.ok();
     }
 
-    /// Where the feed goes on.
+    /// Returns the revision with which the feed goes on.
     pub fn next_revision(&self) -> i64 {
         revision(self.state().last) + 1
     }
 
-    /// Changes were lost: etcd has dropped them, and goes on after `of`.
+    /// Tells all watchers to read again: etcd has dropped changes and goes on after `of`.
     pub fn resync(&self, of: i64) {
         let mut state = self.state();
         state.last = arrival(of, COUNTER_UNSEEN).max(state.last);
@@ -204,7 +206,7 @@ impl Hub {
         self.seen.send_replace(of);
     }
 
-    /// Values that were there before the feed began.
+    /// Enters the ends of values that were there before the feed began.
     pub fn enter_ends(&self, keys: impl IntoIterator<Item = (Key, Timestamp)>) {
         let mut state = self.state();
         for (key, end) in keys {
@@ -232,7 +234,7 @@ impl Hub {
         }
     }
 
-    /// Keys that etcd still counts and that have ended.
+    /// Returns the number of keys that etcd still counts and whose values have ended.
     pub fn ended(&self, now: Timestamp) -> usize {
         let Ends { of, ahead } = &self.state().ends;
         let untold = ahead.iter().take_while(|(end, _)| *end <= now).count();
@@ -308,7 +310,8 @@ impl Hub {
         &self.node
     }
 
-    /// The newest revision of which everything is older than `before`; none that is known.
+    /// Returns the newest revision all of which is older than `before`; `None` if no such revision
+    /// is known.
     pub fn revision_before(&self, before: Timestamp) -> Option<i64> {
         let state = self.state();
         state.samples.iter().rev().find(|(at, _)| *at < before).map(|(_, revision)| *revision)
@@ -325,7 +328,8 @@ impl Hub {
     }
 }
 
-/// Notes are in memory only: those of an earlier run are unknown.
+/// Returns whether notes may be below a prefix: they are in memory only, so those of an earlier run
+/// are unknown.
 fn may_be_local(prefix: &Prefix) -> bool {
     prefix.tokens().next().is_none_or(|token| token == Key::LOCAL)
 }
@@ -345,12 +349,13 @@ impl State {
         });
     }
 
-    /// Gives a change of this node alone its arrival.
+    /// Gives a change on this node alone its arrival.
     fn note_local(&mut self, key: &Key) {
         if self.last & COUNTER_MAX < COUNTER_MAX {
             self.last += 1;
         } else {
-            // Nothing was written for millions of notes: who resumes from here cannot know which.
+            // Nothing was written for millions of notes: a watcher that resumes from here cannot
+            // know which it missed.
             self.forgotten = self.last;
         }
         if self.recent.len() == ARRIVALS_KEPT_MAX {

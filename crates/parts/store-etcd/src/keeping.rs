@@ -1,5 +1,5 @@
-//! What has to be done from time to time: watchers are told of values that end, value files that
-//! no record names are removed, and etcd drops history older than a day.
+//! Recurring work: watchers are told of values that end, value files that no record names are
+//! removed, and etcd drops history older than a day.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::reading::{Wanted, read_range};
 use store::StoreError;
 use store::values::{ValueFiles, blocking};
 
-/// How soon the end of a value is noticed.
+/// The time within which the end of a value is noticed.
 const ENDS_INTERVAL: Duration = Duration::from_millis(50);
 const KEEPING_INTERVAL: Duration = Duration::from_secs(3600);
-/// A watcher may be away for a day and resume.
+/// The age up to which history is kept: a watcher may be away for a day and resume.
 const HISTORY_KEPT: Duration = Duration::from_secs(24 * 3600);
 
 pub struct Keeping {
@@ -26,7 +26,7 @@ pub struct Keeping {
 }
 
 impl Keeping {
-    /// Runs until it is dropped.
+    /// Runs until the future is dropped.
     pub async fn run(self) {
         let mut kept = Instant::now();
         loop {

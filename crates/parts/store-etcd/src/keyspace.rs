@@ -1,5 +1,5 @@
-//! Where keys lie in etcd. `ROOT/key:` stands before each of ours; a root has no colon, so no root
-//! lies inside another's keys.
+//! The places of keys in etcd. `ROOT/key:` stands before each of ours; a root has no colon, so no
+//! root lies inside another's keys.
 
 use model::{Key, Prefix, key::SEPARATOR};
 
@@ -13,22 +13,23 @@ impl Keyspace {
         Keyspace { root: format!("/{root}/") }
     }
 
-    /// Everything of this store, what is not a key as well.
+    /// Returns the prefix of everything of this store, also of what is not a key.
     pub fn all(&self) -> &str {
         &self.root
     }
 
-    /// The store's own name and the version of its layout.
+    /// Returns the key of the store's own name and the version of its layout.
     pub fn identity(&self) -> String {
         format!("{}meta:identity", self.root)
     }
 
-    /// Written whenever a node opens the store, so that no two runs begin at one revision.
+    /// Returns the key that is written whenever a node opens the store, so that no two runs begin
+    /// at one revision.
     pub fn opened(&self, node: &model::NodeId) -> String {
         format!("{}meta:opened:{node}", self.root)
     }
 
-    /// Written where everything up to now is squashed.
+    /// Returns the key that is written when everything up to now is squashed.
     pub fn squashed(&self) -> String {
         format!("{}meta:squashed", self.root)
     }
@@ -37,13 +38,14 @@ impl Keyspace {
         format!("{}key:{key}", self.root)
     }
 
-    /// None for what is no key, or a malformed one.
+    /// Returns the key with this name; `None` if it is not a key, or a malformed one.
     pub fn key(&self, name: &[u8]) -> Option<Key> {
         let name = std::str::from_utf8(name).ok()?;
         name.strip_prefix(&self.root)?.strip_prefix("key:")?.parse().ok()
     }
 
-    /// The ranges `[from, to)` that hold the keys of a prefix, by whole tokens, in key order.
+    /// Returns the ranges `[from, to)` that hold the keys of a prefix, by whole tokens, in key
+    /// order.
     pub fn ranges(&self, prefix: &Prefix) -> Vec<(Vec<u8>, Vec<u8>)> {
         let keys = format!("{}key:{}", self.root, prefix.as_str()).into_bytes();
         if prefix.as_str().is_empty() {
@@ -55,7 +57,7 @@ impl Keyspace {
     }
 }
 
-/// The end of the range of everything that begins so; these beginnings end in a colon.
+/// Returns the end of the range of all names that begin like this; these beginnings end in a colon.
 fn after_all_with(mut beginning: Vec<u8>) -> Vec<u8> {
     if let Some(last) = beginning.last_mut() {
         *last += 1;

@@ -1,6 +1,6 @@
-//! Leases take ended values out of etcd. Values that end at about the same time share one, so that
-//! a key which is given a new end every second costs no lease each time. Reading does not depend on
-//! them: the instant itself stands in the record.
+//! Leases remove ended values from etcd. Values that end at about the same time share one, so that
+//! a key that is given a new end every second does not cost a lease each time. Reading does not
+//! depend on them: the record itself has the time of the end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,17 +9,18 @@ use model::Timestamp;
 
 use super::link::{Link, LinkError};
 
-/// The finest step of ends that share a lease.
+/// The smallest step in seconds between ends that have leases of their own.
 const STEP_SECONDS_MIN: u64 = 64;
-/// A value may lie there for this part of its life longer.
+/// The part of its life by which a value may stay in etcd longer.
 const STEP_PART: u64 = 16;
-/// etcd's own limit, some 285 years; what ends later is left to whoever runs the cluster then.
+/// The longest lease that etcd grants, some 285 years; values that end later are left to the people
+/// who run the cluster then.
 const LEASE_SECONDS_MAX: u64 = 9_000_000_000;
 pub const NO_LEASE: i64 = 0;
 
 pub struct Leases {
     link: Link,
-    /// By the second at which they end.
+    /// The leases by the second at which they end.
     granted: BTreeMap<u64, i64>,
 }
 
@@ -44,13 +45,13 @@ impl Leases {
         Ok(lease)
     }
 
-    /// etcd does not know one of them any more.
+    /// Forgets all leases, since etcd no longer knows one of them.
     pub fn forget(&mut self) {
         self.granted.clear();
     }
 }
 
-/// In seconds; never before `end`.
+/// Returns the end in seconds that a value's lease shares with others; never before `end`.
 fn shared_end(end: Timestamp, now: Timestamp) -> u64 {
     let rest = end.since(now).max(Duration::from_secs(1)).as_secs();
     let step = (rest / STEP_PART).max(STEP_SECONDS_MIN);

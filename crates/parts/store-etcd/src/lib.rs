@@ -1,6 +1,6 @@
-//! The store of an etcd cluster, through our trait: small values in etcd, large ones in files of
-//! this node that a record in etcd names, notes under `local` in memory. Every read asks the
-//! cluster.
+//! A store in an etcd cluster, behind the same trait as Cortex's own: small values are in etcd,
+//! large ones in files of this node that a record in etcd names, and notes under `local` in memory.
+//! Every read asks the cluster.
 
 mod feed;
 mod hub;
@@ -47,17 +47,18 @@ use store::{
     Submitted, Urgency, Value, ValueFile, Version, Watch, Written,
 };
 
-/// What `meta:identity` begins with; another number is another layout of the keys.
+/// The beginning of `meta:identity`; another number is another layout of the keys.
 const LAYOUT: &str = "cortex-store 1 ";
-/// Each failed attempt means that another write of the same key came between.
+/// The number of attempts to change an expiry; each failure means that another write of the same
+/// key came between.
 const EXPIRE_ATTEMPTS_MAX: usize = 16;
 
-/// Where a cluster of etcd is, and below which prefix a store lies in it.
+/// The address of an etcd cluster, and the prefix of a store in it.
 #[derive(Clone, Debug)]
 pub struct Address {
-    /// `HOST:PORT` each.
+    /// The members of the cluster, each as `HOST:PORT`.
     pub endpoints: Vec<String>,
-    /// Without slashes around it.
+    /// The prefix, without slashes around it.
     pub root: String,
 }
 
@@ -65,13 +66,13 @@ pub struct EtcdStore {
     feed: Feed,
     values: Arc<ValueFiles>,
     jobs: mpsc::Sender<Job>,
-    /// They end with the store.
+    /// The background tasks, which end with the store.
     tasks: Vec<JoinHandle<()>>,
-    /// Held until the store is closed.
+    /// The lock of the directory, held until the store is closed.
     lock: Mutex<Option<FileLock>>,
 }
 
-/// Connects, and makes sure that the cluster is there and holds what this build can read.
+/// Connects, and checks that the cluster is there and holds what this build can read.
 pub async fn open(
     address: &Address,
     layout: &DataDirectory,
@@ -123,7 +124,8 @@ async fn blocking_open<T: Send + 'static>(
     worked.unwrap_or_else(|_| Err(OpenError::Interrupted))
 }
 
-/// The store's own name, given once: value files belong to it wherever the cluster moves.
+/// Returns the store's own name, which is given once: value files belong to it wherever the cluster
+/// moves.
 async fn identity(link: &Link, space: &Keyspace) -> Result<String, OpenError> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
@@ -144,7 +146,7 @@ async fn identity(link: &Link, space: &Keyspace) -> Result<String, OpenError> {
     })
 }
 
-/// Values with an end are few: only they have a lease.
+/// Enters the ends of values into the hub. Such values are few: only they have a lease.
 async fn enter_ends(feed: &Feed) -> Result<(), LinkError> {
     let mut leased = Vec::new();
     let prefix = Prefix::all();
@@ -215,7 +217,7 @@ impl EtcdStore {
         }))
     }
 
-    /// The record of a key that has a value, and its revision.
+    /// Returns the record of a key that has a value, and its revision.
     async fn record(&self, key: &Key) -> Result<Option<(StoredRecord, i64)>, StoreError> {
         self.check_open()?;
         let name = self.feed.space.name(key);
@@ -278,7 +280,8 @@ impl Store for EtcdStore {
         self.values.writer().await
     }
 
-    /// What waits when a transaction begins goes with it, so that none waits for others.
+    /// Queues a write. All that is queued when a transaction begins goes with it, so none waits for
+    /// others.
     async fn submit(&self, write: Submission, _: Urgency, reply: Reply) -> Result<(), StoreError> {
         self.check_open()?;
         if write.key.is_local() {
@@ -441,7 +444,8 @@ impl Store for EtcdStore {
         ))
     }
 
-    /// Equal where cluster and revision are: etcd itself orders every change.
+    /// Returns the cluster and its revision: etcd itself orders every change, so equal heads are
+    /// equal histories.
     async fn head(&self) -> Result<String, StoreError> {
         self.check_open()?;
         let options = GetOptions::new().with_count_only();

@@ -1,5 +1,5 @@
-//! The connection to an etcd cluster: requests with limits in time, tried again while the cluster
-//! may come back, and errors that say what to do. Knows nothing of what is asked for.
+//! The connection to an etcd cluster: requests with time limits, repeated while the cluster may
+//! come back, and errors that say what to do. Knows nothing of what is asked for.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,17 +16,19 @@ use super::Address;
 use store::StoreError;
 use store::options::OpenError;
 
-/// One answer of a cluster that is well takes milliseconds.
+/// The time limit of one attempt; a healthy cluster answers within milliseconds.
 const ATTEMPT_MAX: Duration = Duration::from_secs(3);
-/// An election, or a member that starts again, takes a few seconds.
+/// The time within which a request is repeated; an election, or a restart of a member, takes a few
+/// seconds.
 const RETRIES_MAX: Duration = Duration::from_secs(12);
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// A member that went without a word is noticed after both; etcd itself allows a ping in five
-/// seconds.
+/// The interval of pings on the connection. A member that vanished is noticed after this and the
+/// timeout; etcd itself allows a ping every five seconds.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A thousand revisions travel in one message when a watch catches up, each with a small value.
+/// The size limit of a message in bytes: a thousand revisions travel in one when a watch catches
+/// up, each with a small value.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// Codes of gRPC, as etcd uses them.
@@ -47,7 +49,7 @@ mod code {
 
 #[derive(Clone, Debug, Error)]
 pub enum LinkError {
-    /// The revision asked for is in no history any more.
+    /// The revision asked for is no longer in the history.
     #[error("etcd has compacted that part of its history")]
     Compacted,
     #[error("etcd has no such lease")]
@@ -63,7 +65,7 @@ pub enum LinkError {
     Refused { endpoints: String, why: String },
 }
 
-/// No `From`: what builds without this feature has to infer its types with it as well.
+/// There is no `From`: builds without this feature have to infer their types with it as well.
 impl LinkError {
     pub fn into_store(self) -> StoreError {
         match self {
@@ -77,7 +79,7 @@ impl LinkError {
     }
 }
 
-/// An answer, and whether an earlier attempt may have had its effect before.
+/// An answer, and whether an earlier attempt may already have had its effect.
 pub struct Answer<T> {
     pub value: T,
     pub repeated: bool,
@@ -89,12 +91,12 @@ pub struct Link {
     lease: LeaseClient,
     watch: WatchClient,
     endpoints: String,
-    /// Where the connection lives: callers may be on runtimes that have no timers.
+    /// The runtime of the connection: callers may be on runtimes that have no timers.
     home: Handle,
 }
 
 impl Link {
-    /// Waits for no member: the first request does.
+    /// Sets up the connection without waiting for a member; the first request does that.
     pub async fn connect(address: &Address) -> Result<Link, LinkError> {
         let endpoints = address.endpoints.join(",");
         let options = ConnectOptions::new()
@@ -135,7 +137,7 @@ impl Link {
         .await
     }
 
-    /// Puts `value` where nothing is; then reads what is there.
+    /// Puts `value` if the key is absent; returns what is there then.
     pub async fn create(&self, key: &str, value: &str) -> Result<Vec<u8>, LinkError> {
         let absent = Compare::create_revision(key, CompareOp::Equal, 0);
         let txn = Txn::new().when([absent]).and_then([TxnOp::put(key, value, None)]);
@@ -145,7 +147,7 @@ impl Link {
         kept.ok_or_else(|| self.refusal(format!("'{key}' is gone as soon as it is written")))
     }
 
-    /// The cluster's id and revision after this write.
+    /// Puts a value; returns the cluster's id and its revision after this write.
     pub async fn put(&self, key: &str, value: &str) -> Result<(u64, i64), LinkError> {
         let txn = Txn::new().and_then([TxnOp::put(key, value, None)]);
         let answer = self.txn(txn).await?;
@@ -153,7 +155,7 @@ impl Link {
         header.ok_or_else(|| self.refusal("an answer has no header".into()))
     }
 
-    /// A lease that ends on the cluster's clock.
+    /// Grants a lease that ends on the cluster's clock.
     pub async fn grant(&self, seconds: i64) -> Result<i64, LinkError> {
         let lease = self.lease.clone();
         let answer = self.retry(move || {
@@ -170,13 +172,13 @@ impl Link {
             async move { kv.compact(revision, None).await }
         });
         match compacted.await {
-            // Somebody has been further already.
+            // Another user has compacted further already.
             Ok(_) | Err(LinkError::Compacted) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Tried once: whoever follows has its own way to begin again.
+    /// Starts a watch, with a single attempt: the follower has its own way to begin again.
     pub async fn watch(&self, key: &str, from: i64) -> Result<WatchStream, LinkError> {
         let (mut watch, key) = (self.watch.clone(), key.to_string());
         let options = WatchOptions::new().with_prefix().with_start_revision(from);
@@ -204,7 +206,7 @@ impl Link {
         &self.home
     }
 
-    /// On the home runtime, whatever the caller's is.
+    /// Repeats a request on the home runtime, whatever the caller's is.
     async fn retry<T, F>(
         &self,
         request: impl Fn() -> F + Send + 'static,
@@ -276,7 +278,7 @@ impl Link {
     }
 }
 
-/// What an error means for the next attempt.
+/// The meaning of an error for the next attempt.
 pub enum Verdict {
     Passing(String),
     Compacted,

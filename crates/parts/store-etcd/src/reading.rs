@@ -1,4 +1,4 @@
-//! Reading the keys of a prefix: in pages, and all of them as they were at one revision.
+//! Reads the keys of a prefix: in pages, or all of them as they were at one revision.
 
 use etcd_client::{GetOptions, KeyValue};
 use model::{Key, Prefix};
@@ -6,9 +6,10 @@ use model::{Key, Prefix};
 use super::feed::Feed;
 use super::link::LinkError;
 
-/// Some megabytes with the largest records.
+/// The number of keys in a page: some megabytes with the largest records.
 const PAGE_KEYS: i64 = 1000;
-/// A scan that takes so long that its revision is compacted begins anew.
+/// The number of attempts at a scan; one that takes so long that its revision is compacted begins
+/// anew.
 const ATTEMPTS_MAX: usize = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub enum Wanted {
     Values,
 }
 
-/// Calls `visit` in key order. Where the scan has to begin anew, keys come again.
+/// Calls `visit` for each key in order. If the scan has to begin anew, keys come again.
 pub async fn read_range(
     feed: &Feed,
     prefix: &Prefix,
@@ -72,7 +73,7 @@ async fn read_once(
     Ok(())
 }
 
-/// At most `limit` keys of etcd after `after` that `is_wanted`, in key order.
+/// Returns at most `limit` keys in etcd after `after` for which `is_wanted` holds, in key order.
 pub async fn read_keys_after(
     feed: &Feed,
     prefix: &Prefix,

@@ -1,6 +1,6 @@
-//! What stands in etcd under a key: who set the value when and until when, its hashes, and the
-//! bytes of a small value. A large one is a file, and the record names it by its hash. Records come
-//! over a network from a store that others may write to: they are checked, never trusted.
+//! The record of a key in etcd: who set the value, when and until when, its hashes, and the bytes
+//! of a small value. A large one is a file, and the record names it by its hash. Records come over
+//! a network from a store that others may write to: they are checked, never trusted.
 
 use model::{NodeId, Timestamp};
 use sha1::{Digest, Sha1};
@@ -13,7 +13,8 @@ const VERSION: u8 = 1;
 const INLINE: u8 = 0;
 const FILE: u8 = 1;
 const NO_EXPIRY: u64 = 0;
-/// Version, kind, three numbers, two hashes, the length of the node's name.
+/// The length of a record's head in bytes: version, kind, three numbers, two hashes and the length
+/// of the node's name.
 const HEAD_BYTES: usize = 2 + 3 * 8 + 32 + 20 + 1;
 
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub struct StoredRecord {
     pub hash: [u8; 32],
     pub sha1: [u8; 20],
     pub node: NodeId,
-    /// None where the value is a file.
+    /// The bytes of a small value; `None` if the value is a file.
     pub inline: Option<Vec<u8>>,
 }
 
@@ -62,7 +63,8 @@ impl StoredRecord {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + node.len() + inline.len());
         bytes.push(VERSION);
         bytes.push(if self.inline.is_some() { INLINE } else { FILE });
-        // The first millisecond of the epoch stands for none; what ends there has ended as well.
+        // The first millisecond of the epoch stands for no expiry; a value that ends there has
+        // ended as well.
         let expires = self.expires.map_or(NO_EXPIRY, |expires| expires.0.max(1));
         for number in [self.set_at.0, expires, self.size] {
             bytes.extend_from_slice(&number.to_be_bytes());

@@ -1,4 +1,4 @@
-//! The store over a real etcd server: the core contract, outages, compaction, several nodes.
+//! Tests of the store on a real etcd server: the core contract, outages, compaction, several nodes.
 
 mod server;
 mod site;
@@ -43,7 +43,7 @@ async fn a_killed_server_that_comes_back_costs_no_write_and_no_event() {
     let mut watch = store.watch(prefix("a"), None).await.unwrap();
     set(&store, "a::before", "1").await;
     site.server.kill();
-    // What is written meanwhile waits, and is stored once.
+    // A write waits meanwhile, and is stored once.
     let writing = tokio::spawn({
         let store = store.clone();
         async move {
@@ -207,7 +207,7 @@ async fn what_others_wrote_under_our_keys_counts_as_absent() {
     let entries = store.prefix(&prefix("a")).await.unwrap();
     let names: Vec<_> = entries.iter().map(|entry| entry.key.as_str()).collect();
     assert_eq!(names, ["a::b", "a::d"]);
-    // It can be overwritten and deleted like any other.
+    // The key can be overwritten and deleted like any other.
     assert_eq!(store.delete(key("a::c")).await.unwrap(), None);
     set(&store, "a::c", "3").await;
     assert_eq!(lookup(&store, "a::c").await.as_deref(), Some("3"));
@@ -266,7 +266,7 @@ async fn only_values_with_an_end_have_a_lease_and_near_ends_share_one() {
     assert_eq!(lease("two").await, 0);
 }
 
-/// The parts of a store, to do at once what it does every hour.
+/// Makes the parts of a store that do at once what it does every hour.
 async fn keeping(site: &EtcdSite, values: &std::path::Path) -> Keeping {
     let link = link(&address(&site.server, "test")).await;
     let values = ValueFiles::open(values.into(), Duration::ZERO).unwrap();

@@ -1,6 +1,6 @@
-//! The one way into etcd: a queue of writes, in order. What waits together goes into one
-//! transaction, so writers share a round trip and an fsync of the cluster. Watchers of this node
-//! are told before a write is answered.
+//! The one way into etcd: a queue of writes, in order. Writes that are queued together go into one
+//! transaction, so their writers share a round trip and an fsync of the cluster. Watchers of this
+//! node are told before a write is answered.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,11 +18,13 @@ use super::record::StoredRecord;
 use store::reply::Reply;
 use store::{CommitId, StoreError};
 
-/// Writers beyond this wait for their turn: some 4 MiB of small values.
+/// The number of writes queued, some 4 MiB of small values; further writers wait for their turn.
 pub const WRITES_QUEUED_MAX: usize = 1024;
-/// etcd takes 128 operations by default, and 1.5 MiB: these have half a megabyte at most.
+/// The number of writes in a transaction. etcd takes 128 operations by default, and 1.5 MiB: these
+/// have half a megabyte at most.
 const TOGETHER_MAX: usize = 100;
-/// While the feed is cut a write is answered all the same, after this.
+/// The time after which a write is answered although the feed is cut and watchers have not been
+/// told.
 const TELL_MAX: Duration = Duration::from_secs(5);
 
 pub enum Job {
@@ -37,16 +39,16 @@ pub struct Write {
 
 pub struct Operation {
     pub key: Key,
-    /// None deletes.
+    /// The record to put; `None` deletes the key.
     pub record: Option<StoredRecord>,
-    /// Only while this is the revision of the key's value.
+    /// The revision that the key's value must still have; `None` if the write is unconditional.
     pub only_over: Option<i64>,
 }
 
-/// What became of one operation.
+/// The outcome of one operation.
 struct Done {
     changed: bool,
-    /// For deletes: there was a value, and it had not ended.
+    /// For deletes: whether there was a value that had not ended.
     was_there: bool,
 }
 
@@ -54,7 +56,7 @@ pub struct Writes {
     feed: Feed,
     leases: Leases,
     jobs: mpsc::Receiver<Job>,
-    /// The cluster's id: in each commit's.
+    /// The cluster's id, which is part of each commit's.
     cluster: u64,
 }
 
@@ -63,7 +65,7 @@ impl Writes {
         Writes { leases: Leases::new(feed.link.clone()), feed, jobs, cluster }
     }
 
-    /// Runs until it is closed, or nobody can write any more.
+    /// Runs until it is closed, or there are no writers any more.
     pub async fn run(mut self) {
         let mut held = None;
         loop {
@@ -99,8 +101,8 @@ impl Writes {
         }
     }
 
-    /// What waits and may share a transaction: one write of each key. One with a condition goes
-    /// alone.
+    /// Gathers queued writes that may share a transaction: one write of each key. One with a
+    /// condition goes alone.
     fn gather(&mut self, first: Write) -> (Vec<Operation>, Vec<Reply>, Option<Job>) {
         let is_alone = first.operation.only_over.is_some();
         let mut keys = BTreeSet::from([first.operation.key.clone()]);
@@ -122,7 +124,7 @@ impl Writes {
 
     async fn perform(&mut self, operations: Vec<Operation>, replies: Vec<Reply>) {
         let sent = match self.send(&operations).await {
-            // A lease that a cluster restored from a copy never granted.
+            // A cluster that was restored from a copy may not know a lease that it granted before.
             Err(LinkError::NoLease) => {
                 self.leases.forget();
                 self.send(&operations).await
@@ -181,7 +183,7 @@ impl Writes {
                 let before = deleted.prev_kvs().first();
                 let before = before.and_then(|kv| self.feed.record(&write.key, kv.value()));
                 let was_there = before.is_some_and(|record| !record.has_expired(now));
-                // The answer of the attempt that deleted it may have been lost.
+                // The answer of the attempt that deleted the value may have been lost.
                 Done { changed: deleted.deleted() > 0, was_there: was_there || repeated }
             }
             _ => Done { changed: true, was_there: true },
@@ -189,7 +191,7 @@ impl Writes {
         Ok((done.collect(), revision))
     }
 
-    /// Whether a write with a condition had its effect although its answer was lost.
+    /// Returns whether a write with a condition had its effect although its answer was lost.
     async fn stands(&self, write: &Operation) -> Result<bool, LinkError> {
         let name = self.feed.space.name(&write.key);
         let read = self.feed.link.get(name.into(), GetOptions::new()).await?;
@@ -197,7 +199,7 @@ impl Writes {
         Ok(stored == write.record.as_ref().map(StoredRecord::encode))
     }
 
-    /// Its place in etcd's history, and what it says.
+    /// Returns the id of a commit, which covers its place in etcd's history and its content.
     fn id(&self, write: &Operation, revision: i64) -> CommitId {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.cluster.to_be_bytes()).update(&revision.to_be_bytes());

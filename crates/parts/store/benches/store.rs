@@ -1,5 +1,6 @@
-//! Durable writes per second at 1, 10 and 100 concurrent writers, and what a million keys cost.
-//! `cargo bench -p cortex --bench store [-- --keys N]`; the disk is that of `TMPDIR`.
+//! Benchmarks of the store: durable writes per second with 1, 10 and 100 concurrent writers, and
+//! the memory that a million keys take. `cargo bench -p cortex --bench store [-- --keys N]` runs
+//! them; the disk is the one that holds `TMPDIR`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -45,7 +46,7 @@ fn main() -> anyhow::Result<()> {
             runtime.block_on(fill(&store, keys));
             print_memory("after writing", keys, before, resident_kib("VmRSS:")?);
             runtime.block_on(store.close())?;
-            // In a process of its own, as nothing of this one's memory is to count.
+            // A process of its own, so that none of this one's memory is counted.
             let again = std::process::Command::new(std::env::current_exe()?)
                 .args(["--open", &keys.to_string()])
                 .arg(directory.path())
@@ -72,7 +73,7 @@ fn open_again(keys: u64, directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The text of a key is not counted: whoever chose it knows.
+/// Prints the memory per key without the key's own text, whose length the caller chose.
 fn print_memory(when: &str, keys: u64, before_kib: u64, after_kib: u64) {
     let each = (after_kib - before_kib) * 1024 / keys;
     let key = key(0).len() as u64;

@@ -1,5 +1,6 @@
-//! `local::…`: what parts of this node tell each other. In memory only and bounded: beyond the
-//! limits the oldest entries go, as losing a note costs its reader time, never correctness.
+//! The board of `local::…` keys: notes that parts of this node leave each other. It is in memory
+//! only and bounded: beyond the limits the oldest notes go, since losing one costs its reader time,
+//! never correctness.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +8,9 @@ use bytes::Bytes;
 use model::{Key, Prefix, Timestamp};
 use store_core::Stamp;
 
-/// Thousands of instances with a few notes each.
+/// The number of notes: enough for thousands of instances with a few notes each.
 pub const ENTRIES_MAX: usize = 65_536;
-/// Notes are numbers and short texts.
+/// The size of all notes with their keys in bytes; notes are numbers and short texts.
 pub const BYTES_MAX: usize = 16 << 20;
 
 #[derive(Clone, Debug)]
@@ -40,7 +41,7 @@ impl Board {
         self.notes.get(key)
     }
 
-    /// Returns the keys that had to go.
+    /// Sets a note and returns the keys that had to go.
     pub fn set(&mut self, key: Key, value: Bytes, stamp: Stamp) -> Vec<Key> {
         self.remove(&key);
         self.bytes += weight(&key, &value);

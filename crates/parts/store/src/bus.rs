@@ -1,5 +1,5 @@
-//! Messages between whoever publishes and whoever subscribes, on this node and, where a transport
-//! is there, on all of them: fire and forget. Owns the subscriptions; must not know of connections.
+//! Messages from publishers to subscribers, on this node and, if there is a transport, on all of
+//! them: fire and forget. Owns the subscriptions; must not know of connections.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,25 +12,27 @@ use store_core::resp::glob;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-/// Channels and patterns of all subscribers together; each costs some hundred bytes.
+/// The number of channels and patterns of all subscribers together; each costs some hundred bytes.
 pub const SUBSCRIPTIONS_MAX: usize = 100_000;
-/// A subscriber that lets more messages than this wait is too slow, and is cut off.
+/// The number of messages that may wait for a subscriber; one that lets more wait is too slow and
+/// is cut off.
 pub const MESSAGES_WAITING_MAX: usize = 4096;
-/// The same for their bytes; one message may be as large as a command.
+/// The same limit for their bytes; one message may be as large as a command.
 pub const BYTES_WAITING_MAX: usize = 8 << 20;
-/// A channel's name is like a key; patterns may be longer.
+/// The length of a channel's name or a pattern in bytes. A name is like a key; patterns may be
+/// longer.
 pub const CHANNEL_BYTES_MAX: usize = 4096;
 
-/// The other nodes, as far as the faces of the store need them.
+/// The other nodes, as far as the store's interfaces need them.
 #[async_trait]
 pub trait Neighbours: Send + Sync {
-    /// Passes a message to every node that can be reached now. Bounded, and never blocks: what
-    /// finds no room is dropped.
+    /// Passes a message to every node that can be reached now. It is bounded and never blocks: a
+    /// message that finds no room is dropped.
     fn forward(&self, message: &Message);
-    /// How many peers hold everything that this node has acknowledged up to now: waits until they
-    /// are `wanted`, or until the time has passed.
+    /// Returns how many peers hold everything that this node has acknowledged up to now. Waits
+    /// until there are `wanted`, or until the time has passed.
     async fn holding(&self, wanted: usize, limit: Duration) -> usize;
-    /// Compares histories with every node that can be reached, now. Returns with how many.
+    /// Compares histories with every node that can be reached, now. Returns how many there were.
     async fn meet(&self) -> usize;
 }
 
@@ -42,7 +44,7 @@ pub struct Message {
 
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    /// The pattern that matched, for those who subscribed to one.
+    /// The pattern that matched; `None` for a subscription to the channel itself.
     pub pattern: Option<Bytes>,
     pub message: Message,
 }
@@ -71,7 +73,7 @@ struct Waiting {
 
 #[derive(Default)]
 struct Subscriptions {
-    /// By kind and name, then by subscriber. None is empty.
+    /// The inboxes by kind and name, then by subscriber; no name is without one.
     names: BTreeMap<(Kind, Bytes), BTreeMap<u64, Inbox>>,
     count: usize,
     next_subscriber: u64,
@@ -88,14 +90,15 @@ impl Bus {
         self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Once, when the transport is there.
+    /// Connects the other nodes; called once, when the transport is there.
     pub fn connect(&self, neighbours: Arc<dyn Neighbours>) {
         if self.neighbours.set(neighbours).is_err() {
             tracing::error!("bus.connected_twice");
         }
     }
 
-    /// To subscribers here and, if there are any, to other nodes. Returns how many heard it here.
+    /// Passes a message to subscribers here and, if there are any, to other nodes. Returns how many
+    /// received it here.
     pub fn publish(&self, message: &Message) -> usize {
         if let Some(neighbours) = self.neighbours.get() {
             neighbours.forward(message);
@@ -103,7 +106,7 @@ impl Bus {
         self.deliver(message)
     }
 
-    /// To subscribers here alone: what another node published.
+    /// Passes a message that another node published to subscribers here.
     pub fn deliver(&self, message: &Message) -> usize {
         let subscriptions = self.subscriptions();
         let mut heard = 0;
@@ -129,7 +132,7 @@ impl Bus {
         Subscriber { bus: self.clone(), id, inbox, deliveries, names: BTreeMap::new() }
     }
 
-    /// How many peers hold all that was acknowledged here; none while this node is alone.
+    /// Returns how many peers hold all that was acknowledged here; 0 while this node is alone.
     pub async fn holding(&self, wanted: usize, limit: Duration) -> usize {
         match self.neighbours.get() {
             Some(neighbours) => neighbours.holding(wanted, limit).await,
@@ -137,7 +140,7 @@ impl Bus {
         }
     }
 
-    /// Compares histories with the other nodes now; returns with how many.
+    /// Compares histories with the other nodes now. Returns how many there were.
     pub async fn meet(&self) -> usize {
         match self.neighbours.get() {
             Some(neighbours) => neighbours.meet().await,
@@ -145,7 +148,7 @@ impl Bus {
         }
     }
 
-    /// Names of channels that somebody listens to, and how many do.
+    /// Returns the names of channels with subscribers, and how many each has.
     pub fn channels(&self, pattern: Option<&[u8]>) -> Vec<(Bytes, usize)> {
         let subscriptions = self.subscriptions();
         let channels =
@@ -163,7 +166,7 @@ impl Bus {
         self.subscriptions().names.range((Kind::Pattern, Bytes::new())..).count()
     }
 
-    /// Whether anybody listens to names that begin like this.
+    /// Returns whether anybody subscribes to names or patterns that begin like this.
     pub fn listens_below(&self, start: &'static [u8]) -> bool {
         let subscriptions = self.subscriptions();
         [Kind::Channel, Kind::Pattern].into_iter().any(|kind| {
@@ -175,7 +178,7 @@ impl Bus {
 }
 
 impl Waiting {
-    /// False when the subscriber is too slow, or gone.
+    /// Queues a message; returns `false` if the subscriber is too slow, or gone.
     fn put(&self, pattern: Option<&Bytes>, message: &Message) -> bool {
         let delivery = Delivery { pattern: pattern.cloned(), message: message.clone() };
         let weight = delivery.weight();
@@ -184,7 +187,7 @@ impl Waiting {
         let room = before == 0 || before + weight <= BYTES_WAITING_MAX;
         let put = room && self.sender.try_send(delivery).is_ok();
         if !put {
-            // Never read again once it is above the limit: the subscriber is cut off.
+            // The count stays above the limit, so the subscriber is cut off and reads nothing more.
             self.bytes.fetch_add(BYTES_WAITING_MAX, Ordering::Relaxed);
         }
         put
@@ -198,13 +201,13 @@ impl Delivery {
     }
 }
 
-/// One listener. Its subscriptions end with it.
+/// One subscriber. Its subscriptions end with it.
 pub struct Subscriber {
     bus: Arc<Bus>,
     id: u64,
     inbox: Inbox,
     deliveries: mpsc::Receiver<Delivery>,
-    /// How many of each kind.
+    /// The names that it subscribes to, by kind.
     names: BTreeMap<(Kind, Bytes), ()>,
 }
 
@@ -247,18 +250,18 @@ impl Subscriber {
         of_kind.map(|(_, name)| name.clone()).collect()
     }
 
-    /// Channels and patterns together, as clients count them.
+    /// Returns the number of channels and patterns together, as clients count them.
     pub fn count(&self) -> usize {
         self.names.len()
     }
 
-    /// The next message; none when this subscriber was too slow and has missed some.
+    /// Waits for the next message; `None` if this subscriber was too slow and has missed some.
     pub async fn next(&mut self) -> Option<Delivery> {
         let delivery = self.deliveries.recv().await?;
         self.taken(delivery)
     }
 
-    /// As `next`, of what has come already.
+    /// Returns the next message if it has come already, like `next`.
     pub fn ready(&mut self) -> Option<Delivery> {
         let delivery = self.deliveries.try_recv().ok()?;
         self.taken(delivery)

@@ -1,5 +1,5 @@
-//! Recently used small values, so that reading a record again costs no system call. Two
-//! generations: when the young one is full the old one is dropped.
+//! A cache of recently used small values, so that reading a record again costs no system call. It
+//! has two generations: when the young one is full the old one is dropped.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -7,13 +7,14 @@ use std::hash::{BuildHasherDefault, Hasher};
 use bytes::Bytes;
 use store_core::Location;
 
-/// Records have some 300 bytes, so this is every record of a small cluster.
+/// The size of the cache in bytes. Records have some 300 bytes, so it holds every record of a small
+/// cluster.
 const BYTES_MAX: usize = 4 << 20;
-/// What an entry costs beyond its value.
+/// The memory that an entry costs beyond its value, in bytes.
 const OVERHEAD: usize = 96;
 
-/// For numbers that are the store's own choice, such as places in the log: nobody can make them
-/// collide.
+/// A hasher of numbers that the store itself chooses, such as places in the log, so that nobody can
+/// make them collide.
 #[derive(Default)]
 pub struct NumberHasher(u64);
 

@@ -1,4 +1,5 @@
-//! What the committer is told: by writers, by peers and by whoever closes the store.
+//! The commands of the committer, which come from writers, from peers and from the caller that
+//! closes the store.
 
 use bytes::Bytes;
 use model::{Key, Timestamp};
@@ -24,13 +25,13 @@ pub enum Command {
         before: Timestamp,
         reply: oneshot::Sender<()>,
     },
-    /// Answered once all writes that came before can be seen, or were refused.
+    /// Answered once all writes that came before are visible or were refused.
     Await {
         reply: oneshot::Sender<()>,
     },
-    /// From a peer.
+    /// A message from a peer.
     Received(Incoming),
-    /// Answered once everything that follows has been done.
+    /// An event for the machine; answered once everything that follows from it has been done.
     Tell(Event, Option<oneshot::Sender<()>>),
     Close {
         reply: oneshot::Sender<Result<(), StoreError>>,
@@ -41,8 +42,8 @@ pub enum Command {
 pub struct Incoming {
     pub from: NodeTag,
     pub message: Message,
-    /// Of each commit of a `Commits`, in order.
+    /// The value of each commit of a `Commits`, in order.
     pub values: Vec<Option<Bytes>>,
-    /// Given back once the machine has taken the message in.
+    /// A permit that is given back once the machine has taken the message in.
     pub room: Option<OwnedSemaphorePermit>,
 }

@@ -1,5 +1,5 @@
-//! The committer: feeds the machine with what waits, makes its batches durable with one fdatasync
-//! each, and answers. Which thread that happens on, `seat` decides. A failed write or fdatasync
+//! The committer: feeds queued writes to the machine, makes its batches durable with one fdatasync
+//! each, and answers. `seat` decides on which thread that happens. A failed write or fdatasync
 //! stops the store for good: what the disk holds is unknown then, and trying again could
 //! acknowledge what was lost.
 
@@ -36,23 +36,24 @@ use super::{StoreError, snapshot};
 use os::lockfile::FileLock;
 use runtime::driver::Clock;
 
-/// Value files age by the hour, so looking more often finds nothing more.
+/// The time between two collections of value files. They age by the hour, so looking more often
+/// finds nothing more.
 const COLLECT_INTERVAL: Duration = Duration::from_secs(3600);
-/// How soon a finished snapshot is noticed when nobody writes.
+/// The time within which a finished snapshot is noticed when nobody writes.
 const BACKGROUND_POLL: Duration = Duration::from_secs(1);
 
-/// Fewer writers are not waited for.
+/// The number of writers in a batch from which the next batch waits for as many.
 const TOGETHER_MIN: usize = 16;
-/// A disk that is slower than this is no reason to wait for others as long.
+/// The longest time to wait for other writers; a slower disk is no reason to wait longer.
 const PATIENCE_MAX: Duration = Duration::from_millis(2);
 
 struct Pending {
     value: Bytes,
-    /// None for a move, for what a peer sent and for what is issued anew.
+    /// The writer to answer; `None` for a move, for what a peer sent and for what is issued anew.
     reply: Option<(Reply, Queued)>,
 }
 
-/// The disk's error, for each of the batch's writers.
+/// The disk's error, kept for each of the batch's writers.
 struct Refusal {
     what: String,
     source: io::Error,
@@ -84,24 +85,24 @@ pub struct Committer {
     options: Options,
     pending: HashMap<Ticket, Pending, BuildHasherDefault<NumberHasher>>,
     next_ticket: u64,
-    /// Emptied, for the next effects.
+    /// Empty buffers that are reused for the next effects.
     effects: [Vec<Effect>; 2],
-    /// How many entries it had, and how long the disk took.
+    /// The number of entries in the last batch, and the time the disk took for it.
     last_batch: (usize, Duration),
-    /// Why the batch whose writers are being answered was refused.
+    /// The reason why the batch whose writers are being answered was refused.
     refusal: Option<Refusal>,
-    /// Where the newest snapshot ends, and its length.
+    /// The segment before which the newest snapshot ends, and its length.
     snapshot: Option<(u32, u64)>,
     snapshotting: Option<Snapshotting>,
-    /// Values to be moved out of segments that are to be freed.
+    /// The values to be moved out of segments that are to be freed.
     moves: VecDeque<Position>,
     collect_at: Timestamp,
     collecting: Option<JoinHandle<()>>,
-    /// What the disk had no room for.
+    /// The commits that the disk had no room for.
     aside: Option<Aside>,
     unkept: Unkept,
     ended: Option<Result<Closing, LogError>>,
-    /// Released when all has ended.
+    /// Released when everything has ended.
     _lock: FileLock,
 }
 
@@ -142,7 +143,8 @@ impl Committer {
         }
     }
 
-    /// What has come, and what is due by now. Nothing more once the store has ended.
+    /// Handles the commands that have come, and what is due by now. Does nothing once the store has
+    /// ended.
     pub fn work(&mut self, commands: Vec<Command>, deserted: bool) {
         if self.has_ended() {
             return;
@@ -154,7 +156,7 @@ impl Committer {
         }
     }
 
-    /// It was closed, or its disk failed: `finish` is due.
+    /// Returns whether the store was closed or its disk failed; `finish` is due then.
     pub fn has_ended(&self) -> bool {
         self.ended.is_some()
     }
@@ -190,7 +192,8 @@ impl Committer {
         }
     }
 
-    /// Once the store is closed, those who wait for that.
+    /// Does one turn of work. Returns the callers that wait for the store to close, once it is
+    /// closed.
     fn turn(
         &mut self,
         commands: Vec<Command>,
@@ -227,7 +230,7 @@ impl Committer {
         if deserted || !closing.is_empty() {
             let batch = self.shared.machine().next_batch();
             return match self.log.append(&Batch::closing(batch)) {
-                // Without room for its last record the log is whole all the same.
+                // If there is no room for its last record, the log is whole all the same.
                 Ok(_) | Err(LogError::Refused(_)) => Ok(Some(closing)),
                 Err(error) => Err(error),
             };
@@ -236,20 +239,21 @@ impl Committer {
         Ok(None)
     }
 
-    /// Many who were answered together write again together: to wait for them no longer than the
-    /// disk takes costs each of them little, and saves writing it twice.
+    /// Returns how many writers to wait for and how long. Writers that were answered together write
+    /// again together: waiting for them no longer than the disk takes costs each of them little,
+    /// and saves a second write to the disk.
     pub fn expected(&self) -> Option<Expected> {
         let (count, took) = self.last_batch;
         let patience = took.min(PATIENCE_MAX);
         (count >= TOGETHER_MIN).then_some(Expected { count, patience })
     }
 
-    /// How long the disk took for the last batch.
+    /// Returns how long the disk took for the last batch.
     pub fn disk_took(&self) -> Duration {
         self.last_batch.1
     }
 
-    /// Until something is due, unless something comes.
+    /// Returns the time until something is due, if nothing comes before.
     pub fn wait(&self) -> Duration {
         if !self.moves.is_empty() {
             return Duration::ZERO;
@@ -273,8 +277,8 @@ impl Committer {
         ticket
     }
 
-    /// In the background, unless one is being written or the log has grown by less than the
-    /// last one's length: snapshots then write no more than the log does.
+    /// Starts a snapshot in the background, unless one is being written or the log has grown by
+    /// less than the last one's length: snapshots then write no more than the log does.
     fn start_snapshot(&mut self, batch: u64, frozen: store_core::Frozen) {
         let next = self.log.number();
         let segments = self.log.segments().read().unwrap_or_else(PoisonError::into_inner);

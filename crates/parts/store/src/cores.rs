@@ -1,6 +1,7 @@
-//! Whether this machine has processors to spare.
+//! The cores of this machine: whether it has any to spare.
 
-/// With more of them, talking to clients goes on while the disk is waited for.
+/// The number of cores up to which they count as few; with more, the node serves clients while it
+/// waits for the disk.
 const CORES_FEW: usize = 2;
 
 pub fn are_cores_few() -> bool {

@@ -1,5 +1,5 @@
-//! What the log and the snapshots ask of a disk, and the machine's own. Knows nothing of what is
-//! written. Tests put a disk in its place that forgets what was not synced.
+//! The disk, as the log and the snapshots use it, and its implementation with the machine's own.
+//! Knows nothing of what is written. Tests replace it with a disk that forgets what was not synced.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,7 +19,7 @@ pub trait DiskFile: Send + Sync {
 }
 
 pub trait Disk: Send + Sync {
-    /// Empty, and for its owner alone.
+    /// Creates an empty file that only its owner may access.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     fn names(&self, dir: &Path) -> io::Result<Vec<String>>;
@@ -86,7 +86,7 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Only the owner reads what is stored.
+/// Creates an empty file that only its owner may read.
 pub fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
 }

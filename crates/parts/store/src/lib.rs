@@ -1,5 +1,5 @@
-//! The store as the rest of the binary sees it: one trait, whatever keeps the values. Parts of a
-//! node meet here alone.
+//! The store as the rest of the binary sees it: one trait, whatever keeps the values. The parts of
+//! a node meet only here.
 
 pub mod board;
 pub mod bulk;
@@ -50,11 +50,12 @@ use self::reply::Reply;
 pub use self::values::ValueWriter;
 use self::values::blocking;
 
-/// Values above this are content-addressed files and travel apart from their commits.
+/// The size in bytes above which a value is a content-addressed file that travels apart from its
+/// commit.
 pub const INLINE_VALUE_MAX: usize = 4096;
 
-/// A release with many notes, variables, or a failure with its last words is larger than what is
-/// stored inline; more than this is no record of Cortex.
+/// The largest record in bytes. A release with many notes or variables, or a failure with its last
+/// words, is larger than what is stored inline; anything above this is no record of Cortex.
 pub const RECORD_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Error)]
@@ -68,13 +69,13 @@ pub enum StoreError {
     /// Nothing was written; the store goes on.
     #[error("{0}")]
     Refused(String),
-    /// The store is elsewhere and cannot be reached; a write may or may not have been stored.
+    /// The store is elsewhere and cannot be reached; the write may or may not have been stored.
     #[error("{0}")]
     Unavailable(String),
-    /// This kind of store cannot do it.
+    /// This kind of store does not support the operation.
     #[error("{0}")]
     Unsupported(String),
-    /// The node knows the value and does not have its bytes.
+    /// The node knows the value but does not have its bytes.
     #[error(
         "the bytes of this value are on other nodes and cannot be had now: {0}; try again, or \
          start a node that has them"
@@ -88,7 +89,7 @@ pub enum StoreError {
     },
 }
 
-/// What a write returns: its place in the history.
+/// The place of a write in the history; every write returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitId(pub [u8; 32]);
 
@@ -98,21 +99,22 @@ pub struct Entry {
     pub value: Value,
     pub set_at: Timestamp,
     pub node: NodeId,
-    /// From then on the key reads as absent.
+    /// The time from which the key reads as absent; `None` if it never expires.
     pub expires: Option<Timestamp>,
     pub version: Version,
 }
 
-/// Which write gave a key its value, as one node knows it.
+/// Identifies the write that gave a key its value, as one node knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version(pub Position);
 
-/// A write and its terms.
+/// A write and the condition that it depends on.
 #[derive(Clone, Debug)]
 pub struct Submission {
     pub key: Key,
     pub change: Submitted,
-    /// Only while this is the key's version on this node; for what was read first.
+    /// The version that the key must still have on this node, for a value that was read first;
+    /// `None` if the write is unconditional.
     pub only_over: Option<Version>,
 }
 
@@ -133,10 +135,11 @@ impl Submission {
     }
 }
 
-/// None: there was nothing to delete, or another version stood where one was expected.
+/// The result of a write: `None` if there was nothing to delete, or if another version stood where
+/// one was expected.
 pub type Written = Result<Option<CommitId>, StoreError>;
 
-/// Small values are at hand; large ones are files to be opened.
+/// The value of a key: small values are in memory, large ones are files to be opened.
 #[derive(Clone, Debug)]
 pub enum Value {
     Inline(Bytes),
@@ -145,7 +148,7 @@ pub enum Value {
         size: u64,
         path: PathBuf,
     },
-    /// Large, and not on this node yet: other nodes have the bytes.
+    /// A large value that is not on this node yet; other nodes have its bytes.
     Away {
         hash: ContentHash,
         size: u64,
@@ -154,7 +157,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The bytes of a small value; a record may be larger, see `record`.
+    /// Returns the bytes of a small value. A record may be larger; see `record`.
     pub fn inline(&self) -> Option<&Bytes> {
         match self {
             Value::Inline(bytes) => Some(bytes),
@@ -169,8 +172,8 @@ impl Value {
         }
     }
 
-    /// The same value with its bytes on this node: waits until they have come, and fails when no
-    /// node that has them can be reached or nothing comes for a minute.
+    /// Returns the same value with its bytes on this node. Waits until they have come, and fails if
+    /// no node that has them can be reached or nothing comes for a minute.
     pub async fn here(self) -> Result<Value, StoreError> {
         match self {
             Value::Away { hash, size, desk } => {
@@ -181,8 +184,8 @@ impl Value {
         }
     }
 
-    /// The bytes of a large value from the start, wherever they are; None for a small one. What is
-    /// on another node is read while it comes.
+    /// Returns a reader of a large value from its start, wherever its bytes are; `None` for a small
+    /// one. A value on another node is read while it arrives.
     pub async fn reader(&self) -> Result<Option<ValueReader>, StoreError> {
         match self {
             Value::Inline(_) => Ok(None),
@@ -201,8 +204,9 @@ impl Value {
         }
     }
 
-    /// The bytes, also of a file, up to `max`: a record with many variables or notes may be one.
-    /// Files are read by the caller's thread, so `max` is small where that thread is a runtime's.
+    /// Returns the bytes, also those of a file, up to `max` bytes: a record with many variables or
+    /// notes may be a file. Files are read on the caller's thread, so `max` must be small where
+    /// that thread belongs to a runtime.
     pub fn read(&self, max: u64) -> Result<Bytes, StoreError> {
         match self {
             Value::Inline(bytes) => Ok(bytes.clone()),
@@ -224,20 +228,20 @@ impl Value {
         }
     }
 
-    /// One of Cortex's own records.
+    /// Decodes the value as one of Cortex's own records.
     pub fn record<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         Ok(record::decode(&self.read(RECORD_BYTES_MAX)?)?)
     }
 }
 
-/// A record that cannot be read counts as absent, and is reported: one bad value hides nothing
-/// else.
+/// Decodes a record. One that cannot be read counts as absent and is reported, so that one bad
+/// value hides nothing else.
 pub fn readable<T: DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option<T> {
     let record = value?.record();
     record.inspect_err(|error| tracing::warn!(%key, %error, "record.unreadable")).ok()
 }
 
-/// As `readable`, of what the key has now.
+/// Decodes the current value of a key, like `readable`.
 pub async fn lookup_record<T: DeserializeOwned>(
     store: &dyn Store,
     key: Key,
@@ -256,7 +260,8 @@ pub struct HistoryEntry {
     pub size: u64,
 }
 
-/// Local to one node: (incarnation of the store, arrival number).
+/// A place in the order of arrival, local to one node: the incarnation of the store and the number
+/// of the arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     pub incarnation: u64,
@@ -268,31 +273,32 @@ pub enum WatchEvent {
     Changed {
         cursor: Cursor,
         key: Key,
-        /// None after a delete, and when the value has expired.
+        /// The new value; `None` after a delete, and when the value has expired.
         value: Option<Value>,
         expired: bool,
     },
-    /// Changes were missed (a slow reader, an unknown cursor): read the prefix again.
+    /// Changes were missed (by a slow reader, or the cursor is unknown): read the prefix again.
     Resync { cursor: Cursor },
 }
 
-/// Changes of one prefix, in order of arrival. Bounded: a reader that falls behind gets `Resync`.
+/// The changes of one prefix, in order of arrival. The queue is bounded: a reader that falls behind
+/// gets `Resync`.
 pub struct Watch {
     pub events: mpsc::Receiver<WatchEvent>,
 }
 
 impl Watch {
-    /// None when the store has stopped.
+    /// Returns the next change; `None` when the store has stopped.
     pub async fn next(&mut self) -> Option<WatchEvent> {
         self.events.recv().await
     }
 }
 
-/// How soon the disk is asked for a write.
+/// How soon a write goes to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
     Now,
-    /// No sooner than at the next `Store::hurry`, which must follow: for a thread with many
+    /// No sooner than at the next `Store::hurry`, which must follow. It is for a thread with many
     /// writers, whose writes go to the disk together.
     WithOthers,
 }
@@ -300,21 +306,21 @@ pub enum Urgency {
 /// Every method may be called from any runtime. Writes return once they are durable.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Queues a write in the order of these calls; `reply` hears once it is durable. An error is
-    /// returned and no reply comes when it could not be queued. Values have any size; above
-    /// `INLINE_VALUE_MAX` the bytes go to a file first.
+    /// Queues a write, in the order of these calls; `reply` is called once it is durable. If it
+    /// cannot be queued, an error is returned and `reply` is not called. Values have any size;
+    /// above `INLINE_VALUE_MAX` the bytes go to a file first.
     async fn submit(
         &self,
         write: Submission,
         urgency: Urgency,
         reply: Reply,
     ) -> Result<(), StoreError>;
-    /// Does what `submit` does with others where nothing has to be waited for: no future is made.
-    /// Hands back what it cannot do.
+    /// Does what `submit` does with `Urgency::WithOthers` if nothing has to be waited for, without
+    /// making a future. Hands back what it cannot do.
     fn submit_at_once(&self, write: Submission, reply: Reply) -> Option<(Submission, Reply)> {
         Some((write, reply))
     }
-    /// Sends writes that were submitted with others to the disk now, together.
+    /// Sends the writes that were submitted with `Urgency::WithOthers` to the disk now, together.
     fn hurry(&self) {}
     /// Submits a write and waits for its reply.
     async fn write(&self, write: Submission) -> Written {
@@ -334,26 +340,27 @@ pub trait Store: Send + Sync + 'static {
     async fn delete(&self, key: Key) -> Result<Option<CommitId>, StoreError> {
         self.write(Submission::delete(key)).await
     }
-    /// Makes a place to stream a large value to; hashing happens on the way.
+    /// Opens a file to stream a large value to; it is hashed on the way.
     async fn writer(&self) -> Result<ValueWriter, StoreError>;
-    /// Gives a key's value another end, or none. False when the key has no value.
+    /// Sets or removes the expiry of a key's value. Returns `false` if the key has no value.
     async fn expire(&self, key: &Key, expires: Option<Timestamp>) -> Result<bool, StoreError>;
-    /// How many keys have a value.
+    /// Returns the number of keys that have a value.
     async fn count(&self) -> Result<usize, StoreError> {
         Ok(self.keys(&Prefix::all()).await?.len())
     }
-    /// Where nothing is found, a write of the key that waits on this node is waited for.
+    /// Returns the current entry of a key. If none is found, waits for a write of that key that is
+    /// queued on this node.
     async fn lookup(&self, key: &Key) -> Result<Option<Entry>, StoreError>;
-    /// As `lookup` where nothing has to be waited for; None where something has.
+    /// Returns what `lookup` does if nothing has to be waited for; `None` if something has.
     fn lookup_at_once(&self, _key: &Key) -> Option<Option<Entry>> {
         None
     }
-    /// SHA-1 of the value, from memory.
+    /// Returns the SHA-1 of the value, from memory.
     async fn lookup_hash(&self, key: &Key) -> Result<Option<[u8; 20]>, StoreError>;
-    /// In key order.
+    /// Returns the entries below a prefix, in key order.
     async fn prefix(&self, prefix: &Prefix) -> Result<Vec<Entry>, StoreError>;
     async fn keys(&self, prefix: &Prefix) -> Result<Vec<Key>, StoreError>;
-    /// At most `limit` keys after `after`, in an order that stays; an empty page is the end.
+    /// Returns at most `limit` keys after `after`, in a stable order; an empty page is the end.
     async fn keys_after(
         &self,
         prefix: &Prefix,
@@ -363,24 +370,24 @@ pub trait Store: Send + Sync + 'static {
         let keys = self.keys(prefix).await?.into_iter();
         Ok(keys.filter(|key| after.is_none_or(|after| key > after)).take(limit).collect())
     }
-    /// From now on, or from `cursor`.
+    /// Watches a prefix from now on, or from the cursor `from`.
     async fn watch(&self, prefix: Prefix, from: Option<Cursor>) -> Result<Watch, StoreError>;
-    /// Newest first, at most `limit`.
+    /// Returns the commits below a prefix, newest first, at most `limit`.
     async fn history(&self, prefix: &Prefix, limit: usize)
     -> Result<Vec<HistoryEntry>, StoreError>;
-    /// The id of the whole history: equal on two nodes exactly when their histories are.
+    /// Returns the id of the whole history: equal on two nodes exactly when their histories are.
     async fn head(&self) -> Result<String, StoreError>;
-    /// Drops commits before this time that newer ones have replaced, and deletes.
+    /// Drops the commits before this time that newer ones have replaced, and deletes.
     async fn squash(&self, before: Timestamp) -> Result<(), StoreError>;
-    /// None where something else keeps the members together.
+    /// Returns the replication between the nodes; `None` if something else keeps them together.
     fn replication(&self) -> Option<Replication> {
         None
     }
-    /// Writes what waits, marks the log as closed and frees the directory. Later writes fail.
+    /// Writes what is queued, marks the log as closed and frees the directory. Later writes fail.
     async fn close(&self) -> Result<(), StoreError>;
 }
 
-/// A set without terms is always a commit.
+/// Returns the commit of an unconditional set, which always has one.
 fn committed(written: Written) -> Result<CommitId, StoreError> {
     written?.ok_or_else(|| {
         StoreError::Unavailable(
@@ -393,7 +400,7 @@ fn committed(written: Written) -> Result<CommitId, StoreError> {
 
 pub type SharedStore = Arc<dyn Store>;
 
-/// A finished, durable content-addressed file that no key refers to yet.
+/// A finished, durable, content-addressed file that no key refers to yet.
 #[derive(Clone, Debug)]
 pub struct ValueFile {
     pub hash: ContentHash,

@@ -1,5 +1,5 @@
 //! The store of one node on its own disk: reads from memory and the log, writes through the
-//! committer thread.
+//! committer.
 
 mod writing;
 
@@ -36,7 +36,8 @@ use super::{
 use os::lockfile::FileLock;
 use runtime::driver::Clock;
 
-/// Each failed attempt means that another write of the same key came between.
+/// The number of attempts to change an expiry; each failure means that another write of the same
+/// key came between.
 const EXPIRE_ATTEMPTS_MAX: usize = 16;
 
 pub struct LocalStore {
@@ -120,7 +121,7 @@ impl LocalStore {
         commits.into_iter().filter_map(|commit| self.shared.find(commit)).collect()
     }
 
-    /// Reads what is not at hand away from the caller's runtime.
+    /// Reads values that are not in memory away from the caller's runtime.
     async fn complete(&self, found: Vec<Found>) -> Result<Vec<Entry>, StoreError> {
         let shared = self.shared.clone();
         if found.iter().all(|found| matches!(found, Found::Here(_))) {
@@ -167,7 +168,7 @@ impl Store for LocalStore {
             Err(change) => return Some((Submission { key, change, only_over }, reply)),
         };
         let only_over = only_over.map(|Version(at)| at);
-        // A reply that is dropped says that the store has stopped.
+        // A reply that is dropped unsaid reports that the store has stopped.
         self.commands.leave(Command::Write { key, change, only_over, value, reply, place }).ok();
         None
     }
@@ -189,7 +190,7 @@ impl Store for LocalStore {
             }
             let change = match value {
                 Value::Inline(value) => Submitted::Set { value, expires },
-                // A commit is made of files that are here only.
+                // A commit can only be made of a file that is here.
                 value => match value.here().await.map(|_| self.file_at(key, version))? {
                     Some(file) => Submitted::File { file, expires },
                     None => continue,
@@ -279,7 +280,7 @@ impl Store for LocalStore {
         Ok(keys)
     }
 
-    /// The notes of the board come last.
+    /// Returns a page of keys, in which the notes of the board come last.
     async fn keys_after(
         &self,
         prefix: &Prefix,

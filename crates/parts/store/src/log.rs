@@ -1,5 +1,5 @@
-//! The commit log: batches go in, and are durable when `append` returns. Driven by the committer
-//! thread alone; readers share the open files.
+//! The commit log: a batch that goes in is durable when `append` returns. Only the committer drives
+//! it; readers share the open files.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,39 +30,40 @@ pub enum LogError {
     Failed(#[source] io::Error),
 }
 
-/// A short key and a short value take about as much: room for a batch of them is made at once.
+/// The usual size of a frame in bytes, with a short key and a short value; memory for a whole batch
+/// is allocated at once.
 const FRAME_BYTES_USUAL: usize = 192;
 
-/// Batches beyond this are rare: their memory is given back.
+/// The size in bytes up to which the memory of a batch is kept; larger batches are rare.
 const SEALED_BYTES_KEPT: usize = 1 << 20;
 
-/// A log of batches in numbered segments. Values are read out of the files themselves, by segment
-/// and offset.
+/// A log of batches in numbered segments. Values are read directly from the files, by segment and
+/// offset.
 pub trait CommitLog: Send {
-    /// Reads back everything that is durable and goes on behind it.
+    /// Opens the log: reads everything that is durable and continues after it.
     fn open(dir: &Path, options: &Options) -> Result<(Recovered, Self), OpenError>
     where
         Self: Sized;
     fn segments(&self) -> &Segments;
-    /// The segment that batches go to.
+    /// Returns the number of the segment that batches go to.
     fn number(&self) -> u32;
-    /// Whether `append` of so many bytes would begin a new segment; the index as it is now then
-    /// covers all segments before it.
+    /// Returns whether `append` of this many bytes would begin a new segment; the index as it is
+    /// now then covers all segments before it.
     fn begins_segment(&self, bytes: usize) -> bool;
-    /// Durable when it returns; only then may the next batch be appended.
+    /// Appends a batch, which is durable when this returns; only then may the next one be appended.
     fn append(&mut self, batch: &Batch) -> Result<Appended, LogError>;
     /// Removes segments that no commit needs.
     fn free(&mut self, numbers: &[u32]) -> io::Result<()>;
 }
 
-/// Where a batch went.
+/// The place to which a batch went.
 #[derive(Clone, Copy, Debug)]
 pub struct Appended {
     pub segment: u32,
     pub offset: u32,
 }
 
-/// A batch as it goes to the log.
+/// A batch as it is written to the log.
 pub struct Batch {
     pub number: u64,
     pub frames: Vec<u8>,
@@ -95,7 +96,7 @@ impl Batch {
         Batch { number, frames, offsets: vec![0] }
     }
 
-    /// Where each entry's value is, once the batch went to `appended`.
+    /// Returns where each entry's value is, once the batch went to `appended`.
     pub fn locations(&self, entries: &[Entry], appended: Appended) -> Vec<Location> {
         let located = |(entry, offset): (&Entry, &u32)| {
             let (segment, offset) = (appended.segment, appended.offset + offset);
@@ -105,7 +106,7 @@ impl Batch {
     }
 }
 
-/// Every file of the log, for readers too.
+/// Every segment of the log by number, shared with the readers.
 pub type Segments = Arc<RwLock<BTreeMap<u32, Segment>>>;
 
 type Preparing = JoinHandle<io::Result<Segment>>;
@@ -117,14 +118,14 @@ pub struct SegmentedLog {
     number: u32,
     current: Segment,
     end: u32,
-    /// The newest batch with its segment's secret; kept for its memory.
+    /// The newest batch, sealed with its segment's secret; kept to reuse its memory.
     sealed: Vec<u8>,
     next: Option<Preparing>,
 }
 
 impl SegmentedLog {
-    /// The first segment is small, as most data directories stay so; each next one is twice as
-    /// large, so that many writes mean few files.
+    /// Returns the capacity of the next segment. The first one is small, since most data
+    /// directories stay so; each next one is twice as large, so that many writes need few files.
     fn capacity_after(&self, batch: usize) -> u32 {
         let doubled = self.current.capacity.saturating_mul(2);
         let grown = doubled.clamp(self.options.segment_bytes_first, self.options.segment_bytes_max);
@@ -138,7 +139,7 @@ impl SegmentedLog {
         let fits =
             |capacity: u32| capacity as usize >= segment::HEADER_LENGTH + batch + MARK_LENGTH;
         let prepared = self.next.take().and_then(|preparing| {
-            // One that failed in the background is tried again, and then reported.
+            // A segment that failed in the background is tried again, and then reported.
             let made = preparing.join().ok()?.ok()?;
             fits(made.capacity).then_some(made)
         });
@@ -156,7 +157,7 @@ impl SegmentedLog {
         Ok(())
     }
 
-    /// Has the next segment made in the background once this one is half full.
+    /// Starts making the next segment in the background once this one is half full.
     fn prepare_next(&mut self) {
         if self.next.is_some() || self.end < self.current.capacity / 2 {
             return;

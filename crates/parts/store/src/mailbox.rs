@@ -1,5 +1,6 @@
-//! Where commands wait for the committer. A sender with many writers may leave its commands there
-//! and say once that they are due: they are then one batch, and wake its thread once.
+//! The mailbox in which commands wait for the committer. A sender with many writers may leave its
+//! commands there and call `hurry` once: they then form one batch and wake the committer's thread
+//! once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,14 +8,14 @@ use std::time::{Duration, Instant};
 
 struct State<T> {
     waiting: VecDeque<T>,
-    /// What waits need not wait any longer.
+    /// Whether the commands that wait are due.
     due: bool,
     asleep: bool,
-    /// Fewer need not wake who sleeps.
+    /// The number of commands below which the sleeping receiver is not woken.
     wanted: usize,
     senders: usize,
     closed: bool,
-    /// So many are due in any case.
+    /// The number of commands from which they are due in any case.
     unhurried_max: usize,
 }
 
@@ -42,17 +43,17 @@ impl<T> Mailbox<T> {
 
 pub struct Sender<T>(Arc<Mailbox<T>>);
 
-/// Takes commands out; when it is gone, sending fails.
+/// The receiving end; when it is dropped, sending fails.
 pub struct Receiver<T>(Arc<Mailbox<T>>);
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Closed;
 
-/// The last sender is gone, and everything was taken out.
+/// The error once the last sender is gone and everything was taken out.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Deserted;
 
-/// What is left there unhurriedly is due once there are `unhurried_max` of it.
+/// Makes a mailbox in which commands that were left are due once there are `unhurried_max`.
 pub fn mailbox<T>(unhurried_max: usize) -> (Sender<T>, Receiver<T>) {
     let state = State {
         waiting: VecDeque::new(),
@@ -72,12 +73,13 @@ impl<T> Sender<T> {
         self.put(command, |_| true)
     }
 
-    /// Due with the next command that is sent, when `hurry` is called, or with enough others.
+    /// Leaves a command, which is due with the next one that is sent, at `hurry`, or with enough
+    /// others.
     pub fn leave(&self, command: T) -> Result<(), Closed> {
         self.put(command, |_| false)
     }
 
-    /// Due with what was left there before it; at once if nothing was.
+    /// Adds a command that is due with those left before it; at once if there are none.
     pub fn join(&self, command: T) -> Result<(), Closed> {
         self.put(command, VecDeque::is_empty)
     }
@@ -122,7 +124,7 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-/// How many commands are likely to come soon, and how long it pays to wait for them.
+/// The number of commands that are likely to come soon, and how long it pays to wait for them.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
     pub count: usize,
@@ -150,7 +152,8 @@ impl<T> Receiver<T> {
         state
     }
 
-    /// Until something is due, and then for more as `expected` says; or until the wait is over.
+    /// Waits until something is due, and then for more as `expected` says, but no longer than
+    /// `wait`.
     pub fn await_due(&self, wait: Duration, expected: Option<Expected>) -> Result<(), Deserted> {
         let mut state = self.wait(self.0.state(), wait, |state| state.due);
         if let Some(Expected { count, patience }) = expected
@@ -163,7 +166,7 @@ impl<T> Receiver<T> {
         if state.waiting.is_empty() && state.senders == 0 { Err(Deserted) } else { Ok(()) }
     }
 
-    /// At most so many, oldest first, due or not.
+    /// Takes at most `most` commands, oldest first, due or not.
     pub fn take(&self, most: usize) -> Vec<T> {
         let mut state = self.0.state();
         let most = most.min(state.waiting.len());
@@ -172,19 +175,19 @@ impl<T> Receiver<T> {
         taken
     }
 
-    /// Wakes who waits for something that is due.
+    /// Wakes the receiver as if something were due.
     pub fn rouse(&self) {
         let mut state = self.0.state();
         state.due = true;
         self.0.wake(state);
     }
 
-    /// Sending fails from now on.
+    /// Closes the mailbox: sending fails from now on.
     pub fn close(&self) {
         let mut state = self.0.state();
         state.closed = true;
         let unheard = std::mem::take(&mut state.waiting);
-        // Who sent them hears of it when they are dropped, and may send again.
+        // Dropping the commands tells their senders, which may send again.
         drop(state);
         drop(unheard);
     }

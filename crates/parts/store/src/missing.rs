@@ -1,5 +1,5 @@
-//! What of this node's large values is on other nodes only: the store's side of their fetching.
-//! Looks at the commits in small steps, so that no write waits for it.
+//! Large values that commits of this node name and only other nodes have: the store's side of their
+//! fetching. Looks at the commits in small steps, so that no write waits for it.
 
 use super::mailbox::Sender;
 use std::cmp::Reverse;
@@ -14,14 +14,14 @@ use super::bulk::{Claim, ValueName};
 use super::command::Command;
 use super::shared::Shared;
 
-/// Looked at under one lock of the machine: well below a millisecond.
+/// The number of values looked at under one lock of the machine: well below a millisecond.
 const STEP: usize = 256;
 
-/// Commits of one value that are heard; it takes one that tells the truth.
+/// The number of commits whose claims about a value are considered; one true claim suffices.
 const CLAIMS_MAX: usize = 64;
 
 pub struct Missing {
-    /// The store ends when its owner drops it.
+    /// The store; weak, since it ends when its owner drops it.
     shared: Weak<Shared>,
     commands: Sender<Command>,
 }
@@ -90,7 +90,8 @@ impl Wants for Missing {
     }
 }
 
-/// Whether the commit gives its key the present value; superseded ones are history without bytes.
+/// Returns whether the commit gives its key the present value; superseded ones are history without
+/// bytes.
 fn wins(replica: &Replica, at: Position) -> bool {
     let commit = replica.history().get(at);
     commit.is_some_and(|commit| replica.newest(&commit.key).is_some_and(|newest| newest.at == at))

@@ -1,4 +1,4 @@
-//! Opening the store of a data directory: the lock, recovery, and the start of its threads.
+//! Opens the store of a data directory: takes the lock, recovers and starts the threads.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use super::values::ValueFiles;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
 
-/// Opens the store of one node on this disk; blocks while it recovers. `cluster` says which cluster
-/// the node belongs to, and hears of the one that the log knows.
+/// Opens the store of one node on this disk; blocks while it recovers. `cluster` is called with the
+/// cluster that the log knows, and returns the one that the node belongs to.
 pub fn open(
     layout: &DataDirectory,
     node: NodeId,

@@ -1,4 +1,4 @@
-//! How the store of a data directory is kept, and what stands in the way of opening it.
+//! The options of a data directory's store, and the errors of opening it.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -14,37 +14,41 @@ use super::disk::{self, Disk, OwnDisk};
 use os::lockfile::FileLock;
 use runtime::faults::Faults;
 
-/// Called with a point's name where the disk may stall or fail: `store.sync` before each
-/// fdatasync of the log, `store.extend` before a new log file, `store.snapshot` before a
-/// snapshot's fsync. An error takes the place of the disk's.
+/// A hook that is called with a point's name where the disk may stall or fail: `store.sync` before
+/// each fdatasync of the log, `store.extend` before a new log file, `store.snapshot` before a
+/// snapshot's fsync. Its error takes the place of the disk's.
 pub type FaultHook = Arc<dyn Fn(&str) -> io::Result<()> + Send + Sync>;
 
-/// Most data directories stay small, and an empty one should be.
+/// The size of the first segment in bytes: most data directories stay small, and an empty one
+/// should be.
 pub const SEGMENT_BYTES_FIRST: u32 = 1 << 20;
-/// Large enough that files are few, small enough to read one into memory when opening.
+/// The size of the largest segment in bytes: large enough that files are few, small enough to read
+/// one into memory when opening.
 pub const SEGMENT_BYTES_MAX: u32 = 64 << 20;
-/// A push uploads its files before it writes the commits that refer to them.
+/// The age below which an unused value file is kept: a push uploads its files before it writes the
+/// commits that refer to them.
 pub const VALUE_AGE_MIN: Duration = Duration::from_secs(3600);
 
-/// Where this node's board shows a key of another node whose value the disk had no room for.
+/// Returns the note for a key of another node whose value the disk had no room for; `None` if this
+/// node need not know it.
 pub type NoteUnkept = fn(&NodeId, &Key) -> Option<Key>;
 
 #[derive(Clone)]
 pub struct Options {
     pub segment_bytes_first: u32,
     pub segment_bytes_max: u32,
-    /// A value file that no commit refers to stays this long.
+    /// How long a value file that no commit refers to is kept.
     pub value_age_min: Duration,
     pub fault: FaultHook,
     pub unkept: NoteUnkept,
-    /// See `seat`.
+    /// Whether cores are few; see `seat`.
     pub few_cores: bool,
-    /// Where the log and its snapshots are.
+    /// The disk that holds the log and its snapshots.
     pub disk: Arc<dyn Disk>,
 }
 
 impl Options {
-    /// As usual, with the node's fail points in place of a faulty disk.
+    /// Returns the usual options, with the node's fail points in place of a faulty disk.
     pub fn with_faults(faults: Faults) -> Options {
         let check = move |point: &str| faults.check(point).map_err(io::Error::other);
         Options { fault: Arc::new(check), ..Options::default() }
@@ -65,7 +69,8 @@ impl Default for Options {
     }
 }
 
-/// Nothing is repaired by guessing: what is missing comes from the other nodes, or from a copy.
+/// The advice after damage. Nothing is repaired by guessing: what is missing comes from the other
+/// nodes, or from a copy.
 const RESTORE: &str = "nothing was changed. With other nodes in the cluster: move this directory \
                        aside and start this node with --join ADDRESS; it copies what they hold. \
                        Alone: restore this directory from a copy, or move it aside to begin with \
@@ -90,7 +95,7 @@ pub enum OpenError {
         file.display(), file.display()
     )]
     Short { file: PathBuf, found: u64, expected: u64 },
-    /// The back end is not ours, and says itself what to do.
+    /// Another back end failed; its message says what to do.
     #[error("{0}")]
     Backend(String),
     #[error("opening the store was interrupted: the node is stopping")]

@@ -1,6 +1,7 @@
-//! Places for writes that wait for the committer, and which keys they write: a lookup that finds
-//! nothing waits for a write that came before it. Who only sends writes, and asks for the answer to
-//! none, then finds what was sent. Owns the bound; must not know what is written.
+//! The queue of writes that wait for the committer: the places in it, and which keys they write. A
+//! lookup that finds nothing waits for a write that came before it, so that a client that sends
+//! writes and waits for no answer still finds what it sent. Owns the bound; must not know what is
+//! written.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -8,19 +9,20 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use model::Key;
 use tokio::sync::Semaphore;
 
-/// Writers beyond this wait for their turn: some 4 MiB of small values.
+/// The number of writes queued, some 4 MiB of small values; further writers wait for their turn.
 pub const WRITES_QUEUED_MAX: usize = 1024;
-/// Keys are told apart by so many counters. With all places taken, one lookup in five of those that
-/// find nothing waits for another key's write.
+/// The number of counters that tell keys apart. With all places taken, one in five of the lookups
+/// that find nothing waits for another key's write.
 const COUNTERS: usize = 4 * WRITES_QUEUED_MAX;
 
 pub struct Queue {
     places: Semaphore,
-    /// Writes that wait, by their keys. None counts more than there are places.
+    /// The number of queued writes by their keys' counters; no counter exceeds the number of
+    /// places.
     writes: Box<[AtomicU16]>,
 }
 
-/// Of one write, until that is answered.
+/// The place of one write in the queue, until the write is answered.
 pub struct Queued {
     queue: Arc<Queue>,
     counter: u16,
@@ -36,7 +38,7 @@ impl Queue {
         Arc::new(Queue { places: Semaphore::new(WRITES_QUEUED_MAX), writes })
     }
 
-    /// None when all places are taken.
+    /// Takes a place; `None` if all are taken.
     pub fn enter_at_once(self: &Arc<Self>, key: &Key) -> Option<Queued> {
         self.places.try_acquire().ok()?.forget();
         Some(self.queued(key))
@@ -53,7 +55,7 @@ impl Queue {
         Queued { queue: self.clone(), counter }
     }
 
-    /// False only when no write of this key waits.
+    /// Returns `false` only if no write of this key is queued.
     pub fn may_hold(&self, key: &Key) -> bool {
         self.writes[usize::from(counter_of(key))].load(Ordering::Relaxed) > 0
     }

@@ -1,5 +1,5 @@
-//! What is on disk, read back: the newest snapshot, then every batch after it. Cuts the torn tail
-//! of the last segment; any other damage is refused and nothing is changed.
+//! Recovery: reads back what is on disk, the newest snapshot and then every batch after it. Cuts
+//! the torn tail of the last segment; any other damage is refused and nothing is changed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,17 +17,18 @@ use super::segment::{
 };
 use super::snapshot;
 
-/// Segments that a snapshot covers are read through when opening, newest first, up to this many
-/// bytes: a second or so. The records of the others are checked whenever they are read.
+/// The number of bytes of segments covered by a snapshot that are read through when opening, newest
+/// first: a second or so. The records of the others are checked whenever they are read.
 const VERIFIED_BYTES_MAX: u64 = 1 << 30;
 
 pub struct Recovered {
     pub past: Past,
-    /// The segment where the newest snapshot ends, and the snapshot's length.
+    /// The segment before which the newest snapshot ends, and the snapshot's length; `None` without
+    /// one.
     pub snapshot: Option<(u32, u64)>,
 }
 
-/// What is on disk, its segments, and where the last one goes on.
+/// What was recovered, the segments, and where the last one continues.
 pub type Opened = (Recovered, BTreeMap<u32, Segment>, u32);
 
 pub fn recover(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
@@ -45,7 +46,7 @@ pub fn recover(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
         return Err(OpenError::Missing(log_path(dir, missing)));
     }
     let covered: Vec<u32> = found.logs.iter().copied().filter(|n| *n < first).collect();
-    // Side by side, as each takes a second for a million keys.
+    // Both run side by side, since each takes a second for a million keys.
     let (state, segments) = std::thread::scope(|scope| {
         let verifying = scope.spawn(|| verify_covered(dir, options, &covered));
         let state = load_snapshot(dir, options, found.snapshots.last().copied());
@@ -67,7 +68,7 @@ fn load_snapshot(dir: &Path, options: &Options, next: Option<u32>) -> Result<Rec
     Ok(Recovered { past: loaded.past, snapshot: Some((next, loaded.length)) })
 }
 
-/// The segments before the newest snapshot, which hold values alone.
+/// Opens the segments before the newest snapshot, which hold only values, and verifies them.
 fn verify_covered(
     dir: &Path,
     options: &Options,
@@ -107,7 +108,7 @@ fn list(dir: &Path, disk: &dyn Disk) -> Result<Found, OpenError> {
         }
     }
     if removed {
-        // Else the removal could come after the next file of that name, and take that.
+        // Otherwise the removal could come after the next file of that name, and remove that one.
         disk.sync_names(dir).map_err(OpenError::io(dir))?;
     }
     logs.sort_unstable();
@@ -152,9 +153,10 @@ fn replay_all(
     Ok((state, segments, end))
 }
 
-/// Without its mark, the newest batch may be in the kernel's memory alone: the process was killed
-/// before fdatasync, or that failed and the kernel takes the pages for clean since. So it is
-/// written again and synced before anybody reads it. Returns where the log goes on.
+/// Makes the newest batch durable and returns where the log continues. Without its mark, that batch
+/// may be only in the kernel's memory: the process was killed before fdatasync, or fdatasync failed
+/// and the kernel takes the pages for clean since. So it is written again and synced before anybody
+/// reads it.
 fn confirm(segment: &Segment, bytes: &[u8], extent: Extent) -> io::Result<u32> {
     let end = extent.end as u32;
     let Some((_, newest)) = extent.batches.filter(|_| !extent.marked) else { return Ok(end) };

@@ -1,6 +1,6 @@
-//! What the store's machine and its peers exchange: the handle by which a transport brings what
-//! peers say, and the outlet through which the machine's own words leave. Must not know sockets;
-//! the transport drives it, the committer thread answers.
+//! Replication between the store's machine and its peers: the handle by which a transport delivers
+//! what peers send, and the outlet through which the machine's own messages leave. Must not know
+//! sockets; the transport drives it, the committer answers.
 
 use super::mailbox::Sender;
 use std::collections::BTreeSet;
@@ -26,9 +26,10 @@ use super::shared::Shared;
 use super::{INLINE_VALUE_MAX, StoreError};
 use runtime::driver::Clock;
 
-/// Where the machine's messages go. Called on the thread that commits: never blocks.
+/// The way out for the machine's messages. It is called on the thread that commits, so it never
+/// blocks.
 pub trait Outlet: Send + Sync {
-    /// What cannot be taken must be reported as `Replication::lost`.
+    /// Sends a message; one that cannot be taken must be reported as `Replication::lost`.
     fn send(&self, to: NodeTag, message: Message);
 }
 
@@ -48,7 +49,7 @@ pub struct PeerState {
     pub node: NodeTag,
     pub member: bool,
     pub link: Link,
-    /// What it is known to hold of everybody.
+    /// The stamp up to which it is known to hold everybody's writes.
     pub acknowledged: Stamp,
 }
 
@@ -78,7 +79,7 @@ impl Replication {
         Replication { shared, commands, clock }
     }
 
-    /// Once, when the transport is there.
+    /// Connects the outlet; called once, when the transport is there.
     pub fn connect(&self, outlet: Arc<dyn Outlet>) {
         self.shared.connect(outlet);
     }
@@ -95,7 +96,7 @@ impl Replication {
         self.command(Command::Tell(Event::Lost { peer }, None));
     }
 
-    /// Begins to fetch large values from these peers, once.
+    /// Starts fetching large values from these peers, once.
     pub fn fetch_from(&self, peers: Arc<dyn BulkPeers>) -> io::Result<()> {
         let missing = Missing::new(&self.shared, self.commands.clone());
         self.shared.desk.start(peers, missing)
@@ -109,12 +110,12 @@ impl Replication {
         self.tell(Event::TrustClock).await
     }
 
-    /// Large values that came or are still to come.
+    /// Returns the desk of large values that have come or are still to come.
     pub fn desk(&self) -> Arc<Desk> {
         self.shared.desk.clone()
     }
 
-    /// Returns once it is in the log.
+    /// Joins a cluster; returns once that is in the log.
     pub async fn join(&self, cluster: ClusterId, listed: Stamp) -> Result<(), StoreError> {
         self.tell(Event::Join { cluster, listed }).await?;
         let machine = self.shared.machine();
@@ -145,12 +146,12 @@ impl Replication {
         self.shared.machine().node()
     }
 
-    /// Everybody on the books, this node too if it is.
+    /// Returns the members of the roster, with this node if it is one.
     pub fn roster(&self) -> BTreeSet<NodeTag> {
         self.shared.machine().sync().members().roster()
     }
 
-    /// When a member was put on the books.
+    /// Returns when a member was added to the roster.
     pub fn listed(&self, node: NodeTag) -> Option<Stamp> {
         self.shared.machine().sync().members().since(node)
     }
@@ -159,17 +160,17 @@ impl Replication {
         self.shared.machine().is_joining()
     }
 
-    /// How many peers hold all that was durable here when this was read as `durable()`.
+    /// Returns how many peers hold all that was durable here when `durable()` returned this stamp.
     pub fn replicas_with(&self, stamp: Stamp) -> usize {
         self.shared.machine().replicas_with(stamp)
     }
 
-    /// The newest stamp in the log.
+    /// Returns the newest stamp in the log.
     pub fn durable(&self) -> Stamp {
         self.shared.machine().durable_stamp()
     }
 
-    /// Members with whom nothing is exchanged until somebody sets a clock right.
+    /// Returns the members with which nothing is exchanged until somebody sets a clock right.
     pub fn apart(&self) -> BTreeSet<NodeTag> {
         let machine = self.shared.machine();
         let links = machine.sync().links().iter().filter(|(_, link)| link.is_apart());
@@ -208,7 +209,7 @@ impl Replication {
         }
     }
 
-    /// The values of a message's commits, to be sent along. An error ends the session.
+    /// Returns the values of a message's commits, to be sent along. An error ends the session.
     pub fn values_of(&self, message: &Message) -> Result<Vec<Option<Bytes>>, StoreError> {
         let Body::Commits { commits, .. } = &message.body else { return Ok(Vec::new()) };
         commits.iter().map(|carried| self.value_of(&carried.commit)).collect()
@@ -221,7 +222,7 @@ impl Replication {
         if let Some(value) = self.shared.cache().get(commit.location) {
             return Ok(Some(value));
         }
-        // It may have been moved since the session saw it.
+        // The value may have been moved since the session saw it.
         let (now, file) = {
             let machine = self.shared.machine();
             let held = machine.replica().history().get(commit.at);
@@ -232,7 +233,7 @@ impl Replication {
         self.shared.read(&now, &file).map(Some)
     }
 
-    /// Whether a commit's location is known here: a large value's file may be held already.
+    /// Sets the location of a commit whose large value is in a file here already.
     pub fn locate(&self, commit: &mut Commit) {
         if let Action::Set { hash, size, .. } = commit.action
             && size > INLINE_VALUE_MAX as u64
@@ -261,7 +262,7 @@ fn gone(commit: &Commit) -> StoreError {
     StoreError::Refused(format!("the commit of '{}' was squashed meanwhile", commit.key))
 }
 
-/// Values come from outside: each must be what its commit says.
+/// Checks a value that came from outside: it must be what its commit says.
 pub fn check_value(commit: &Commit, value: Option<&[u8]>) -> Result<(), LieError> {
     if commit.key.split("::").next() == Some(model::Key::LOCAL) {
         return Err(LieError::Key(commit.key.clone()));

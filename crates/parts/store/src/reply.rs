@@ -1,13 +1,13 @@
-//! Who is told what became of a write: once, on the thread that commits, which must not be made to
-//! wait.
+//! Replies to writes: the writer is told once what became of its write, on the thread that commits,
+//! which must not be made to wait.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{StoreError, Written};
 
-/// Those who wait for several writes, by their places.
+/// A receiver of the results of several writes, told apart by their places.
 pub trait Listener: Send + Sync {
-    /// Must not block.
+    /// Takes the result of one write; must not block.
     fn hear(&self, place: usize, written: Written);
 }
 
@@ -22,7 +22,8 @@ impl Listener for Mutex<Option<Told>> {
     }
 }
 
-/// When it is dropped unsaid, the store has ended before the write was durable.
+/// The reply to one write. If it is dropped unsaid, the store has ended before the write was
+/// durable.
 pub struct Reply {
     listener: Option<Arc<dyn Listener>>,
     place: usize,

@@ -1,7 +1,7 @@
-//! On which thread the committer works: its own, or, where cores are few and the disk is quick, the
-//! one whose clients have written. There a second thread would only be woken, wait for the disk and
-//! wake the first again, at a third of what the write itself costs. What comes from elsewhere, and
-//! what is due by the clock, the committer's own thread sees to.
+//! The seat of the committer: the thread it works on. That is its own, or, if cores are few and the
+//! disk is quick, the one whose clients have written. There a second thread would only be woken,
+//! wait for the disk and wake the first again, at a third of what the write itself costs. The
+//! committer's own thread handles what comes from elsewhere and what is due by the clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,18 +16,21 @@ use super::mailbox::{Expected, Receiver};
 use super::shared::Shared;
 use runtime::driver::Clock;
 
-/// A slower disk is waited for elsewhere: so long do those wait, about, who only read.
+/// The time up to which the disk counts as quick; a slower one is waited for on the committer's
+/// thread, since readers would be kept waiting for about as long.
 const DISK_QUICK_NS: u64 = 1_000_000;
-/// One in so many of the mean is the newest batch.
+/// The newest batch counts for one part in this many in the mean.
 const DISK_SHARE: u64 = 8;
-/// A disk that stood still is not held to be slow for long.
+/// The upper bound of the mean, so that a disk that stood still is not held to be slow for long.
 const DISK_KNOWN_MAX_NS: u64 = 10 * DISK_QUICK_NS;
-/// With a thread of its own the committer begins while others are still writing: a batch for which
-/// one wait for the disk costs each of them little.
+/// The number of commands that are due without `hurry` when the committer has a thread of its own:
+/// it begins while others are still writing, with a batch for which one wait for the disk costs
+/// each of them little.
 const UNHURRIED_MAX: usize = 128;
 
-/// How much is left for the committer before it is due without a word. On few cores its thread
-/// would only take the processor from the one that writes, and commits at its word.
+/// Returns how many commands may be left for the committer before they are due without `hurry`. On
+/// few cores its thread would only take the processor from the writing one, which commits at its
+/// own `hurry`.
 pub fn unhurried_max(few_cores: bool) -> usize {
     if few_cores { BATCH_WRITES_MAX } else { UNHURRIED_MAX }
 }
@@ -38,13 +41,13 @@ pub struct Seat {
     committer: Mutex<Option<Committer>>,
     clock: Clock,
     few_cores: bool,
-    /// How long the disk takes, in nanoseconds: a moving mean, as one slow answer says little.
+    /// The time the disk takes, in nanoseconds: a moving mean, since one slow answer says little.
     disk_takes: AtomicU64,
-    /// Milliseconds of the clock; the thread looks again then.
+    /// The time at which the committer's thread looks again, in milliseconds of the clock.
     sleeps_until: AtomicU64,
 }
 
-/// Ends the watches however the thread ends.
+/// Ends the watches, however the thread ends.
 struct AtEnd(Arc<Shared>);
 
 impl Drop for AtEnd {
@@ -75,7 +78,7 @@ impl Seat {
         }
     }
 
-    /// The committer's own thread, until the store has ended.
+    /// Runs the committer's own thread until the store has ended.
     pub fn run(&self) {
         let _at_end = AtEnd(self.shared.clone());
         while let Some((wait, expected)) = self.rest() {
@@ -84,7 +87,7 @@ impl Seat {
             let Some(committer) = seat.as_mut() else { break };
             self.work(committer, self.commands.take(BATCH_WRITES_MAX), deserted);
         }
-        // A panic elsewhere left what nobody may go on with.
+        // After a panic elsewhere the committer is in a state that nobody may continue from.
         let poisoned = self.committer.is_poisoned();
         let committer = self.sit().take();
         self.commands.close();
@@ -106,7 +109,8 @@ impl Seat {
         self.committer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long nothing need be done here, and who is likely to write; none at the end.
+    /// Returns how long nothing need be done on this thread, and which writers are likely to come;
+    /// `None` at the end.
     fn rest(&self) -> Option<(Duration, Option<Expected>)> {
         let seat = self.committer.lock().ok()?;
         let committer = seat.as_ref().filter(|committer| !committer.has_ended())?;
@@ -115,7 +119,8 @@ impl Seat {
         Some((wait, committer.expected()))
     }
 
-    /// Commits here and now what was left. False if that is for the committer's own thread to do.
+    /// Commits here and now what was left. Returns `false` if the committer's own thread has to do
+    /// it.
     pub fn commit_here(&self) -> bool {
         if !self.few_cores || self.disk_takes.load(Ordering::Relaxed) > DISK_QUICK_NS {
             return false;
@@ -129,7 +134,7 @@ impl Seat {
         let sleeps_until = Timestamp(self.sleeps_until.load(Ordering::Relaxed));
         let next = self.clock.now().after(committer.wait());
         if more || committer.has_ended() || next < sleeps_until {
-            // Until it has looked, it need not be told again.
+            // The thread need not be told again until it has looked.
             self.sleeps_until.store(0, Ordering::Relaxed);
             self.commands.rouse();
         }
@@ -137,7 +142,8 @@ impl Seat {
     }
 }
 
-/// The thread ends the store when it finds that somebody else's turn was not finished.
+/// Wakes the committer's thread on a panic: it ends the store when it finds that another thread's
+/// turn was not finished.
 struct RouseOnPanic<'a>(&'a Seat);
 
 impl Drop for RouseOnPanic<'_> {

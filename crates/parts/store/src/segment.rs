@@ -1,4 +1,4 @@
-//! Files of the log: making them, naming them, reading a record out of them. A segment is filled
+//! The files of the log: makes them, names them and reads records from them. A segment is filled
 //! with zeros before use, so that a later fdatasync writes no metadata and cannot lack space.
 
 use std::io;
@@ -13,7 +13,7 @@ use store_core::{Commit, Location};
 use super::disk::DiskFile;
 use super::options::Options;
 
-/// One write of zeros.
+/// The size in bytes of one write of zeros.
 const FILL_CHUNK: usize = 1 << 20;
 
 pub fn log_path(dir: &Path, number: u32) -> PathBuf {
@@ -24,14 +24,14 @@ pub fn snapshot_path(dir: &Path, next: u32) -> PathBuf {
     dir.join(format!("index-{next:08}"))
 }
 
-/// Beside the final name until the content is durable.
+/// Returns the name that a file has beside its final one until its content is durable.
 pub fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// The bytes of a segment before its first batch.
+/// The number of bytes in a segment before its first batch.
 pub const HEADER_LENGTH: usize = HEADER_LENGTH_OLD + frame::frame_length(1 + SECRET_LENGTH);
-/// Of a format without a secret.
+/// The same for a format without a secret.
 pub const HEADER_LENGTH_OLD: usize = frame::frame_length(13);
 
 /// One file of the log.
@@ -39,12 +39,12 @@ pub const HEADER_LENGTH_OLD: usize = frame::frame_length(13);
 pub struct Segment {
     pub file: Arc<dyn DiskFile>,
     pub capacity: u32,
-    /// Where the first batch is.
+    /// The offset of the first batch.
     pub start: u32,
     pub secret: Secret,
 }
 
-/// A durable file under its unfinished name.
+/// Makes a durable segment under its unfinished name.
 pub fn prepare(dir: &Path, number: u32, capacity: u32, options: &Options) -> io::Result<Segment> {
     let path = unfinished(&log_path(dir, number));
     let mut random = [0; SECRET_LENGTH];
@@ -55,7 +55,8 @@ pub fn prepare(dir: &Path, number: u32, capacity: u32, options: &Options) -> io:
     let written = options.disk.create(&path).and_then(|file| {
         (options.fault)("store.extend")?;
         let mut header = Vec::new();
-        // In two frames, so that builds which know no secret can say that a newer one wrote it.
+        // It is in two frames, so that builds that know no secret can say that a newer one wrote
+        // it.
         for record in [Record::Segment { format: FORMAT, number, capacity }, Record::Secret(random)]
         {
             let mut payload = Vec::new();
@@ -80,7 +81,7 @@ pub fn adopt(dir: &Path, number: u32, options: &Options) -> io::Result<()> {
     options.disk.sync_names(dir)
 }
 
-/// Overwrites with zeros what a torn write left behind.
+/// Overwrites with zeros what a torn write left.
 pub fn wipe(file: &dyn DiskFile, from: u64, to: u64) -> io::Result<()> {
     fill(file, from, to)?;
     file.sync_content()
@@ -97,7 +98,7 @@ fn fill(file: &dyn DiskFile, from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The value inside the record of this commit; every byte of the record is checked.
+/// Reads the value in the record of this commit; every byte of the record is checked.
 pub fn read_value(segment: &Segment, commit: &Commit) -> io::Result<Bytes> {
     let Location::Log { segment: number, offset } = commit.location else {
         return Err(io::Error::other("the value is not in the log"));

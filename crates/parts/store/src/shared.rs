@@ -1,5 +1,5 @@
-//! What the committer and the readers of one node's store share, and how a commit becomes the entry
-//! that a reader gets. Owns no thread and decides nothing.
+//! The state that the committer and the readers of one node's store share, and how a commit becomes
+//! the entry that a reader gets. Owns no thread and decides nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
@@ -21,7 +21,7 @@ use super::values::ValueFiles;
 use super::watchers::Watchers;
 use super::{Cursor, Entry, StoreError, Value, Version, WatchEvent};
 
-/// Locks are taken in the order of the fields.
+/// The shared state. Locks are taken in the order of the fields.
 pub struct Shared {
     machine: RwLock<StoreMachine>,
     pub segments: Segments,
@@ -32,7 +32,7 @@ pub struct Shared {
     pub desk: Arc<Desk>,
     stopped: OnceLock<String>,
     pub node: NodeId,
-    /// None while nobody else can be reached.
+    /// The way to other nodes; unset while there is no transport.
     outlet: OnceLock<Arc<dyn Outlet>>,
 }
 
@@ -40,7 +40,7 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A value that is at hand, or where to read it.
+/// A value in memory, or the place to read it from.
 pub enum Found {
     Here(Entry),
     OnDisk(Commit, Segment),
@@ -93,7 +93,7 @@ impl Shared {
         self.outlet.get()
     }
 
-    /// Only the first reason counts.
+    /// Stops the store; only the first reason counts.
     pub fn stop(&self, reason: String) {
         let _ = self.stopped.set(reason);
     }
@@ -107,10 +107,10 @@ impl Shared {
         StoreError::Stopped(reason.into())
     }
 
-    /// The value of a commit whose bytes are at hand or in a file of their own.
+    /// Returns the value of a commit whose bytes are in memory or in a file of their own.
     pub fn value(&self, commit: &Commit, inline: Option<Bytes>) -> Option<Value> {
         match (commit.action, commit.location) {
-            // One that was found damaged is on other nodes alone, like one that never came.
+            // A value that was found damaged is only on other nodes, like one that never came.
             (Action::Set { hash, size, .. }, Location::File)
                 if self.values.is_damaged(&ValueName { hash, size }) =>
             {
@@ -143,7 +143,8 @@ impl Shared {
         Ok(value)
     }
 
-    /// Called under the machine's lock, so that no segment goes before its file is at hand.
+    /// Finds the value of a commit. Called under the machine's lock, so that no segment is removed
+    /// before its file is open.
     pub fn find(&self, commit: &Commit) -> Option<Found> {
         let cached = self.cache().get(commit.location);
         match self.value(commit, cached) {
@@ -162,7 +163,7 @@ impl Shared {
         }
     }
 
-    /// The value is made for those who watch the key, if there are any.
+    /// Announces a change. The value is made only if somebody watches the key.
     pub fn announce(
         &self,
         cursor: Cursor,
@@ -178,7 +179,7 @@ impl Shared {
         });
     }
 
-    /// Known on this node alone, in memory.
+    /// Sets a note, which only this node knows, in memory.
     pub fn set_note(&self, now: Timestamp, key: Key, value: Bytes) -> Commit {
         let mut machine = self.machine_mut();
         let (at, arrival) = machine.stamp_local(now, &key);
@@ -195,7 +196,7 @@ impl Shared {
         commit
     }
 
-    /// None where there is none.
+    /// Removes a note; `None` if there is none.
     pub fn remove_note(&self, now: Timestamp, key: Key) -> Option<Commit> {
         let mut machine = self.machine_mut();
         if !locked(&self.board).remove(&key) {
@@ -212,7 +213,8 @@ impl Shared {
         self.announce(cursor, &key.clone().into(), false, || value.clone());
     }
 
-    /// What a watcher must hear first, to go on from its cursor; none when that is not known.
+    /// Returns the changes that a watcher must get first, to go on from its cursor; `None` if they
+    /// are not known.
     pub fn changes_since(
         &self,
         machine: &StoreMachine,

@@ -1,5 +1,5 @@
-//! Snapshots of the index: everything that the segments before one number said, so that opening
-//! reads those after it only, and segments without values can go.
+//! Snapshots of the index: all that the segments before a certain number say, so that opening reads
+//! only those after it, and segments without values can be removed.
 
 use std::io;
 use std::path::Path;
@@ -18,12 +18,12 @@ use super::disk::{Disk, DiskFile};
 use super::options::Options;
 use super::segment::{snapshot_path, unfinished};
 
-/// One write or read; the blocks of a snapshot are a tenth of this.
+/// The size in bytes of one write or read; the blocks of a snapshot are a tenth of this.
 const CHUNK: usize = 1 << 20;
-/// Blocks of a snapshot that were read and wait, some 100 KiB each.
+/// The number of blocks read ahead, some 100 KiB each.
 const PIECES_AHEAD_MAX: usize = 32;
 
-/// `batch` is the last that the state holds.
+/// Writes a snapshot and returns its length; `batch` is the last one that the state holds.
 pub fn write(
     dir: &Path,
     next: u32,
@@ -116,7 +116,7 @@ pub fn load(disk: &dyn Disk, path: &Path, expected_next: u32) -> anyhow::Result<
     .map(|length| Loaded { past, length })
 }
 
-/// What one thread reads, checks and hashes, and another puts in its place.
+/// A part of a snapshot that one thread reads, checks and hashes, and another puts in its place.
 enum Piece {
     Commits(Vec<(Commit, [u8; 32])>),
     Held { promise: Stamp, held: Vector },
@@ -149,7 +149,8 @@ fn read_pieces(mut reader: FrameReader, pieces: &SyncSender<Piece>) -> anyhow::R
     }
 }
 
-/// Returns what the last record says.
+/// Takes the parts in and returns what the last record says; `None` if two commits have one
+/// position.
 fn take_pieces(
     past: &mut Past,
     horizons: Horizons,
@@ -181,10 +182,10 @@ fn take_pieces(
 struct FrameReader {
     file: Arc<dyn DiskFile>,
     length: u64,
-    /// Of the next frame.
+    /// The offset of the next frame.
     at: u64,
     number: u64,
-    /// What was read ahead, and where in it the next frame starts.
+    /// The bytes read ahead; `used` of them are before the next frame.
     chunk: Vec<u8>,
     used: usize,
 }

@@ -1,4 +1,4 @@
-//! The store on a real disk, through its trait.
+//! Tests of the store on a real disk, through its trait.
 
 mod bytes;
 mod child;

@@ -1,6 +1,6 @@
 //! Large values: files named by the BLAKE3 of their content. A file is durable before a commit
-//! refers to it, and goes when no commit does and it has aged. So does what has come of a value
-//! that is being fetched from another node.
+//! refers to it, and is removed once no commit does and it has aged. So is the part that has come
+//! of a value that is being fetched from another node.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,27 +20,29 @@ use super::disk::{create, sync_dir};
 use super::{INLINE_VALUE_MAX, StoreError, ValueFile};
 
 const INCOMING: &str = "incoming";
-/// What has come so far of values that are fetched, by their names.
+/// The directory of values that are being fetched, as far as they have come, by their names.
 const PARTIAL: &str = "partial";
-/// Files that are not what their names say: looked for on other nodes, kept until one is found.
+/// The directory of files whose content does not match their names; they are kept until the values
+/// have been fetched from other nodes.
 const DAMAGED: &str = "damaged";
-/// Written bytes are sent to the disk this often: else gigabytes of them would stand before the
-/// log's next fdatasync.
+/// The number of bytes after which a file is synced while it is written: otherwise gigabytes would
+/// stand before the log's next fdatasync.
 pub const SYNC_BYTES: u64 = 8 << 20;
 
 pub struct ValueFiles {
     dir: PathBuf,
     age_min: Duration,
-    /// Held while a file is made young and while an old one is removed, so that no file goes
-    /// between the two looks at it.
+    /// A lock that is held while a file is made young and while an old one is removed, so that no
+    /// file is removed between the two checks.
     guard: Mutex<()>,
     counter: AtomicU64,
-    /// Of values that were written or asked for lately.
+    /// The outlines of values that were written or asked for lately.
     pub outlines: Outlines,
 }
 
 impl ValueFiles {
-    /// The store's lock is held: what is incoming was left by a run that ended.
+    /// Opens the directory. The store's lock is held, so incoming files were left by a run that has
+    /// ended.
     pub fn open(dir: PathBuf, age_min: Duration) -> io::Result<Arc<ValueFiles>> {
         let incoming = dir.join(INCOMING);
         match std::fs::remove_dir_all(&incoming) {
@@ -79,7 +81,7 @@ impl ValueFiles {
         })
     }
 
-    /// Values whose files were found damaged here and that nobody has replaced yet.
+    /// Returns the values whose files were found damaged here and have not been replaced yet.
     pub fn damaged(&self) -> io::Result<Vec<ValueName>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(self.dir.join(DAMAGED))? {
@@ -104,14 +106,14 @@ impl ValueFiles {
         .await
     }
 
-    /// A value that is at hand, as a file.
+    /// Writes a value that is in memory to a file.
     pub async fn keep(self: &Arc<Self>, value: Bytes) -> Result<ValueFile, StoreError> {
         let mut writer = self.writer().await?;
         blocking(move || writer.write(&value).and_then(|()| writer.finish())).await
     }
 
-    /// Makes a finished file as good as new, as a commit is about to refer to it. A small value
-    /// stays small however it came: of one the bytes are returned, as its commit will hold them.
+    /// Makes a finished file young again, since a commit is about to refer to it. A small value
+    /// stays small however it came: its bytes are returned, since its commit will hold them.
     pub async fn renew_or_read(
         self: &Arc<Self>,
         file: &ValueFile,
@@ -130,13 +132,14 @@ impl ValueFiles {
         .await
     }
 
-    /// Makes a finished file as good as new, as a commit is about to refer to it.
+    /// Makes a finished file young again, since a commit is about to refer to it.
     pub fn renew(&self, hash: &[u8; 32]) -> io::Result<()> {
         let _guard = self.guard.lock().unwrap_or_else(|e| e.into_inner());
         File::options().append(true).open(self.path(hash))?.set_modified(SystemTime::now())
     }
 
-    /// Whether the whole value is here; if so, it stays for a while though nobody refers to it.
+    /// Returns whether the whole value is here; if so, it is kept for a while even if no commit
+    /// refers to it.
     pub fn holds(&self, value: &ValueName) -> io::Result<bool> {
         match std::fs::metadata(self.path(&value.hash)) {
             Ok(found) if found.len() == value.size => {}
@@ -145,13 +148,13 @@ impl ValueFiles {
         }
         match self.renew(&value.hash) {
             Ok(()) => Ok(true),
-            // It went between the two looks.
+            // The file was removed between the two looks.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// The whole value, to be read.
+    /// Opens the whole value for reading.
     pub fn open_value(&self, value: &ValueName) -> io::Result<Option<File>> {
         let file = match File::open(self.path(&value.hash)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -160,7 +163,7 @@ impl ValueFiles {
         Ok((file.metadata()?.len() == value.size).then_some(file))
     }
 
-    /// What has come of a value so far.
+    /// Opens the part of a value that has come so far.
     pub fn open_partial(&self, hash: &[u8; 32]) -> io::Result<(File, PathBuf)> {
         let path = self.dir.join(PARTIAL).join(ContentHash(*hash).to_string());
         let _guard = self.guard.lock().unwrap_or_else(|e| e.into_inner());
@@ -171,7 +174,7 @@ impl ValueFiles {
         Ok((file, path))
     }
 
-    /// What has come of a value that is being fetched, to be read.
+    /// Opens the part that has come of a value that is being fetched, for reading.
     pub fn read_partial(&self, hash: &[u8; 32]) -> io::Result<Option<File>> {
         match File::open(self.dir.join(PARTIAL).join(ContentHash(*hash).to_string())) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -179,7 +182,7 @@ impl ValueFiles {
         }
     }
 
-    /// Gives a durable file the name of its content.
+    /// Renames a durable file to the hash of its content.
     pub fn place(&self, from: &Path, hash: &[u8; 32]) -> io::Result<PathBuf> {
         let path = self.path(hash);
         let fan = path.parent().expect("a value's path has a directory");
@@ -189,7 +192,7 @@ impl ValueFiles {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
-        // Over an equal file, should there be one: the new one is young and surely whole.
+        // It may replace an equal file: the new one is young and surely whole.
         std::fs::rename(from, &path)?;
         sync_dir(fan)?;
         let size = std::fs::metadata(&path)?.len();
@@ -200,8 +203,8 @@ impl ValueFiles {
         Ok(path)
     }
 
-    /// Removes aged files that nobody refers to; returns how many. Of a value that is being
-    /// fetched, a commit tells the name though its file is not here.
+    /// Removes aged files that no commit refers to; returns how many. A value that is being fetched
+    /// is referred to though its file is not here.
     pub fn collect(&self, referred: impl Fn(&[u8; 32]) -> bool) -> io::Result<usize> {
         let mut removed = 0;
         for fan in std::fs::read_dir(&self.dir)? {
@@ -216,9 +219,9 @@ impl ValueFiles {
                     let damaged = damaged_value(name).map(|value| ContentHash(value.hash));
                     damaged.or_else(|| name.parse::<ContentHash>().ok())
                 });
-                // Whatever else lies here is not ours to remove.
+                // Other files in this directory are not ours to remove.
                 let Some(hash) = value else { continue };
-                // What was begun is not needed where the whole came another way.
+                // A part is not needed if the whole value came another way.
                 let referred = |hash: &[u8; 32]| {
                     let superfluous = fan.file_name() == PARTIAL && self.path(hash).exists();
                     !superfluous && referred(hash)
@@ -246,7 +249,8 @@ impl ValueFiles {
     }
 }
 
-/// The length is part of it, as a file may have lost some of its own.
+/// Returns the name of a damaged value's file. The length is part of it, since the file may have
+/// lost some of its own.
 fn damaged_name(value: &ValueName) -> PathBuf {
     Path::new(DAMAGED).join(format!("{}.{}", value.text(), value.size))
 }
@@ -256,11 +260,11 @@ fn damaged_value(name: &str) -> Option<ValueName> {
     Some(ValueName { hash: hash.parse::<ContentHash>().ok()?.0, size: size.parse().ok()? })
 }
 
-/// Reads a file through again in which something was found that is not of the value. If so, nobody
-/// reads it there any more, and it is fetched from another node.
+/// Checks a file in which wrong bytes were found. If it is damaged, it is set aside, so that nobody
+/// reads it any more, and fetched from another node.
 pub fn suspect(path: &Path, value: &ValueName) {
     match File::open(path).and_then(Outline::read) {
-        // It was replaced meanwhile.
+        // The file was replaced meanwhile.
         Ok(outline) if outline.hash() == value.hash => return,
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,
@@ -277,18 +281,18 @@ pub fn suspect(path: &Path, value: &ValueName) {
             "bulk.value_damaged: a file was not what its name says; it is set aside, and other \
              nodes are asked for the value: look after this disk"
         ),
-        // Of several that read it, the first moves it.
+        // Of several readers, the first one moves it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => tracing::error!(path = %path.display(), %error, "bulk.value_damaged"),
     }
 }
 
-/// A large value on its way in: a temporary file, hashed while it is written. Its methods block.
+/// A writer of a large value: a temporary file, hashed while it is written. Its methods block.
 /// Dropping it abandons the value.
 pub struct ValueWriter {
     pub file: File,
     pub path: PathBuf,
-    /// Bytes so far.
+    /// The number of bytes so far.
     pub size: u64,
     synced: u64,
     outliner: Outliner,
@@ -336,12 +340,12 @@ impl ValueWriter {
 
 impl Drop for ValueWriter {
     fn drop(&mut self) {
-        // Gone already when it was finished.
+        // A finished file is no longer there.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Disk and hashing, away from the caller's runtime.
+/// Runs disk and hashing work away from the caller's runtime.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {

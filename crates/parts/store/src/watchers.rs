@@ -1,5 +1,5 @@
-//! Who watches what. A watcher that does not keep up loses changes and is told so by `Resync`:
-//! the last place of its channel is kept for that.
+//! The watchers of keys. One that does not keep up loses changes and is told so by `Resync`: the
+//! last place of its channel is kept for that.
 
 use model::Prefix;
 use store_core::watch::matches;
@@ -7,16 +7,18 @@ use tokio::sync::mpsc;
 
 use super::{Cursor, Watch, WatchEvent};
 
-/// A rollout of a large application changes some hundred keys at once.
+/// The number of events queued for a watcher: a rollout of a large application changes some hundred
+/// keys at once.
 pub const QUEUE_MAX: usize = 1024;
-/// Every part of a node has a handful; the rest are clients that follow.
+/// The number of watchers: every part of a node has a handful; the rest are clients that follow.
 pub const WATCHERS_MAX: usize = 4096;
 
 struct Watcher {
     prefix: Prefix,
-    /// Arrivals up to this one are known to it.
+    /// The arrival up to which it knows all changes.
     after: u64,
-    /// A `Resync` is the last event in its channel; what it does not read now it reads then.
+    /// Whether a `Resync` is the last event in its channel; it reads again then, so later changes
+    /// are not queued.
     behind: bool,
     events: mpsc::Sender<WatchEvent>,
 }
@@ -27,7 +29,7 @@ pub struct Watchers {
 }
 
 impl Watchers {
-    /// `first` are the changes since the watcher's cursor; none when they are not known.
+    /// Adds a watcher. `first` are the changes since its cursor; `None` if they are not known.
     pub fn add(
         &mut self,
         prefix: Prefix,
@@ -50,8 +52,8 @@ impl Watchers {
         Some(Watch { events })
     }
 
-    /// The change must be readable before this is called. `event` is made only if somebody
-    /// watches the key.
+    /// Notifies the watchers of a key. The change must be readable before this is called. `event`
+    /// is called only if somebody watches the key.
     pub fn notify(&mut self, key: &str, cursor: Cursor, event: impl Fn() -> WatchEvent) {
         let mut closed = false;
         for watcher in &mut self.list {
@@ -65,7 +67,8 @@ impl Watchers {
         }
     }
 
-    /// Nobody can say what changed: everybody reads again. Arrivals may be counted anew from here.
+    /// Tells all watchers to read again, since it is unknown what changed. Arrivals may be counted
+    /// anew from here.
     pub fn resync_all(&mut self, now: Cursor) {
         for watcher in &mut self.list {
             watcher.after = now.arrival;
@@ -92,7 +95,7 @@ impl Watcher {
         if self.events.capacity() <= 1 {
             self.resync(cursor);
         } else {
-            // Only this thread sends, so there is room; a closed channel is removed by the caller.
+            // Nobody else sends meanwhile, so there is room; the caller removes closed channels.
             let _ = self.events.try_send(event);
         }
     }
@@ -131,7 +134,7 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
-        // Not read yet: still behind.
+        // The `Resync` has not been read yet: the watcher is still behind.
         change(&mut watchers, many + 1);
         assert!(matches!(watch.events.try_recv(), Ok(WatchEvent::Resync { .. })));
         assert!(watch.events.try_recv().is_err());

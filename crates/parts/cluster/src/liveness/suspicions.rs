@@ -1,5 +1,6 @@
-//! Members at whose address nobody listens. foca would find out when their turn to be probed comes;
-//! they are suspected at once instead, and have as long as after a probe to say that they live.
+//! Suspicions against members at whose address nobody listens. foca would find out when their turn
+//! to be probed comes; they are suspected at once instead, and have as long as after a probe to say
+//! that they are alive.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Life, Members};
 
-/// One a member at most.
+/// The suspicions, at most one per member.
 #[derive(Default)]
 pub struct Suspicions(BTreeMap<NodeId, Suspicion>);
 
@@ -24,7 +25,7 @@ impl Suspicions {
         self.0.values().map(|suspicion| suspicion.until).min()
     }
 
-    /// Nothing is said of somebody unknown, or who is suspected already.
+    /// Suspects a member; does nothing if it is unknown or suspected already.
     pub fn add(
         &mut self,
         until: Instant,
@@ -39,7 +40,8 @@ impl Suspicions {
         self.0.insert(node.clone(), Suspicion { until, life, incarnation });
     }
 
-    /// Who has said nothing until then is down: whoever lives goes on under a higher incarnation.
+    /// Declares members down that have said nothing until their time is over: one that is alive
+    /// continues under a higher incarnation.
     pub fn judge(
         &mut self,
         now: Instant,
@@ -82,7 +84,7 @@ mod tests {
         Life { node: node.parse().unwrap(), number: 7 }
     }
 
-    /// Node `a`, which knows `b`.
+    /// Returns node `a`, which knows `b`.
     fn members() -> (Members, AccumulatingRuntime<Life>) {
         let random = SmallRng::seed_from_u64(1);
         let mut members = Foca::new(life("a"), super::super::config(), random, PostcardCodec);
@@ -102,7 +104,7 @@ mod tests {
         let (mut members, mut runtime) = members();
         let (mut suspicions, now) = (Suspicions::default(), Instant::now());
         suspicions.add(now + WAIT, &life("b").node, &mut members, &mut runtime);
-        // Later refusals give it no more time.
+        // Later refusals give the member no more time.
         suspicions.add(now + WAIT * 9, &life("b").node, &mut members, &mut runtime);
         assert_eq!(suspicions.next(), Some(now + WAIT));
         suspicions.judge(now, &mut members, &mut runtime);

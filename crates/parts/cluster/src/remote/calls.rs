@@ -1,5 +1,5 @@
-//! The shell of the choice: calls nodes that keep the store, reads and writes the connection in use
-//! and reports what becomes of each.
+//! The shell of the choice: calls nodes that keep the store, reads and writes the connection in
+//! use, and reports what becomes of each.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,11 +24,12 @@ use crate::frame::Versions;
 use crate::tls::ALPN_STORE;
 use runtime::driver::Shell;
 
-/// A node that takes longer to greet is not one to be used now.
+/// The time limit of a call: a node that takes longer to greet is not to be used now.
 const CALL_MAX: Duration = Duration::from_secs(3);
-/// That something is heard is said at most so often.
+/// The shortest time between two reports that something was heard.
 const HEARD_INTERVAL: Duration = Duration::from_millis(50);
-/// Whoever takes in nothing for so long has been left before, for its silence.
+/// The time limit of a write; a node that takes in nothing for so long has been left before, for
+/// its silence.
 const WRITE_MAX: Duration = Duration::from_secs(5);
 
 pub type Stream = TlsStream<TcpStream>;
@@ -36,12 +37,12 @@ pub type Stream = TlsStream<TcpStream>;
 pub struct Calls {
     pub shared: Arc<Shared>,
     pub events: mpsc::Sender<Event>,
-    /// Streams that were made and not used yet.
+    /// The streams that were made and are not used yet.
     ready: Arc<Mutex<BTreeMap<NodeId, Stream>>>,
     in_use: Option<AbortHandle>,
 }
 
-/// A stream on which a node that keeps the store is asked.
+/// Opens a stream for requests to a node that keeps the store.
 pub async fn connect(shared: &Shared, node: &NodeId) -> anyhow::Result<Stream> {
     let addresses = shared.keepers.addresses();
     let pin = shared.keepers.pin_of(node);
@@ -106,7 +107,7 @@ impl Calls {
     }
 }
 
-/// What is called anew begins without what was used before.
+/// Ends the connection in use, since new calls begin without it.
 impl Drop for Calls {
     fn drop(&mut self) {
         if let Some(in_use) = self.in_use.take() {
@@ -158,7 +159,7 @@ async fn read(
         let (head, bytes) = wire::read::<FromStore>(&mut reader).await?;
         if told.is_none_or(|told| told.elapsed() >= HEARD_INTERVAL) {
             told = Some(Instant::now());
-            // One that finds no room is followed by another.
+            // An event that finds no room is followed by another.
             events.try_send(Event::Heard(node.clone())).ok();
         }
         match head {

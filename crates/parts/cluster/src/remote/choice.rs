@@ -1,51 +1,52 @@
-//! Which of the nodes that keep the store this one uses, and when it moves to another. A machine:
-//! the list, what became of each attempt and what is heard go in; whom to call, to use and to leave
-//! comes out. Knows no sockets and nothing of what is asked; `remote` drives it.
+//! The choice of the store-keeping node that this one uses, and when it moves to another. A
+//! machine: its inputs are the list, the outcome of each attempt and what is heard; its outputs are
+//! whom to call, to use and to leave. Knows no sockets and nothing of what is asked; `remote`
+//! drives it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::{Machine, NodeId, Timestamp, hash};
 
-/// Silence of the node in use that is taken for its end: with the call that follows, another one
-/// is used within a second.
+/// The silence after which the node in use is left: with the call that follows, another one is used
+/// within a second.
 pub const SILENCE_MAX: Duration = Duration::from_millis(600);
-/// So that one lost answer, or a thread that was put off, is no silence.
+/// The interval of pings, so that one lost answer, or a thread that was put off, is no silence.
 const PING_INTERVAL: Duration = Duration::from_millis(150);
-/// The next node is called while the one before has not answered for so long.
+/// The time without an answer after which the next node is called as well.
 const STAGGER: Duration = Duration::from_millis(150);
-/// Calls under way; with more nodes than this gone, somebody looks at the cluster.
+/// The number of calls under way; with more nodes than this gone, somebody looks at the cluster.
 const CALLS_MAX: usize = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// A node that comes back is found within this.
+/// The longest pause between calls, within which a node that comes back is found.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Doublings from the least pause to the longest.
+/// The number of doublings from the shortest pause to the longest.
 const DOUBLINGS_MAX: u32 = 5;
-/// A node that was used for so long is a good one: what failed before counts no more.
+/// The time of use after which a node is a good one, and its earlier failures no longer count.
 const LASTED: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// All nodes that keep the store.
     Known(Vec<NodeId>),
-    /// It answers, and would be used.
+    /// The node answers and could be used.
     Connected(NodeId),
-    /// It could not be reached, or does not want to speak.
+    /// The node could not be reached, or refused to talk.
     Failed(NodeId),
-    /// The connection that is used has ended, or does not serve its purpose.
+    /// The connection in use has ended, or does not serve its purpose.
     Lost(NodeId),
-    /// It said something.
+    /// The node said something.
     Heard(NodeId),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     Call(NodeId),
-    /// From now on everything goes there.
+    /// From now on every request goes to this node.
     Use(NodeId),
-    /// An answer that nobody needs any more.
+    /// Drop a connection that is no longer needed.
     Discard(NodeId),
-    /// It is not used any more, though its connection may stand.
+    /// Stop using this node, although its connection may stand.
     Leave(NodeId),
     Ping(NodeId),
 }
@@ -77,7 +78,7 @@ pub struct Choice {
     node: NodeId,
     candidates: BTreeMap<NodeId, Candidate>,
     in_use: Option<InUse>,
-    /// No call begins before.
+    /// The time before which no call begins.
     next_call: Timestamp,
 }
 
@@ -94,7 +95,8 @@ impl Choice {
         self.in_use() == Some(node)
     }
 
-    /// Those without a store spread over those with one: each has an order of its own.
+    /// Returns a node's place in this guest's order. Each guest has an order of its own, so that
+    /// guests spread over the nodes that keep the store.
     fn rank(&self, other: &NodeId) -> u64 {
         hash::bytes(format!("{}/{other}", self.node).as_bytes())
     }

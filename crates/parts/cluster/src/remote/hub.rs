@@ -1,6 +1,6 @@
-//! Watchers and the board of a node that keeps no store: changes come from the node in use, notes
-//! from this one. Cursors are this hub's own, so that a watcher goes on where it was when another
-//! node is used: from the newest changes, which are kept here, or by reading again.
+//! The watchers and the board of a node that keeps no store: changes come from the node in use,
+//! notes from this one. Cursors are this hub's own, so that a watcher continues where it was when
+//! another node is used: from the newest changes, which are kept here, or by reading again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,9 +14,10 @@ use store::board::{Board, Note};
 use store::watchers::Watchers;
 use store::{Cursor, Value, Watch, WatchEvent};
 
-/// Whoever missed more reads again: a rollout of a large application changes some hundred keys.
+/// The number of changes kept; a watcher that missed more reads again. A rollout of a large
+/// application changes some hundred keys.
 const RECENT_MAX: usize = 4096;
-/// Of their values.
+/// The size in bytes of the changes kept.
 const RECENT_BYTES_MAX: usize = 4 << 20;
 
 pub struct Hub {
@@ -31,13 +32,13 @@ struct State {
     clock: HybridClock,
     recent: VecDeque<(u64, WatchEvent)>,
     recent_bytes: usize,
-    /// Changes up to this one are not kept.
+    /// The arrival up to which changes are no longer kept.
     forgotten: u64,
     closed: bool,
 }
 
 impl Hub {
-    /// `incarnation` is of this run alone.
+    /// Makes a hub; `incarnation` belongs to this run alone.
     pub fn new(incarnation: u64) -> Hub {
         let state = State {
             incarnation,
@@ -57,12 +58,12 @@ impl Hub {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A change that the store has told of.
+    /// Announces a change that the store has told of.
     pub fn changed(&self, key: &Key, value: Option<Value>, expired: bool) {
         self.state().announce(key, value, expired);
     }
 
-    /// What changed meanwhile is not known: everybody reads again.
+    /// Tells all watchers to read again, since it is unknown what changed meanwhile.
     pub fn resync(&self) {
         let mut state = self.state();
         state.last += 1;
@@ -73,7 +74,7 @@ impl Hub {
         state.watchers.resync_all(now);
     }
 
-    /// None when there are too many watchers.
+    /// Adds a watcher; `None` if there are too many.
     pub fn subscribe(&self, prefix: Prefix, from: Option<Cursor>) -> Option<Watch> {
         let mut state = self.state();
         let now = state.cursor();
@@ -84,7 +85,7 @@ impl Hub {
         state.watchers.add(prefix, now, first)
     }
 
-    /// Returns its stamp.
+    /// Sets a note and returns its stamp.
     pub fn set_note(&self, key: Key, value: Bytes, now: Timestamp) -> Stamp {
         let mut state = self.state();
         let stamp = state.clock.next(now);
@@ -149,7 +150,8 @@ impl State {
         }
     }
 
-    /// Each key once, by its newest change; none when that is not known.
+    /// Returns each key that changed since `from` once, by its newest change; `None` if that is not
+    /// known.
     fn since(&self, from: Cursor, prefix: &Prefix) -> Option<Vec<WatchEvent>> {
         let is_known = from.incarnation == self.incarnation
             && from.arrival >= self.forgotten
@@ -211,7 +213,8 @@ mod tests {
         let (seen, name) = next(&mut watch);
         assert_eq!(name.as_deref(), Some("app::b"));
         assert!(watch.events.try_recv().is_err());
-        // From another run, from a time that is not kept, and after changes were missed.
+        // The cursors are from another run, from a time that is not kept, and from before changes
+        // were missed.
         let strange = Cursor { incarnation: 8, ..seen };
         assert_eq!(next(&mut hub.subscribe(app.clone(), Some(strange)).unwrap()).1, None);
         hub.resync();

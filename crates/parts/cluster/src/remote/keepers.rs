@@ -1,5 +1,5 @@
-//! The list of nodes that keep the store: from the roster, and in DATA/cluster, so that a start
-//! finds one of them although those of the invitation are gone.
+//! The list of nodes that keep the store: from the roster, and saved in DATA/cluster, so that a
+//! start finds one of them even if those of the invitation are gone.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,8 @@ use crate::identity::{Pin, Seed, write_private};
 use crate::roster::{Addresses, Roster};
 
 const FORMAT: u32 = 1;
-/// One of them has to live; a file of so many is read in no time.
+/// The number of nodes in the list: one of them has to be alive, and a file of this length is read
+/// in no time.
 const KEEPERS_MAX: usize = 256;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,7 +31,7 @@ pub struct Keepers {
 }
 
 impl Keepers {
-    /// As they were known last, at first those of the invitation.
+    /// Loads the list as it was last known; at first it is that of the invitation.
     pub fn load(path: PathBuf, seeds: Vec<Seed>) -> anyhow::Result<Keepers> {
         let said = || {
             format!(
@@ -64,18 +65,18 @@ impl Keepers {
         self.known().addresses.keys().cloned().collect()
     }
 
-    /// Where they are.
+    /// Returns the addresses of the nodes.
     pub fn addresses(&self) -> Addresses {
         self.known().addresses.clone()
     }
 
-    /// What that node has to show.
+    /// Returns the pin that a node has to show.
     pub fn pin_of(&self, node: &NodeId) -> Option<Pin> {
         self.known().pins.get(node).copied()
     }
 
-    /// True when the list is another one. A roster without anybody is none: who was asked may not
-    /// have it yet.
+    /// Replaces the list; returns whether it changed. An empty roster is ignored: the node that was
+    /// asked may not have it yet.
     pub fn replace(&self, fresh: Roster) -> bool {
         let mut fresh = fresh.keepers();
         fresh.addresses.retain(|_, addresses| !addresses.is_empty());

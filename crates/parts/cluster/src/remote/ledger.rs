@@ -1,7 +1,7 @@
-//! What was asked and is not answered yet, in the order in which it was asked. Another connection
-//! gets all of it again, except what must not be said twice; and first what this node wrote lately
-//! under keys of its own, as the node that acknowledged it may have passed it on to nobody. Must
-//! not know how connections are made.
+//! The ledger of requests that were sent and are not answered yet, in their order. Another
+//! connection gets all of them again, except those that must not be repeated; and before them what
+//! this node lately wrote under keys of its own, since the node that acknowledged it may have
+//! passed it on to none. Must not know how connections are made.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,22 +15,23 @@ use tokio::time::Instant;
 use super::wire::{self, At, Part, Request, ToStore};
 use store::StoreError;
 
-/// Requests that wait for an answer; writers beyond this are refused.
+/// The number of requests that wait for an answer; further ones are refused.
 const PENDING_MAX: usize = 4096;
-/// Of their values.
+/// The size in bytes of their values.
 const PENDING_BYTES_MAX: usize = 32 << 20;
-/// An answer is held whole, as it is where the store is kept.
+/// The size of an answer in bytes; it is held whole, as it is on the node that keeps the store.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
-/// Without a node to ask for so long, whoever waits is told.
+/// The time without a node to ask after which waiting callers are told.
 const WITHOUT_MAX: Duration = Duration::from_secs(10);
-/// A disk that stalls for so long is no reason to wait while there are others.
+/// The time for which a disk may stall; after it another node is tried, if there is one.
 const WRITE_MAX: Duration = Duration::from_secs(5);
-/// What a node acknowledged has reached the others long before, if they can be reached at all.
+/// The age up to which own writes are sent again: by then, a write that a node acknowledged has
+/// long reached the others, if they can be reached at all.
 const RECENT_AGE_MAX: Duration = Duration::from_secs(60);
-/// A node has a few records for each of its instances.
+/// The number of own writes kept: a node has a few records for each of its instances.
 const RECENT_MAX: usize = 4096;
 
-/// What came of a request: the parts of its answer, with their bytes.
+/// The outcome of a request: the parts of its answer, with their bytes.
 pub type Answer = Result<Vec<(Part, Bytes)>, StoreError>;
 
 struct Pending {
@@ -39,7 +40,7 @@ struct Pending {
     reply: oneshot::Sender<Answer>,
     parts: Vec<(Part, Bytes)>,
     bytes: usize,
-    /// When it went over the present connection.
+    /// When it was sent over the present connection; `None` if it was not.
     sent: Option<Instant>,
 }
 
@@ -63,9 +64,9 @@ struct State {
     pending: BTreeMap<u64, Pending>,
     pending_bytes: usize,
     recent: BTreeMap<Key, Recent>,
-    /// Who has acknowledged the recent writes.
+    /// The node that has acknowledged the recent writes.
     told: Option<NodeId>,
-    /// Why nobody can be asked now.
+    /// The reason why no node can be asked now.
     trouble: Option<String>,
     closed: bool,
 }
@@ -95,7 +96,7 @@ impl Ledger {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// In the order of these calls.
+    /// Queues a request, in the order of these calls.
     pub fn ask(
         &self,
         what: Request,
@@ -121,7 +122,7 @@ impl Ledger {
         Ok(answer)
     }
 
-    /// From now on this connection is used. What waits goes over it first.
+    /// Uses this connection from now on. Everything that waits goes over it first.
     pub fn connect(&self, node: NodeId, out: mpsc::UnboundedSender<Bytes>, watch: Option<At>) {
         let mut state = self.state();
         out.send(wire::frame(&ToStore::Watch { from: watch }, b"")).ok();
@@ -141,7 +142,7 @@ impl Ledger {
         ids.into_iter().for_each(|id| state.send(id));
     }
 
-    /// The connection in use has ended.
+    /// Ends the use of the connection.
     pub fn disconnect(&self) {
         let mut state = self.state();
         if state.line.take().is_none() {
@@ -168,10 +169,10 @@ impl Ledger {
         }
     }
 
-    /// A part of an answer; false for one that is out of bounds.
+    /// Takes a part of an answer; returns `false` if the answer is too large.
     pub fn answered(&self, id: u64, part: Part, bytes: Bytes, last: bool) -> bool {
         let mut state = self.state();
-        // Late, after whoever asked was told that nobody answers.
+        // The part is late: the caller has already been told that no node answers.
         let Some(pending) = state.pending.get_mut(&id) else { return true };
         pending.bytes += bytes.len();
         let fits = pending.bytes <= ANSWER_BYTES_MAX;
@@ -186,18 +187,18 @@ impl Ledger {
         fits
     }
 
-    /// Why nobody could be reached, for those who wait.
+    /// Sets the reason why no node could be reached, for the callers that wait.
     pub fn set_trouble(&self, why: String) {
         self.state().trouble = Some(why);
     }
 
-    /// Whose store is used.
+    /// Returns the node whose store is used.
     pub fn in_use(&self) -> Option<NodeId> {
         self.state().line.as_ref().map(|line| line.node.clone())
     }
 
-    /// To be called from time to time: whoever has waited too long hears so. Returns the node in
-    /// use where it does not get on with writing.
+    /// Tells callers that have waited too long; to be called from time to time. Returns the node in
+    /// use if it does not get on with writing.
     pub fn look(&self) -> Option<NodeId> {
         let mut state = self.state();
         let now = Instant::now();
@@ -232,7 +233,7 @@ impl State {
     fn send(&mut self, id: u64) {
         let (Some(line), Some(pending)) = (&self.line, self.pending.get_mut(&id)) else { return };
         let ask = ToStore::Ask { id, what: pending.what.clone() };
-        // A line that has ended is heard of, and everything sent anew.
+        // The end of a line is noticed, and everything is sent again.
         line.out.send(wire::frame(&ask, &pending.value)).ok();
         pending.sent = Some(Instant::now());
     }
@@ -269,7 +270,7 @@ impl State {
     }
 }
 
-/// Whether that node alone writes this key.
+/// Returns whether only this node writes the key.
 fn is_own(key: &Key, node: &NodeId) -> bool {
     match TypedKey::parse(key) {
         Some(TypedKey::Claim(_, owner) | TypedKey::Probe(owner, _)) => owner == *node,

@@ -1,4 +1,4 @@
-//! The trait `Store` over what is asked of another node, with this node's own notes among it.
+//! The trait `Store` over requests to another node, with this node's own notes added.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -87,7 +87,7 @@ impl Shared {
     }
 }
 
-/// An answer that fails says so in one of its parts.
+/// Returns the parts of an answer, or its error, which is one of the parts.
 fn checked(answer: ledger::Answer) -> ledger::Answer {
     let failed = answer?.into_iter().map(|(part, bytes)| match part {
         Part::Failed(failure) => Err(failure.into()),
@@ -125,7 +125,7 @@ impl Store for Shared {
         self.values.writer().await
     }
 
-    /// Requests travel as they come, so that none waits for others.
+    /// Sends a write. Requests travel as they come, so none waits for others.
     async fn submit(&self, write: Submission, _: Urgency, reply: Reply) -> Result<(), StoreError> {
         if self.hub.is_closed() {
             return Err(closed());
@@ -155,7 +155,7 @@ impl Store for Shared {
             hand_on(self.ledger.ask(what, value)?, reply);
             return Ok(());
         }
-        // Large values are written one after the other by whoever waits for them.
+        // Large values are written one after the other, and each caller waits for its own.
         reply.say(self.put(key, &file, expires, only_over).await);
         Ok(())
     }
@@ -234,7 +234,7 @@ impl Store for Shared {
             let (prefix, after) = (prefix.as_str().into(), after.cloned());
             keys = self.keys_of(Request::KeysAfter { prefix, after, limit }).await?;
         }
-        // The order of that node's is kept; notes come after all of them.
+        // The other node's order is kept; notes come after all its keys.
         if keys.is_empty() {
             let is_note = |key: &&Key| key.is_local();
             let last = after.filter(is_note);
@@ -289,7 +289,7 @@ impl Store for Shared {
     }
 }
 
-/// The reply hears of the answer, in whatever order they come.
+/// Passes the answer to the reply when it comes; answers come in any order.
 fn hand_on(answer: oneshot::Receiver<ledger::Answer>, reply: Reply) {
     runtime::task::spawn(async move {
         let answer = checked(answer.await.unwrap_or_else(|_| Err(closed())));

@@ -1,5 +1,5 @@
-//! The side of the node that keeps the store: answers one node that keeps none, on one stream.
-//! Notes of this node's board are none of its business. The node port drives it.
+//! The serving side, on the node that keeps the store: answers one node that keeps none, on one
+//! stream. Notes of its own board are hidden from that node. The node port drives it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,19 +24,20 @@ use store::{
     Urgency, Value, Watch, WatchEvent, Written,
 };
 
-/// Requests of one stream that are under way; the rest waits in the kernel.
+/// The number of requests of one stream under way; the rest waits in the kernel.
 const REQUESTS_MAX: usize = 256;
-/// Frames that wait to be written.
+/// The number of frames that wait to be written.
 const FRAMES_MAX: usize = 64;
-/// Whoever asks says something more often than this.
+/// The time after which a silent guest is gone; a living one sends something more often.
 const IDLE_MAX: Duration = Duration::from_secs(20);
-/// Whoever takes nothing in for so long is gone.
+/// The time after which a guest that takes in nothing is gone.
 const WRITE_MAX: Duration = Duration::from_secs(10);
-/// Pieces of an uploaded value, and how many of them wait for the disk.
+/// The size in bytes of a piece of an uploaded value, and the number of pieces that wait for the
+/// disk.
 const PIECE_BYTES: usize = 64 << 10;
 const PIECES_MAX: usize = 16;
 
-/// Until the stream ends.
+/// Serves a stream until it ends.
 pub async fn serve(store: SharedStore, stream: BoxedStream) -> anyhow::Result<()> {
     let (mut reader, writer) = tokio::io::split(stream);
     let first = timeout(IDLE_MAX, wire::read::<ToStore>(&mut reader));
@@ -91,7 +92,7 @@ async fn finish(mut writer: impl AsyncWrite + Unpin, written: Written) -> anyhow
     Ok(writer.shutdown().await?)
 }
 
-/// A value that is larger than a frame, on its way to a file.
+/// Receives a value that is larger than a frame into a file.
 async fn receive(
     store: &SharedStore,
     reader: &mut (impl AsyncRead + Unpin),
@@ -129,9 +130,10 @@ struct Session {
     store: SharedStore,
     out: mpsc::Sender<Bytes>,
     room: Arc<Semaphore>,
-    /// They end with the session.
+    /// The tasks of the session, which end with it.
     tasks: JoinSet<()>,
-    /// Answers to writes go behind the changes that they made, once changes are told.
+    /// The queue behind the changes: once changes are sent, answers to writes go there, so that
+    /// they follow the changes they made.
     follower: Option<mpsc::Sender<Bytes>>,
 }
 
@@ -158,7 +160,7 @@ impl Session {
         Ok(())
     }
 
-    /// Writes are queued here, in the order in which they came; all else may take its time.
+    /// Queues writes here, in the order in which they came; all other requests may take their time.
     async fn ask(&mut self, id: u64, what: Request, value: Bytes, permit: OwnedSemaphorePermit) {
         let out = self.out.clone();
         let (key, change, only_over) = match what {
@@ -210,7 +212,8 @@ fn answer(id: u64, part: Part, last: bool, bytes: &[u8]) -> Bytes {
     wire::frame(&FromStore::Answer { id, part, last }, bytes)
 }
 
-/// The store tells of a change before it answers whoever made it; here they stay in that order.
+/// Sends changes and answers. The store announces a change before it answers the writer; they stay
+/// in that order here.
 async fn follow(mut watch: Watch, mut answers: mpsc::Receiver<Bytes>, out: mpsc::Sender<Bytes>) {
     loop {
         let frame = tokio::select! {
@@ -228,7 +231,7 @@ async fn follow(mut watch: Watch, mut answers: mpsc::Receiver<Bytes>, out: mpsc:
     }
 }
 
-/// None for what is this node's own.
+/// Encodes an event; `None` if it concerns this node's own notes.
 async fn told_of(event: WatchEvent) -> Option<Bytes> {
     let head = match event {
         WatchEvent::Resync { cursor } => FromStore::Resync { at: At::from(cursor) },
@@ -246,7 +249,8 @@ async fn told_of(event: WatchEvent) -> Option<Bytes> {
     Some(wire::frame(&head, b""))
 }
 
-/// Cortex's own records are read whole there, so they go whole, also those that are files here.
+/// Returns how a value is sent. The other side reads Cortex's own records whole, so they are sent
+/// whole, even if they are files here.
 async fn shape(key: &Key, value: Value) -> (Shape, Bytes) {
     let is_record = !matches!(TypedKey::parse(key), None | Some(TypedKey::Source(..)));
     match value {
@@ -282,7 +286,7 @@ async fn read(
     };
     let part = match what {
         Request::Lookup { key } => {
-            // Of its notes, one is for those that use its store.
+            // Of this node's notes, one is for those that use its store.
             let theirs = |key: &Key| !key.is_local() || *key == apart::note();
             let entry = store.lookup(&key).await?.filter(|entry| theirs(&entry.key));
             return entries(entry.into_iter().collect(), id, out).await;
@@ -321,7 +325,7 @@ async fn read(
     send(out, answer(id, part, true, &[])).await
 }
 
-/// An empty page is the end, and one that holds nothing but notes is not.
+/// Returns a page that is not only notes, since an empty page is the end.
 async fn keys_after(
     store: &dyn store::Store,
     prefix: &Prefix,
@@ -364,7 +368,7 @@ async fn entries(
     send(out, answer(id, Part::Entries(part), true, &bytes)).await
 }
 
-/// So many of the longest keys fit into a part.
+/// The number of keys per part: this many of the longest fit.
 const KEYS_PER_PART: usize = PART_BYTES / model::key::KEY_LENGTH_MAX;
 
 async fn keys(keys: Vec<Key>, id: u64, out: &mpsc::Sender<Bytes>) -> Result<(), StoreError> {

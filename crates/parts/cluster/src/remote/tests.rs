@@ -1,4 +1,5 @@
-//! A node without a store beside one that keeps it, over TLS on loopback: the core contract.
+//! Tests of a node without a store beside one that keeps it, over TLS on loopback: the core
+//! contract.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use store_contract::Site;
 
 store_contract::over!(GuestSite::new());
 
-/// The node that keeps the store goes on while the other one is opened and closed.
+/// A guest's site; the node that keeps the store goes on while the guest is opened and closed.
 struct GuestSite {
     keeper: TempDir,
     dir: TempDir,
@@ -44,7 +45,7 @@ impl GuestSite {
         DataDirectory::new(self.dir.path().join("data"), self.dir.path())
     }
 
-    /// Where the store is kept; made at the first look.
+    /// Starts the node that keeps the store, when it is first needed, and returns its address.
     async fn keep(&self) -> SocketAddr {
         let keeper = DataDirectory::new(self.keeper.path().join("data"), self.keeper.path());
         let store = open_alone(&keeper, id("n1"), Clock::start(), Options::default()).unwrap();
@@ -84,7 +85,7 @@ impl Site for GuestSite {
         self.address.get_or_init(|| self.keep()).await;
         let (layout, options) = (self.layout(), Options::default());
         let (store, _) = super::open(&layout, id("guest"), Clock::start(), options).await.unwrap();
-        // Watchers hear of what is written from the first connection on.
+        // From the first connection on, watchers are told of every write.
         store.head().await.unwrap();
         store
     }

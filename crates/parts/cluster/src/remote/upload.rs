@@ -1,4 +1,4 @@
-//! Values that are larger than a request may be go on a stream of their own.
+//! Uploads of values that are too large for a request, each on a stream of its own.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use store::bulk::ValueName;
 use store::bulk::reader::ValueReader;
 use store::{StoreError, ValueFile, Version, Written};
 
-/// An upload that was cut begins anew with the next node.
+/// The number of attempts at an upload; one that was cut begins anew with the next node.
 const PUT_ATTEMPTS_MAX: usize = 5;
 const PUT_PAUSE: Duration = Duration::from_millis(200);
-/// Without progress an upload is given up.
+/// The time without progress after which an upload is given up.
 const PUT_STALL_MAX: Duration = Duration::from_secs(20);
 
 impl Shared {
-    /// Sends a value that is larger than a request may be.
+    /// Uploads a value that is too large for a request.
     pub(super) async fn put(
         &self,
         key: Key,

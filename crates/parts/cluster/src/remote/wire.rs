@@ -1,5 +1,5 @@
-//! What a node without a store and one that keeps it say to each other: frames of a head in JSON,
-//! so that later versions can add to it, and raw bytes. Must not know what becomes of a request.
+//! The messages between a node without a store and one that keeps it: frames of a head in JSON, so
+//! that later versions can add to it, and raw bytes. Must not know what becomes of a request.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use tokio::time::timeout;
 
 use store::{CommitId, Cursor, HistoryEntry, StoreError, Version};
 
-/// One record of the largest size and its head.
+/// The size of a frame in bytes: one record of the largest size and its head.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
-/// An answer in parts goes on in another frame beyond this.
+/// The size in bytes after which an answer goes on in another frame.
 pub const PART_BYTES: usize = 256 << 10;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToStore {
     Ping,
-    /// Begin to tell of changes, once.
+    /// Starts sending changes; once.
     Watch {
         from: Option<At>,
     },
@@ -32,7 +32,8 @@ pub enum ToStore {
         id: u64,
         what: Request,
     },
-    /// First and only on a stream of its own; the bytes follow, without frames.
+    /// Uploads a value. It is the first and only message on a stream of its own; the bytes follow,
+    /// without frames.
     Put {
         key: Key,
         size: u64,
@@ -91,8 +92,8 @@ impl Request {
         matches!(self, Request::Set { .. } | Request::Delete { .. } | Request::Expire { .. })
     }
 
-    /// Whether it may be said again when the answer was lost. The same value set twice by the same
-    /// writer is that value; a condition may have been true for its own first attempt alone.
+    /// Returns whether it may be sent again when the answer was lost. Setting the same value twice
+    /// gives that value; a condition may have been true only for its own first attempt.
     pub fn may_be_repeated(&self) -> bool {
         match self {
             Request::Set { only_over, .. } | Request::Delete { only_over, .. } => {
@@ -111,7 +112,7 @@ pub enum FromStore {
     Changed {
         at: At,
         key: Key,
-        /// None after a delete.
+        /// The new value; `None` after a delete.
         value: Option<Shape>,
         expired: bool,
     },
@@ -121,7 +122,7 @@ pub enum FromStore {
     Answer {
         id: u64,
         part: Part,
-        /// Nothing more follows of this answer.
+        /// Whether this is the last part of the answer.
         last: bool,
     },
 }
@@ -136,12 +137,12 @@ pub enum Part {
     Text(String),
     Count(u64),
     Changed(bool),
-    /// None: there was nothing to delete, or another version stood.
+    /// The commit's id; `None` if there was nothing to delete, or another version stood.
     Written(Option<String>),
     Failed(Failure),
 }
 
-/// A value; those at hand follow as the frame's bytes, in order.
+/// A value; inline ones follow as the frame's bytes, in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
@@ -214,13 +215,13 @@ impl From<Version> for Place {
 
 impl From<Place> for Version {
     fn from(Place { stamp, node }: Place) -> Version {
-        // A version that nobody wrote is that of no value.
+        // A version that no node wrote is the version of no value.
         let node = node.parse::<NodeId>().map_or(NodeTag::LOWEST, |node| NodeTag::from(&node));
         Version(Position { stamp: Stamp(stamp), node })
     }
 }
 
-/// An error of the node that was asked, as it is one here.
+/// An error of the node that was asked, in a form that becomes an error here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
     pub kind: FailureKind,
@@ -272,7 +273,7 @@ pub fn id_of(text: &str) -> Option<CommitId> {
     from_hex(text).map(CommitId)
 }
 
-/// One frame: its length, the length of its head, the head, the bytes.
+/// Makes one frame: its length, the length of its head, the head, the bytes.
 pub fn frame(head: &impl Serialize, bytes: &[u8]) -> Bytes {
     let mut out = vec![0; 8];
     serde_json::to_writer(&mut out, head).expect("heads are plain data");
@@ -284,7 +285,7 @@ pub fn frame(head: &impl Serialize, bytes: &[u8]) -> Bytes {
     out.into()
 }
 
-/// One frame; `last` of those that wait.
+/// Writes one frame; `last` if no other one waits.
 pub async fn write(
     to: &mut (impl AsyncWrite + Unpin),
     frame: &[u8],
@@ -298,7 +299,7 @@ pub async fn write(
     Ok(timeout(time_max, written).await.context("it takes nothing in")??)
 }
 
-/// The next frame; its bytes come from outside.
+/// Reads the next frame; its bytes come from outside.
 pub async fn read<T: serde::de::DeserializeOwned>(
     from: &mut (impl AsyncRead + Unpin),
 ) -> anyhow::Result<(T, Bytes)> {

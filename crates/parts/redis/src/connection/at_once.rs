@@ -1,5 +1,5 @@
-//! What can be carried out without waiting for anything, which is nearly all of what clients ask:
-//! no future is made for it. Whatever is out of the ordinary, errors too, is left to `commands`.
+//! Commands that can be carried out without waiting, which is nearly all of what clients ask: no
+//! future is made for them. Anything out of the ordinary, also errors, is left to `commands`.
 
 use std::sync::atomic::Ordering;
 
@@ -11,9 +11,9 @@ use crate::words::Words;
 use store::reply::Reply;
 use store::{Submission, Urgency};
 
-/// What is left of the input.
+/// The reason why consuming the input at once has stopped.
 pub(super) enum Rest {
-    /// No whole command.
+    /// There is no whole command left.
     Nothing,
     /// The next command may have to wait for something.
     Commands,
@@ -82,7 +82,7 @@ impl Connection {
         step
     }
 
-    /// Nothing but its rights decides what it may ask.
+    /// Returns whether only the connection's rights decide what it may ask.
     pub(super) fn is_plain(&self) -> bool {
         self.refused_multi.is_none() && self.subscriber.is_none()
     }

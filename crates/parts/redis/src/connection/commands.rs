@@ -1,5 +1,6 @@
-//! Commands in the order in which they came: whether one may be carried out now, and by whom.
-//! Writes that follow each other are queued together, and so share their wait for the disk.
+//! Carries out commands in the order in which they came: checks whether each may be carried out
+//! now, and by this user. Writes that follow each other are queued together, and so share their
+//! wait for the disk.
 
 use std::io;
 
@@ -72,7 +73,7 @@ impl Connection {
                     Verb::Del => self.del(words).await,
                     Verb::Mset => self.mset(words).await,
                     Verb::Ping => self.ping(words),
-                    // Boxed: the frequent ones above keep a connection's task small.
+                    // The rest is boxed: the frequent ones above keep a connection's task small.
                     verb => Box::pin(self.carry_out(verb, words)).await?,
                 }
             }
@@ -87,7 +88,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the command exists, is whole, and may be used now.
+    /// Returns the command's specification if it exists, is whole, and may be used now.
     pub(super) fn admit(&mut self, words: Words<'_>) -> Result<&'static Spec, Problem> {
         if let Some(since) = self.refused_multi
             && !words.is(0, "EXEC")
@@ -127,7 +128,7 @@ impl Connection {
         Ok(spec)
     }
 
-    /// Queues writes; one reply for all of them comes with those before it.
+    /// Queues writes; there is one reply for all of them, after those before it.
     pub(super) async fn queue(
         &mut self,
         writes: impl IntoIterator<Item = Submission>,
@@ -149,7 +150,7 @@ impl Connection {
         self.pending.push(reply(count));
     }
 
-    /// Before what they are answered with joins `pending`.
+    /// Records that writes were queued; called before their reply joins `pending`.
     pub(super) fn wrote(&self) {
         self.gathering.written(self.pending.is_empty());
     }
@@ -196,7 +197,7 @@ fn while_subscribed(verb: Verb) -> bool {
     )
 }
 
-/// How many writes were made; none of them was refused.
+/// Returns how many writes were made, or the first error if one was refused.
 fn first_error(answers: impl Iterator<Item = Written>) -> Result<i64, StoreError> {
     let mut made = Ok(0);
     for answer in answers {

@@ -1,4 +1,4 @@
-//! What the server is: `COMMAND`, `INFO`, `CONFIG`.
+//! Describes the server: `COMMAND`, `INFO`, `CONFIG`.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -13,10 +13,10 @@ use store::INLINE_VALUE_MAX;
 
 /// The version of Redis whose clients find here what they look for; many ask for it.
 pub const COMPATIBLE_VERSION: &str = "7.0.0";
-/// `WAIT` for ever is a day.
+/// The longest `WAIT`: for ever is a day.
 const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// What tools ask for, and the answers that are true of this store.
+/// The settings that tools ask for, with the answers that are true of this store.
 const CONFIGURATION: &[(&str, &str)] = &[
     ("appendfsync", "always"),
     ("appendonly", "yes"),
@@ -90,7 +90,7 @@ impl Connection {
                 self.replies.text(value);
             }
         } else if words.is(1, "SET") && words.is(2, "notify-keyspace-events") {
-            // All of them are always told to whoever listens.
+            // All notifications are always sent to clients that subscribe to them.
             self.replies.ok();
         } else if words.is(1, "RESETSTAT") {
             self.context.clients.commands.store(0, Ordering::Relaxed);

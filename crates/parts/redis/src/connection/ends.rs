@@ -1,14 +1,14 @@
-//! When values end.
+//! The commands that set and tell the ends of values.
 
 use model::Timestamp;
 
 use super::{Connection, Problem, Verb, Words};
 
-/// The far future as an instant that still fits the replies.
+/// The latest instant, which still fits the replies.
 const INSTANT_MAX: i64 = i64::MAX / 2;
 
 impl Connection {
-    /// `EX 10` and the like as an instant; it must lie in the future for `SET`.
+    /// Returns the instant that `EX 10` and the like mean; for `SET` it must be in the future.
     pub(super) fn instant(
         &self,
         unit: &str,
@@ -26,7 +26,7 @@ impl Connection {
         Ok(Timestamp(instant.ok_or_else(invalid)? as u64))
     }
 
-    /// An instant that has passed deletes the key, as elsewhere.
+    /// Sets the end of a value. An instant that has passed deletes the key, as in Redis.
     pub(super) async fn expire(&mut self, verb: Verb, words: Words<'_>) -> Result<(), Problem> {
         let key = self.key(words.get(1), true)?;
         let number = words.number(2)?;

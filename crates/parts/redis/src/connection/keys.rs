@@ -1,4 +1,4 @@
-//! Keys: which there are.
+//! The commands that tell which keys there are.
 
 use model::{Key, Prefix};
 use store_core::resp::glob;
@@ -6,7 +6,7 @@ use store_core::resp::glob;
 use super::values::SYNTAX;
 use super::{Connection, Problem, REPLY_BYTES_MAX, Words};
 
-/// What `SCAN` looks at when it is not told, and at most.
+/// The number of keys that `SCAN` looks at by default; below, the most.
 const PAGE_DEFAULT: usize = 10;
 const PAGE_MAX: usize = 1000;
 

@@ -12,7 +12,7 @@ use crate::context::FaceContext;
 use store::bus::{Delivery, Kind, Message, Subscriber};
 use store::{Watch, WatchEvent};
 
-/// Patterns and channels that begin so hear of changed keys.
+/// The beginning of channels and patterns that get notifications of changed keys.
 const KEYSPACE: &[u8] = b"__key";
 const KEY_CHANNEL: &str = "__keyspace@0__:";
 const EVENT_CHANNEL: &str = "__keyevent@0__:";
@@ -38,8 +38,9 @@ impl Connection {
         Ok(())
     }
 
-    /// A channel is named like a key, and who may read that may hear it. Every key's event can be
-    /// heard of by who may read all.
+    /// Checks that the user may subscribe to a name. A channel is named like a key, and a user that
+    /// may read the key may subscribe to it. Events of every key may be subscribed to by a user
+    /// that may read everything.
     fn may_hear(&self, name: &[u8], pattern: bool) -> Result<(), Problem> {
         let text = std::str::from_utf8(name).unwrap_or_default();
         let text = text.strip_prefix(KEY_CHANNEL).unwrap_or(text);
@@ -67,7 +68,7 @@ impl Connection {
             self.confirm(word, Some(&name), count);
         }
         if self.subscriber.as_ref().is_some_and(|s| s.count() == 0) {
-            // What it has been sent already is told first.
+            // Messages that it has been sent already are delivered first.
             while let Some(delivery) = self.subscriber.as_mut().and_then(|s| Subscriber::ready(s)) {
                 self.write_delivery(&delivery);
             }
@@ -142,7 +143,7 @@ impl Connection {
     }
 }
 
-/// Follows all changes while anybody listens to them; returns once nothing can be missed.
+/// Follows all changes while anybody subscribes to them; returns once nothing can be missed.
 async fn notify_of_keys(context: &Arc<FaceContext>) -> Result<(), Problem> {
     if context.notifying.swap(true, Ordering::SeqCst) {
         return Ok(());
@@ -163,14 +164,14 @@ async fn follow(context: Arc<FaceContext>, mut watch: Watch) {
     while let Some(event) = watch.next().await {
         if !context.bus.listens_below(KEYSPACE) {
             context.notifying.store(false, Ordering::SeqCst);
-            // Somebody may have come to listen just before that was said.
+            // Somebody may have subscribed just before that was stored.
             if !context.bus.listens_below(KEYSPACE)
                 || context.notifying.swap(true, Ordering::SeqCst)
             {
                 return;
             }
         }
-        // After a resync some changes are not told: these notices are sent and forgotten.
+        // Changes missed before a resync are not told: these notices are sent and forgotten.
         let WatchEvent::Changed { key, value, expired, .. } = event else { continue };
         let event = match (value, expired) {
             (Some(_), _) => "set",
@@ -181,7 +182,7 @@ async fn follow(context: Arc<FaceContext>, mut watch: Watch) {
             channel: channel.into(),
             payload: payload.into(),
         };
-        // Other nodes hear of the change by replication, and tell their own.
+        // Other nodes learn of the change by replication, and notify their own clients.
         let key = key.as_str();
         context.bus.deliver(&message(format!("{KEY_CHANNEL}{key}"), event.into()));
         context.bus.deliver(&message(format!("{EVENT_CHANNEL}{event}"), key.into()));

@@ -1,4 +1,4 @@
-//! What other servers do not have: hash, history, prefix, watch. All of them are `CORTEX.…`.
+//! The commands that Redis does not have: hash, history, prefix, watch. All of them are `CORTEX.…`.
 
 use model::access::AccessRight;
 use model::{Prefix, Timestamp};
@@ -10,7 +10,7 @@ use store::{Cursor, Value, WatchEvent};
 
 const HISTORY_DEFAULT: usize = 100;
 const HISTORY_MAX: usize = 10_000;
-/// Keys of one `CORTEX.PREFIX`; more come page by page with `SCAN`.
+/// The number of keys in one `CORTEX.PREFIX`; more come page by page with `SCAN`.
 const PREFIX_KEYS_MAX: usize = 10_000;
 
 const HELP: &[&str] = &[

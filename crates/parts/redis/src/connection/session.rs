@@ -1,4 +1,4 @@
-//! Who is connected, and how they speak.
+//! The commands about the connection itself: who the client is and which protocol it speaks.
 
 use store_core::resp::Protocol;
 
@@ -7,7 +7,7 @@ use super::{Connection, DEFAULT_USER, Problem, Rights, Words};
 use crate::clients;
 use crate::clients::NAME_BYTES_MAX;
 
-/// Tokens cannot be guessed; this ends connections that try.
+/// The number of failed logins that ends a connection; tokens cannot be guessed anyway.
 const FAILED_LOGINS_MAX: u32 = 8;
 
 impl Connection {

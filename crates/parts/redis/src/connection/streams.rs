@@ -1,4 +1,4 @@
-//! Large values, piece by piece in both directions: no value is in memory whole.
+//! Large values, piece by piece in both directions: no value is in memory as a whole.
 
 use std::io;
 
@@ -12,13 +12,13 @@ use model::value::VALUE_BYTES_MAX;
 use store::values::blocking;
 use store::{StoreError, Submission, Submitted, Value, ValueWriter};
 
-/// One piece in memory for each direction of each large transfer.
+/// The size in bytes of a piece; one is in memory for each direction of each large transfer.
 const PIECE_BYTES: usize = 256 << 10;
 
 impl Connection {
-    /// The value follows on the connection, and behind it the rest of the command. `input` holds
-    /// what has come of it, and afterwards what comes behind. Whatever is wrong is said when all
-    /// of the value has passed, so that the client and the server agree on where they are.
+    /// Receives a value that follows on the connection, and the rest of the command behind it.
+    /// `input` holds what has come of it, and afterwards what comes behind. An error is reported
+    /// when all of the value has passed, so that the client and the server agree on where they are.
     pub(super) async fn set_streamed(
         &mut self,
         key: Vec<u8>,
@@ -136,8 +136,8 @@ impl Connection {
         }
     }
 
-    /// From wherever its bytes are. An error after the first byte ends the connection: the client
-    /// counts on the length.
+    /// Sends a large value from wherever its bytes are. An error after the first byte ends the
+    /// connection: the client counts on the length.
     pub(super) async fn send_large(&mut self, value: Value) -> io::Result<Result<(), Problem>> {
         let mut reader = match value.reader().await {
             Ok(Some(reader)) => reader,

@@ -1,4 +1,4 @@
-//! Values: set, get, delete.
+//! The commands that set, get and delete values.
 
 use std::io;
 
@@ -9,11 +9,12 @@ use super::{Awaited, Connection, Problem, REPLY_BYTES_MAX, Verb, Words};
 use store::values::blocking;
 use store::{Entry, Submission, Submitted, Value, Version};
 
-/// Each failed attempt means that another write of the same key came between.
+/// The number of attempts at a conditional write; each failure means that another write of the same
+/// key came between.
 const ATTEMPTS_MAX: usize = 16;
 pub const SYNTAX: &str = "syntax error";
 
-/// What `SET` was told beside key and value.
+/// The options of `SET`.
 #[derive(Default)]
 pub struct Terms {
     pub expires: Option<Timestamp>,
@@ -94,7 +95,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sets over what was read first; returns that.
+    /// Sets a key over the entry that was read first; returns that entry.
     async fn set_over(
         &mut self,
         key: model::Key,
@@ -127,7 +128,7 @@ impl Connection {
         Ok(())
     }
 
-    /// `EX`, `KEEPTTL` and the like from the word `first` on.
+    /// Reads `EX`, `KEEPTTL` and the like, from the word `first` on.
     pub(super) fn terms(&self, words: Words<'_>, first: usize) -> Result<Terms, Problem> {
         let mut terms = Terms::default();
         let mut at = first;
@@ -189,7 +190,8 @@ impl Connection {
         Ok(())
     }
 
-    /// An error of the connection itself ends it: a value was half sent.
+    /// Replies with a value. An error of the connection itself ends it, since a value was half
+    /// sent.
     pub(super) async fn get(&mut self, words: Words<'_>) -> io::Result<Result<(), Problem>> {
         let key = match self.key(words.get(1), false) {
             Ok(key) => key,
@@ -228,7 +230,8 @@ impl Connection {
                 }
                 Err(error) => return Ok(Err(error.into())),
             };
-            // Read first: what is deleted is not lost on its way to the client for want of room.
+            // The value is read first, so that it is not deleted and then lost because it does not
+            // fit a reply.
             let value = match read(entry.value, REPLY_BYTES_MAX).await {
                 Ok(value) => value,
                 Err(problem) => return Ok(Err(problem)),
@@ -273,7 +276,7 @@ impl Connection {
     }
 }
 
-/// A value whole, if it has at most so many bytes.
+/// Returns a whole value, if it has at most `max` bytes.
 pub async fn read(value: Value, max: usize) -> Result<Bytes, Problem> {
     if value.size() > max as u64 {
         return Err(Problem::error(

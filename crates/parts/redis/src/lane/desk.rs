@@ -1,4 +1,4 @@
-//! Where the connections of a lane are served, with buffers that all of them share.
+//! The desk at which the connections of a lane are served, with buffers that all of them share.
 
 use std::io;
 use std::sync::Arc;
@@ -18,10 +18,11 @@ use crate::returning::Returning;
 use crate::words::Words;
 use store::Written;
 
-/// A command that is longer and not whole is for a task to wait for.
+/// The length in bytes of an incomplete command up to which it stays in the lane; a longer one is
+/// left to a task to wait for.
 const PARTIAL_BYTES_MAX: usize = 4096;
 
-/// The writes of one batch, and whose they are.
+/// The writes of one batch, and the places they belong to.
 pub struct Turn {
     pub gathering: Arc<Gathering>,
     pub asked: Vec<(u32, Option<Answer>)>,
@@ -47,7 +48,7 @@ pub enum Next {
 
 enum Step {
     Done,
-    /// Once what was written before is answered.
+    /// The command is done once what was written before is answered.
     Later,
     NoRoom,
     Leave,
@@ -76,19 +77,20 @@ impl Desk {
         }
     }
 
-    /// Whether more is to be read before the turn ends.
+    /// Returns whether more is to be read before the turn ends.
     pub fn is_worth_waiting(&mut self) -> bool {
         self.returning.is_worth_waiting(Instant::now())
     }
 
-    /// Commits what was written, here or elsewhere.
+    /// Commits what was written, on this thread or another.
     pub fn hurry(&mut self) {
         let began = Instant::now();
         self.context.store.hurry();
         self.returning.committed(began.elapsed());
     }
 
-    /// Reads once: who sends without end takes turns with the others.
+    /// Reads once from a connection, so that a client that sends without end takes turns with the
+    /// others.
     pub fn serve(&mut self, place: &mut Place, index: usize) -> Next {
         if place.asked == 0 && std::mem::take(&mut place.stopped) {
             match self.consume(place, index, 0) {
@@ -112,7 +114,7 @@ impl Desk {
         }
     }
 
-    /// Carries out what came before and waited, and `count` new bytes.
+    /// Carries out the input that waited, and `count` new bytes.
     fn consume(&mut self, place: &mut Place, index: usize, count: usize) -> Next {
         let scratch = std::mem::take(&mut self.scratch);
         let mut waited = std::mem::take(&mut place.input);
@@ -123,13 +125,13 @@ impl Desk {
         } else {
             waited.extend_from_slice(&scratch[..count]);
             let (used, next) = self.carry_out_all(&waited, place, index);
-            // What is left of large input shall not keep its room.
+            // The rest of a large input must not keep its buffer.
             place.input = waited[used..].to_vec();
             next
         };
         self.scratch = scratch;
         match self.send(place) {
-            // Its place must not be another's before its writes are answered.
+            // The place must not become another's before its writes are answered.
             Err(_) if place.asked > 0 => {
                 place.broken = true;
                 Next::Rest
@@ -140,7 +142,7 @@ impl Desk {
         }
     }
 
-    /// How many bytes were used, and what follows.
+    /// Carries out commands; returns how many bytes were used, and what follows.
     fn carry_out_all(&mut self, input: &[u8], place: &mut Place, index: usize) -> (usize, Next) {
         let mut requests = std::mem::take(&mut self.requests);
         requests.restart();
@@ -212,7 +214,7 @@ impl Desk {
         }
     }
 
-    /// Emptied by `answer`, and given back with `keep`.
+    /// Takes a turn's answers, which are emptied by `answer` and given back with `keep`.
     pub fn answers(&mut self, turn: &Turn) -> Vec<Option<Written>> {
         let mut answers = std::mem::take(&mut self.answers);
         turn.gathering.swap(&mut answers);
@@ -224,7 +226,7 @@ impl Desk {
         self.answers = answers;
     }
 
-    /// Replies to all that it wrote in one turn.
+    /// Replies to all that a connection wrote in one turn.
     pub fn answer<'a>(
         &mut self,
         place: &mut Place,
@@ -249,7 +251,7 @@ impl Desk {
         }
     }
 
-    /// What the client does not take is left with its connection.
+    /// Sends the replies; what the client does not take is left with its connection.
     fn send(&mut self, place: &mut Place) -> io::Result<()> {
         if place.broken {
             self.replies.bytes.clear();

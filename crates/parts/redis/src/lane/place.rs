@@ -1,5 +1,5 @@
-//! One connection between two ordinary commands: what each of them touches lies together, and the
-//! rest of it rests.
+//! The place of one connection in the lane: what each ordinary command touches lies together, apart
+//! from the rest of the connection.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,19 +15,19 @@ use crate::wire::{Kind, Wire};
 
 pub struct Place {
     fd: OwnedFd,
-    /// Writes that have no answer yet. Nothing is read meanwhile.
+    /// The number of writes that have no answer yet. Nothing is read meanwhile.
     pub asked: u32,
-    /// There may be bytes that were not read.
+    /// Whether there may be bytes that were not read.
     pub readable: bool,
-    /// The client has ended its side: it is read until its end.
+    /// Whether the client has ended its side: it is read until its end.
     ending: bool,
-    /// There are commands in `input` that had to wait for an answer.
+    /// Whether there are commands in `input` that had to wait for an answer.
     pub stopped: bool,
-    /// Once there was no room for its write.
+    /// Whether there was no room for its last write; the second time in a row it leaves the lane.
     pub turned_away: bool,
-    /// Replies lie in `connection`, which the client does not take.
+    /// Whether there are replies in `connection` that the client does not take.
     pub blocked: bool,
-    /// A reply could not be sent: it is closed once nothing is asked for.
+    /// Whether a reply could not be sent: the place is closed once no answer is missing.
     pub broken: bool,
     pub all_rights: bool,
     pub protocol: Protocol,
@@ -72,8 +72,8 @@ impl Place {
         self.ending |= flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
     }
 
-    /// None when there is nothing at the moment; 0 at the end. One notice comes for all that had
-    /// come by then, so what fills less than the buffer was all.
+    /// Reads what has come; `None` if there is nothing at the moment, 0 at the end. One notice
+    /// comes for all that had come by then, so what fills less than the buffer was all.
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         let (count, _) = match retry_on_intr(|| recv(&self.fd, &mut *into, RecvFlags::DONTWAIT)) {
             Err(Errno::AGAIN) => {
@@ -86,7 +86,7 @@ impl Place {
         Ok(Some(count))
     }
 
-    /// How much the client takes at the moment.
+    /// Writes; returns how much the client takes at the moment.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match retry_on_intr(|| send(&self.fd, bytes, flags)) {

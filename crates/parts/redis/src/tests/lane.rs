@@ -1,4 +1,4 @@
-//! Clients that ask ordinary things go to their thread's lane, and come back from it.
+//! Tests that clients that ask ordinary things go to their thread's lane, and come back from it.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -7,12 +7,12 @@ use std::time::Instant;
 use super::super::LANE_FROM;
 use super::{Client, DEADLINE, Server, encode, show};
 
-/// More turns than a connection needs to go to the lane, however often it came back.
+/// The number of turns: more than a connection needs to go to the lane, however often it came back.
 const TURNS: usize = 64;
 
 type Tcp = Client<std::net::TcpStream>;
 
-/// How many are in lanes, as another client is told.
+/// Returns how many connections are in lanes, as another client is told.
 fn in_lanes(server: &Server) -> usize {
     let info = server.client().text("INFO clients");
     let line = info.lines().find_map(|line| line.strip_prefix("clients_in_lanes:"));
@@ -27,7 +27,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A client that is in the lane.
+/// Returns a client that is in the lane.
 fn ordinary(server: &Server) -> Tcp {
     let before = in_lanes(server);
     let mut client = server.client();
@@ -136,7 +136,7 @@ fn large_values_and_readers_that_do_not_read_leave_the_lane() {
     let middle = "y".repeat(60_000);
     assert_eq!(client.text(&format!("SET middle {middle}")), "OK");
     let mut client_again = ordinary(&server);
-    // More than the sockets hold.
+    // This is more than the sockets hold.
     let asked = 500;
     let gets = encode(&["GET", "middle"]).repeat(asked);
     client_again.stream.write_all(&gets).unwrap();

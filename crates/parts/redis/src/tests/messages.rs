@@ -1,4 +1,4 @@
-//! Publish and subscribe, notifications of keys, and watches.
+//! Tests of publish and subscribe, notifications of keys, and watches.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Users, and what they may do; TLS.
+//! Tests of users and their rights, and of TLS.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ fn with_tls_users_say_who_they_are_and_may_what_they_may() {
     assert!(client.text(&format!("SET other {large}")).starts_with("-NOPERM"));
     assert_eq!(client.text(&format!("SET app::web::l {large}")), "OK");
     assert_eq!(client.text("GET app::web::l"), large);
-    // Whoever is removed is out at once.
+    // A removed user is out at once.
     assert_eq!(local.text("CORTEX.USER DEL web"), "1");
     assert!(client.text("GET app::web::a").starts_with("-NOPERM"));
 }

@@ -1,4 +1,4 @@
-//! Values, keys and ends; what is refused; bytes that are no commands.
+//! Tests of values, keys and ends, of what is refused, and of bytes that are no commands.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -229,11 +229,11 @@ fn bytes_that_are_no_commands_end_the_connection_and_nothing_else() {
         let mut client = server.client();
         client.stream.write_all(hostile).unwrap();
         let mut said = Vec::new();
-        // The rest of what was sent may make the kernel end it harshly.
+        // The rest of what was sent may make the kernel end the connection harshly.
         let _ = client.stream.read_to_end(&mut said);
         assert!(said.is_empty() || said.starts_with(b"-ERR "), "{}", said.escape_ascii());
     }
-    // Half a command, and gone.
+    // This is half a command, after which the client is gone.
     let mut client = server.client();
     client.stream.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$100000\r\nxyz").unwrap();
     drop(client);

@@ -1,5 +1,5 @@
-//! A real etcd server on free ports of the loopback, with a directory of its own; it is stopped by
-//! its process id, and goes with the test whatever becomes of that.
+//! A real etcd server on free ports of the loopback, with a directory of its own. It is stopped by
+//! its process id, and ends with the test in any case.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Generous: machines that run tests are busy.
+/// The time limit of a wait: generous, since machines that run tests are busy.
 const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
-/// Somebody else may take a port that was free a moment ago.
+/// The number of attempts to start; somebody else may take a port that was free a moment ago.
 const STARTS_MAX: usize = 5;
 
 pub struct EtcdServer {
     directory: TempDir,
     client: u16,
     peer: u16,
-    /// The first port, while it is on another.
+    /// The first port, while the server is on another one.
     home: Option<u16>,
     child: Option<Child>,
 }
@@ -36,7 +36,7 @@ impl EtcdServer {
         panic!("etcd does not start; is Debian's etcd-server installed?");
     }
 
-    /// False when it ends at once.
+    /// Starts the server; returns `false` if it ends at once.
     fn run(&mut self) -> bool {
         let url = |port: u16| format!("http://127.0.0.1:{port}");
         let log = std::fs::File::create(self.directory.path().join("log")).unwrap();
@@ -66,7 +66,7 @@ impl EtcdServer {
         true
     }
 
-    /// As a crash would.
+    /// Kills the server as a crash would.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -74,7 +74,7 @@ impl EtcdServer {
         }
     }
 
-    /// On the same ports and directory.
+    /// Starts the server again, with the same ports and directory.
     pub fn start_again(&mut self) {
         let deadline = Instant::now() + DEADLINE;
         while !self.run() {
@@ -82,7 +82,7 @@ impl EtcdServer {
         }
     }
 
-    /// Those who know the first port lose it until it moves back.
+    /// Moves the server to another port; clients of the first one lose it until it moves back.
     pub fn move_to_another_port(&mut self) {
         self.kill();
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -97,7 +97,7 @@ impl EtcdServer {
         self.start_again();
     }
 
-    /// Where its clients find it, on the loopback.
+    /// Returns the port for clients, on the loopback.
     pub fn port(&self) -> u16 {
         self.client
     }

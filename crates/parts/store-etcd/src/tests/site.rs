@@ -1,4 +1,4 @@
-//! Stores in an etcd server of their own.
+//! Sites of stores in an etcd server of their own.
 
 use std::path::Path;
 use std::time::Duration;

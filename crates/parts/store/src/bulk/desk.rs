@@ -1,5 +1,5 @@
-//! Where those who need a large value meet those who fetch it: readers ask here and hear of the
-//! progress; the schedule takes from here what is wanted first, and reports.
+//! The desk, where readers of large values meet the schedule that fetches them: readers ask here
+//! and are told of the progress; the schedule takes from here what is wanted first, and reports.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,26 +21,26 @@ use crate::StoreError;
 use crate::values::ValueFiles;
 use runtime::members::Stream;
 
-/// Values that readers wait for at a time; each may cost a stream and a file.
+/// The number of values that readers wait for at a time; each may cost a stream and a file.
 const AWAITED_MAX: usize = 64;
-/// A reader waits this long for the next bytes, also while holders are looked for.
+/// The time that a reader waits for the next bytes, also while holders are looked for.
 const PROGRESS_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     Waiting,
-    /// So many bytes from the start on can be read.
+    /// This many bytes from the start can be read.
     Proven(u64),
-    /// The file has its name.
+    /// The file is complete and has its final name.
     Whole,
-    /// For now; asking again tries again.
+    /// Fetching failed for now, for this reason; asking again tries again.
     Failed(String),
 }
 
 pub struct Desk {
     pub(super) values: Arc<ValueFiles>,
     server: Server,
-    /// None on a node that is alone, and once this has stopped.
+    /// `None` on a node without peers, and once the desk has stopped.
     links: Mutex<Option<Arc<Links>>>,
     runtime: OnceLock<Handle>,
     jobs: Mutex<BTreeMap<ValueName, watch::Sender<Progress>>>,
@@ -67,7 +67,7 @@ impl Desk {
         })
     }
 
-    /// Begins to fetch, once, on a thread of its own: neither the log nor requests wait for it.
+    /// Starts fetching, once, on a thread of its own: neither the log nor requests wait for it.
     pub fn start(
         self: &Arc<Self>,
         peers: Arc<dyn BulkPeers>,
@@ -96,7 +96,7 @@ impl Desk {
         }
     }
 
-    /// Fetches nothing more; what has come of a value stays for the next start.
+    /// Stops fetching; the part of a value that has come stays for the next start.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.changed.notify_one();
@@ -107,7 +107,7 @@ impl Desk {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Commits came that refer to values, or peers did: look again.
+    /// Tells the schedule to look again: new commits refer to values, or new peers came.
     pub fn look_again(&self) {
         self.changed.notify_one();
     }
@@ -120,7 +120,7 @@ impl Desk {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wants a value now, for a reader; it is fetched while the receiver is kept.
+    /// Asks for a value now, for a reader; it is fetched for as long as the receiver is kept.
     pub(super) fn ask(&self, value: ValueName) -> Result<watch::Receiver<Progress>, StoreError> {
         if self.links().is_none() {
             return Err(away(&value, "this node has no peers"));
@@ -140,7 +140,7 @@ impl Desk {
         Ok(receiver)
     }
 
-    /// Values that readers wait for.
+    /// Returns the values that readers wait for.
     pub(super) fn awaited(&self) -> Vec<ValueName> {
         let mut jobs = self.jobs();
         jobs.retain(|_, progress| progress.receiver_count() > 0);
@@ -162,7 +162,7 @@ impl Desk {
         }
     }
 
-    /// Where the whole value is, once it is there.
+    /// Waits until the whole value is here, and returns the path of its file.
     pub async fn whole(&self, value: ValueName) -> Result<PathBuf, StoreError> {
         let path = self.values.path(&value.hash);
         let values = self.values.clone();
@@ -180,7 +180,7 @@ impl Desk {
     }
 }
 
-/// Waits for news of a value; an error when there will be none.
+/// Waits for progress of a value; fails if there will be none.
 pub(super) async fn next(
     progress: &mut watch::Receiver<Progress>,
     value: &ValueName,

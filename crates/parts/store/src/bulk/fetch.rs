@@ -1,5 +1,5 @@
-//! One value from whoever has it: goes on with the next holder, at the last proven group, whatever
-//! happens to a stream.
+//! Fetches one value from the nodes that have it: when a stream fails, it goes on with the next
+//! holder at the last proven group.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,16 +16,16 @@ use super::{BUFFER_BYTES, BulkError, Claim, GROUP_BYTES, SPAN_GROUPS, ValueName}
 use crate::values::ValueFiles;
 use runtime::task::spawn_blocking;
 
-/// Spans asked for ahead: the next answer is on its way while one is written.
+/// The number of spans asked for ahead, so that the next answer is on its way while one is written.
 const SPANS_AHEAD: usize = 2;
-/// Fruitless attempts with every holder before the value is put off.
+/// The number of fruitless attempts per holder before the value is put off.
 const ROUNDS_MAX: usize = 2;
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Fetches a value until it is whole and durable, or no holder brings it any further. `progress`
-/// hears how many bytes are proven and can be read from the partial file. One of `claims` has to be
-/// true, if there are any.
+/// Fetches a value until it is whole and durable, or no holder brings it any further. `progress` is
+/// called with the number of bytes that are proven and can be read from the partial file. If there
+/// are any `claims`, one of them has to be true.
 pub async fn fetch(
     values: &Arc<ValueFiles>,
     links: &Links,
@@ -82,12 +82,12 @@ async fn finish(slot: Option<Partial>, claims: Vec<Claim>) -> Result<(), BulkErr
     spawn_blocking(finish).await.map_err(|_| lost())?
 }
 
-/// Its task panicked or was cancelled with the runtime.
+/// Returns the error of a task that panicked or was cancelled with the runtime.
 fn lost() -> BulkError {
     BulkError::Disk(io::Error::other("the runtime is shutting down"))
 }
 
-/// Disk and hashing, away from the streams.
+/// Runs disk and hashing work away from the streams.
 async fn on_disk<T: Send + 'static>(
     slot: &mut Option<Partial>,
     work: impl FnOnce(&mut Partial) -> Result<T, BulkError> + Send + 'static,
@@ -121,7 +121,7 @@ async fn attempt(
     Ok(())
 }
 
-/// All that is missing, over one stream.
+/// Transfers everything that is missing, over one stream.
 async fn transfer(
     link: &mut Asking,
     value: ValueName,
@@ -163,7 +163,7 @@ async fn transfer(
     }
 }
 
-/// The next groups, whole ones only: what came before a cut is kept.
+/// Receives the next groups, whole ones only: those that came before a cut are kept.
 async fn receive_groups(
     link: &mut Asking,
     slot: &Option<Partial>,

@@ -1,5 +1,5 @@
-//! What travels on a bulk stream: frames of a length (4 bytes, little-endian), a kind and a body.
-//! Requests and answers alternate; a request may be sent before the last answer has come.
+//! The frames of a bulk stream: a length (4 bytes, little-endian), a kind and a body. Requests and
+//! answers alternate; a request may be sent before the last answer has come.
 
 use std::io;
 
@@ -9,12 +9,12 @@ use super::{ASKED_MAX, BUFFER_BYTES, BulkError, Cv, GROUP_BYTES, SPAN_GROUPS, Va
 use model::value::VALUE_BYTES_MAX;
 use runtime::members::Stream;
 
-/// The longest frame tells the hashes of the spans of the longest value.
+/// The length of the longest frame's body in bytes: the hashes of the spans of the longest value.
 const BODY_MAX: usize = {
     let spans = VALUE_BYTES_MAX as usize / (GROUP_BYTES * SPAN_GROUPS) * size_of::<Cv>();
     if spans > GROUP_BYTES { spans } else { GROUP_BYTES }
 };
-/// Of a reason that a peer gives.
+/// The length in bytes up to which a peer's reason is shown.
 const REASON_BYTES_MAX: usize = 200;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,13 +22,13 @@ pub enum Kind {
     AskHeld = 1,
     AskSpans = 2,
     AskGroups = 3,
-    /// One bit for each name asked for, lowest first.
+    /// One bit per name that was asked for, lowest first.
     Held = 17,
     Spans = 18,
     /// The hashes of all groups of a span; the groups asked for follow.
     Page = 19,
     Group = 20,
-    /// Still reading the file; the answer comes.
+    /// The peer is still reading the file; the answer follows.
     Wait = 21,
     Lacks = 22,
     Unable = 23,
@@ -49,7 +49,7 @@ pub enum Request {
     Groups(Wanted),
 }
 
-/// Groups of one span, `from` and before `until`.
+/// The groups of one span to send, from `from` and before `until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub value: ValueName,
@@ -68,8 +68,8 @@ impl<S: Stream> Framed<S> {
         Framed { stream: BufReader::with_capacity(BUFFER_BYTES, stream), body: Vec::new() }
     }
 
-    /// Appends the body to `into`, at most `max` bytes of it. None: the stream ended between
-    /// frames.
+    /// Receives a frame and appends its body, of at most `BODY_MAX` bytes, to `into`. Returns
+    /// `None` if the stream ended between frames.
     pub async fn receive(
         &mut self,
         into: &mut Vec<u8>,
@@ -89,7 +89,7 @@ impl<S: Stream> Framed<S> {
         Ok(Some((kind, length)))
     }
 
-    /// Buffers in the stream below at most; `flush` sees it off.
+    /// Writes a frame, which may stay in the stream's own buffer until `flush`.
     pub async fn send(&mut self, kind: Kind, body: &[u8]) -> io::Result<()> {
         self.body.clear();
         self.body.extend_from_slice(&(body.len() as u32 + 1).to_le_bytes());
@@ -170,7 +170,7 @@ fn take_name(body: &[u8]) -> Option<(ValueName, &[u8])> {
     (size <= VALUE_BYTES_MAX).then_some((ValueName { hash: *hash, size }, rest))
 }
 
-/// None unless the body is whole hashes.
+/// Splits a body into hashes; `None` if the last one is not whole.
 pub fn decode_hashes(body: &[u8]) -> Option<Vec<Cv>> {
     let (hashes, rest) = body.as_chunks::<32>();
     rest.is_empty().then(|| hashes.to_vec())
@@ -181,13 +181,14 @@ pub fn encode_bits(bits: &[bool]) -> Vec<u8> {
     bits.chunks(8).map(byte).collect()
 }
 
-/// None unless there are exactly so many.
+/// Decodes `count` bits; `None` if the body is not exactly that long.
 pub fn decode_bits(body: &[u8], count: usize) -> Option<Vec<bool>> {
     let bit = |n: usize| body[n / 8] >> (n % 8) & 1 == 1;
     (body.len() == count.div_ceil(8)).then(|| (0..count).map(bit).collect())
 }
 
-/// A peer's reason, for people: nothing that a log or terminal would obey.
+/// Returns a peer's reason for people to read, without characters that a log or terminal would
+/// obey.
 pub fn reason(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(REASON_BYTES_MAX)]);
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

@@ -1,4 +1,5 @@
-//! Streams to peers, used again: a thousand values of some kilobytes need no thousand handshakes.
+//! Streams to peers, which are reused: a thousand values of a few kilobytes need no thousand
+//! handshakes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,11 +13,12 @@ use super::{ASKED_MAX, BulkError, BulkPeers, STALL_MAX};
 use runtime::members::BoxedStream;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Below what the other side waits for a request.
+/// The time that an idle stream is kept: shorter than the other side waits for a request.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// As many as values are fetched at a time.
+/// The number of idle streams kept per peer: as many as values are fetched at a time.
 const IDLE_PER_PEER_MAX: usize = 4;
-/// A peer says that it is still reading the file: for ten minutes, a slow disk's 4 GiB.
+/// How many times a peer may say that it is still reading the file: ten minutes, which suffice for
+/// 4 GiB on a slow disk.
 const WAITS_MAX: usize = 120;
 
 pub struct Links {
@@ -49,7 +51,7 @@ impl Links {
         idle.get_mut(peer)?.pop().map(|(_, link)| link)
     }
 
-    /// A stream on which every request has got its whole answer.
+    /// Keeps a stream for the next request; every request on it must have got its whole answer.
     pub fn put_back(&self, peer: &NodeId, link: Asking) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let links = idle.entry(peer.clone()).or_default();
@@ -58,8 +60,8 @@ impl Links {
         }
     }
 
-    /// Which of these values the peer has, at most `ASKED_MAX`. A stream that was cut while idle
-    /// is no news: another one is asked.
+    /// Asks which of these values the peer has, at most `ASKED_MAX`. If the stream was cut while
+    /// idle, it is asked on another one.
     pub async fn held(&self, peer: &NodeId, hashes: &[[u8; 32]]) -> Result<Vec<bool>, BulkError> {
         let hashes = &hashes[..hashes.len().min(ASKED_MAX)];
         let mut attempts = IDLE_PER_PEER_MAX;
@@ -88,7 +90,7 @@ pub async fn ask(link: &mut Asking, request: &Request) -> Result<(), BulkError> 
     Ok(timeout(STALL_MAX, link.ask(request)).await.map_err(|_| BulkError::Stalled)??)
 }
 
-/// Appends the body of the answer that is due; returns its length.
+/// Receives the answer that is due: appends its body and returns the length.
 pub async fn answer(link: &mut Asking, due: Kind, into: &mut Vec<u8>) -> Result<usize, BulkError> {
     for _ in 0..WAITS_MAX {
         let start = into.len();

@@ -1,8 +1,9 @@
-//! The BLAKE3 tree of a value, cut at groups and spans: what tells a true group from a false one.
+//! The BLAKE3 tree of a value, cut at groups and spans, which tells a true group from a false one.
 //!
 //! Only the hashes of the groups are kept (32 bytes for 16 KiB); everything above follows from
-//! them. A value is proven from above: its hash proves the hashes of its spans, one of those the
-//! hashes of its groups, one of those a group. So nothing unproven is ever longer than a message.
+//! them. A value is proven from above: its hash proves the hashes of its spans, the hash of a span
+//! those of its groups, and the hash of a group its bytes. So nothing unproven is ever longer than
+//! a message.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -13,14 +14,14 @@ use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_ro
 
 use super::{BUFFER_BYTES, Cv, GROUP_BYTES, SPAN_GROUPS};
 
-/// How a value of some length is cut.
+/// The way in which a value of some length is cut into groups and spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub size: u64,
 }
 
 impl Shape {
-    /// An empty value is one empty group.
+    /// Returns the number of groups; an empty value is one empty group.
     pub fn groups(&self) -> u64 {
         self.size.div_ceil(GROUP_BYTES as u64).max(1)
     }
@@ -39,7 +40,7 @@ impl Shape {
         self.size.saturating_sub(start).min(GROUP_BYTES as u64) as usize
     }
 
-    /// The hash of one group, as its place in the tree demands.
+    /// Returns the hash of one group, which depends on its place in the tree.
     pub fn hash_group(&self, group: u64, bytes: &[u8]) -> Cv {
         if self.groups() == 1 {
             return *blake3::hash(bytes).as_bytes();
@@ -48,12 +49,12 @@ impl Shape {
         hasher.set_input_offset(group * GROUP_BYTES as u64).update(bytes).finalize_non_root()
     }
 
-    /// Whether these are the hashes of the spans of the value with this hash.
+    /// Returns whether these are the hashes of the spans of the value with this hash.
     pub fn proves_spans(&self, hash: &[u8; 32], spans: &[Cv]) -> bool {
         spans.len() as u64 == self.spans() && fold(spans, Place::Root) == *hash
     }
 
-    /// Whether these are the hashes of the groups of that span.
+    /// Returns whether these are the hashes of the groups of that span.
     pub fn proves_page(&self, span: u64, hash: &Cv, page: &[Cv]) -> bool {
         page.len() == self.groups_in(span) && fold(page, self.place_of_spans()) == *hash
     }
@@ -69,8 +70,8 @@ enum Place {
     Inner,
 }
 
-/// The hash over neighbours of equal weight, of which the last alone may be lighter: as in BLAKE3,
-/// the left side is the largest power of two that leaves something to the right.
+/// Returns the hash over neighbours of equal weight, of which only the last may be lighter. As in
+/// BLAKE3, the left side is the largest power of two that leaves something to the right.
 fn fold(hashes: &[Cv], place: Place) -> Cv {
     match hashes {
         [] => Cv::default(),
@@ -102,14 +103,14 @@ impl Outline {
         self.groups.chunks(SPAN_GROUPS).map(|page| fold(page, place)).collect()
     }
 
-    /// None beyond the end.
+    /// Returns the hashes of a span's groups; `None` beyond the end.
     pub fn page(&self, span: u64) -> Option<&[Cv]> {
         self.groups.chunks(SPAN_GROUPS).nth(usize::try_from(span).ok()?)
     }
 
-    /// What it takes of memory.
+    /// Returns the memory that the outline takes in bytes.
     pub fn bytes(&self) -> usize {
-        // And its place among others.
+        // The outline's place in the map counts too.
         2 * size_of::<Outline>() + 64 + self.groups.len() * size_of::<Cv>()
     }
 
@@ -127,12 +128,12 @@ impl Outline {
     }
 }
 
-/// Makes an outline of bytes as they come; hashing them once gives the value's hash as well.
+/// Makes an outline of bytes as they arrive; hashing them once gives the value's hash as well.
 #[derive(Default)]
 pub struct Outliner {
     size: u64,
     groups: Vec<Cv>,
-    /// The last group: only the end of the value tells whether it is the only one.
+    /// The hasher of the last group: only the end of the value tells whether it is the only one.
     open: Hasher,
     filled: usize,
 }
@@ -168,17 +169,18 @@ impl Outliner {
     }
 }
 
-/// Memory for outlines that may be asked for again: the one of the longest value, or many.
+/// The memory for outlines that may be asked for again, in bytes: enough for the longest value's,
+/// or many.
 const OUTLINES_BYTES_MAX: usize = 10 << 20;
 
-/// The outlines made or asked for lately: a value that is fetched in many requests, or by several
+/// The outlines made or asked for lately, so that a value fetched in many requests, or by several
 /// nodes, is read through for its hashes once.
 #[derive(Default)]
 pub struct Outlines(Mutex<Recent>);
 
 #[derive(Default)]
 struct Recent {
-    /// With the turn in which it was last asked for.
+    /// The outlines, each with the turn in which it was last asked for.
     held: BTreeMap<[u8; 32], (Arc<Outline>, u64)>,
     turn: u64,
     bytes: usize,
@@ -269,7 +271,7 @@ mod tests {
             let page = outline.page(0).unwrap();
             assert!(!shape.proves_page(0, &hash, page), "{size}");
         }
-        // As many groups: found at the last one.
+        // The number of groups is the same: only the last one differs.
         let shape = Shape { size: 5 * GROUP_BYTES as u64 - 1 };
         assert!(shape.proves_spans(&hash, &spans));
         let last = &bytes(5 * GROUP_BYTES)[4 * GROUP_BYTES..5 * GROUP_BYTES - 1];

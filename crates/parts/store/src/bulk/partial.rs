@@ -1,6 +1,7 @@
-//! What has come of one value: a file that holds proven groups from the start on. Nothing else is
-//! written down: after a restart what the file holds is proven anew against the value's tree, so
-//! neither a torn write nor a false record of progress can get into a value. Its methods block.
+//! The part of one value that has come: a file that holds proven groups from the start on. No
+//! progress is written down: after a restart the file's content is proven anew against the value's
+//! tree, so neither a torn write nor a false record of progress can get into a value. The methods
+//! block.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +16,7 @@ use super::outline::Shape;
 use super::{BulkError, Cv, GROUP_BYTES, SPAN_GROUPS, ValueName};
 use crate::values::{SYNC_BYTES, ValueFiles};
 
-/// Read at a time for the whole value's SHA-1.
+/// The number of bytes read at a time for the SHA-1 of the whole value.
 const SHA1_BYTES: usize = 1 << 20;
 
 pub struct Partial {
@@ -24,13 +25,13 @@ pub struct Partial {
     values: Arc<ValueFiles>,
     file: File,
     path: PathBuf,
-    /// Empty until a peer has told them.
+    /// The hashes of the spans; empty until a peer has told them.
     spans: Vec<Cv>,
-    /// The page of the span that is coming.
+    /// The span that is coming and the hashes of its groups.
     page: Option<(u64, Vec<Cv>)>,
-    /// Proven groups, from the first on.
+    /// The number of proven groups, from the first on.
     groups: u64,
-    /// Hashes of the groups behind those, which an earlier run left.
+    /// The hashes of the groups after those, which an earlier run left.
     left: Vec<Cv>,
     unsynced: u64,
 }
@@ -45,7 +46,7 @@ impl Partial {
         Ok(Partial { value, shape, values, file, path, spans, page: None, groups, left, unsynced })
     }
 
-    /// Proven and in the file.
+    /// Returns the number of bytes that are proven and in the file.
     pub fn bytes(&self) -> u64 {
         (self.groups * GROUP_BYTES as u64).min(self.value.size)
     }
@@ -58,7 +59,7 @@ impl Partial {
         self.groups == self.shape.groups()
     }
 
-    /// Takes the hashes of the spans, and proves by them what an earlier run left.
+    /// Takes the hashes of the spans and proves with them what an earlier run left.
     pub fn accept_spans(&mut self, spans: Vec<Cv>) -> Result<(), BulkError> {
         if !self.shape.proves_spans(&self.value.hash, &spans) {
             return Err(BulkError::False("hashes that are not those of the value"));
@@ -95,7 +96,7 @@ impl Partial {
         if kept < length { self.file.set_len(kept) } else { Ok(()) }
     }
 
-    /// What is to be asked for after `asked` groups, a span at a time.
+    /// Returns the groups to ask for after `asked` groups, one span at a time.
     pub fn wanted_after(&self, asked: u64) -> Option<Wanted> {
         if asked >= self.shape.groups() {
             return None;
@@ -105,13 +106,13 @@ impl Partial {
         Some(Wanted { value: self.value, span, from, until: self.shape.groups_in(span) })
     }
 
-    /// The first group to ask for: what was left need not come again when the page, which comes
-    /// first, proves it.
+    /// Returns the first group to ask for: those that were left need not come again if the page,
+    /// which comes first, proves them.
     pub fn resume_at(&self) -> u64 {
         self.groups + self.left.len() as u64
     }
 
-    /// The hashes of a span's groups, which prove what was left of it.
+    /// Takes the hashes of a span's groups, which prove what was left of it.
     pub fn accept_page(&mut self, span: u64, page: Vec<Cv>) -> Result<(), BulkError> {
         let known = self.spans.get(span as usize);
         if !known.is_some_and(|hash| self.shape.proves_page(span, hash, &page)) {
@@ -128,12 +129,12 @@ impl Partial {
         Ok(())
     }
 
-    /// How long a group is that comes after so many others.
+    /// Returns the length in bytes of the group that is `ahead` groups after the next one.
     pub fn next_bytes(&self, ahead: u64) -> usize {
         self.shape.group_bytes(self.groups + ahead)
     }
 
-    /// Groups in order: those before the first false one are kept.
+    /// Takes groups in order, and keeps those before the first false one.
     pub fn accept_groups(&mut self, bytes: &[u8]) -> Result<(), BulkError> {
         let Some((span, page)) = &self.page else {
             return Err(BulkError::False("groups without their hashes"));
@@ -165,7 +166,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Of the whole value: its commit tells this hash too.
+    /// Returns the SHA-1 of the whole value, which its commit tells too.
     pub fn sha1(&self) -> Result<[u8; 20], BulkError> {
         let (mut hasher, mut buffer) = (Sha1::new(), vec![0; SHA1_BYTES]);
         let mut at = 0;
@@ -178,9 +179,9 @@ impl Partial {
         Ok(hasher.finalize().into())
     }
 
-    /// Nothing of it is kept.
+    /// Discards all that has come.
     pub fn discard(&self) {
-        // What stays goes with age.
+        // A file that cannot be removed goes when it is old.
         let _ = std::fs::remove_file(&self.path);
     }
 

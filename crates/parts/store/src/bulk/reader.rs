@@ -1,4 +1,5 @@
-//! Reads a large value from its start to its end, also while it is still coming from another node.
+//! The reader of a large value, from its start to its end, also while it still arrives from another
+//! node.
 
 use std::fs::File;
 use std::io;
@@ -19,15 +20,16 @@ pub struct ValueReader {
     value: ValueName,
     file: Arc<File>,
     at: u64,
-    /// Readable so far.
+    /// The number of bytes that can be read so far.
     proven: u64,
-    /// None for a value that is whole.
+    /// The progress of fetching; `None` for a value that is whole.
     progress: Option<watch::Receiver<Progress>>,
-    /// Of a whole file; what comes from another node is proven as it comes.
+    /// The check of a whole file; what comes from another node is proven as it arrives.
     check: Option<Check>,
 }
 
-/// What was read so far, and where: a disk may give back other bytes than it was given.
+/// The hash of what was read so far and the file's path: a disk may give back other bytes than it
+/// was given.
 struct Check {
     hasher: Box<blake3::Hasher>,
     path: PathBuf,
@@ -39,8 +41,8 @@ impl ValueReader {
         ValueReader { value, file, at: 0, proven: value.size, progress: None, check: Some(check) }
     }
 
-    /// Waits until the first bytes are here, so that a value that cannot be had is an error before
-    /// anything was said.
+    /// Opens a value that is still arriving. Waits until the first bytes are here, so that a value
+    /// that cannot be had is an error before an answer has begun.
     pub(super) async fn of_coming(desk: &Desk, value: ValueName) -> Result<Self, StoreError> {
         if let Some(file) = open(desk, value, Desired::Whole).await? {
             return Ok(ValueReader::of_file(file, value, desk.values.path(&value.hash)));
@@ -70,7 +72,8 @@ impl ValueReader {
         self.value.size
     }
 
-    /// The next bytes, at most 64 KiB; none at the end. The last ones come only if all were right.
+    /// Returns the next bytes, at most 64 KiB; `None` at the end. The last ones come only if all
+    /// were right.
     pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
         if self.at >= self.value.size {
             return Ok(None);
@@ -114,7 +117,7 @@ impl ValueReader {
         Ok(Some(bytes))
     }
 
-    /// For the body of an answer; ends after an error.
+    /// Turns the reader into a stream for the body of an answer; it ends after an error.
     pub fn into_stream(self) -> impl Stream<Item = io::Result<Bytes>> {
         futures_util::stream::unfold(Some(self), |reader| async {
             let mut reader = reader?;
@@ -138,14 +141,14 @@ async fn open(desk: &Desk, value: ValueName, desired: Desired) -> Result<Option<
             Desired::Whole => None,
             Desired::Part => values.read_partial(&value.hash)?,
         };
-        // It may have got its name just now.
+        // The part may have got its final name just now.
         part.map_or_else(|| values.open_value(&value), |part| Ok(Some(part)))
     };
     blocking(move || open().map_err(|source| unreadable(&value, source))).await
 }
 
 impl Desk {
-    /// Reads a value that is not known to be here.
+    /// Opens a value that is not known to be here.
     pub async fn read(&self, value: ValueName) -> Result<ValueReader, StoreError> {
         ValueReader::of_coming(self, value).await
     }

@@ -1,5 +1,5 @@
-//! Which missing values are fetched, in which order, from whom. What readers wait for comes first,
-//! then the newest; of one that nobody has now, another try is made later.
+//! The schedule: which missing values are fetched, in which order and from which nodes. Those that
+//! readers wait for come first, then the newest; a value that no node has now is tried again later.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -16,33 +16,35 @@ use super::links::Links;
 use super::{ASKED_MAX, BulkError, Claim, GROUP_BYTES, SPAN_GROUPS, ValueName};
 use runtime::task::spawn_blocking;
 
-/// Values fetched at a time that nobody reads yet.
+/// The number of values fetched at a time that nobody reads yet.
 const FETCHES_MAX: usize = 4;
-/// So that many small values do not wait behind gigabytes, one place is for them.
+/// The number of large values fetched at a time; the remaining place is for small ones, so that
+/// they do not wait behind gigabytes.
 const LARGE_FETCHES_MAX: usize = 3;
 const LARGE_BYTES: u64 = (SPAN_GROUPS * GROUP_BYTES) as u64;
-/// With those that readers wait for.
+/// The number of values fetched at a time, with those that readers wait for.
 const ALL_FETCHES_MAX: usize = 12;
-/// A peer that does not say in this time what it has is not asked to give it now.
+/// The time within which a peer has to say what it has; one that does not is not asked for a value
+/// now.
 const ASK_MAX: Duration = Duration::from_secs(5);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// Between two looks at everything that is missing.
+/// The time between two looks at everything that is missing.
 const LINE_PAUSE: Duration = Duration::from_millis(50);
-/// Values put off at a time; beyond that all are tried again.
+/// The number of values put off at a time; beyond it all are tried again.
 const PUT_OFF_MAX: usize = 65_536;
-/// News come by themselves; this bounds what a lost one costs.
+/// The time after which the schedule looks without news; it bounds what lost news cost.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The store, as far as this part sees it.
+/// The store, as far as the schedule sees it.
 pub trait Wants: Send + Sync + 'static {
-    /// Values that winners refer to and that are not here, newest first, at most `max`. Looks at
-    /// all there are, so it is called once for many.
+    /// Returns values that are not here and that the winning commits refer to, newest first, at
+    /// most `max`. It looks at all of them, so it is called once for many.
     fn missing(&self, max: usize, skip: &dyn Fn(&ValueName) -> bool) -> Vec<ValueName>;
     fn is_missing(&self, value: &ValueName) -> bool;
-    /// What those who wrote of it say of it.
+    /// Returns what the commits of a value say of it.
     fn claims(&self, value: &ValueName) -> Vec<Claim>;
-    /// These are here now, durable.
+    /// Tells the store that these values are here now and durable.
     fn arrived(&self, values: &[ValueName]);
 }
 
@@ -58,15 +60,16 @@ pub struct Schedule {
     tasks: JoinSet<(ValueName, Result<(), BulkError>)>,
     running: BTreeMap<ValueName, AbortHandle>,
     put_off: BTreeMap<ValueName, PutOff>,
-    /// Of which nothing true is said, and what is said of them: until somebody says something else.
+    /// The values for which no claim was true, with those claims; they are refused until another
+    /// claim is made.
     refused: BTreeMap<ValueName, Vec<Claim>>,
-    /// Whose turn is next, newest first.
+    /// The values to fetch next, newest first.
     line: VecDeque<ValueName>,
-    /// The line is to be formed anew, once this instant has come.
+    /// The time at which the line is to be formed anew; `None` if it need not be.
     line_due: Option<Instant>,
-    /// There were more than it took.
+    /// Whether there were more missing values than the line took.
     was_cut: bool,
-    /// Of those in line.
+    /// The nodes that have the values in line.
     holders: BTreeMap<ValueName, Vec<NodeId>>,
     reachable: BTreeSet<NodeId>,
 }
@@ -89,7 +92,7 @@ impl Schedule {
         }
     }
 
-    /// Until the desk is told to stop.
+    /// Runs until the desk is told to stop.
     pub async fn run(mut self) {
         while let Some(desk) = self.desk.upgrade().filter(|desk| !desk.is_stopped()) {
             self.meet_peers();
@@ -112,7 +115,7 @@ impl Schedule {
         }
     }
 
-    /// News may come by the thousand in a second.
+    /// Has the line formed after a pause, since news may come by the thousand in a second.
     fn form_line_soon(&mut self) {
         self.line_due.get_or_insert(Instant::now() + LINE_PAUSE);
     }
@@ -134,7 +137,7 @@ impl Schedule {
             waits || self.running.contains_key(value)
         };
         self.line = self.wants.missing(ASKED_MAX, &skip).into();
-        // After what never came: these may still be read where they are at hand elsewhere.
+        // Damaged values come after missing ones: their readers may still get them elsewhere.
         let damaged = desk.values.damaged().unwrap_or_default();
         let room = ASKED_MAX.saturating_sub(self.line.len());
         self.line.extend(damaged.into_iter().filter(|value| !skip(value)).take(room));
@@ -144,7 +147,7 @@ impl Schedule {
         self.holders.retain(|value, _| line.contains(value));
     }
 
-    /// Somebody new may have what nobody had.
+    /// Learns which peers can be reached: a new one may have what no other had.
     fn meet_peers(&mut self) {
         let reachable: BTreeSet<NodeId> = self.links.peers.reachable().into_iter().collect();
         if !reachable.is_subset(&self.reachable) {
@@ -155,7 +158,7 @@ impl Schedule {
         self.reachable = reachable;
     }
 
-    /// Stops what no winner refers to any more and nobody reads.
+    /// Stops fetching values that no winning commit refers to any more and nobody reads.
     fn give_up(&mut self, desk: &Desk) {
         let wants = &self.wants;
         self.running.retain(|value, task| {
@@ -168,14 +171,14 @@ impl Schedule {
         });
     }
 
-    /// Starts what there are places for. Returns how long nothing more can be done.
+    /// Starts as many fetches as there are places for. Returns how long nothing more can be done.
     async fn start_some(&mut self, desk: &Arc<Desk>) -> Duration {
         loop {
             let chosen = self.choose(desk);
             if chosen.is_empty() {
                 return self.next_look();
             }
-            // What is asked for now is asked of those who are there now.
+            // Only peers that can be reached now are asked.
             self.meet_peers();
             let chosen = self.take_present(desk, chosen).await;
             let unknown: Vec<ValueName> =
@@ -199,7 +202,7 @@ impl Schedule {
         }
     }
 
-    /// What to start now: what is read first, then the newest.
+    /// Chooses the values to start now: first those with readers, then the newest.
     fn choose(&mut self, desk: &Desk) -> Vec<ValueName> {
         let mut chosen: Vec<ValueName> = desk.awaited();
         chosen.retain(|value| match self.refused.get(value).and_then(|claims| claims.first()) {
@@ -224,7 +227,7 @@ impl Schedule {
             if places == 0 || (is_large(value) && large == 0) {
                 return true;
             }
-            // It may have been replaced since the line was formed.
+            // The value may have been replaced since the line was formed.
             if wants.is_missing(value) || desk.values.is_damaged(value) {
                 places -= 1;
                 large -= usize::from(is_large(value));
@@ -235,7 +238,8 @@ impl Schedule {
         chosen
     }
 
-    /// Some may have come another way, as an upload of the same bytes.
+    /// Concludes values that have come another way, such as an upload of the same bytes, and
+    /// returns the rest.
     async fn take_present(&mut self, desk: &Desk, chosen: Vec<ValueName>) -> Vec<ValueName> {
         let values = desk.values.clone();
         let names = chosen.clone();
@@ -248,7 +252,7 @@ impl Schedule {
         away.into_iter().map(|(value, _)| value).collect()
     }
 
-    /// Asks everybody, also for the next values in line.
+    /// Asks every reachable peer which values it has, also for the next ones in line.
     async fn find_holders(&mut self, first: &[ValueName]) {
         let mut asked = first.to_vec();
         asked.extend(self.line.iter().take(ASKED_MAX.saturating_sub(first.len())));
@@ -258,7 +262,7 @@ impl Schedule {
             (peer.clone(), answer.unwrap_or(Err(BulkError::Stalled)))
         }))
         .await;
-        // An empty list is known too: that one is put off when its turn comes.
+        // An empty list counts as known: that value is put off when its turn comes.
         self.holders = asked.iter().map(|value| (*value, Vec::new())).collect();
         for (peer, answer) in answers {
             match answer {

@@ -1,5 +1,5 @@
-//! The giving side: says which values are here, and reads them out. A file that is not any more
-//! what its name says is not given away.
+//! The serving side: says which values are here and sends their bytes. A file whose content no
+//! longer matches its name is not given away.
 
 use std::fs::File;
 use std::io;
@@ -17,15 +17,15 @@ use crate::values::{ValueFiles, suspect};
 use runtime::members::Stream;
 use runtime::task::spawn_blocking;
 
-/// Streams at a time, with some 100 KiB each; a peer needs a few.
+/// The number of streams at a time, with some 100 KiB each; a peer needs a few.
 const STREAMS_MAX: usize = 64;
-/// Files hashed at a time, so that many requests do not fill the disk's queue.
+/// The number of files hashed at a time, so that many requests do not fill the disk's queue.
 const HASHING_MAX: usize = 2;
-/// A peer that asks nothing for this long has its stream closed; it opens another.
+/// The time after which an idle peer's stream is closed; the peer opens another.
 const IDLE_MAX: Duration = Duration::from_secs(300);
-/// A peer takes its time to write what it got to its disk, but not this long.
+/// The time that a peer has to take what it is sent; it may write that to its disk first.
 const SEND_MAX: Duration = Duration::from_secs(60);
-/// Well within what the asking side waits for.
+/// The time between two `Wait` frames, well below what the asking side waits for.
 const WAIT_INTERVAL: Duration = Duration::from_secs(5);
 
 pub struct Server {
@@ -34,7 +34,7 @@ pub struct Server {
     hashing: Semaphore,
 }
 
-/// Why a request gets no value, and the stream goes on.
+/// The reason why a request gets no value; the stream goes on.
 enum Unmet {
     Lacks,
     Unable(String),
@@ -52,14 +52,14 @@ impl Server {
         Server { values, streams, hashing }
     }
 
-    /// Until the peer closes the stream, says nothing for long, or breaks the rules.
+    /// Serves a stream until the peer closes it, is silent for too long or breaks the rules.
     pub async fn serve(&self, stream: impl Stream) -> Result<(), BulkError> {
         let Ok(_permit) = self.streams.try_acquire() else {
             return Err(BulkError::Unable("too many streams are being served".into()));
         };
         let mut framed = Framed::new(stream);
         let mut body = Vec::new();
-        // The file of the last request: the next is mostly of the same one.
+        // The file of the last request; the next is mostly for the same one.
         let mut open: Option<(ValueName, Arc<File>)> = None;
         loop {
             body.clear();
@@ -102,7 +102,8 @@ impl Server {
         Ok(spawn_blocking(look).await?)
     }
 
-    /// Reads the file through, unless that was done lately; keeps the peer waiting meanwhile.
+    /// Returns the outline of a value. Reads the file through unless that was done lately, and
+    /// keeps the peer waiting meanwhile.
     async fn outline(
         &self,
         framed: &mut Framed<impl Stream>,
@@ -181,14 +182,15 @@ impl Server {
                 let groups = (at / GROUP_BYTES as u64..).zip(buffer.chunks(GROUP_BYTES)).zip(told);
                 for ((group, bytes), told) in groups {
                     if shape.hash_group(group, bytes) != told {
-                        // It was whole when its outline was made.
+                        // The file was whole when its outline was made.
                         suspect(&values.path(&value.hash), &value);
                         return Err(io::Error::from(io::ErrorKind::InvalidData));
                     }
                 }
                 Ok(buffer)
             };
-            // Mid-answer: the peer has to see that the rest does not come.
+            // An error amid an answer ends the stream, so that the peer sees that the rest does not
+            // come.
             buffer = spawn_blocking(read).await.map_err(io::Error::other)??;
             for group in buffer.chunks(GROUP_BYTES) {
                 send(framed, Kind::Group, group).await?;

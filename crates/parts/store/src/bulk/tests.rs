@@ -1,4 +1,4 @@
-//! Transfers between directories over streams that are cut, bent and lied through.
+//! Tests of transfers between directories over streams that are cut and corrupted.
 
 mod attacks;
 mod cuts;

@@ -1,14 +1,16 @@
-//! The thread of large values: its own, and of lower priority, so that megabytes stand behind
-//! commits and requests wherever a processor or disk has to choose.
+//! The thread of large values: one of its own, at lower priority, so that commits and requests go
+//! before megabytes wherever a processor or disk has to choose.
 
 use std::future::Future;
 use std::io;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// For reading, hashing and writing; each works on 64 KiB at a time or hashes one file.
+/// The number of threads for reading, hashing and writing; each works on 64 KiB at a time or hashes
+/// one file.
 const DISK_THREADS_MAX: usize = 4;
-/// Added to the thread's nice value; the kernel derives the priority of its reads from that.
+/// The amount added to the thread's nice value, from which the kernel derives the priority of its
+/// reads.
 const NICE: i32 = 10;
 
 pub fn runtime() -> io::Result<Runtime> {
@@ -20,18 +22,19 @@ pub fn runtime() -> io::Result<Runtime> {
         .build()
 }
 
-/// Until the future ends; what it spawned ends with it.
+/// Runs the future on a new thread until it ends; tasks that it spawned end with it.
 pub fn run(runtime: Runtime, work: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
     let body = move || {
         be_nice();
         runtime.block_on(work);
-        // A write that hangs on a dead disk must not hold up whoever stops the node.
+        // A write that hangs on a dead disk must not hold up the node's shutdown.
         runtime.shutdown_background();
     };
     std::thread::Builder::new().name("store-bulk".into()).spawn(body).map(drop)
 }
 
-/// In Linux a nice value is the thread's. Without it everything works, less politely.
+/// Lowers this thread's priority; in Linux a nice value is the thread's. If that fails, everything
+/// works, but less politely.
 fn be_nice() {
     let thread = rustix::thread::gettid();
     if let Err(error) = rustix::process::setpriority_process(Some(thread), NICE) {

@@ -1,5 +1,5 @@
-//! Giving space back: segments without values, value files without commits. Values that keep a
-//! mostly dead segment alive are written anew at the end of the log.
+//! Frees space: segments without values and value files without commits. Values that keep a mostly
+//! dead segment alive are written anew at the end of the log.
 
 use std::io;
 use std::sync::PoisonError;
@@ -11,7 +11,8 @@ use super::Committer;
 use crate::log::LogError;
 use crate::segment::snapshot_path;
 
-/// Values moved at a time, so that writers hardly wait for the cleaning of old segments.
+/// The number of values moved at a time, so that writers hardly wait for the cleaning of old
+/// segments.
 const MOVES_PER_BATCH: usize = 64;
 
 impl Committer {
@@ -41,8 +42,8 @@ impl Committer {
         Ok(names.into_iter().filter_map(number).filter(|n| *n < next).collect())
     }
 
-    /// Chooses the emptiest segments until the old ones hold at most as many dead bytes as live
-    /// ones, and one more segment's worth.
+    /// Plans to empty the emptiest segments, until the old ones hold at most as many dead bytes as
+    /// live ones, and one more segment's worth.
     pub(super) fn plan_moves(&mut self, next: u32) {
         if !self.moves.is_empty() {
             return;
@@ -84,21 +85,21 @@ impl Committer {
             let Some(file) = self.shared.file_of(&commit) else { continue };
             match self.shared.read(&commit, &file) {
                 Ok(value) => moves.push((self.expect(value, None), at)),
-                // The segment stays then, and with it the chance to repair it.
+                // The segment stays then, and with it the chance to repair the value.
                 Err(error) => tracing::error!(%error, "store.value_damaged"),
             }
         }
         if moves.is_empty() { Ok(()) } else { self.feed(Some(Event::Move(moves))) }
     }
 
-    /// In the background: a directory may be large and the disk slow.
+    /// Collects value files in the background: a directory may be large and the disk slow.
     pub(super) fn collect_values(&mut self) {
         if self.collecting.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return;
         }
         let shared = self.shared.clone();
         let work = move || {
-            // What is still to come is needed too, as far as it has come.
+            // A value that is still to come is needed too, as far as it has come.
             let referred = |hash: &[u8; 32]| {
                 let machine = shared.machine();
                 machine.replica().refers_to(hash) || machine.replica().absent().contains_key(hash)

@@ -1,4 +1,4 @@
-//! Hands the machine what happened, and performs what it asks for: the log, the answers, the news
+//! Hands events to the machine and performs the effects it asks for: the log, the answers, the news
 //! for watchers.
 
 use std::time::Instant;
@@ -11,11 +11,11 @@ use super::{Committer, Pending, Refusal, copy_of};
 use crate::log::{Batch, LogError};
 use crate::{CommitId, Cursor, StoreError, Written};
 
-/// Room for the effects of a batch is kept; what follows from a squash of everything is more.
+/// The number of effects whose memory is kept; a squash of everything may have more.
 const EFFECTS_KEPT_MAX: usize = 4096;
 
 impl Committer {
-    /// An event, or a tick for none; performs what follows, until nothing does.
+    /// Feeds an event, or a tick for `None`, and performs what follows until nothing more does.
     pub(super) fn feed(&mut self, event: Option<Event>) -> Result<(), LogError> {
         let [mut effects, mut next] = std::mem::take(&mut self.effects);
         self.handle(event, &mut effects);
@@ -35,7 +35,7 @@ impl Committer {
         match effect {
             Effect::Persist { batch, entries } => {
                 let event = self.persist(batch, &entries)?;
-                // What is not kept is looked at here, as its values go next; what is kept later.
+                // Refused entries are looked at before their values go, kept ones afterwards.
                 if matches!(event, Event::Refused { .. }) {
                     self.know_unkept(&entries);
                     drop(entries);
@@ -68,13 +68,13 @@ impl Committer {
             Effect::Resync => self.resync(),
             // The transport watches the keys of the roster.
             Effect::Roster(_) => {}
-            // Delivered under the machine's lock.
+            // These are delivered under the machine's lock.
             Effect::Notify { .. } | Effect::Arrived { .. } | Effect::Expired { .. } => {}
         }
         Ok(())
     }
 
-    /// Watchers hear of changes before anybody can see later ones.
+    /// Hands an event to the machine. Watchers hear of changes before anybody can see later ones.
     fn handle(&mut self, event: Option<Event>, effects: &mut Vec<Effect>) {
         let now = self.clock.now();
         let known = effects.len();

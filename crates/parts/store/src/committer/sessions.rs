@@ -1,5 +1,5 @@
-//! What the machine's replication asks of the disk and of the transport: messages out and in,
-//! values held under tickets, commits kept aside before they are dropped.
+//! What replication asks of the committer: sends and receives messages, holds values under tickets,
+//! and sets commits aside before they are dropped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,10 +18,10 @@ use crate::log::LogError;
 use crate::{Cursor, StoreError};
 use model::hex::to_hex as hex;
 
-/// One write of a file of what is kept aside.
+/// The size in bytes of one write to a file of commits that are set aside.
 const CHUNK: usize = 1 << 20;
 
-/// Commits that are to be kept aside, and what of them is to be issued anew.
+/// Commits to be set aside, and those of them that are to be written anew, under which keys.
 pub(super) struct Aside {
     commits: Vec<Commit>,
     anew: BTreeMap<Position, Arc<str>>,
@@ -50,7 +50,7 @@ impl Committer {
         if let Body::Commits { commits, .. } = &mut message.body {
             let mut values = values.into_iter();
             for carried in commits {
-                // What travels apart holds nothing, not even an empty value.
+                // A value that travels apart holds nothing, not even an empty value.
                 carried.ticket = match values.next().flatten() {
                     Some(value) => self.expect(value, None),
                     None => self.ticket(),
@@ -78,7 +78,8 @@ impl Committer {
         self.shared.watchers().resync_all(cursor);
     }
 
-    /// The event that follows, or none while the disk has no room; then it is tried again.
+    /// Sets commits aside and returns the event that follows; `None` while the disk has no room,
+    /// and then it is tried again.
     pub(super) fn set_aside(
         &mut self,
         commits: Vec<Commit>,
@@ -136,7 +137,7 @@ impl Committer {
     }
 
     fn issue_anew(&mut self, aside: &Aside) -> Vec<Write> {
-        // Whom another cluster had on its books is nobody in this one.
+        // The members of another cluster are unknown in this one.
         let joining = self.shared.machine().is_joining();
         let mut writes = Vec::new();
         for commit in &aside.commits {
@@ -152,7 +153,7 @@ impl Committer {
         writes
     }
 
-    /// Of a small value alone.
+    /// Returns the bytes of a small value; nothing for a large one.
     fn value_to_keep(&self, commit: &Commit) -> Result<Bytes, StoreError> {
         if !matches!(commit.location, Location::Log { .. }) {
             return Ok(Bytes::new());

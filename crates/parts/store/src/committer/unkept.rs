@@ -1,6 +1,6 @@
-//! Values of other nodes for which the disk had no room: they are not kept, not passed on and no
-//! part of the history, but of some of them this node must know (`Options::unkept` says of which).
-//! They lie on its board, in memory, until the disk takes them in.
+//! Values of other nodes that the disk had no room for. They are not kept, not passed on and not
+//! part of the history, but this node must know some of them (`Options::unkept` says which). Those
+//! are notes on its board, in memory, until the disk takes the values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,12 @@ use store_core::{Commit, Position};
 use super::Committer;
 use crate::options::NoteUnkept;
 
-/// As many instances as a large cluster has; more are not heard of before there is room.
+/// The number of values known this way: as many as a large cluster has instances. More are ignored
+/// until there is room.
 const UNKEPT_MAX: usize = 16_384;
 
-/// The newest of each key: a peer tells all it has again and again, oldest first.
+/// The position of the newest value of each key: a peer sends all it has again and again, oldest
+/// first.
 #[derive(Debug)]
 pub(super) struct Unkept {
     note: NoteUnkept,
@@ -32,7 +34,8 @@ impl Unkept {
         self.newest.is_empty()
     }
 
-    /// Where it goes on the board, if it is to be known and news.
+    /// Returns the note for a value that was not kept; `None` if it need not be known or is no
+    /// news.
     fn heard(&mut self, own: &NodeId, commit: &Commit, held: Option<Position>) -> Option<Key> {
         let note = self.note_of(own, commit)?;
         let known = self.newest.get(&commit.key).copied();
@@ -46,7 +49,7 @@ impl Unkept {
         Some(note)
     }
 
-    /// Where it was on the board, if what is kept now is as new.
+    /// Returns the note to remove if the value that is kept now is as new; `None` otherwise.
     fn kept(&mut self, own: &NodeId, commit: &Commit) -> Option<Key> {
         let known = self.newest.get(&commit.key)?;
         if *known > commit.at {
@@ -62,7 +65,7 @@ impl Unkept {
 }
 
 impl Committer {
-    /// The disk had no room for these.
+    /// Puts values that the disk had no room for on the board, as notes.
     pub(super) fn know_unkept(&mut self, entries: &[Entry]) {
         let now = self.clock.now();
         for entry in entries {
@@ -77,7 +80,7 @@ impl Committer {
         }
     }
 
-    /// These are kept, and can be read as everything else.
+    /// Removes the notes of values that are kept now and can be read like all others.
     pub(super) fn forget_unkept(&mut self, entries: &[Entry]) {
         let now = self.clock.now();
         for entry in entries {
@@ -114,7 +117,7 @@ mod tests {
         assert_eq!(unkept.heard(&own, &claim(5), Some(claim(5).at)), None, "it is held");
         assert_eq!(unkept.heard(&own, &claim(5), Some(claim(4).at)), note);
         assert_eq!(unkept.heard(&own, &claim(7), None), note);
-        // The next session begins with the oldest again.
+        // The next session begins with the oldest value again.
         for at in [5, 7] {
             assert_eq!(unkept.heard(&own, &claim(at), Some(claim(4).at)), None);
         }

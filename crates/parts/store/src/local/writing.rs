@@ -1,5 +1,5 @@
-//! How a write gets from its caller to the committer: values brought to their place, a place in
-//! the queue, the terms.
+//! The way of a write from its caller to the committer: brings its value to its place, gets a place
+//! in the queue and passes the condition on.
 
 use bytes::Bytes;
 use model::Key;
@@ -13,7 +13,7 @@ use crate::command::Command;
 use crate::reply::Reply;
 use crate::{INLINE_VALUE_MAX, StoreError, Submission, Submitted, ValueFile, Version, Written};
 
-/// What needs no file, as the committer takes it; anything else is handed back.
+/// Prepares a change that needs no file for the committer; hands any other one back.
 pub(super) fn small(change: Submitted) -> Result<(Change, Bytes), Submitted> {
     match change {
         Submitted::Delete => Ok((Change::Delete, Bytes::new())),
@@ -37,7 +37,8 @@ impl LocalStore {
         let place = match self.queue.enter_at_once(&key) {
             Some(place) => place,
             None => {
-                // Those that hold the places may wait for a word that only comes later.
+                // The writes that hold the places may be waiting for a `hurry` that only comes
+                // later.
                 self.commands.hurry();
                 self.queue.enter(&key).await
             }
@@ -82,7 +83,8 @@ impl LocalStore {
         })
     }
 
-    /// The file of a large value, as `set_file` wants it.
+    /// Returns the file of a large value, as `set_file` needs it; `None` if the key has another
+    /// version.
     pub(super) fn file_at(&self, key: &Key, version: Version) -> Option<ValueFile> {
         let machine = self.shared.machine();
         let commit = machine.replica().get(key.as_str(), self.clock.now())?;

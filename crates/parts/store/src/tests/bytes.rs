@@ -1,5 +1,5 @@
-//! A log of a thousand records, changed at every byte: each change is refused, or everything that
-//! was acknowledged is there. The log is that of a process killed while it wrote.
+//! Tests with a log of a thousand records that is changed at every byte: each change is refused, or
+//! everything that was acknowledged is there. The log is that of a process killed while it wrote.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,9 +18,10 @@ use crate::recovery::Recovered;
 use crate::segment::{HEADER_LENGTH, Segment, log_path, read_value};
 
 const RECORDS: usize = 1000;
-/// One segment holds them all.
+/// The size of the segment in bytes: one holds all records.
 const SEGMENT: u32 = 256 << 10;
-/// By default only every so many bytes, and all bytes of the first and last records.
+/// The distance in bytes between the places tried by default, apart from all bytes of the first and
+/// last records.
 const STRIDE: usize = 101;
 const WHOLE_RECORDS: usize = 4;
 
@@ -30,11 +31,12 @@ struct Written {
     file: Arc<MemoryFile>,
     whole: Vec<u8>,
     used: usize,
-    /// The history's id with so many records.
+    /// The history's id after each number of records.
     heads: Vec<Fingerprint>,
 }
 
-/// Some values are empty, some longer than a record's header, and keys repeat.
+/// Returns the value of a record. Some are empty, some longer than a record's header, and keys
+/// repeat.
 fn value(n: usize) -> String {
     format!("{n}:{}", "v".repeat(n * 7 % 60))
 }
@@ -82,7 +84,7 @@ impl Written {
         SegmentedLog::open(&self.dir, &self.options)
     }
 
-    /// Opens the log as `change` leaves it, and puts it back as it was.
+    /// Opens the log as `change` leaves it, and restores it afterwards.
     fn opened_after<T>(
         &self,
         change: impl FnOnce(&mut Vec<u8>),
@@ -94,7 +96,8 @@ impl Written {
         checked
     }
 
-    /// How many of the records are there: the first ones, unchanged, and the last one's value too.
+    /// Returns how many of the records are there: the first ones, unchanged, with the last one's
+    /// value.
     fn kept(&self, recovered: &Recovered, segment: &Segment) -> usize {
         let replica = &recovered.past.replica;
         let kept = replica.history().len();
@@ -106,7 +109,7 @@ impl Written {
         kept
     }
 
-    /// Every byte, or by default some of all and all of some.
+    /// Returns every offset; by default a selection, with all of some records.
     fn places(&self) -> impl Iterator<Item = usize> {
         let all = all_bytes();
         let some = WHOLE_RECORDS * (self.used / RECORDS);
@@ -125,7 +128,7 @@ fn only_segment(log: &SegmentedLog) -> Segment {
 async fn every_byte_flipped_is_refused_or_harms_nothing() {
     let log = written().await;
     let (mut refused, mut harmless) = (0, Vec::new());
-    // What is behind the log, too.
+    // The bytes behind the log are tried too.
     for at in log.places().chain(log.used..log.used + 2 * MARK_LENGTH) {
         let flip = 1 << (at % 8) | u8::from(at % 3 == 0) << 7;
         log.opened_after(
@@ -149,7 +152,7 @@ async fn every_byte_flipped_is_refused_or_harms_nothing() {
 #[tokio::test]
 async fn cut_at_every_byte_it_keeps_every_whole_record_before() {
     let log = written().await;
-    // Where each record ends, and whether it is one of the writes.
+    // The end of each record, and whether it is one of the writes.
     let ends: Vec<(usize, bool)> = {
         let (_, opened) = log.open().unwrap();
         log.file.bytes().clone_from(&log.whole);

@@ -1,16 +1,17 @@
-//! A test that runs itself again as a process of its own, to be killed or limited.
+//! A test that runs itself again in a process of its own, to be killed or limited.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 const DIRECTORY: &str = "CORTEX_TEST_STORE_CHILD";
 
-/// Set in the child alone: the directory to work in.
+/// Returns the directory to work in; `None` except in the child.
 pub fn directory() -> Option<PathBuf> {
     std::env::var_os(DIRECTORY).map(PathBuf::from)
 }
 
-/// `test` is the path of the calling test. `shell` is run first by the child, as itself.
+/// Starts the child. `test` is the path of the calling test; the child's shell runs `shell` first
+/// and then becomes the test.
 pub fn start(test: &str, directory: &Path, shell: &str) -> Child {
     let executable = std::env::current_exe().unwrap();
     let listed = Command::new(&executable).args(["--list", "--exact", test]).output().unwrap();

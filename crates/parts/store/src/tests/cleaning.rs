@@ -1,4 +1,5 @@
-//! Nothing grows without bound: old segments, old snapshots and unused value files go.
+//! Tests that nothing grows without bound: old segments, old snapshots and unused value files are
+//! removed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -87,11 +88,11 @@ async fn value_files_go_when_no_commit_needs_them_and_they_are_old() {
     store.delete(key("deleted")).await.unwrap();
     store.delete(key("shared")).await.unwrap();
     store.close().await.unwrap();
-    // All are young: none goes.
+    // All are young: none is removed.
     place.open().close().await.unwrap();
     assert!(kept.exists() && deleted.exists() && shared.exists() && unused.exists());
     place.options.value_age_min = Duration::ZERO;
-    // History still refers to the deleted one; only what no commit ever named goes.
+    // History still refers to the deleted one; only the file that no commit ever named is removed.
     let store = place.open();
     wait_until_gone(&unused).await;
     assert!(kept.exists() && deleted.exists() && shared.exists());
@@ -111,7 +112,7 @@ async fn wait_until_gone(path: &Path) {
     }
 }
 
-/// Highest resident memory of this process so far, in KiB.
+/// Returns the highest resident memory of this process so far, in KiB.
 fn memory_peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -124,7 +125,7 @@ async fn fifty_megabytes_are_streamed_in_little_memory() {
     const CHUNKS: usize = 800;
     let Some(directory) = child::directory() else {
         let place = Place::new();
-        // In a process of its own, as the peak is the whole process's.
+        // It runs in a process of its own, since the peak is the whole process's.
         let mut child = child::start(STREAMED, place.path(), "");
         assert!(child.wait().unwrap().success());
         let store = place.open();

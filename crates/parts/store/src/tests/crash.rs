@@ -1,4 +1,4 @@
-//! A process killed while it writes keeps everything that it said was stored.
+//! A test that a process killed while it writes keeps everything that it said was stored.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -12,12 +12,13 @@ use super::fixture::{Place, key};
 use crate::{INLINE_VALUE_MAX, SharedStore, Value};
 
 const TEST: &str = "tests::crash::killed_at_any_moment_nothing_acknowledged_is_lost";
-/// By default: some hundred milliseconds each. The long proof kills five times as often, later.
+/// The number of kills by default, some hundred milliseconds each. The long proof kills five times
+/// as often, and later.
 const ROUNDS: u64 = 200;
 const WRITES_MAX: u64 = 150;
 const WRITERS: u64 = 6;
 
-/// Longer than a small value every now and then.
+/// Returns a value; every now and then it is longer than a small one may be.
 fn value(number: u64) -> Bytes {
     let length = if number.is_multiple_of(23) {
         INLINE_VALUE_MAX + 10
@@ -29,8 +30,8 @@ fn value(number: u64) -> Bytes {
     text.into()
 }
 
-/// Writes until it is killed, and says what is stored. Few keys, so that old values pile up,
-/// history is squashed, segments are cleaned and removed.
+/// Writes until it is killed, and says what is stored. There are few keys, so that old values pile
+/// up, history is squashed, and segments are cleaned and removed.
 async fn write_for_ever(store: SharedStore, from: u64) {
     let writers = (0..WRITERS).map(|writer| {
         let store = store.clone();
@@ -82,12 +83,12 @@ async fn killed_at_any_moment_nothing_acknowledged_is_lost() {
     assert!(stored.len() as u64 > WRITERS * 30, "{}", stored.len());
 }
 
-/// Returns the highest number that was stored.
+/// Runs the child, kills it after `wanted` writes and returns the highest number that was stored.
 fn run_and_kill(directory: &Path, wanted: u64, stored: &mut BTreeMap<String, u64>) -> u64 {
     let mut child = child::start(TEST, directory, "");
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let (mut count, mut highest) = (0, 0);
-    // After the kill, what was said before it is still in the pipe.
+    // After the kill, what the child said before is still in the pipe.
     while let Some(Ok(line)) = lines.next() {
         // The test harness may have begun the first line.
         if let Some((_, said)) = line.split_once("stored ")

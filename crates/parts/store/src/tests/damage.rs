@@ -1,4 +1,5 @@
-//! A torn tail is cut; any other damage is refused with an error that says where and what to do.
+//! Tests of damage: a torn tail is cut; anything else is refused with an error that says where it
+//! is and what to do.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +20,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A store that was not closed, as after a kill: `writes` values of 9 bytes.
+/// Returns a store that was not closed, as after a kill, with `writes` equal values.
 async fn killed(writes: usize, value: &str) -> Place {
     let live = Place::new();
     let store = live.open();
@@ -33,7 +34,7 @@ async fn killed(writes: usize, value: &str) -> Place {
     place
 }
 
-/// Enough writes for several segments and a snapshot, closed in order.
+/// Returns a store with enough writes for several segments and a snapshot, closed in order.
 async fn several_segments() -> Place {
     let place = Place::new();
     let store = place.open();
@@ -159,7 +160,8 @@ async fn after_an_orderly_stop_the_last_write_is_protected_too() {
     assert!(error.to_string().contains("it was acknowledged"), "{error}");
 }
 
-/// What follows a durable batch, for some of the next batches and at each alignment.
+/// Returns the bytes that follow a durable batch, for some of the next batches and at each
+/// alignment.
 fn imitation() -> Vec<u8> {
     const BATCHES: u64 = 8;
     let mut bytes = Vec::new();
@@ -187,7 +189,7 @@ async fn a_torn_write_of_a_value_that_imitates_marks_and_frames_is_cut_all_the_s
         let mut torn = whole.clone();
         torn[at..at + frame::ALIGNMENT].fill(0xee);
         fs::write(place.log(1), torn).unwrap();
-        // The mark behind it says that this very write was acknowledged: refused.
+        // The mark behind it says that this very write was acknowledged: it is refused.
         let error = refusal(&place);
         assert!(error.to_string().contains("it was acknowledged"), "{at}: {error}");
         let mut torn = fs::read(place.log(1)).unwrap();
@@ -200,7 +202,7 @@ async fn a_torn_write_of_a_value_that_imitates_marks_and_frames_is_cut_all_the_s
     }
 }
 
-/// The segment as builds before the secret wrote it.
+/// Returns the segment as builds before the secret wrote it.
 fn as_format_3(segment: &[u8]) -> Vec<u8> {
     let mut old = Vec::new();
     let mut payload = Vec::new();
@@ -225,7 +227,7 @@ async fn a_log_without_a_secret_is_read_and_written_on() {
     let old = as_format_3(&fs::read(place.log(1)).unwrap());
     fs::write(place.log(1), old).unwrap();
     let store = place.open();
-    // Some more into the old segment, and enough for new ones.
+    // Some more writes go to the old segment, and enough for new ones.
     for n in WRITES..200 {
         set(&store, &format!("k::{n}"), &"v".repeat(1000)).await;
     }

@@ -1,4 +1,4 @@
-//! A store in a directory of its own.
+//! A store in a directory of its own, for tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use os::layout::DataDirectory;
 use os::lockfile::FileLock;
 use runtime::driver::Clock;
 
-/// The smallest that still holds some hundred records.
+/// The smallest segment size that still holds some hundred records, in bytes.
 pub const SEGMENT_SMALL: u32 = 64 << 10;
 
 pub struct Place {
     path: PathBuf,
     pub options: Options,
-    /// None where somebody else removes the directory.
+    /// The directory to remove; `None` if somebody else removes it.
     _own: Option<TempDir>,
 }
 
@@ -58,7 +58,7 @@ impl Place {
         self.try_open().unwrap()
     }
 
-    /// The committer of a store that was dropped ends by itself, and frees the directory then.
+    /// Waits until the committer of a dropped store has ended by itself and freed the directory.
     pub fn wait_until_unlocked(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
         let path = self.layout().store().join("lock");
@@ -76,7 +76,7 @@ impl Place {
         super::super::segment::log_path(&self.layout().store(), number)
     }
 
-    /// Names of the store's files, sorted.
+    /// Returns the names of the store's files, sorted.
     pub fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.layout().store()).unwrap();
         let mut names: Vec<String> =

@@ -1,4 +1,4 @@
-//! Disks that are full, fail or stall.
+//! Tests with disks that are full, fail or stall.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,7 +61,7 @@ async fn a_real_limit_refuses_writes_and_loses_none() {
         return store.close().await.unwrap();
     }
     let place = Place::new();
-    // A file may grow to 100 KiB; the signal that would tell is ignored, so the write fails.
+    // A file may grow to 100 KiB; the signal at the limit is ignored, so that the write fails.
     let mut child = child::start(LIMITED, place.path(), "trap '' XFSZ; ulimit -f 200;");
     let (mut stored, mut refused) = (0, None);
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
@@ -122,7 +122,7 @@ async fn reads_go_on_while_the_disk_stalls() {
     *gate.0.lock().unwrap() = true;
     let writer = store.clone();
     let write = tokio::spawn(async move { writer.set(key("a"), bytes("2")).await });
-    // The board needs no disk, and nothing that waits for it is seen.
+    // The board needs no disk, and nothing that still waits for the disk is visible.
     set(&store, "local::a", "note").await;
     assert_eq!(lookup(&store, "local::a").await.as_deref(), Some("note"));
     assert_eq!(lookup(&store, "a").await.as_deref(), Some("1"));

@@ -1,4 +1,5 @@
-//! What no other kind of store has to offer: the history. The contract of all is `store-contract`.
+//! Tests of what only this kind of store offers: the history. `store-contract` has the contract of
+//! all.
 
 use std::future::poll_fn;
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! A disk in memory whose bytes a test can change, for proofs that open a log many thousand times.
+//! A disk in memory whose bytes a test can change, for tests that open a log many thousand times.
 
 use std::collections::BTreeMap;
 use std::io;

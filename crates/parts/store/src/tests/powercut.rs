@@ -1,6 +1,6 @@
-//! The power goes at every step that the store asks of its disk. The disk is turmoil's: what was
-//! not synced is gone, names of files too, and a write that was on its way is there up to some
-//! sector. What was acknowledged has to be there afterwards.
+//! Tests in which the power goes at every step that the store asks of its disk. The disk is
+//! turmoil's: whatever was not synced is gone, names of files too, and a write that was under way
+//! is there up to some sector. Everything that was acknowledged has to be there afterwards.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,14 +18,14 @@ use super::fixture::{Place, bytes, key, lookup};
 use crate::disk::{Disk, DiskFile};
 use crate::{SharedStore, StoreError};
 
-/// What a disk writes whole.
+/// The size in bytes of what a disk writes whole.
 const SECTOR_BYTES: u64 = 512;
 const HOST: &str = "node";
 const SEGMENT: u32 = 16 << 10;
-/// Enough for several segments, snapshots and the removal of old segments.
+/// The number of writes: enough for several segments, snapshots and the removal of old segments.
 const WRITES: usize = 48;
 
-/// A mistake that this proof has to notice.
+/// A mistake that this test has to notice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mistake {
     None,
@@ -35,12 +35,12 @@ enum Mistake {
 
 struct Power {
     fs: FsHandle,
-    /// Steps until the power goes.
+    /// The number of steps until the power goes.
     left: AtomicI64,
 }
 
 impl Power {
-    /// One step on turmoil's file system, from whatever thread.
+    /// Performs one step on turmoil's file system, on any thread.
     fn step<T>(&self, perform: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
             return Err(io::Error::other("the power is gone"));
@@ -50,7 +50,7 @@ impl Power {
     }
 }
 
-/// Turmoil's files go by their names: this one follows its file through a rename.
+/// A file that keeps its name up to date through a rename, since turmoil's files go by their names.
 struct NamedFile {
     power: Arc<Power>,
     path: Mutex<PathBuf>,
@@ -142,7 +142,7 @@ impl Disk for TurmoilDisk {
     }
 }
 
-/// A place whose log lies on a disk of turmoil's.
+/// A place whose log is on a disk of turmoil's.
 struct Cut<'a> {
     place: Place,
     power: Arc<Power>,
@@ -182,7 +182,7 @@ impl Cut<'_> {
         Cut { place, power, sim, runtime }
     }
 
-    /// Forgets what was not synced, and gives the disk power again.
+    /// Forgets everything that was not synced, and gives the disk power again.
     fn restart(&mut self) {
         self.sim.crash(HOST);
         self.power.left.store(i64::MAX, Ordering::SeqCst);
@@ -197,7 +197,7 @@ fn name(n: usize) -> String {
     format!("k::{}", n % 7)
 }
 
-/// Writes until the power goes or all is written; returns how many writes were acknowledged.
+/// Writes until the power goes or everything is written; returns how many writes were acknowledged.
 async fn write(store: &SharedStore) -> usize {
     for n in 0..WRITES {
         match store.set(key(&name(n)), bytes(&value(n))).await {
@@ -214,8 +214,8 @@ async fn write(store: &SharedStore) -> usize {
     WRITES
 }
 
-/// Whether everything is there that was acknowledged before the power went after so many steps,
-/// and whether it went at all.
+/// Cuts the power after this many steps. Returns whether it went at all, or an error if something
+/// that was acknowledged before is missing.
 fn cut_after(seed: u64, steps: i64, mistake: Mistake) -> Result<bool, String> {
     let mut cut = Cut::new(seed + steps as u64, steps, mistake);
     let acknowledged = match cut.place.try_open() {
@@ -229,7 +229,7 @@ fn cut_after(seed: u64, steps: i64, mistake: Mistake) -> Result<bool, String> {
         let store = cut.place.try_open().map_err(|error| format!("{round} opening: {error}"))?;
         let found = cut.runtime.block_on(async {
             for n in acknowledged.saturating_sub(7)..acknowledged {
-                // One more may be durable without its writer having heard of it.
+                // One more write may be durable without its writer having been told.
                 let newer = (n % 7 == acknowledged % 7).then(|| value(acknowledged));
                 let found = lookup(&store, &name(n)).await;
                 if found.is_none() || found != Some(value(n)) && found != newer {
@@ -243,7 +243,7 @@ fn cut_after(seed: u64, steps: i64, mistake: Mistake) -> Result<bool, String> {
         drop(store);
         cut.place.wait_until_unlocked();
         found.map_err(|what| format!("{round} opening: {what}"))?;
-        // This time nothing is on its way.
+        // This time nothing is under way.
         cut.restart();
     }
     Ok(went)
@@ -260,7 +260,8 @@ fn the_power_may_go_at_any_step() {
             steps += 1;
         }
         println!("the power went at each of {steps} steps");
-        // Writing, syncing and marking each write; segments, snapshots and their names.
+        // Each write is written, synced and marked; then there are segments, snapshots and their
+        // names.
         assert!(steps > 3 * WRITES as i64, "{steps}");
     }
 }

@@ -1,4 +1,4 @@
-//! On which thread a write is committed, and what happens when that thread does not finish.
+//! Tests of which thread commits a write, and of what happens when that thread does not finish.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use crate::{SharedStore, StoreError, Submission, Written};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Takes as long as it is told to, and syncs nothing.
+/// A disk that takes as long as it is told to, and syncs nothing.
 #[derive(Clone, Default)]
 struct PacedDisk {
     takes_ms: Arc<AtomicU64>,
@@ -85,7 +85,7 @@ fn place_on(disk: &PacedDisk) -> Place {
     place
 }
 
-/// Who told what became of the write.
+/// Writes, and returns the thread that replied and its result.
 fn write(store: &SharedStore, n: u64) -> (ThreadId, Written) {
     let (told, hear) = mpsc::channel();
     let reply = Reply::to(move |written| {
@@ -97,7 +97,8 @@ fn write(store: &SharedStore, n: u64) -> (ThreadId, Written) {
     hear.recv_timeout(DEADLINE).unwrap()
 }
 
-/// Writes until one is committed here, or elsewhere; returns the number after it.
+/// Writes until a write is committed on this thread, or on another one; returns the number after
+/// it.
 fn write_until(store: &SharedStore, here: bool, mut n: u64) -> u64 {
     let deadline = Instant::now() + DEADLINE;
     loop {

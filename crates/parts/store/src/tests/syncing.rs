@@ -1,5 +1,5 @@
-//! Calls of fdatasync and fsync as the kernel sees them: each one fails once, and every reply
-//! comes after the one that its write waits for.
+//! Tests of fdatasync and fsync as the kernel sees them: each call fails once, and every reply
+//! comes after the sync that its write waits for.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +20,7 @@ fn value(n: usize) -> String {
     format!("{n}:{}", "v".repeat(3000))
 }
 
-/// Writes one after the other, and says how each of them went.
+/// Writes one value after the other, and prints the result of each write.
 async fn write_and_tell(directory: &Path) {
     let say = |line: String| writeln!(std::io::stdout(), "{line}").unwrap();
     let store = match Place::at(directory).try_open() {
@@ -36,7 +36,7 @@ async fn write_and_tell(directory: &Path) {
     }
 }
 
-/// The library that makes the calls fail.
+/// Builds the library that makes the calls fail.
 fn library(directory: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tests/failing_sync.c");
     let library = directory.join("failing_sync.so");
@@ -82,7 +82,7 @@ async fn check(place: &Place, told: &Told, what: &str) {
     set(&store, "after", "it").await;
     store.close().await.unwrap();
     let store = place.open();
-    // The write whose sync failed may be there: its writer was told that nobody knows.
+    // The write whose sync failed may be there: its writer was told that this is unknown.
     let kept = store.keys(&Prefix::all()).await.unwrap().len();
     assert!(kept > told.stored.len() && kept <= told.stored.len() + 2, "{what}: {kept}");
     store.close().await.unwrap();
@@ -98,14 +98,14 @@ async fn whichever_sync_fails_nothing_acknowledged_is_lost() {
     for at in 1..=WRITES {
         let (place, what) = (Place::new(), format!("fdatasync {at}"));
         let told = run(&library, &place, "fdatasync", at);
-        // One for each write: that write is refused, and the store does not go on.
+        // There is one fdatasync per write: that write is refused, and the store stops.
         assert_eq!(told.stored, (0..at - 1).collect::<Vec<_>>(), "{what}");
         assert!(told.refused.is_empty() || told.refused.len() == 1, "{what}: {:?}", told.refused);
         assert_eq!(told.stopped + told.refused.len(), WRITES - told.stored.len(), "{what}");
         check(&place, &told, &what).await;
     }
-    // Making the directory and its files: some are tried again, some stop the store, some keep it
-    // from opening.
+    // These make the directory and its files: some are tried again, some stop the store, some keep
+    // it from opening.
     let (mut stopped, mut unopened, mut whole) = (0, 0, 0);
     for at in 1.. {
         let (place, what) = (Place::new(), format!("fsync {at}"));
@@ -116,7 +116,7 @@ async fn whichever_sync_fails_nothing_acknowledged_is_lost() {
         if told.stored.len() == WRITES {
             whole += 1;
         }
-        // Past the last one, nothing fails any more.
+        // Past the last call, nothing fails any more.
         if whole > 5 {
             break;
         }
@@ -124,12 +124,12 @@ async fn whichever_sync_fails_nothing_acknowledged_is_lost() {
     assert!(unopened > 0 && stopped > 0, "{unopened} {stopped}");
 }
 
-/// A line of strace's, without the thread.
+/// Returns a line of strace's without the thread.
 fn call(line: &str) -> &str {
     line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit()).trim_start()
 }
 
-/// `w1::7` where a call's bytes begin with `before` and go on with that.
+/// Returns the name, such as `w1::7`, that follows `before` in a call's bytes.
 fn named(call: &str, before: &str) -> Option<String> {
     let (_, rest) = call.split_once(before)?;
     let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != ':')?;
@@ -166,7 +166,7 @@ async fn replies_come_after_the_sync_of_their_writes() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "strace is installed, and may trace: {output:?}");
     let trace = std::fs::read_to_string(trace).unwrap();
-    // By key: the number of syncs begun when it was written.
+    // The number of syncs begun when a key was written.
     let mut written: BTreeMap<String, usize> = BTreeMap::new();
     let (mut begun, mut ended, mut replies) = (0, 0, 0);
     for line in trace.lines().map(call) {
@@ -185,7 +185,7 @@ async fn replies_come_after_the_sync_of_their_writes() {
             && let Some(name) = named(line, "replied order::")
         {
             let before = written.get(&name).expect("it was written before the reply");
-            // One thread writes and syncs: the next sync to begin is the one that covers it.
+            // One thread writes and syncs, so the next sync to begin covers the write.
             assert!(ended > *before, "{name}: {before} syncs before, {ended} ended: {line}");
             replies += 1;
         }

@@ -1,4 +1,4 @@
-//! The choice, step by step and under whatever happens.
+//! Tests of the choice, step by step and with random events.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ fn id(name: &str) -> NodeId {
     name.parse().unwrap()
 }
 
-/// The machine, and what it said.
+/// The machine and its clock.
 struct Driven {
     machine: Choice,
     now: Timestamp,
@@ -34,7 +34,7 @@ impl Driven {
         effects
     }
 
-    /// As the driver does after each event.
+    /// Ticks as the driver does after each event.
     fn settle(&mut self, effects: &mut Vec<Effect>) {
         if self.machine.deadline().is_some_and(|deadline| deadline <= self.now) {
             self.machine.tick(self.now, effects);
@@ -53,7 +53,7 @@ impl Driven {
         effects
     }
 
-    /// Everybody answers; returns who is used.
+    /// Lets a called node answer, and returns that node, which is used then.
     fn use_one(&mut self) -> NodeId {
         let node = self.machine.candidates.iter().find(|(_, it)| it.calling).unwrap().0.clone();
         assert_eq!(self.tell(Event::Connected(node.clone())), [Effect::Use(node.clone())]);
@@ -138,8 +138,8 @@ fn guests_spread() {
 }
 
 proptest! {
-    /// Whatever happens: at most one is used at a time, none is called twice at a time, and when
-    /// all answer again one of them is used soon.
+    /// At most one node is used at a time, none is called twice at a time, and when all answer
+    /// again one of them is used soon.
     #[test]
     fn one_is_used_whatever_happened(
         steps in proptest::collection::vec((0_u8..7, 0_usize..4, 0_u64..900), 1..80),

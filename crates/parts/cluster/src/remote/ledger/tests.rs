@@ -1,4 +1,4 @@
-//! What is asked, lost and asked again; whoever waits too long.
+//! Tests of requests that are sent, lost and sent again, and of callers that wait too long.
 
 use super::super::wire::FromStore;
 use super::*;
@@ -21,7 +21,7 @@ fn connect(ledger: &Ledger, node: &str) -> Out {
     out
 }
 
-/// What went over a connection: the ids of requests, and their values.
+/// Returns what was sent over a connection: the ids of requests, and their values.
 async fn asked(out: &mut Out) -> Vec<(u64, Bytes)> {
     let mut asked = Vec::new();
     while let Ok(frame) = out.try_recv() {
@@ -70,7 +70,7 @@ async fn own_records_are_told_to_the_next_node_first() {
     let _again = ledger.ask(set("instance::a::web::1::me", false), "ready".into()).unwrap();
     let _other = ledger.ask(set("app::a::spec", false), "spec".into()).unwrap();
     [1, 2, 3].into_iter().for_each(|id| written(&ledger, id));
-    // The same node knows them.
+    // The same node knows them already.
     ledger.disconnect();
     assert_eq!(asked(&mut connect(&ledger, "a")).await, []);
     ledger.disconnect();

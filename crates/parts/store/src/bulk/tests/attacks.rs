@@ -1,4 +1,5 @@
-//! Peers that lie, disks that rot, and bytes that are no frames: nothing false is ever kept.
+//! Tests with peers that lie, disks that rot and bytes that are no frames: nothing false is ever
+//! kept.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ fn flip(at: u64, bits: u8) -> Fate {
     Fate { flip: Some((at, bits)), ..Fate::default() }
 }
 
-/// What is kept of a value is a part of it from its start, if anything.
+/// Asserts that what is kept of a value, if anything, is a part of it from its start.
 fn assert_true(to: &Node, value: &ValueName, whole: &[u8], what: &str) {
     assert_eq!(to.load(value), None, "{what}");
     let kept = std::fs::read(to.partial(value)).unwrap_or_default();
@@ -47,7 +48,7 @@ async fn a_flipped_bit_anywhere_is_found_at_its_group() {
         let error = peers.fetch(&to, value).await.expect_err("it was not the value");
         assert_true(&to, &value, &whole, &format!("byte {at}: {error}"));
     }
-    // Found at the group: those before it are kept.
+    // The flipped bit is found at its group: those before it are kept.
     let (to, peers) = (Node::new(), Peers::of(&[&from]));
     peers.fates(0, [flip(length - 10, 1)]);
     let error = peers.fetch(&to, value).await.unwrap_err();
@@ -96,12 +97,12 @@ async fn a_value_of_another_length_or_content_is_refused() {
     assert!(matches!(error, BulkError::Unable(_)), "{error}");
     assert_eq!(forgetful.values.damaged().unwrap(), [value]);
     std::fs::write(forgetful.values.path(&value.hash), &rotten).unwrap();
-    // And one that believes in its forgery.
+    // This one has the outline of its forgery.
     forgetful.values.outlines.put(value.hash, Arc::new(Outline::read(&rotten[..]).unwrap()));
     let error = Peers::of(&[&forgetful]).fetch(&to, value).await.unwrap_err();
     assert!(matches!(error, BulkError::False(_)), "{error}");
     assert_true(&to, &value, &whole, "forged");
-    // The same partial file serves an honest one.
+    // The same partial file serves an honest peer.
     from.store(&whole);
     peers.fetch(&to, value).await.unwrap();
     assert_eq!(to.load(&value), Some(whole));
@@ -143,7 +144,7 @@ proptest! {
             let (mut near, far) = duplex(1 << 16);
             near.write_all(&noise).await.unwrap();
             near.shutdown().await.unwrap();
-            // Whatever it says, it comes back.
+            // It may return any error, but it has to return.
             let _ = server.serve(far).await;
         });
     }

@@ -1,4 +1,5 @@
-//! Whatever is cut wherever, the value comes whole, and what came before does not come again.
+//! Tests with streams that are cut anywhere: the value comes whole, and what came before does not
+//! come again.
 
 use proptest::prelude::*;
 
@@ -6,8 +7,8 @@ use super::world::{Fate, Node, Peers, bytes, runtime};
 use crate::bulk::{BulkError, GROUP_BYTES, SPAN_GROUPS};
 
 const SPAN: usize = SPAN_GROUPS * GROUP_BYTES;
-/// Everything but the groups that one more stream may cost: hashes of spans and groups, the group
-/// that was cut, and what was on its way.
+/// The bytes that one more stream may cost, apart from needed groups: hashes of spans and groups,
+/// the group that was cut, and what was on its way.
 const PER_CUT: u64 = (SPAN_GROUPS * 32 + 2 * GROUP_BYTES + 128 * 1024) as u64;
 
 fn cut(after: u64) -> Fate {
@@ -19,7 +20,7 @@ async fn a_value_of_any_length_comes_whole() {
     let (mut from, to) = (Node::new(), Node::new());
     for size in [0, 1, 4097, GROUP_BYTES, GROUP_BYTES + 1, SPAN - 1, SPAN, SPAN + 1, 2 * SPAN + 9] {
         let value = from.store(&bytes(size, 1));
-        // What the upload knew of it is forgotten half of the time.
+        // Half of the time, what the upload knew of the value is forgotten.
         if size % 2 == 1 {
             from.restart();
         }
@@ -29,7 +30,7 @@ async fn a_value_of_any_length_comes_whole() {
     }
 }
 
-/// Where the frames of a stream end.
+/// Returns the offsets at which the frames of a stream end.
 fn boundaries(stream: &[u8]) -> Vec<u64> {
     let (mut at, mut ends) = (0, vec![0]);
     while let Some(length) = stream[at..].first_chunk::<4>() {
@@ -57,7 +58,7 @@ async fn a_cut_at_every_message_boundary_costs_no_group() {
         assert_eq!(to.load(&value), Some(bytes(size, 2)), "cut at {at}");
         let brought = peers.brought(0);
         assert_eq!(brought.len(), 2, "cut at {at}");
-        // Groups that had come whole, which are the frames after the first two.
+        // The groups that had come whole are the frames after the first two.
         let groups = ends.iter().skip(3).filter(|end| **end <= at).count();
         let again = boundaries(&brought[1]).len() - 1;
         let hashes = if at < ends[1] { 2 } else { 1 };
@@ -72,7 +73,7 @@ async fn ten_cuts_and_two_holders() {
     let value = one.store(&bytes(size, 3));
     two.store(&bytes(size, 3));
     let peers = Peers::of(&[&one, &two]);
-    // Some within a group, some after megabytes, some before anything was proven.
+    // Some cuts are within a group, some after megabytes, some before anything was proven.
     let places = [900_001, 10, 2_500_000, 40_000, 1, 3_333_333, 65_536, 0, 1_000_000, 123_456];
     for (n, at) in (0..).zip(places) {
         peers.fates(n % 2, [cut(at)]);
@@ -110,7 +111,7 @@ async fn after_a_restart_the_rest_comes_and_damage_is_found() {
     };
     for how in 0..8 {
         let (mut to, peers) = (Node::new(), Peers::of(&[&from]));
-        // The second is cut before it brings anything, and so are the others.
+        // The second stream is cut before it brings anything, and so are the others.
         peers.fates(0, [cut(at)].into_iter().chain([cut(0); 4]));
         let error = peers.fetch(&to, value).await.unwrap_err();
         assert!(matches!(error, BulkError::Cut(_)), "{error}");
@@ -144,7 +145,7 @@ proptest! {
             let value = from.store(&bytes(size, 5));
             let peers = Peers::of(&[&from]);
             peers.fates(0, cuts.iter().map(|at| cut(*at)));
-            // Too many fruitless attempts end a round; the next goes on.
+            // Too many fruitless attempts end a round; the next one goes on.
             for _ in 0..4 {
                 match peers.fetch(&to, value).await {
                     Ok(()) => break,

@@ -1,4 +1,5 @@
-//! Which values are fetched, in which order, and what those hear who read or wait meanwhile.
+//! Tests of which values are fetched and in which order, and of what their readers are told
+//! meanwhile.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,10 +13,10 @@ use crate::bulk::{Claim, GROUP_BYTES, SPAN_GROUPS, ValueName};
 use crate::{StoreError, Value};
 
 const SPAN: usize = SPAN_GROUPS * GROUP_BYTES;
-/// Far more than any of this takes.
+/// A time limit far above what any of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The store's part: what it wants, newest first, and what came.
+/// A stand-in for the store: the values it wants, newest first, and those that came.
 #[derive(Default)]
 struct Wishes {
     missing: Mutex<Vec<ValueName>>,
@@ -109,7 +110,7 @@ async fn many_values_come_newest_first_over_few_streams() {
     for (n, name) in (0..).zip(&names) {
         assert_eq!(to.load(name), Some(bytes(5000, n)));
     }
-    // Four at a time, so each came about when it was its turn.
+    // Four are fetched at a time, so each comes about when it is its turn.
     let came = wishes.came();
     for (turn, name) in came.iter().enumerate() {
         let due = names.iter().position(|n| n == name).unwrap();
@@ -128,7 +129,7 @@ async fn a_value_is_read_while_it_comes_through_cuts() {
         0,
         [40_000, 3_000_000, 100].map(|at| Fate { cut_after: Some(at), ..Fate::default() }),
     );
-    // No commit wants it: the readers alone do.
+    // No commit wants the value: only the readers do.
     let fetching = Fetching::start(&to, &peers, &Wishes::of(&[]));
     let value = fetching.value(name);
     let readers = (0..3).map(|_| read(&value));
@@ -137,7 +138,7 @@ async fn a_value_is_read_while_it_comes_through_cuts() {
     }
     let Value::File { path, .. } = value.clone().here().await.unwrap() else { panic!("a file") };
     assert!(std::fs::read(path).unwrap() == bytes(size, 1));
-    // Again, from this disk now.
+    // Now it is read again, from this disk.
     peers.set_down(0, true);
     assert!(read(&value).await.unwrap() == bytes(size, 1));
 }
@@ -181,7 +182,7 @@ async fn what_is_here_already_is_not_fetched_and_what_was_replaced_is_given_up()
     let old = from.store(&bytes(3 * SPAN, 2));
     let new = other.store(&bytes(90_000, 3));
     let peers = Peers::of(&[&from, &other]);
-    // Who has it can be learnt, and no more: the old one is never whole.
+    // The peer can be asked what it has, and no more: the old value never becomes whole.
     peers.fates(0, [Fate { cut_after: Some(10), ..Fate::default() }; 1000]);
     let wishes = Wishes::of(&[here]);
     let fetching = Fetching::start(&to, &peers, &wishes);
@@ -218,7 +219,7 @@ async fn a_file_that_rots_is_found_by_its_readers_and_fetched_again() {
     let name = from.store(&whole);
     to.store(&whole);
     let peers = Peers::of(&[&from]);
-    // No commit misses it: the store believes that it is here.
+    // No commit misses the value: the store believes that it is here.
     let fetching = Fetching::start(&to, &peers, &Wishes::of(&[]));
     let path = to.values.path(&name.hash);
     let hash = model::value::ContentHash(name.hash);
@@ -230,13 +231,13 @@ async fn a_file_that_rots_is_found_by_its_readers_and_fetched_again() {
         std::fs::write(&path, rotten).unwrap();
         let error = read(&file).await.unwrap_err().to_string();
         assert!(error.contains("cannot be read"), "{error}");
-        // Read while it comes again, or after.
+        // It is read while it comes again, or after.
         fetching.0.look_again();
         assert!(read(&fetching.value(name)).await.unwrap() == whole);
         here(&to, &name, &whole).await;
         assert!(to.values.damaged().unwrap().is_empty());
     }
-    // A record is read in one go, and nobody waits for it: it comes all the same.
+    // A record is read in one go, and nobody waits for it: it is fetched all the same.
     std::fs::write(&path, &rotten).unwrap();
     assert!(matches!(file.read(u64::MAX), Err(StoreError::Away(_))));
     assert!(to.values.is_damaged(&name));

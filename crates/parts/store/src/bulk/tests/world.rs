@@ -1,4 +1,4 @@
-//! Nodes with a directory each, and streams between them that do what a test wants.
+//! A world of nodes with a directory each, and streams between them that fail as a test wants.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -16,7 +16,7 @@ use crate::bulk::{BulkError, BulkPeers, ValueName, fetch};
 use crate::values::ValueFiles;
 use runtime::members::BoxedStream;
 
-/// What two streams in a row hold on their way, about as much as two sockets.
+/// The bytes that two streams in a row hold on their way, about as many as two sockets.
 const PIPE_BYTES: usize = 32 << 10;
 
 pub struct Node {
@@ -30,7 +30,7 @@ impl Node {
         Node { values: open(&dir), dir }
     }
 
-    /// As after a crash: what is in memory is gone.
+    /// Restarts the node as after a crash: what is in memory is gone.
     pub fn restart(&mut self) {
         self.values = open(&self.dir);
     }
@@ -55,13 +55,14 @@ fn open(dir: &TempDir) -> Arc<ValueFiles> {
     ValueFiles::open(dir.path().to_path_buf(), Duration::from_secs(3600)).unwrap()
 }
 
-/// Its clock passes only while nothing else is to be done: stalls and pauses cost no time.
+/// Returns a runtime whose clock moves only when nothing else is to be done, so that stalls and
+/// pauses cost no time.
 pub fn runtime() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().start_paused(true).build().unwrap()
 }
 
-/// Bytes that no two groups share.
+/// Returns bytes such that no two groups are the same.
 pub fn bytes(size: usize, seed: u64) -> Vec<u8> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&seed.to_le_bytes());
@@ -73,16 +74,16 @@ pub fn bytes(size: usize, seed: u64) -> Vec<u8> {
 /// What happens to the bytes that one stream brings to the asking side.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fate {
-    /// The stream ends after so many.
+    /// The number of bytes after which the stream ends.
     pub cut_after: Option<u64>,
-    /// These bits of that byte are turned over.
+    /// The offset of a byte, and which of its bits are flipped.
     pub flip: Option<(u64, u8)>,
 }
 
 #[derive(Default)]
 struct Traffic {
     fates: VecDeque<Fate>,
-    /// What each stream brought, in order of their opening.
+    /// What each stream brought, in the order in which they were opened.
     brought: Vec<Vec<u8>>,
     streams: usize,
     is_down: bool,
@@ -123,7 +124,7 @@ impl Peers {
         locked(&self.traffic).entry(node(number)).or_default().is_down = is_down;
     }
 
-    /// What the streams of a peer brought.
+    /// Returns what the streams of a peer brought.
     pub fn brought(&self, number: u64) -> Vec<Vec<u8>> {
         locked(&self.traffic).get(&node(number)).map_or(Vec::new(), |t| t.brought.clone())
     }
