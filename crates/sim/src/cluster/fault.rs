@@ -1,4 +1,4 @@
-//! What goes wrong among nodes, and how often it did: a fault that never happens tests nothing.
+//! The faults among nodes, and counts of them: a fault that never happens tests nothing.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub enum Fault {
     ClockSkew,
     TrustedClock,
     Join,
-    /// A node that wrote by itself before it joined.
+    /// A node joined that had written by itself before.
     JoinWithPast,
     Eviction,
     Rejoin,
