@@ -16,7 +16,8 @@ pub enum Fault {
     /// One direction is dead, the other works.
     OneWay,
     Crash,
-    /// A crash left a part of a batch behind, or all of it though nobody was told.
+    /// A crash left at most a part of a batch behind; `WrittenUnheard`: all of it, though nobody
+    /// was told.
     TornWrite,
     WrittenUnheard,
     Shutdown,
