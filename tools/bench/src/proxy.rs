@@ -47,10 +47,10 @@ pub struct ProxyArgs {
     /// Seconds of load per row, contender and round
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// Only rows whose name has one of these in it
+    /// Only rows whose name contains one of these
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
-    /// Another build of this program [default: this one]
+    /// Another build of cortex [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     cortex: Option<PathBuf>,
     /// Another build of nginx [default: the installed one]

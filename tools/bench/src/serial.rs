@@ -35,7 +35,7 @@ pub struct SerialArgs {
     /// What a slow request takes, in milliseconds
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     slow_ms: u64,
-    /// Slow ones of 100 requests
+    /// Slow requests of 100
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=100))]
     slow_percent: u64,
     /// Percent of what all instances together could do
@@ -47,7 +47,7 @@ pub struct SerialArgs {
     /// Seed of the arrivals: the same one asks for the same at the same times
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Ask for each under a target of its own, so that nothing tells quick ones from slow
+    /// Ask for each request under a target of its own, so that nothing tells quick ones from slow
     #[arg(long)]
     alike: bool,
     /// Print JSON

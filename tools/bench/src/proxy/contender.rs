@@ -31,7 +31,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Takes the given executables, or else this one and the installed ones.
+    /// Takes the given executables, or else the `cortex` beside this program and the installed
+    /// peers.
     pub fn choose(
         cortex: Option<PathBuf>,
         nginx: Option<PathBuf>,
