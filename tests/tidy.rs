@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Past this, a concept is missing; tests move into a file beside.
+/// The most lines of a file; a longer one lacks a concept. Tests move into a file beside it.
 const FILE_LINES_MAX: usize = 600;
 const LINE_COLUMNS_MAX: usize = 100;
-/// A function longer than this hides a step that has no name yet.
+/// The most lines of a function; a longer one hides a step that has no name yet.
 const FUNCTION_LINES_MAX: usize = 100;
 
-/// Levels of the workspace: a crate may only name crates of lower levels. Tests may name others of
-/// their own level.
+/// The levels of the workspace: a crate may only name crates of lower levels. Tests may name others
+/// of their own level.
 const LEVELS: &[(&str, u32)] = &[
     ("model", 0),
     ("os", 1),
@@ -44,12 +44,12 @@ const LEVELS: &[(&str, u32)] = &[
     ("bench", 8),
     ("sim", 8),
 ];
-/// What decides does no I/O.
+/// The crates that decide, which do no I/O.
 const PURE: &[&str] =
     &["model", "core/store", "core/agent", "core/recipe", "core/router", "core/checker"];
 
 /// What a crate promises not to know, beside crates above it: the runtime, any I/O, or another
-/// part. What its own `clippy.toml` forbids stands there.
+/// part. A crate's own `clippy.toml` has what else it forbids.
 const KEPT_OUT: &[(&str, &[&str])] = &[
     ("os", RUNTIMES),
     ("shim", RUNTIMES),
@@ -70,11 +70,11 @@ const KEPT_OUT: &[(&str, &[&str])] = &[
 ];
 const RUNTIMES: &[&str] = &["tokio", "hyper", "axum", "futures-util", "store-core"];
 
-/// Past this a crate is two; its tests stand apart.
+/// The most lines of a crate without its tests; a larger one is two.
 const CRATE_LINES_MAX: usize = 15_000;
 
 struct File {
-    /// Relative to the repository's root, with `/`.
+    /// The path relative to the repository's root, with `/`.
     path: String,
     text: String,
 }
@@ -83,7 +83,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the root is there")
 }
 
-/// Everything in the repository that is text, but for what is built or fetched.
+/// Returns every file of the repository that is text, except what is built or fetched.
 fn files() -> Vec<File> {
     let root = root();
     let mut found = Vec::new();
@@ -114,7 +114,7 @@ fn rust() -> impl Iterator<Item = File> {
     files().into_iter().filter(|file| file.path.ends_with(".rs"))
 }
 
-/// This file names what it forbids.
+/// Returns whether it is this file, which names what it forbids.
 fn is_tidy(file: &File) -> bool {
     file.path == "tests/tidy.rs"
 }
@@ -123,7 +123,7 @@ fn assert_none(rule: &str, offenders: Vec<String>) {
     assert!(offenders.is_empty(), "{rule}:\n  {}", offenders.join("\n  "));
 }
 
-/// Lines that match, as `path:line: text`.
+/// Returns the lines that match, as `path:line: text`.
 fn lines(file: &File, matches: impl Fn(&str) -> bool) -> Vec<String> {
     let lines = file.text.lines().enumerate().filter(|(_, line)| matches(line));
     lines.map(|(n, line)| format!("{}:{}: {}", file.path, n + 1, line.trim())).collect()
@@ -256,13 +256,14 @@ fn tests_wait_for_a_state_and_never_just_sleep() {
     assert_none("a test polls for a state with a deadline", found.collect());
 }
 
-/// What a manifest names for all that it builds, and what for tests alone.
+/// Returns the dependencies that a manifest names for all that it builds, and those for tests
+/// alone.
 fn sections(manifest: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let (normal, tests) = manifest.split_once("[dev-dependencies]").unwrap_or((manifest, ""));
     (dependencies(normal), dependencies(&format!("[dev-dependencies]{tests}")))
 }
 
-/// The `[dependencies]`-like sections of a manifest: dependency names.
+/// Returns the names in the `[dependencies]`-like sections of a manifest.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut inside = false;
     let mut names = BTreeSet::new();
@@ -302,7 +303,7 @@ fn arrows_between_crates_point_down() {
     assert_eq!(manifests.len(), LEVELS.len(), "every crate of the table is there");
 }
 
-/// The manifests of our own crates, by name.
+/// Returns the manifests of our own crates, by name.
 fn manifests() -> BTreeMap<String, String> {
     let manifest = |file: File| {
         let is_ours = ["crates/", "tools/"].iter().any(|place| file.path.starts_with(place))
@@ -313,7 +314,7 @@ fn manifests() -> BTreeMap<String, String> {
     files().into_iter().filter_map(manifest).collect()
 }
 
-/// What is named by way of another of our crates counts as well.
+/// Checks what a crate must not know; what it names by way of another of our crates counts as well.
 #[test]
 fn what_a_wall_keeps_out_stays_out() {
     let manifests = manifests();
@@ -361,7 +362,7 @@ fn pure_crates_stay_pure() {
     assert_none("what decides does no I/O", wrong);
 }
 
-/// Code before the `mod tests` at the bottom.
+/// Returns the code before the `mod tests` at the bottom.
 fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text)
 }
@@ -389,7 +390,7 @@ fn historic_names_stay_in_their_place() {
     });
     let found = found.flat_map(|file| {
         lines(&file, |line| {
-            // An option of that command.
+            // The option of that command is allowed.
             let line = line.to_lowercase().replace("--ariel-port", "").replace("ariel-port", "");
             words(&line).any(|word| names.contains(&word))
         })
@@ -399,7 +400,7 @@ fn historic_names_stay_in_their_place() {
 
 #[test]
 fn no_file_names_a_place_of_one_machine() {
-    // Written in two parts, so that this file does not name them either.
+    // They are written in two parts, so that this file does not name them either.
     let banned = [
         concat!("/wo", "rk/"),
         concat!("/ro", "ot/"),
@@ -414,7 +415,7 @@ fn no_file_names_a_place_of_one_machine() {
     assert_none("no absolute path of a machine, no registry's host", found.collect());
 }
 
-/// Targets of `[text](target)`, without code.
+/// Returns the targets of `[text](target)`.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for piece in text.split("](").skip(1) {
@@ -442,7 +443,7 @@ fn documents_link_to_what_exists() {
     assert_none("documents link to files that exist", dead);
 }
 
-/// Paths in backticks that look like files of this repository.
+/// Checks paths in backticks that look like files of this repository.
 #[test]
 fn documents_name_files_that_exist() {
     let root = root();
@@ -479,7 +480,7 @@ fn documents_are_there() {
     assert_none("every clone has these", missing.map(|path| path.to_string()).collect());
 }
 
-/// Every `cortex COMMAND` of the README is one that the command line knows.
+/// Checks that the command line knows every `cortex COMMAND` of the README.
 #[test]
 fn the_readmes_commands_exist() {
     let readme = fs::read_to_string(root().join("README.md")).expect("there is a README");
@@ -501,7 +502,7 @@ fn the_readmes_commands_exist() {
     assert_none("the README's commands exist", unknown.map(|c| c.to_string()).collect());
 }
 
-/// Two providers of cryptography in one binary panic at run time; `ring` is the one.
+/// Checks that `ring` is the only provider of cryptography: two in one binary panic at run time.
 #[test]
 fn one_provider_of_cryptography() {
     let lock = fs::read_to_string(root().join("Cargo.lock")).expect("there is a Cargo.lock");
@@ -509,8 +510,8 @@ fn one_provider_of_cryptography() {
     assert_none("aws-lc stays out", found.map(str::to_string).collect());
 }
 
-/// What CONTRIBUTING.md says of a strategy is what is here: its example is the file it names, and
-/// each file is registered by one line and described where users look.
+/// Checks that what CONTRIBUTING.md says of a strategy is true: its example is the file it names,
+/// and each file is registered by one line and described where users look.
 #[test]
 fn strategies_are_one_file_and_one_line() {
     let read = |path: &str| fs::read_to_string(root().join(path)).expect(path);

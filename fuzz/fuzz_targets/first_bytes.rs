@@ -1,6 +1,6 @@
-//! The first bytes of a connection: no bytes panic the reader of the PROXY protocol or what tells
-//! clients apart, what they decide does not depend on how the bytes are cut, and a header that is
-//! read means the same when it is written again.
+//! The first bytes of a connection: no bytes panic the reader of the PROXY protocol or the code
+//! that tells clients apart, what they decide does not depend on how the bytes are cut, and a
+//! header that is read means the same when it is written again.
 #![no_main]
 
 use std::net::SocketAddr;

@@ -11,9 +11,9 @@ use router_core::h2::connection::{Connection, Key, Scratch, Server};
 use router_core::h2::frame::PREFACE;
 use router_core::h2::request::Asked;
 
-/// Each cut of a longer input is not tried; single bytes are.
+/// The length in bytes up to which each cut of an input is tried; for longer ones single bytes are.
 const CUT_EVERYWHERE_MAX: usize = 128;
-/// Windows of a connection, with the framing of what came as chunks.
+/// The most bytes that are held: windows of a connection, with the framing of what came as chunks.
 const HELD_MAX: usize = 2 * 1024 * 1024;
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 
@@ -45,7 +45,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// What went out, and what was asked.
+/// Returns what went out, and what was asked.
 fn run(pieces: &[&[u8]]) -> (Vec<u8>, Vec<Vec<u8>>) {
     let (mut scratch, mut requests) = (Scratch::default(), Requests::default());
     let mut h2 = Connection::default();

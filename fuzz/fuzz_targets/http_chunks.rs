@@ -7,7 +7,7 @@ use router_core::http::HEADERS_MAX;
 use router_core::http::body::Body;
 use router_core::http::trailers::Trailers;
 
-/// Each cut of a longer input is not tried; single bytes are.
+/// The length in bytes up to which each cut of an input is tried; for longer ones single bytes are.
 const CUT_EVERYWHERE_MAX: usize = 256;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -24,7 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!((*taken, content), (length, &expected));
         }
         (Some(Read { done, .. }), None) => assert!(!done, "more is taken than the standard has"),
-        // The limits on sizes, extensions and trailers.
+        // Ours has limits on sizes, extensions and trailers.
         (None, Some((length, _))) => assert!(length > 15, "less is taken than the standard has"),
         (None, None) => {}
         (Some(Read { done: false, .. }), Some(_)) => panic!("the end is not seen"),
@@ -38,7 +38,7 @@ struct Read {
     done: bool,
 }
 
-/// None where it is malformed.
+/// Reads a body in pieces; returns `None` if it is malformed.
 fn read(pieces: &[&[u8]]) -> Option<Read> {
     let (mut body, mut counted, mut anew) = (Body::chunked(), Body::chunked(), Body::chunked());
     let mut read = Read { taken: 0, content: Vec::new(), done: false };
@@ -69,8 +69,8 @@ fn read(pieces: &[&[u8]]) -> Option<Read> {
     Some(read)
 }
 
-/// RFC 9112, section 7.1, without limits: how long a whole body is, and its content. None where it
-/// is malformed or not whole.
+/// Reads a body by RFC 9112, section 7.1, without limits. Returns its length and its content;
+/// `None` if it is malformed or incomplete.
 fn plain(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
     let (mut rest, mut content) = (bytes, Vec::new());
     loop {
@@ -106,7 +106,7 @@ fn plain(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
     }
 }
 
-/// Up to CR and LF, without control bytes.
+/// Takes a line up to CR and LF; it must have no control bytes.
 fn line<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
     let line = &rest[..end];

@@ -9,7 +9,7 @@ use router_core::http::body::Body;
 use router_core::http::request::{self, Origin, Telling};
 use router_core::http::response::{self, Asked};
 
-/// Each cut of a longer head is not tried.
+/// The length in bytes up to which each cut of a head is tried.
 const CUT_EVERYWHERE_MAX: usize = 256;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -74,7 +74,7 @@ fn answer(text: &[u8], asked: Asked) {
     let second = response::parse(&out, asked, &mut again).expect("it is understood");
     let second = second.expect("it is whole");
     assert_eq!((second.length, second.status), (out.len(), head.status));
-    // Chunks are taken off for a client that knows none.
+    // A client that knows no chunks gets the content without them.
     let expected = match head.body {
         Body::Chunked(_) if !asked.modern => Body::UntilClose,
         body => body,
@@ -85,7 +85,8 @@ fn answer(text: &[u8], asked: Asked) {
     }
 }
 
-/// Lines end with CR and LF and with nothing else, and one field at most says how a body ends.
+/// Asserts that lines end with CR and LF and with nothing else, and that one field at most says how
+/// a body ends.
 fn sound(head: &[u8], is_request: bool) {
     assert!(head.ends_with(b"\r\n\r\n"));
     let text = String::from_utf8_lossy(head).to_lowercase();

@@ -59,8 +59,9 @@ fn segment(bytes: &[u8], ending: Ending) {
     }
 }
 
-/// Batches of the given payloads, cut anywhere: nothing before the cut is lost, and nothing is
-/// taken for damage. Each batch is a length byte and so many bytes; the first byte is the cut.
+/// Writes batches of the given payloads and cuts them anywhere: nothing before the cut is lost, and
+/// nothing is taken for damage. Each batch is a length byte and as many bytes; the first byte is
+/// the cut.
 fn written(bytes: &[u8]) {
     let Some((cut, mut rest)) = bytes.split_first() else { return };
     // Values that imitate a mark or a later batch do not know the secret.
@@ -79,13 +80,13 @@ fn written(bytes: &[u8]) {
         let start = segment.len();
         frame::write(&mut segment, batch, true, payload);
         secret.seal(&mut segment[start..], &[0]);
-        // Durable before it is marked: a batch may lack its mark when the power goes.
+        // A batch is durable before it is marked: it may lack its mark when the power goes.
         ends.push((segment.len(), batch));
         segment.extend_from_slice(&secret.mark(batch));
         rest = more;
     }
     let kept = segment.len() * usize::from(*cut) / 255;
-    // What a torn write leaves of it, in a file of zeros.
+    // This is what a torn write leaves of it, in a file of zeros.
     segment[kept..].fill(0);
     segment.resize(segment.len() + 64, 0);
     let extent = secret.check(&segment, 0, Some(1), Ending::MayBeTorn).expect("only torn");

@@ -1,5 +1,5 @@
-//! A whole store's machine among hostile peers: the scripts and the judge of the store's own tests,
-//! with bytes that fuzzing finds.
+//! The machine of a whole store among hostile peers: the scripts and the judge of the store's own
+//! tests, with bytes that fuzzing finds.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

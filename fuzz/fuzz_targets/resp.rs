@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use store_core::resp::request::{Parsed, Requests};
 use store_core::resp::{ProtocolError, glob, response};
 
-/// Each cut of a longer input is not tried; single bytes are.
+/// The length in bytes up to which each cut of an input is tried; for longer ones single bytes are.
 const CUT_EVERYWHERE_MAX: usize = 256;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -31,17 +31,17 @@ fuzz_target!(|bytes: &[u8]| {
 #[derive(Debug, Default, PartialEq)]
 struct Read {
     commands: Vec<Vec<Vec<u8>>>,
-    /// Lengths of streamed values, by the number of commands before them.
+    /// The lengths of streamed values, each with the number of commands before it.
     streamed: Vec<(usize, u64)>,
     error: Option<ProtocolError>,
 }
 
-/// As a connection does it: what is whole is dropped from the front.
+/// Reads as a connection does: what is complete is dropped from the front.
 fn read(pieces: &[&[u8]]) -> Read {
     let mut requests = Requests::default();
     let mut input: Vec<u8> = Vec::new();
     let mut read = Read::default();
-    // Bytes of a streamed value, with CR LF, that are still to come.
+    // The bytes of a streamed value, with CR LF, that are still to come.
     let mut value = 0u64;
     for piece in pieces {
         input.extend_from_slice(piece);
@@ -65,7 +65,7 @@ fn read(pieces: &[&[u8]]) -> Read {
                 Ok(Parsed::Streamed { used, length, options }) => {
                     read.streamed.push((read.commands.len(), length));
                     input.drain(..used);
-                    // Short, so that what follows it is soon reached.
+                    // The value is short, so that what follows it is soon reached.
                     value = length % 16 + 2;
                     requests.expect_options(options);
                 }

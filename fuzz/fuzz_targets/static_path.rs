@@ -1,5 +1,5 @@
-//! Paths of static files: whatever a client asks for, the file lies below its mount; and what else
-//! is read from its request for a file.
+//! Paths of static files: whatever a client asks for, the file lies below its mount. What else is
+//! read from a request for a file is fuzzed too.
 #![no_main]
 
 use std::path::{Component, Path};

@@ -17,7 +17,7 @@ use os::observe::process::{self, is_alive};
 use os::observe::{Listeners, Snapshot};
 use shim::spec::{LaunchSpec, Purpose};
 
-/// For a state that must come; far above what it takes on a slow machine.
+/// The time limit for a state that must come; far above what it takes on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(600);
 
@@ -47,7 +47,7 @@ impl Place {
             directory: self.root.path().to_owned(),
             environment: BTreeMap::from([
                 ("PATH".into(), "/usr/bin:/bin".into()),
-                // Finds every descendant, wherever it went.
+                // The mark finds every descendant, wherever it went.
                 ("MARK".into(), self.mark()),
             ]),
             log: self.log(),
@@ -61,7 +61,7 @@ impl Place {
         format!("marked-{}", self.root.path().file_name().unwrap().to_str().unwrap())
     }
 
-    /// Living processes that were started with this place's mark.
+    /// Returns the living processes that were started with this place's mark.
     fn marked(&self) -> Vec<u32> {
         let mark = format!("MARK={}", self.mark()).into_bytes();
         let has_mark = |pid: &u32| {
@@ -144,7 +144,7 @@ async fn an_exit_at_once_is_told_with_its_last_words() {
     let texts: Vec<&str> = log.lines().map(|line| line.split_once("Z ").unwrap().1).collect();
     assert_eq!(texts, ["one", "two", "no end"]);
 
-    // It can be read until it is forgotten, and not after.
+    // The exit can be read until it is forgotten, and not after.
     let again = place.launcher().adopt().await.unwrap();
     assert_eq!(*again[0].exit().borrow(), Some(exit));
     drop(again);
@@ -161,7 +161,7 @@ async fn success_and_signals_are_told_apart() {
     let held = launcher.launch(place.shell("exit 0")).await.unwrap();
     let exit = exit_of(&*held).await;
     assert_eq!((exit.how.as_str(), exit.success), ("exit status 0", true));
-    // The place of one that ended is free again.
+    // The place of a process that ended is free again.
     let held = launcher.launch(place.shell("kill -SEGV $$")).await.unwrap();
     let exit = exit_of(&*held).await;
     assert!(exit.how.starts_with("killed by signal 11 (SIGSEGV)"), "{}", exit.how);
@@ -310,7 +310,8 @@ async fn a_flood_of_output_is_rotated() {
     assert_eq!(fs::read_dir(place.log().parent().unwrap()).unwrap().count(), 3);
 }
 
-/// The second half of the test below, in a process of its own that is killed.
+/// The variable that marks the second half of the test below, in a process of its own that is
+/// killed.
 const NODE: &str = "CORTEX_TEST_NODE";
 
 #[tokio::test]
@@ -355,7 +356,7 @@ async fn a_node_killed_with_its_group_leaves_its_processes_to_the_next_one() {
     let log = place.root.path().join("web.1.log");
     let length = fs::metadata(&log).unwrap().len();
     until("more output", || fs::metadata(&log).unwrap().len() > length).await;
-    // Two that hold it are told both.
+    // Two launchers that hold it are both told.
     let also = place.launcher().adopt().await.unwrap();
     held[0].stop(LONG).await.unwrap();
     assert_eq!(exit_of(&*held[0]).await.how, "exit status 7");
@@ -381,7 +382,8 @@ async fn an_exit_that_nobody_heard_is_told_later() {
     assert!(place.launcher().adopt().await.unwrap().is_empty());
 }
 
-/// Both were given the same lease; only one is still spoken to.
+/// Asserts that, of two processes with the same lease, the one that is no longer spoken to is
+/// stopped.
 #[tokio::test]
 async fn what_no_node_speaks_to_is_stopped_when_its_lease_is_over() {
     const LEASE: Duration = Duration::from_secs(8);
@@ -449,7 +451,8 @@ async fn secrets_are_in_no_command_line_and_on_no_disk() {
     let mut files = Vec::new();
     all_files(place.root.path(), &mut files);
     assert!(files.iter().any(|file| file.ends_with("state.json")));
-    // The copy of the binary is left out, as this very test is not in it.
+    // The copy of the binary can be left out: it is not that of this test, which has the secret in
+    // it.
     files.retain(|file| !file.starts_with(place.layout.bin()));
     for file in files.iter().filter(|file| fs::metadata(file).unwrap().is_file()) {
         assert!(!contains(&fs::read(file).unwrap()), "{}", file.display());
@@ -462,7 +465,7 @@ async fn secrets_are_in_no_command_line_and_on_no_disk() {
 #[tokio::test]
 async fn what_left_the_tree_is_observed_with_it() {
     let place = Place::new();
-    // Bound by a process that has lost its parent and has a session of its own.
+    // The port is bound by a process that has lost its parent and has a session of its own.
     let server = "import socket; s = socket.create_server(('127.0.0.1', 0)); \
                   m = bytearray(30_000_000); print('port', s.getsockname()[1], flush=True); \
                   s.accept()";
@@ -507,7 +510,7 @@ async fn tasks_yield_to_instances() {
     let task = launcher.launch(spec).await.unwrap();
     let (instance, task) = (instance.process().pid, task.process().pid);
     let shim = parent(task);
-    // Whoever starts the tests may have lowered their own already.
+    // The user who starts the tests may have lowered their own priority already.
     let own = nice_of(std::process::id());
     assert_eq!((nice_of(shim), nice_of(instance), nice_of(task)), (own, own, own.max(10)));
     assert!(score_of(shim) < score_of(instance) && score_of(instance) < score_of(task));
@@ -551,7 +554,7 @@ async fn copies_that_nothing_runs_from_are_removed() {
     let held = place.launcher().launch(place.shell("exec sleep 1000")).await.unwrap();
     let old = fs::read_link(format!("/proc/{}/exe", parent(held.process().pid))).unwrap();
     assert!(old.starts_with(place.layout.bin().canonicalize().unwrap()));
-    // An upgrade: another binary.
+    // The upgrade is another binary.
     let upgraded = place.root.path().join("cortex");
     fs::copy(env!("CARGO_BIN_EXE_cortex"), &upgraded).unwrap();
     fs::OpenOptions::new()
@@ -571,7 +574,8 @@ async fn copies_that_nothing_runs_from_are_removed() {
     assert!(!old.exists());
 }
 
-/// A full disk, for example: nothing new starts, but what runs can still be stopped.
+/// Asserts that, with a full disk for example, nothing new starts, but what runs can still be
+/// stopped.
 #[tokio::test]
 async fn what_runs_is_adopted_although_the_binary_cannot_be_copied() {
     let place = Place::new();

@@ -1,12 +1,13 @@
-//! `cargo bench -p sim --bench placement`: how long it takes to place instances, how even that is,
-//! and the thesis's sum of hosts that may be lost. Simulated: milliseconds of the cluster's time.
+//! `cargo bench -p sim --bench placement`: how long it takes to place instances, how evenly they
+//! are spread, and the thesis's sum of hosts that may be lost. Times are milliseconds of the
+//! simulated cluster.
 
 use sim::placement::world::World;
 
 const SEEDS: u64 = 20;
 const PLACED_MS_MAX: u64 = 600_000;
 const MINUTE: u64 = 60_000;
-/// Instances on hosts of 2, 4 and 8 cores.
+/// Capacities, in instances, of hosts of 2, 4 and 8 cores.
 const UNEQUAL: [u32; 8] = [16, 16, 16, 32, 32, 32, 64, 64];
 
 fn main() {
@@ -56,9 +57,9 @@ fn main() {
     row("most instances on a host", most);
 }
 
-/// Five instances leave room for the platform itself.
+/// The capacity of a host, in instances; five of them leave room for the platform itself.
 const HOST: u32 = 6;
-/// Each is a cluster of 84.
+/// The number of seeds for the sum, each of which is a cluster of 84 hosts.
 const SEEDS_OF_SUM: u64 = 2;
 
 fn gap(shares: &[f64]) -> f64 {

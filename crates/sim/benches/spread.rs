@@ -1,5 +1,5 @@
-//! `cargo bench -p sim`: how long news takes among 10, 100 and 1,000 stores, and what each sends
-//! for it; what it costs to find differences in 1,000,000 commits.
+//! `cargo bench -p sim`: how long news takes among 10, 100 and 1,000 stores, what each sends for
+//! it, and what it costs to find differences in 1,000,000 commits.
 
 use std::time::Instant;
 

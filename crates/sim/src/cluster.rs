@@ -1,6 +1,6 @@
-//! Stores of two to seven nodes in one simulated world: machines, disks of real bytes, clocks that
-//! are wrong, connections that break, operators who squash, evict and let join. One thread, one
-//! seed; the same seed is the same history. Beside it, and apart, is the world of applications.
+//! The simulated world of stores, of two to seven nodes: machines, disks of real bytes, clocks that
+//! are wrong, connections that break, operators who squash, evict and let join. It has one thread
+//! and one seed; the same seed gives the same history. The world of applications is apart from it.
 
 mod chaos;
 pub mod course;

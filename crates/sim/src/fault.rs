@@ -1,4 +1,5 @@
-//! What goes wrong, and how often it did: a fault that never happens tests nothing.
+//! The faults of the world of one node, and counts of them: a fault that never happens tests
+//! nothing.
 
 use std::collections::BTreeMap;
 
@@ -67,6 +68,6 @@ pub enum Weather {
     /// Times vary, the node dies and notices are lost, but no process fails by itself: then no
     /// request may fail either.
     Fair,
-    /// Everything happens.
+    /// All faults happen.
     Storm,
 }

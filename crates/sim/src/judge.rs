@@ -1,5 +1,5 @@
-//! What must be true of every history. Looks only at the records and the processes, as a stranger
-//! would, never into a machine.
+//! The judge: what must be true of every history. It looks only at the records and the processes,
+//! as a stranger would, never into a machine.
 
 use agent_core::application::IncarnationId;
 use model::application::RolloutMode;
@@ -13,14 +13,15 @@ use crate::fault::Weather;
 use crate::process::Quality;
 use crate::world::World;
 
-/// Since anybody asked for anything: back-off allows seven or so, of what serves before and after a
-/// rollout that fails, and the rollout tries twice.
+/// The most starts of a slot within a minute since anybody asked for anything: back-off allows
+/// seven or so, of what serves before and after a rollout that fails, and the rollout tries twice.
 const STARTS_PER_SLOT_AND_MINUTE_MAX: usize = 16;
 
-/// Two lives, a start that fails, notices that come late, and what is asked again meanwhile.
+/// How long a release that dies may serve: two lives, a start that fails, notices that come late,
+/// and what is asked again meanwhile.
 const DYING_SERVES_MAX_MS: u64 = 120_000;
 
-/// How many processes of a type serve, and of those how many really answer.
+/// The number of processes of a type that serve, and of those that really answer.
 type Serving = std::collections::BTreeMap<ProcessType, (usize, usize)>;
 
 impl World {
@@ -33,7 +34,7 @@ impl World {
         self.records.rollouts.get(name).and_then(|rollout| rollout.serving.as_ref())
     }
 
-    /// Counted in the slots that are wanted.
+    /// Counts serving processes in the slots that are wanted.
     pub(crate) fn serving_well(&self, name: &ApplicationName) -> Serving {
         self.serving_where(name, |instance| {
             instance.slot as usize <= self.wanted(name, &instance.process)
@@ -66,7 +67,7 @@ impl World {
         count
     }
 
-    /// How many are wanted: by the records, or by what the agent has been told of them.
+    /// Returns how many are wanted: by the records, or by what the agent has been told of them.
     fn wanted(&self, name: &ApplicationName, process: &ProcessType) -> usize {
         let Some(spec) = self.records.specs.get(name) else { return 0 };
         let release = self
@@ -81,7 +82,7 @@ impl World {
         chosen.unwrap_or(default).min(told.unwrap_or(default)) as usize
     }
 
-    /// Nobody but a fault, or a shutdown, takes away what serves.
+    /// Asserts that nothing but a fault, or a shutdown, takes away what serves.
     pub(crate) fn judge_change(&mut self, name: &ApplicationName, before: Serving) {
         if self.node.as_ref().is_some_and(|node| node.stopping.is_some()) {
             return;
@@ -107,7 +108,7 @@ impl World {
     pub(crate) fn judge_rollout(&mut self, name: &ApplicationName) {
         let Some(rollout) = self.records.rollouts.get(name) else { return };
         let (phase, serving) = (rollout.phase, rollout.serving.clone());
-        // It was destroyed a moment ago, of which the machine has not heard.
+        // It was destroyed a moment ago, which the machine has not heard of.
         let release = |id: &ReleaseId| self.records.releases.get(&(name.clone(), id.clone()));
         if serving.as_ref().is_some_and(|serving| release(serving).is_none()) {
             return;
@@ -137,7 +138,8 @@ impl World {
         }
     }
 
-    /// Only where something good served before is there something to go back to.
+    /// Notes a switch to another release, if something good served before: only then there is
+    /// something to go back to.
     fn note_switch(&mut self, name: &ApplicationName) {
         let Some(rollout) = self.records.rollouts.get(name) else { return };
         let (serving, before) = (rollout.serving.clone(), rollout.before.clone());
@@ -158,7 +160,8 @@ impl World {
         }
     }
 
-    /// A bad release never serves, except one whose processes nobody wanted when it was pushed.
+    /// Asserts that a bad release never serves, except one whose processes nobody wanted when it
+    /// was pushed.
     fn judge_serving(&mut self, name: &ApplicationName, serving: ReleaseId, switches: bool) {
         let key = (name.clone(), serving);
         let quality = self.qualities[&key];
@@ -191,13 +194,14 @@ impl World {
         assert!(starts.len() <= STARTS_PER_SLOT_AND_MINUTE_MAX, "{} flaps", id.instance);
     }
 
-    /// A push, a restart and another count begin a back-off of their own.
+    /// Notes that somebody asked for something: a push, a restart and another count begin a
+    /// back-off of their own.
     pub(crate) fn asked(&mut self, name: &ApplicationName) {
         self.starts.retain(|instance, _| instance.application != *name);
     }
 
-    /// Of a release that never served: the first of a process type starts when nothing else of what
-    /// has not yet been ready is there.
+    /// Asserts, for a release that never served, that the first process of a type starts only while
+    /// no other process is there whose type has not yet been ready.
     pub(crate) fn judge_first_start(&self, id: &IncarnationId, release: &model::Release) {
         let name = &id.instance.application;
         let unproven = |process: &ProcessType| {
@@ -209,7 +213,7 @@ impl World {
         let other = self.processes.values().find(|other| {
             let instance = &other.id.instance;
             let same = instance.application == *name && other.release == release.id;
-            // One that a dead actor started is not known to anybody yet.
+            // A process that a dead actor started is not known to anybody yet.
             let claim = self.records.claims.get(instance);
             let known = claim.is_some_and(|claim| {
                 let generations = claim.incarnations.iter().map(|one| one.generation);
@@ -227,7 +231,8 @@ impl World {
         self.proven.extend(ready.map(|one| (name.clone(), one.release.clone(), process.clone())));
     }
 
-    /// One that was made to take another back stays, and nothing is taken back twice.
+    /// Asserts that a release that was made to take another back stays, and that nothing is taken
+    /// back twice.
     pub(crate) fn judge_taking_back(
         &self,
         name: &ApplicationName,
@@ -244,7 +249,7 @@ impl World {
         assert!(made.count() <= 1, "{name}: {from} was taken back twice");
     }
 
-    /// What dies does not go on serving where something better served before.
+    /// Asserts that what dies does not go on serving where something better served before.
     fn judge_dying(&self) {
         for (name, (serving, since)) in &self.switched {
             let kept = self.records.specs.contains_key(name) && self.serving(name) == Some(serving);
@@ -286,7 +291,7 @@ impl World {
         };
         for process in processes.filter(|process| known(&process.id)) {
             let release = (name.clone(), process.release.clone());
-            // Of an application that was destroyed meanwhile, nothing is kept.
+            // Nothing is kept of an application that was destroyed meanwhile.
             let Some(record) = self.records.releases.get(&release) else { continue };
             assert!(keep.contains(&record.build_id()), "{:?} loses its directory", process.id);
         }
@@ -301,7 +306,7 @@ impl World {
         }
     }
 
-    /// After every happening: in fair weather a request always finds somebody.
+    /// Judges after every happening: in fair weather a request always finds a process.
     pub(crate) fn judge(&self) {
         self.judge_dying();
         if self.weather != Weather::Fair {
@@ -322,7 +327,7 @@ impl World {
         }
     }
 
-    /// When nothing has happened for long: exactly what is wanted runs, and says so.
+    /// Asserts, when nothing has happened for long, that exactly what is wanted runs, and says so.
     pub fn judge_quiet(&self, last: &[(ApplicationName, ReleaseId)]) {
         for (name, release) in last {
             let rollout = &self.records.rollouts[name];

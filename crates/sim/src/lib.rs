@@ -1,6 +1,6 @@
-//! A node's machines in a simulated world: a clock that jumps, processes that crash, hang and grow,
-//! a node that dies and comes back, users who change their minds. One thread, one seed; the same
-//! seed is the same history. For tests only.
+//! The simulator: a node's machines in a simulated world, with a clock that jumps, processes that
+//! crash, hang and grow, a node that dies and comes back, and users who change their minds. It has
+//! one thread and one seed; the same seed gives the same history. For tests only.
 
 pub mod cluster;
 pub mod fault;

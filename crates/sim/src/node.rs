@@ -1,4 +1,4 @@
-//! The simulated node and its parts come and go: crash, shutdown, panic, start and adoption.
+//! The node and its parts come and go: crash, shutdown, panic, start and adoption.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use model::ApplicationName;
 use crate::fault::Fault;
 use crate::world::{Agent, Happening, Node, World};
 
-/// A launch under way, a drain and a grace end long before.
+/// The time limit for a shutdown; a launch under way, a drain and a grace end long before.
 const SHUTDOWN_MAX_MS: u64 = 180_000;
 
-/// `cortex down`.
+/// A shutdown by `cortex down`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopping {
-    /// Until it is started again.
+    /// How long the node is down until it is started again, in milliseconds.
     pub down: u64,
 }
 
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// Everything stops, then the node: orderly, and within a limit.
+    /// Stops everything, then the node: orderly, and within a limit.
     pub fn node_shutdown(&mut self, down: u64) {
         let Some(node) = self.node.as_mut().filter(|node| node.stopping.is_none()) else { return };
         node.stopping = Some(Stopping { down });
@@ -44,7 +44,7 @@ impl World {
         let life = self.life;
         self.count(Fault::Shutdown);
         self.tell(|| "shutdown".into());
-        // No request finds anybody until each application is rolled out again.
+        // No request finds a process until each application is rolled out again.
         self.served.clear();
         self.later(SHUTDOWN_MAX_MS, Happening::MustBeDown { life });
         for name in names {

@@ -1,6 +1,6 @@
-//! Many nodes with their machines of placement and of applications over records that arrive late:
-//! nodes die, freeze, come back, are cut off; loads vary and users push; instances fall ill and
-//! checkers look. For tests only.
+//! The simulated world of placement: many nodes with their machines of placement and of
+//! applications over records that arrive late. Nodes die, freeze, come back, are cut off; loads
+//! vary and users push; instances fall ill and checkers look. For tests only.
 
 pub mod apart;
 mod checking;

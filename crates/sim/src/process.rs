@@ -13,7 +13,7 @@ pub enum Quality {
     ExitsAtStart,
     NeverReady,
     StartFails,
-    /// Becomes ready, and ends a while later.
+    /// It becomes ready, and ends a while later.
     Dies,
 }
 
@@ -38,11 +38,11 @@ pub struct Process {
     pub release: ReleaseId,
     pub identity: ProcessIdentity,
     pub port: Option<u16>,
-    /// None: never.
+    /// The time from which it is healthy; `None` if it never will be.
     pub healthy_at: Option<u64>,
     pub hung: bool,
     pub fat: bool,
-    /// SIGTERM is not answered.
+    /// Whether it ignores SIGTERM.
     pub deaf: bool,
     pub stopping: bool,
     pub exit: Option<Exit>,
@@ -53,7 +53,7 @@ impl Process {
         self.exit.is_none()
     }
 
-    /// Would answer a request.
+    /// Returns whether it would answer a request.
     pub fn is_well(&self) -> bool {
         self.is_alive() && !self.hung && !self.fat
     }

@@ -1,4 +1,4 @@
-//! Seeded randomness.
+//! A source of seeded randomness.
 
 use model::hash;
 
@@ -14,7 +14,7 @@ impl Random {
         hash::draw(&mut self.0)
     }
 
-    /// From `low` up to and without `high`.
+    /// Returns a number from `low` up to and without `high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.draw() % (high - low).max(1)
     }

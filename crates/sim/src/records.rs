@@ -17,7 +17,7 @@ pub struct Records {
     pub verdicts: BTreeMap<InstanceId, Verdict>,
 }
 
-/// What a watcher is told to look at.
+/// The record that a watcher is told to look at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Notice {
     Spec(ApplicationName),
@@ -36,7 +36,7 @@ impl Records {
     }
 }
 
-/// What is read back is what was written.
+/// Returns a record as it is read back, which is what was written.
 pub fn stored<T: Serialize + DeserializeOwned>(record: &T) -> T {
     decode(&encode(record)).expect("a record that was written can be read")
 }

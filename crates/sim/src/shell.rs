@@ -1,4 +1,4 @@
-//! Performs the application machine's effects in the simulated world.
+//! The shell: performs the application machine's effects in the simulated world.
 
 use agent_core::application::{Effect, Event, Failure, IncarnationId, merge};
 use model::instance::ProcessIdentity;
@@ -33,7 +33,7 @@ impl World {
                 self.tell(|| format!("build {}", release.id.short()));
                 self.answer(name, life, wait, Event::Built { release: release.id, result });
             }
-            // Of one node among several.
+            // These are effects of one node among several.
             Effect::Fetch { .. } | Effect::Share { .. } | Effect::FindBuilders { .. } => {
                 panic!("a node alone asks nobody: {effect:?}")
             }
@@ -209,7 +209,7 @@ impl World {
         );
     }
 
-    /// What becomes of a process in a storm.
+    /// Decides what becomes of a process in a storm.
     fn fate(&mut self, id: &IncarnationId) {
         let wait = self.random.between(100, 240_000);
         if self.storm(20) {

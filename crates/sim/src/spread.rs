@@ -1,4 +1,4 @@
-//! How news spreads among many stores, and what finding differences costs: perfect wires with a
+//! The spread of news among many stores, and what finding differences costs: perfect wires with a
 //! delay, disks that take a millisecond, machines as they ship. `cargo bench -p sim` prints tables.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::random::Random;
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 const EPOCH: u64 = 1_700_000_000_000;
 const SYNC_MS: u64 = 1;
-/// One way, as between machines of one country.
+/// The delay one way in milliseconds, as between machines of one country.
 const WIRE_MS: (u64, u64) = (1, 10);
 
 enum Happening {
@@ -34,7 +34,7 @@ pub struct Fleet {
     streams: BTreeMap<(usize, usize), u64>,
     queue: BTreeMap<(u64, u64), (usize, Happening)>,
     sequence: u64,
-    /// Everything that was sent, and the part of it that were commits.
+    /// The bytes that were sent, and the part of them that were commits.
     pub bytes: u64,
     pub bytes_of_commits: u64,
     pub messages: u64,
@@ -44,7 +44,7 @@ fn id(node: usize) -> NodeId {
     format!("n{node}").parse().expect("a valid id")
 }
 
-/// A commit as if `node` had made it.
+/// Returns a commit as if `node` had made it.
 pub fn commit(node: usize, stamp: Stamp, key: &str) -> Commit {
     let hash = *blake3::hash(key.as_bytes()).as_bytes();
     let action = Action::Set { hash, sha1: [1; 20], size: 0, expires: None };
@@ -53,7 +53,8 @@ pub fn commit(node: usize, stamp: Stamp, key: &str) -> Commit {
 }
 
 impl Fleet {
-    /// Nodes that have known each other for long. `lacking` are commits that only the first holds.
+    /// Creates nodes that have known each other for long. `lacking` are commits that only the first
+    /// holds.
     pub fn new(seed: u64, count: usize, shared: &[Commit], lacking: &[Commit]) -> Fleet {
         let mut past = Past::default();
         let nowhere = Location::Nowhere;
@@ -99,7 +100,7 @@ impl Fleet {
         fleet
     }
 
-    /// One small value, at the first node.
+    /// Writes one small value at the first node.
     pub fn write(&mut self, key: &str) {
         let change = Change::SetInline { hash: [3; 32], sha1: [1; 20], size: 0, expires: None };
         let key = key.parse().expect("a valid key");
@@ -116,7 +117,7 @@ impl Fleet {
         self.machines.iter().all(|machine| machine.replica().history().head() == head)
     }
 
-    /// Lets time pass until it is so; how many milliseconds that took.
+    /// Lets time pass until `done`; returns how many milliseconds that took.
     pub fn run_until(&mut self, at_most: u64, mut done: impl FnMut(&Fleet) -> bool) -> Option<u64> {
         let begin = self.now;
         while !done(self) {

@@ -1,12 +1,12 @@
-//! Many histories, one a seed, on all cores. A history breaks by a panic; what it counts says
-//! afterwards whether every fault happened at all.
+//! Sweeps: many histories, one for each seed, on all cores. A history breaks by a panic; its counts
+//! say afterwards whether every fault happened at all.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a history ends with, or what broke it.
+/// Returns what a history ends with, or what broke it.
 pub fn caught<T>(history: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(history)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -15,14 +15,14 @@ pub fn caught<T>(history: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// A number from the environment.
+/// Returns a number from the environment.
 pub fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// What all histories counted, or the first seed whose history breaks and why. Each thread is
-/// prepared before its first one. `SIM_FROM` names the first seed, so that a long sweep can be
-/// lived in portions.
+/// Returns what all histories counted, or the first seed whose history breaks and why. Each thread
+/// is prepared before its first one. `SIM_FROM` names the first seed, so that a long sweep can be
+/// run in portions.
 pub fn sweep<F: Ord + Send>(
     seeds: u64,
     prepare: impl Fn() + Sync,
@@ -65,7 +65,7 @@ pub fn sweep<F: Ord + Send>(
     broken.map_or(Ok(counts), Err)
 }
 
-/// A sweep in which a fault never happens tests nothing.
+/// Asserts that each fault happened: a sweep in which one never happens tests nothing.
 pub fn check_all_happened<F: Ord + Debug>(
     counts: &BTreeMap<F, u64>,
     faults: impl IntoIterator<Item = F>,
@@ -78,7 +78,7 @@ pub fn check_all_happened<F: Ord + Debug>(
     }
 }
 
-/// Machines that make a mistake must break some history.
+/// Asserts that machines that make a mistake break some history.
 pub fn check_noticed<F>(swept: Result<BTreeMap<F, u64>, (u64, String)>) {
     let Err((seed, error)) = swept else { panic!("the sweep did not notice the mistake") };
     println!("noticed by seed {seed}: {error}");

@@ -1,4 +1,4 @@
-//! What users do: push, scale, restart, roll back, destroy; by a script or at random.
+//! The users: they push, scale, restart, roll back, destroy; by a script or at random.
 
 use agent_core::application::{Taken, taken_back};
 use model::application::{Limits, ProcessSpec, RolloutMode, Settings};
@@ -12,7 +12,7 @@ use crate::process::Quality;
 use crate::records::{Notice, stored};
 use crate::world::{Happening, World};
 
-/// How long users and faults are at work, and how long the world then has to come to rest.
+/// The times that users and faults are at work, and that the world then has to come to rest.
 const BUSY_MS: u64 = 8 * 60_000;
 const CALM_MS: u64 = 8 * 60_000;
 const REST_MS: u64 = 10 * 60_000;
@@ -26,7 +26,7 @@ pub struct Push {
     pub rollout: RolloutMode,
     pub web: u32,
     pub worker: u32,
-    /// A change of variables or a rollback: it runs what the release before it runs.
+    /// Whether it runs what the release before it runs: a change of variables or a rollback.
     pub same_build: bool,
 }
 
@@ -61,7 +61,7 @@ impl World {
         self.notify(Notice::Rollout(name.clone()));
     }
 
-    /// As a shell does it: what served before is pushed once more.
+    /// Takes a release back as a shell does it: what served before is pushed once more.
     pub(crate) fn take_back(&mut self, name: &ApplicationName, from: &ReleaseId, to: &ReleaseId) {
         let of_it = self.records.releases.iter().filter(|((owner, _), _)| owner == name);
         let releases = of_it.map(|(_, release)| release);
@@ -201,7 +201,7 @@ impl World {
             rollout: if apart { RolloutMode::StopFirst } else { RolloutMode::StartFirst },
             web: u32::try_from(self.random.between(1, 4)).unwrap_or(1),
             worker: u32::try_from(self.random.between(0, 3)).unwrap_or(0),
-            // What is there cannot fail to be built.
+            // A build that is there cannot fail.
             same_build: self.random.chance(30) && quality != Quality::BadBuild,
         }
     }
@@ -238,7 +238,7 @@ impl World {
     }
 }
 
-/// One whole history: a busy time, a calm one, a last good push, and rest.
+/// Lives through one whole history: a busy time, a calm one, a last good push, and rest.
 pub fn live(world: &mut World) {
     let names: Vec<ApplicationName> =
         ["shop", "blog"].iter().map(|name| name.parse().expect("a valid name")).collect();

@@ -1,6 +1,7 @@
-//! Hosts without a checker, and checkers elsewhere that testify of what runs there: records and
-//! probes take time, networks are cut, machines stand still, and one checker may be mistaken. What
-//! is true of each instance is known here, and what its node believes is held against it.
+//! The simulated world of witnesses: hosts without a checker, and checkers elsewhere that testify
+//! of what runs there. Records and probes take time, networks are cut, machines stand still, and
+//! one checker may be mistaken. The truth about each instance is known here, and what its node
+//! believes is compared with it.
 
 mod judge;
 
@@ -18,16 +19,16 @@ use crate::random::Random;
 const START_MS: u64 = 1_000_000_000;
 const INTERVAL: Duration = Duration::from_secs(3);
 const STEP_MS: u64 = 50;
-/// A call that is not answered ends after so long.
+/// The time after which a call that is not answered ends.
 const CALL_MAX_MS: u64 = 6_000;
-/// When a change of who reaches whom is noticed.
+/// The time until a change of which nodes reach each other is noticed, in milliseconds.
 const NOTICED_MS: (u64, u64) = (1_200, 3_500);
 
-/// Each has to happen in a sweep.
+/// The faults, each of which has to happen in a sweep.
 pub const FAULTS: [&str; 7] =
     ["cut one way", "cut both ways", "frozen", "sick", "well again", "replaced", "mistaken"];
 
-/// Hosts come first, then checkers.
+/// The world of hosts and checkers; hosts come first, then checkers.
 pub struct World {
     now: u64,
     random: Random,
@@ -37,7 +38,7 @@ pub struct World {
     watchers: Vec<Watcher>,
     cut: BTreeSet<(usize, usize)>,
     frozen: BTreeSet<usize>,
-    /// As each node sees the others.
+    /// The nodes that each node takes for alive.
     alive: Vec<BTreeSet<usize>>,
     queue: BTreeMap<(u64, u64), Happening>,
     sequence: u64,
@@ -46,7 +47,7 @@ pub struct World {
 struct Host {
     jury: Jury,
     instances: Vec<Instance>,
-    /// Which testimony of whom is in its store: the newest that has come.
+    /// The newest testimony of each witness on each instance that has come into its store.
     heard: BTreeMap<(usize, InstanceId), u64>,
 }
 
@@ -55,7 +56,7 @@ struct Instance {
     generation: Generation,
     well: bool,
     changed_at: u64,
-    /// What its node has written of it.
+    /// The verdict that its node has written of it.
     standing: Option<Verdict>,
 }
 
@@ -64,12 +65,12 @@ struct Watcher {
     told: BTreeMap<Witnessed, Generation>,
     /// What it knows of the hosts' claims.
     claims: BTreeMap<Witnessed, Generation>,
-    /// Everything is gone to this one.
+    /// Whether this one finds everything gone.
     mistaken: bool,
 }
 
 enum Happening {
-    /// Nodes that see each other, or no longer.
+    /// A node looks whether another answers.
     Look {
         at: usize,
         of: usize,
@@ -84,7 +85,7 @@ enum Happening {
         host: usize,
         instance: InstanceId,
         verdict: Option<Verdict>,
-        /// When it was written, among all.
+        /// The number of the testimony in the order in which all were written.
         number: u64,
     },
     /// A probe reaches the host.
@@ -149,7 +150,7 @@ impl World {
         world
     }
 
-    /// Of those with a checker.
+    /// Returns the index of the first node with a checker.
     fn first(&self) -> usize {
         self.names.len() - self.watchers.len()
     }
@@ -173,13 +174,14 @@ impl World {
         whole && !self.frozen.contains(&a) && !self.frozen.contains(&b)
     }
 
-    /// Records and liveness also go through others; a question does not.
+    /// Returns whether records and liveness get through, which also go through others; a question
+    /// does not.
     fn is_connected(&self, a: usize, b: usize) -> bool {
         let through = |c: usize| self.is_linked(a, c) && self.is_linked(c, b);
         self.is_linked(a, b) || (0..self.names.len()).any(through)
     }
 
-    /// Another process in its place.
+    /// Starts another process in its place.
     fn starts(&mut self, host: usize, which: usize) {
         let now = self.now;
         let instance = &mut self.hosts[host].instances[which];
@@ -205,7 +207,7 @@ impl World {
         }
     }
 
-    /// It is told again who is alive.
+    /// Tells a node again which nodes are alive.
     fn noticed(&mut self, at: usize) {
         let alive = self.alive[at].iter().filter(|of| **of != at);
         let alive = alive.map(|of| self.names[*of].clone()).collect();
@@ -215,7 +217,7 @@ impl World {
         }
     }
 
-    /// Of which instances it testifies.
+    /// Chooses of which instances it testifies.
     fn chooses(&mut self, at: usize) {
         let hosts = self.first();
         let checkers: Vec<NodeId> = (hosts..self.names.len())
@@ -318,7 +320,8 @@ impl World {
         }
     }
 
-    /// What could not be sent waits. Whichever way records travel, the newest stays.
+    /// Brings a testimony; one that could not be sent waits. Whichever way records travel, the
+    /// newest stays.
     fn testimony(
         &mut self,
         from: usize,
@@ -372,7 +375,7 @@ impl World {
         }
     }
 
-    /// Who reaches whom has changed.
+    /// Reacts to a change of which nodes reach each other.
     fn disturbed(&mut self) {
         for at in 0..self.names.len() {
             for of in (0..self.names.len()).filter(|of| *of != at) {
@@ -437,7 +440,7 @@ fn gone() -> Outcome {
     Outcome::Absent { detail: "connection refused".into() }
 }
 
-/// One history from its seed.
+/// Lives through one history of a seed.
 pub fn live(seed: u64) -> World {
     let mut world = World::new(seed);
     world.run(10_000);

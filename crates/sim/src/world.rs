@@ -13,12 +13,12 @@ use crate::process::{Process, Quality, exit};
 use crate::random::Random;
 use crate::records::{Notice, Records};
 
-/// So that a history that never rests ends.
+/// The limit on happenings, so that a history that never rests ends.
 const HAPPENINGS_MAX: u64 = 2_000_000;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Happening {
-    /// To the machine of an application, unless that was replaced meanwhile.
+    /// An event for the machine of an application, unless that was replaced meanwhile.
     Agent {
         name: ApplicationName,
         life: u64,
@@ -39,7 +39,7 @@ pub(crate) enum Happening {
         life: u64,
         notice: Notice,
     },
-    /// A process comes into being for the one who ordered it.
+    /// A process starts for the actor that ordered it.
     Launch {
         life: u64,
         id: IncarnationId,
@@ -63,22 +63,22 @@ pub(crate) enum Happening {
     },
 }
 
-/// Where a node process keeps nothing of its own: gone when it dies.
+/// The memory of a node process, which is gone when it dies.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub agents: BTreeMap<ApplicationName, Agent>,
-    /// Whose actor has panicked and is not up again.
+    /// The applications whose actor has panicked and is not up again.
     pub pausing: BTreeSet<ApplicationName>,
     pub checker: Checker,
     pub checker_tick: Option<Timestamp>,
-    /// Told to stop everything; none while it serves.
+    /// The shutdown under way; `None` while it serves.
     pub stopping: Option<Stopping>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Agent {
     pub machine: Application,
-    /// Tells an actor from the one before it.
+    /// The number that tells an actor from the one before it.
     pub life: u64,
     pub tick: Option<Timestamp>,
     pub wanted: BTreeMap<model::ProcessType, u32>,
@@ -94,7 +94,7 @@ pub struct World {
     pub(crate) random: Random,
     pub(crate) id: NodeId,
     pub(crate) node: Option<Node>,
-    /// Tells a node process from the one before it.
+    /// The number that tells a node process from the one before it.
     pub(crate) life: u64,
     pub(crate) lives: u64,
     pub(crate) processes: BTreeMap<IncarnationId, Process>,
@@ -103,14 +103,14 @@ pub struct World {
     pub(crate) used: BTreeSet<IncarnationId>,
     pub(crate) starts: BTreeMap<model::InstanceId, Vec<u64>>,
     pub(crate) served: BTreeSet<ApplicationName>,
-    /// Releases that came to serve when no process of theirs was wanted.
+    /// The releases that came to serve when no process of theirs was wanted.
     pub(crate) untried: BTreeSet<(ApplicationName, ReleaseId)>,
-    /// What a coordinator has said that it starts: a later request is written over that, and heard
-    /// of later.
+    /// The release that a coordinator has said that it starts: a later request is written over
+    /// that, and heard of later.
     pub(crate) starting: BTreeMap<ApplicationName, ReleaseId>,
-    /// Process types of which one of a release has been ready.
+    /// The process types of which one of a release has been ready.
     pub(crate) proven: BTreeSet<(ApplicationName, ReleaseId, model::ProcessType)>,
-    /// What began to serve after something good, and when.
+    /// The release that began to serve after something good, and when.
     pub(crate) switched: BTreeMap<ApplicationName, (ReleaseId, u64)>,
     /// When the node was away last, or a user asked for something.
     pub(crate) disturbed_at: u64,
@@ -172,12 +172,12 @@ impl World {
         self.queue.insert((self.now + wait, self.sequence), happening);
     }
 
-    /// A time between, or the lower one when nothing varies.
+    /// Returns a time in between, or the lower one when nothing varies.
     pub(crate) fn delay(&mut self, low: u64, high: u64) -> u64 {
         if self.weather == Weather::Still { low } else { self.random.between(low, high) }
     }
 
-    /// True now and then in a storm.
+    /// Returns true now and then in a storm.
     pub(crate) fn storm(&mut self, percent: u64) -> bool {
         self.weather == Weather::Storm && self.random.chance(percent)
     }
@@ -234,7 +234,8 @@ impl World {
 
     // --- the machines
 
-    /// `life` tells for which actor the event is; none for whoever is there.
+    /// Hands an event to a machine. `life` is the number of the actor that it is for; `None` means
+    /// the current one.
     pub(crate) fn agent(&mut self, name: &ApplicationName, life: Option<u64>, event: Event) {
         let now = self.timestamp();
         let Some(node) = &mut self.node else { return };
@@ -404,7 +405,7 @@ impl World {
         self.agent(&name, None, event);
     }
 
-    /// The checker's and the router's look at a claim.
+    /// Lets the checker and the router look at a claim.
     pub(crate) fn look_at_claim(&mut self, instance: &model::InstanceId) {
         let claim = self.records.claims.get(instance).cloned();
         let incarnations = claim.map(|claim| claim.incarnations).unwrap_or_default();

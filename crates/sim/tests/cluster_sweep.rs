@@ -1,4 +1,4 @@
-//! Many seeded histories of clusters. `SIM_SEEDS` says how many, `SIM_FROM` from which on,
+//! Many seeded histories of clusters. `SIM_SEEDS` says how many, `SIM_FROM` from which on;
 //! `CLUSTER_SEED` replays one and prints it step by step.
 
 use sim::cluster::course;
@@ -7,7 +7,7 @@ use sim::cluster::world::World;
 use sim::sweep::{caught, check_all_happened, sweep, variable};
 
 const SEEDS: u64 = 2000;
-/// Beyond those, histories that showed a mistake once.
+/// Further seeds, whose histories showed a mistake once.
 const ONCE_BROKEN: [u64; 4] = [14_357, 14_431, 17_067, 37_892];
 
 fn history(seed: u64) -> Counts {
@@ -16,7 +16,7 @@ fn history(seed: u64) -> Counts {
     world.counts
 }
 
-/// The build's commit, so that a seed can be replayed with the same machines.
+/// Returns the build's commit, so that a seed can be replayed with the same machines.
 fn commit() -> String {
     let git = std::process::Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
     let text = git.ok().filter(|output| output.status.success());
@@ -52,7 +52,7 @@ fn histories_that_once_ended_badly_end_well() {
     }
 }
 
-/// The machines make one mistake; some history of the same sweep must not end well.
+/// Lets the machines make one mistake, which must break some history of the same sweep.
 #[cfg(feature = "mutants")]
 fn check_mutant(mutant: u8) {
     sim::sweep::check_noticed(sweep(SEEDS, || store_core::mutants::activate(mutant), history));

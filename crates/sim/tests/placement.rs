@@ -10,12 +10,12 @@ use sim::placement::life::{history, is_calm, live, world};
 use sim::sweep::{caught, check_all_happened, sweep, variable};
 
 const SEEDS: u64 = 60;
-/// A thousand take minutes.
+/// The most seeds; a thousand take minutes.
 const SEEDS_MAX: u64 = 2_000;
-/// Of each kind of histories of a network that is cut in two.
+/// The number of seeds for each kind of histories of a network that is cut in two.
 #[cfg(not(feature = "mutants"))]
 const APART_SEEDS: u64 = 12;
-/// One with faults.
+/// The seed of the large cluster, whose history has faults.
 const LARGE_SEED: u64 = 1;
 
 fn counts(seed: u64) -> BTreeMap<&'static str, u64> {
@@ -42,7 +42,7 @@ fn every_cluster_ends_well() {
     check_all_happened(&counts, FAULTS);
 }
 
-/// Once, as large as a cluster is meant to be.
+/// Runs one history as large as a cluster is meant to be.
 #[test]
 fn a_large_cluster_ends_well() {
     let counts = live(LARGE_SEED, Some(50), Some(500)).counts;
@@ -87,13 +87,13 @@ fn release_steps_that_end_otherwise_on_each_side_of_a_cut_have_one_outcome() {
     );
 }
 
-/// The machines make one mistake; some history must not end well.
+/// Lets the machines make one mistake, which must break some history.
 #[cfg(feature = "mutants")]
 fn check_mutant(mutant: u8) {
     sim::sweep::check_noticed(sweep(SEEDS, || agent_core::mutants::activate(mutant), counts));
 }
 
-/// The same of the checkers in the same clusters.
+/// Does the same to the checkers in the same clusters.
 #[cfg(feature = "mutants")]
 fn check_checkers_mutant(mutant: u8) {
     sim::sweep::check_noticed(sweep(SEEDS, || checker_core::mutants::activate(mutant), counts));

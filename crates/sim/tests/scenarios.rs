@@ -1,5 +1,5 @@
-//! Each file in `scenarios` is commands and the history expected of them. `UPDATE_EXPECT=1` writes
-//! the histories anew; a human reads the difference.
+//! The scenarios: each file in `scenarios` has commands and the history expected of them.
+//! `UPDATE_EXPECT=1` writes the histories anew; a human reads the difference.
 
 use std::fs;
 use std::path::Path;

@@ -37,7 +37,7 @@ fn every_history_ends_well() {
     check_all_happened(&counts, Fault::ALL);
 }
 
-/// The machines make one mistake; some history must not end well.
+/// Lets the machines make one mistake, which must break some history.
 #[cfg(feature = "mutants")]
 fn check_mutant(mutant: u8) {
     sim::sweep::check_noticed(sweep(SEEDS, || agent_core::mutants::activate(mutant), history));

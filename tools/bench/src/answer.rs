@@ -1,20 +1,20 @@
-//! What a measurement's own clients read of an answer over HTTP/1.1.
+//! The head of an HTTP/1.1 answer, as far as a measurement's own clients need it.
 
 use anyhow::{Context, bail};
 
-/// None of those that are measured sends more.
+/// The most header fields of an answer; no server that is measured sends more.
 const HEADERS_MAX: usize = 32;
 
 #[derive(Debug, PartialEq)]
 pub struct Head {
     pub status: u16,
     pub closes: bool,
-    /// With its body.
+    /// The length of the answer in bytes, with its body.
     pub whole_bytes: usize,
 }
 
 impl Head {
-    /// None while it is not whole.
+    /// Parses the head of an answer; returns `None` while the head is incomplete.
     pub fn parse(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut response = httparse::Response::new(&mut headers);

@@ -1,6 +1,7 @@
-//! One client floods with many connections, another asks one request at a time: what the quiet one
-//! waits without the flood and under it, behind the router and beside nginx and HAProxy. Behind all
-//! of them are the same serial instances.
+//! The benchmark of fairness: one client floods with many connections while another asks one
+//! request at a time. It measures how long the quiet one waits without the flood and under it,
+//! behind the router and beside nginx and HAProxy. All of them stand before the same serial
+//! instances.
 
 mod quiet;
 mod report;
@@ -31,7 +32,8 @@ pub struct FairnessArgs {
     /// What a request takes, in milliseconds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     service_ms: u64,
-    /// How much longer or shorter it takes at most; with 0, those that began together end together
+    /// By how many percent a request may take longer or shorter; with 0, those that began together
+    /// end together
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=100))]
     spread_percent: u64,
     /// Print JSON

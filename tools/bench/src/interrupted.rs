@@ -1,10 +1,10 @@
-//! Ctrl-C and SIGTERM during a measurement: whoever waits asks here, so that everything that was
-//! started is stopped before the command ends.
+//! Ctrl-C and SIGTERM during a measurement: loops that wait check for them here, so that everything
+//! that was started is stopped before the command ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Ctrl-C or SIGTERM came: everything that was started is to be stopped.
+/// A flag that is set once Ctrl-C or SIGTERM came and everything that was started is to be stopped.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupted(Arc<AtomicBool>);
 

@@ -1,5 +1,5 @@
-//! Measurements that anybody can run again. Each starts what it measures, on this machine's own
-//! addresses, bounded in time, and prints a table for people or JSON for machines.
+//! Benchmarks that anybody can run again. Each starts what it measures, on addresses of this
+//! machine, for a bounded time, and prints a table for people or JSON for machines.
 
 mod answer;
 mod fairness;
@@ -34,7 +34,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// One client floods with connections, another asks a little: what it waits, beside others
+    /// How long a client with few requests waits while another floods with connections, beside
+    /// others
     Fairness(fairness::FairnessArgs),
     /// Push to first answer, recovery of a killed instance under load, memory, size of the binary
     Platform(platform::PlatformArgs),
@@ -42,7 +43,8 @@ enum What {
     Proxy(proxy::ProxyArgs),
     /// What lost machines cost: the thesis's test with `ab`, numbered requests, a pair of nodes
     Reliability(reliability::ReliabilityArgs),
-    /// A router's table of very many applications: size, how soon a change is seen, what it costs
+    /// A router's table of very many applications: size, how soon a change takes effect, what it
+    /// costs
     Routes(routes::RoutesArgs),
     /// Serial instances: quick requests among slow ones beside nginx and HAProxy, and computing
     Serial(serial::SerialArgs),
@@ -64,7 +66,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The platform that is measured: the one beside this program, as both come from one build.
+/// Returns the path of the `cortex` that is measured: the one beside this program, as both come
+/// from one build.
 fn cortex() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe()?;
     let beside = own.parent().map(|place| place.join("cortex")).filter(|path| path.is_file());
@@ -72,7 +75,7 @@ fn cortex() -> anyhow::Result<PathBuf> {
         .context("`cortex` is not beside this program: build both, or put them into one directory")
 }
 
-/// What `cortex --version` says: its version and the profile it was built with.
+/// Returns what `cortex --version` prints: its version and the profile it was built with.
 fn version() -> String {
     let said = cortex().and_then(|cortex| {
         let output = std::process::Command::new(cortex).arg("--version").output()?;
@@ -82,7 +85,8 @@ fn version() -> String {
     said.trim().strip_prefix("cortex ").unwrap_or(env!("CARGO_PKG_VERSION")).to_owned()
 }
 
-/// What is slow for want of optimisation is not to be taken for slow.
+/// Prints what is measured, and warns if it was built without the optimisation that is shipped, so
+/// that nobody takes its figures for those of Cortex.
 fn tell_profile() {
     let version = version();
     eprintln!("Measuring cortex {version}");
@@ -111,7 +115,7 @@ fn run(what: &What) -> anyhow::Result<()> {
     }
 }
 
-/// Of a handful of rounds; the middle one resists a neighbour's noise.
+/// Returns the median of a few rounds, which a noisy neighbour hardly moves.
 pub fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     match samples.len() {
@@ -121,8 +125,9 @@ pub fn median(mut samples: Vec<f64>) -> f64 {
     }
 }
 
-/// Measures in a directory of its own, below `place` or where temporary files are, which is gone
-/// afterwards. Who interrupts it is told so, and not what broke because everything had to stop.
+/// Runs `measure` in a new directory, below `place` or the directory for temporary files, and
+/// removes it afterwards. After an interruption the error says so, rather than what broke because
+/// everything had to stop.
 fn in_directory<R>(
     place: Option<&Path>,
     measure: impl FnOnce(&Path, &Interrupted) -> anyhow::Result<R>,

@@ -1,6 +1,6 @@
-//! The figures of one node: from a push to the first answer, what a killed instance costs its
-//! clients, and what the node and a shim take in memory. Everything is measured from outside: by
-//! the command line, by a client that numbers its requests, and by `/proc`.
+//! The benchmark of one node: the time from a push to the first answer, what a killed instance
+//! costs its clients, and how much memory the node and a shim take. Everything is measured from
+//! outside: by the command line, by a client that numbers its requests, and by `/proc`.
 
 mod client;
 mod node;
@@ -18,13 +18,14 @@ use self::node::BenchNode;
 use super::{median, new_directory};
 
 const EXAMPLE: &str = include_str!("../../../examples/hello/app.py");
-/// Four instances, so that three go on when one is killed.
+/// The example's settings, with four instances, so that three go on when one is killed.
 const EXAMPLE_SETTINGS: &str = include_str!("../../../examples/hello/cortex.toml");
 const CLIENTS: usize = 4;
-/// Long enough for an instance to be replaced several times over.
+/// How long the load goes on after a kill: enough for an instance to be replaced several times
+/// over.
 const LOAD_AFTER_KILL: Duration = Duration::from_secs(4);
 const LOAD_BEFORE_KILL: Duration = Duration::from_secs(1);
-/// Until a node that has just started has settled.
+/// The time that a node that has just started gets to settle.
 const SETTLE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Args)]
@@ -40,9 +41,9 @@ pub struct PlatformArgs {
 #[derive(Debug, Serialize)]
 struct Figures {
     rounds: u32,
-    /// `cortex push` of a new application until its URL answered, median.
+    /// The median time from `cortex push` of a new application until its URL answered.
     push_new_s: f64,
-    /// `cortex push` of a second release until it answered, median.
+    /// The median time from `cortex push` of a second release until it answered.
     push_again_s: f64,
     kills: Vec<Kill>,
     idle_node_rss_kb: u64,
@@ -55,7 +56,7 @@ struct Figures {
 struct Kill {
     requests: u64,
     failed: u64,
-    /// From the signal to the first answer by the new process of that slot.
+    /// The time from the signal to the first answer by the new process of that slot.
     back_after_s: Option<f64>,
 }
 
@@ -117,7 +118,8 @@ fn measure(args: &PlatformArgs, directory: &Path) -> anyhow::Result<Figures> {
     })
 }
 
-/// Until the printed URL has answered an outside client.
+/// Returns the seconds from the start of a push until the printed URL has answered an outside
+/// client.
 fn timed_push(node: &BenchNode, source: &Path, name: &str) -> anyhow::Result<f64> {
     let start = Instant::now();
     let url = node.push(source, name)?;
@@ -125,7 +127,8 @@ fn timed_push(node: &BenchNode, source: &Path, name: &str) -> anyhow::Result<f64
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Another slot in each round: one that fails again and again is made to wait.
+/// Kills an instance under load; another slot in each round, as one that fails again and again is
+/// made to wait.
 fn kill_under_load(node: &BenchNode, url: &str, round: usize) -> anyhow::Result<Kill> {
     let before = node.instances("victim")?;
     ensure!(before.len() == CLIENTS, "four instances were expected, {} run", before.len());
@@ -149,7 +152,7 @@ fn kill_under_load(node: &BenchNode, url: &str, round: usize) -> anyhow::Result<
 fn print_table(figures: &Figures) {
     let worst = |values: Vec<f64>| values.into_iter().fold(0.0, f64::max);
     let failed: Vec<u64> = figures.kills.iter().map(|kill| kill.failed).collect();
-    // One that never came back is worse than any that did.
+    // An instance that never came back is worse than any that did.
     let back: Vec<f64> =
         figures.kills.iter().map(|kill| kill.back_after_s.unwrap_or(f64::INFINITY)).collect();
     let requests: u64 = figures.kills.iter().map(|kill| kill.requests).sum();

@@ -1,5 +1,5 @@
-//! When independent users ask: at a rate, with exponential times between, and for the same seed at
-//! the same times.
+//! Arrival times of independent users: at a given rate with exponential times between, and the same
+//! times for the same seed.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl Poisson {
     }
 }
 
-/// Without an end: from the start.
+/// Yields the times from the start at which requests are due; it never ends.
 impl Iterator for Poisson {
     type Item = Duration;
 
@@ -30,7 +30,7 @@ impl Iterator for Poisson {
     }
 }
 
-/// From 0 to below 1, in the 53 bits of a fraction.
+/// Returns a number from 0 to below 1, with the 53 bits of a fraction.
 pub fn chance(seed: u64, number: u64) -> f64 {
     (hash::pair(seed, number) >> 11) as f64 / (1_u64 << 53) as f64
 }
@@ -48,7 +48,7 @@ mod tests {
         assert!(all.is_sorted());
         assert_eq!(all, of(7));
         assert_ne!(all, of(8));
-        // One in e of the times between is longer than their mean.
+        // One in e of the times between two arrivals is longer than their mean.
         let long = all.windows(2).filter(|two| two[1] - two[0] > Duration::from_millis(20)).count();
         assert!((1_600..2_100).contains(&long), "{long}");
     }

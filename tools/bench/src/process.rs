@@ -1,5 +1,5 @@
-//! Processes that a measurement starts: on one core, found by id, stopped by id, and what they
-//! have used of processor and memory, from `/proc`.
+//! Processes that a measurement starts: bound to one core, found by id and stopped by id; and how
+//! much processor time and memory they use, from `/proc`.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,13 +17,13 @@ use super::interrupted::Interrupted;
 use os::observe::process as observe;
 
 const START_TIME_MAX: Duration = Duration::from_secs(20);
-/// Then it is killed.
+/// The time that a process gets to stop before it is killed.
 const STOP_TIME_MAX: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(10);
-/// Servers are often where an ordinary user's search path does not lead.
+/// The directories in which servers are looked for, often outside an ordinary user's search path.
 const PROGRAM_DIRECTORIES: [&str; 5] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/bin"];
-/// Of a log, its end is told.
+/// The number of bytes at the end of a log that an error shows.
 const LAST_WORDS_BYTES_MAX: usize = 2000;
 
 pub fn find(program: &str) -> Option<PathBuf> {
@@ -37,13 +37,14 @@ pub fn on_loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// Free a moment ago; whoever takes it meanwhile makes the start fail with a clear message.
+/// Returns a port that was free a moment ago. If another process takes it meanwhile, the start
+/// fails with a clear message.
 pub fn free_port() -> anyhow::Result<u16> {
     let listener = TcpListener::bind(on_loopback(0)).context("no port is free on loopback")?;
     Ok(listener.local_addr()?.port())
 }
 
-/// What it printed, once it has succeeded.
+/// Runs a command and returns what it printed; an error if it failed.
 pub fn output_of(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("{name} cannot be started"))?;
@@ -53,16 +54,17 @@ pub fn output_of(command: &mut Command) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Stopped when it is dropped, with its children.
+/// A process that is stopped with its children when it is dropped.
 pub struct Process {
     name: String,
     child: Child,
-    /// Where it writes; none when the last words come through a pipe.
+    /// The file that it writes to; `None` if its last words come through a pipe.
     log: Option<PathBuf>,
 }
 
 impl Process {
-    /// `core` is the only one that it and its children run on; none where there is but one.
+    /// Starts it; `core` is the only one that it and its children run on, `None` on a machine with
+    /// only one.
     pub fn start(
         name: &str,
         command: &mut Command,
@@ -73,7 +75,7 @@ impl Process {
         Ok(Process { name: name.into(), child, log: None })
     }
 
-    /// For one that writes more than a pipe holds: everything goes to `log`.
+    /// Starts a process that writes more than a pipe holds: all of its output goes to `log`.
     pub fn start_logging(
         name: &str,
         command: &mut Command,
@@ -86,7 +88,7 @@ impl Process {
         Ok(Process { name: name.into(), child, log: Some(log) })
     }
 
-    /// Until something accepts there.
+    /// Waits until something accepts connections at `address`.
     pub fn wait_for(
         &mut self,
         address: SocketAddr,
@@ -107,7 +109,7 @@ impl Process {
         Ok(())
     }
 
-    /// An error once it has ended.
+    /// Returns an error once the process has ended.
     pub fn check(&self) -> anyhow::Result<()> {
         let pid = Pid::from_raw(self.child.id() as i32).context("a process has a number")?;
         let asked = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -117,7 +119,7 @@ impl Process {
         }
     }
 
-    /// Of a process that ended.
+    /// Returns the last words of a process that ended.
     fn last_words(&mut self) -> String {
         if let Some(log) = &self.log {
             let bytes = fs::read(log).unwrap_or_default();
@@ -128,13 +130,13 @@ impl Process {
         text.and_then(Result::ok).unwrap_or_default().trim().into()
     }
 
-    /// What it and its children use, and what those of them used that have ended.
+    /// Returns what it and its children use, including what children used that have ended.
     pub fn usage(&self) -> anyhow::Result<Usage> {
         let parent = self.child.id();
         let mut usage = Usage::default();
         for pid in family(parent)? {
             let added = usage.add(pid);
-            // A child that ended meanwhile is in its parent's sum the next time.
+            // The time of a child that ended meanwhile is in its parent's sum the next time.
             if pid == parent {
                 added.with_context(|| format!("what {} uses", self.name))?;
             }
@@ -145,7 +147,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Its children first: a master that ends tells them, one that is killed does not.
+        // The children are listed first: a master that is told to end tells them, one that is
+        // killed does not.
         let family = family(self.child.id()).unwrap_or_default();
         signal(self.child.id(), Signal::TERM);
         if ended_within(&mut self.child, STOP_TIME_MAX).is_none() {
@@ -157,7 +160,7 @@ impl Drop for Process {
 
 fn signal(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    // It may have ended meanwhile.
+    // The process may have ended meanwhile.
     pid.map(|pid| kill_process(pid, signal).ok());
 }
 
@@ -172,7 +175,7 @@ fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// A child inherits the cores of the thread that starts it.
+/// Runs `start` bound to `core`: a child inherits the cores of the thread that starts it.
 pub fn on_core<T>(core: Option<usize>, start: impl FnOnce() -> T) -> anyhow::Result<T> {
     let Some(core) = core else { return Ok(start()) };
     let before = sched_getaffinity(None)?;
@@ -184,7 +187,7 @@ pub fn on_core<T>(core: Option<usize>, start: impl FnOnce() -> T) -> anyhow::Res
     Ok(started)
 }
 
-/// The cores that this process may run on.
+/// Returns the cores that this process may run on.
 pub fn cores() -> anyhow::Result<Vec<usize>> {
     let allowed = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect())
@@ -207,28 +210,29 @@ impl Usage {
     }
 }
 
-/// User and kernel time of this process.
+/// Returns the user and kernel time of this process.
 pub fn own_cpu_seconds() -> anyhow::Result<f64> {
     let mut usage = Usage::default();
     usage.add(std::process::id())?;
     Ok(usage.cpu_seconds)
 }
 
-/// Memory of this process.
+/// Returns the resident memory of this process.
 pub fn own_resident_kb() -> anyhow::Result<u64> {
     let mut usage = Usage::default();
     usage.add(std::process::id())?;
     Ok(usage.resident_kb)
 }
 
-/// User and kernel time of all threads of this process.
+/// Returns the user and kernel time of all threads of this process.
 pub fn own_processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// User and kernel time of all its threads and of its children, of those that ended.
+/// Returns the user and kernel time, in ticks, of all threads of a process and of its children that
+/// have ended.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let ticks: Vec<u64> = fields.take(4).map_while(|field| field.parse().ok()).collect();
@@ -240,7 +244,8 @@ fn resident_kb(status: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A process and its children; a worker has none of its own. Others come and go meanwhile.
+/// Returns a process and its children; workers have no children of their own. Others come and go
+/// meanwhile.
 fn family(parent: u32) -> anyhow::Result<Vec<u32>> {
     let children = observe::pids()?
         .filter(|pid| observe::stat(*pid).is_some_and(|stat| stat.parent == parent));

@@ -1,5 +1,6 @@
-//! The router against nginx and HAProxy, in front of the same backend, in interleaved rounds on
-//! this machine's loopback: what a request costs in processor time, and what the client sees.
+//! The benchmark of the router against nginx and HAProxy, in front of the same backend, in
+//! interleaved rounds on this machine's loopback: how much processor time a request costs, and what
+//! the client sees.
 
 mod contender;
 mod idle;
@@ -29,11 +30,12 @@ pub use standalone::StandaloneArgs;
 pub use standalone::run as run_standalone;
 pub use standalone::{World, web};
 
-/// Uncounted: pools fill, caches and branch predictors learn.
+/// Seconds of load that are not counted, in which pools fill, and caches and branch predictors
+/// learn.
 const WARM_UP_SECONDS: u32 = 1;
 const SMALL_BYTES: usize = 1024;
 const LARGE_BYTES: usize = 100 * 1024;
-/// The file that the reference documents serve.
+/// The size of the file that the reference documents serve.
 const FILE_BYTES: usize = 5_907;
 const FILE_PATH: &str = "file/page.txt";
 
@@ -45,10 +47,10 @@ pub struct ProxyArgs {
     /// Seconds of load per row, contender and round
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// Only rows whose name has one of these in it
+    /// Only rows whose name contains one of these
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
-    /// Another build of this program [default: this one]
+    /// Another build of cortex [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     cortex: Option<PathBuf>,
     /// Another build of nginx [default: the installed one]
@@ -74,7 +76,7 @@ impl ProxyArgs {
     }
 }
 
-/// Who runs where, so that nobody measures a neighbour.
+/// The cores that the contender and all others run on, so that nobody measures a neighbour.
 #[derive(Clone, Copy, Debug)]
 struct Cores {
     contender: Option<usize>,
@@ -104,7 +106,7 @@ fn measure(
 ) -> anyhow::Result<Report> {
     let workloads = args.workloads()?;
     let cores = Cores::assign()?;
-    // Those that are started inherit it.
+    // The programs that are started inherit the limit.
     allow_descriptors();
     if cores.contender.is_none() {
         eprintln!("There is one core only: contender, backend and client disturb each other.");
@@ -117,8 +119,8 @@ fn measure(
     let certificate = site.certificate();
     let load = Load { wrk, h2load, directory, certificate, core: cores.others, interrupted };
     let kinds = programs.kinds();
-    // What a request costs a process differs by a tenth with how its memory came to lie, so it is
-    // another one in each round.
+    // The cost of a request differs by a tenth with the memory layout of a process, so each round
+    // starts new ones.
     let start = || -> anyhow::Result<Vec<Contender>> {
         let contenders: Vec<Contender> =
             kinds.iter().map(|kind| site.start(*kind)).collect::<anyhow::Result<_>>()?;
@@ -159,7 +161,7 @@ fn measure(
     Ok(report.finish())
 }
 
-/// Row by row, each contender that can do it. Another one begins in each round.
+/// Yields row by row each contender that can do it. Another contender begins in each round.
 fn turns<'a>(
     round: u32,
     workloads: &'a [&'static Workload],
@@ -172,8 +174,8 @@ fn turns<'a>(
     workloads.iter().flat_map(move |workload| of(workload))
 }
 
-/// What the same load gets from a peer under the same configuration when nobody else is there: so
-/// it shows if the rounds took something from it.
+/// Returns the requests per second that the same load gets from a peer with the same configuration
+/// while no other contender runs, which shows if the rounds took something from it.
 fn alone(
     peer: &Contender,
     workload: &Workload,

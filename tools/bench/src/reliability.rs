@@ -1,6 +1,6 @@
-//! What a lost machine costs those who ask: the thesis's test of reliability with `ab`, the same
-//! with a client that numbers its requests, and two nodes of which either is lost. All nodes are
-//! started here, on addresses of loopback, and killed by id and start time.
+//! The benchmark of reliability: what a lost machine costs those who ask. It has the thesis's test
+//! with `ab`, the same with a client that numbers its requests, and two nodes of which either is
+//! lost. All nodes are started here, on addresses of loopback, and killed by id and start time.
 
 mod ab;
 mod client;
@@ -23,7 +23,8 @@ use serde::Serialize;
 use super::interrupted::Interrupted;
 use super::{in_directory, print};
 
-/// The thesis had four application managers, and a balancer that was not killed: the first.
+/// The roles of the nodes. The thesis had four application managers, and a balancer that was not
+/// killed: here the first.
 const AGENTS: [Option<&str>; 5] = [Some("store,router,checker"), None, None, None, None];
 const REQUESTS: u32 = 10_000;
 const REQUESTS_QUICK: u32 = 200;
@@ -35,7 +36,7 @@ const KILLS_QUICK: u32 = 1;
 const SECONDS: u64 = 30;
 const SECONDS_QUICK: u64 = 2;
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Each has three situations.
+/// Rounds of the pair; each has three situations.
 const PAIR_ROUNDS: u32 = 4;
 const PAIR_ROUNDS_QUICK: u32 = 1;
 
@@ -53,13 +54,13 @@ pub struct ReliabilityArgs {
     /// How often something is killed in each row [default: 10]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     kills: Option<u32>,
-    /// Of the numbered requests without kills [default: 30]
+    /// Seconds of numbered requests without kills [default: 30]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
     /// How often each situation of the pair is tried [default: 4]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// What is killed, and when, follows from it [default: another one each time]
+    /// Decides what is killed, and when [default: another one each time]
     #[arg(long)]
     seed: Option<u64>,
     /// A short form of each part: shows that it works, measures little
@@ -89,7 +90,7 @@ pub enum Part {
     Pair,
 }
 
-/// What was asked for, with nothing left open.
+/// The arguments with all defaults filled in.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
     pub parts: Vec<Part>,
@@ -140,7 +141,7 @@ impl Plan {
     }
 }
 
-/// Short, so that it can be typed again.
+/// Returns a random seed that is short enough to be typed again.
 fn random_seed() -> anyhow::Result<u64> {
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -154,7 +155,7 @@ struct Report {
     thesis: Option<Vec<thesis::Level>>,
     numbered: Option<numbered::Numbered>,
     pair: Option<Vec<pair::Round>>,
-    /// Why a part is missing.
+    /// The reason why a part is missing.
     incomplete: Option<String>,
 }
 

@@ -1,6 +1,6 @@
-//! A table of very many applications: how long it takes to build and what it weighs, how soon the
-//! router's thread uses a change of one application, what it takes of the processor, and what a
-//! stream of changes costs requests.
+//! The benchmark of a table of very many applications: how long it takes to build, how much memory
+//! it takes, how soon the router's thread uses a change of one application, how much processor time
+//! that takes, and what a stream of changes costs requests.
 //! Store, router and clients are in this process; the endpoints are two servers under many names.
 
 mod answering;
@@ -36,22 +36,22 @@ use runtime::supervise::supervise;
 use store::SharedStore;
 use store::options::Options;
 
-/// Writes under way at a time: the store commits them together.
+/// The number of writes under way at a time, which the store commits together.
 const WRITES_AT_ONCE: usize = 512;
 const BUILD_TIME_MAX: Duration = Duration::from_secs(300);
-/// A change that takes longer is a fault.
+/// The time limit for a change to take effect; a slower one is a fault.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(2);
-/// Its endpoint alone is replaced while somebody watches.
+/// The application whose endpoint alone is replaced while its changes are timed.
 const WATCHED: &str = "watched";
-/// Between two changes of the stream that requests run beside: a hundred a second.
+/// The pause between two changes of the stream beside the requests: a hundred a second.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Args)]
 pub struct RoutesArgs {
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=50000))]
     applications: u32,
-    /// Endpoints of each
+    /// Endpoints of each application
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
     endpoints: u32,
     /// Changes that are timed
@@ -60,7 +60,7 @@ pub struct RoutesArgs {
     /// Seconds of requests, without changes and then beside them
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// Connections that ask, for one application after the other
+    /// Connections that ask for one application after the other
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     connections: u32,
     /// Print JSON
@@ -187,8 +187,8 @@ impl Site<'_> {
             .map(|report| report.changed(cost, changed.into_inner()))
     }
 
-    /// From when each write was acknowledged, and from when it began, until the first answer of the
-    /// new endpoint.
+    /// Returns the latencies until the first answer of the new endpoint, counted from when each
+    /// write was acknowledged and from when it began.
     async fn time_changes(&self, port: u16) -> anyhow::Result<(Latencies, Latencies)> {
         let name: ApplicationName = WATCHED.parse()?;
         let mut client = Client::new(port, Ipv4Addr::LOCALHOST);
@@ -212,7 +212,8 @@ impl Site<'_> {
         Ok((from_stored, from_asked))
     }
 
-    /// Of the processor, with the write in the store, and without what time alone takes.
+    /// Returns the processor time of one change, with its write in the store, and without what the
+    /// process uses when idle.
     async fn cost_of_change(&self) -> anyhow::Result<Duration> {
         let (name, changes) = (WATCHED.parse()?, self.args.changes);
         let began = process::own_processor_time();
@@ -224,7 +225,7 @@ impl Site<'_> {
         for change in 0..changes {
             self.interrupted.check()?;
             let to = if change % 2 == 0 { &self.new } else { &self.old };
-            // Those before it were timed.
+            // The generations before it were used by the timed changes.
             let incarnation = (1, u64::from(changes) + u64::from(change) + 2);
             self.world.claim(&self.store, &name, incarnation, to.port, None).await?;
             tokio::time::sleep(CHANGE_INTERVAL).await;
@@ -233,7 +234,8 @@ impl Site<'_> {
         Ok(all.saturating_sub(2 * idle) / changes)
     }
 
-    /// Answers within the time and failures, while applications change that are asked for as well.
+    /// Counts answers within the time and failures, while applications change that are asked for as
+    /// well.
     async fn ask(&self, port: u16, changed: Option<&AtomicU64>) -> anyhow::Result<Asked> {
         let time = Duration::from_secs(self.args.seconds);
         let load = Load::start(port, self.args.connections, self.args.applications)?;

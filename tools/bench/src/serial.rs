@@ -1,6 +1,6 @@
-//! Instances that take one request at a time, as most Ruby, Python and PHP servers do: what a quick
-//! request waits when some are slow, beside nginx in turn and HAProxy by least connections; and
-//! whether n instances do n times the work of one.
+//! The benchmark of instances that take one request at a time, as most Ruby, Python and PHP servers
+//! do: how long a quick request waits when some are slow, beside nginx in turn and HAProxy by least
+//! connections; and whether n instances do n times the work of one.
 
 mod arrivals;
 pub mod client;
@@ -35,19 +35,19 @@ pub struct SerialArgs {
     /// What a slow request takes, in milliseconds
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     slow_ms: u64,
-    /// Slow ones of 100 requests
+    /// Slow requests of 100
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=100))]
     slow_percent: u64,
-    /// Of what all instances together could do
+    /// Percent of what all instances together could do
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u64).range(1..=95))]
     load_percent: u64,
     /// Seconds of computing for each number of instances; 0 leaves that part out
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=600))]
     compute_seconds: u64,
-    /// Of the arrivals: the same one asks for the same at the same times
+    /// Seed of the arrivals: the same one asks for the same at the same times
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Ask for each under a target of its own, so that nothing tells quick ones from slow
+    /// Ask for each request under a target of its own, so that nothing tells quick ones from slow
     #[arg(long)]
     alike: bool,
     /// Print JSON

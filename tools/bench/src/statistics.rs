@@ -1,4 +1,4 @@
-//! Mean, deviation and median of a handful of runs; percentiles of many latencies.
+//! Mean, deviation and median of a few runs; percentiles of many latencies.
 
 use serde::Serialize;
 
@@ -7,13 +7,14 @@ use crate::median;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
     pub mean: f64,
-    /// Of a sample: divided by one less than its size, as in the thesis. Zero for a single run.
+    /// The deviation of a sample: divided by one less than its size, as in the thesis. It is zero
+    /// for a single run.
     pub deviation: f64,
     pub median: f64,
 }
 
 impl Summary {
-    /// None of nothing.
+    /// Returns the summary; `None` without samples.
     pub fn of(samples: &[f64]) -> Option<Summary> {
         if samples.is_empty() {
             return None;
@@ -26,7 +27,7 @@ impl Summary {
     }
 }
 
-/// Microseconds; four bytes each, as there are many.
+/// Latencies in microseconds, of four bytes each, as there are many.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies(Vec<u32>);
 
@@ -47,7 +48,8 @@ impl Latencies {
         self.0.len()
     }
 
-    /// The smallest latency that `fraction` of all do not exceed, in milliseconds.
+    /// Returns, for each fraction, the smallest latency in milliseconds that this fraction of all
+    /// do not exceed.
     pub fn percentiles_ms<const N: usize>(mut self, fractions: [f64; N]) -> Option<[f64; N]> {
         self.0.sort_unstable();
         let last = self.0.len().checked_sub(1)?;

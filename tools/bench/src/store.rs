@@ -1,6 +1,6 @@
 //! The thesis's benchmark of its store, again: this store beside Redis, etcd, PostgreSQL and SQLite
 //! on loopback and one disk, in interleaved runs. Every server is started here and stopped by its
-//! id; the load is this process.
+//! id; this process is the load.
 
 mod client;
 mod contender;
@@ -33,20 +33,21 @@ const TURNS_QUICK: u64 = 200;
 const TURNS_MAX: u64 = 1_000_000;
 const WORKERS: [usize; 3] = [10, 100, 1000];
 const WORKERS_QUICK: [usize; 2] = [2, 20];
-/// Each has a connection, and a machine has ports for no more.
+/// The most workers: each has a connection, and a machine has ports for no more.
 const WORKERS_MAX: usize = 10_000;
 const RUNS: u32 = 5;
-/// Of the turns: connections, caches and files are warm before the first run counts.
+/// The warm-up is this fraction of the turns, so that connections, caches and files are warm before
+/// the first run counts.
 const WARM_UP_PART: u64 = 20;
 const SECONDS: u64 = 60;
 const SECONDS_QUICK: u64 = 1;
 const SECONDS_MAX: u64 = 3600;
-/// What this process opens besides one connection for each worker.
+/// The files that this process opens besides one connection for each worker.
 const DESCRIPTORS_BESIDES: u64 = 200;
 
 #[derive(Debug, Args)]
 pub struct StoreArgs {
-    /// Who is measured; each is left out that is not installed [default: all]
+    /// What is measured; contenders that are not installed are left out [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     against: Vec<Kind>,
     /// Workers at a time [default: 10,100,1000]
@@ -87,11 +88,11 @@ fn workers(text: &str) -> Result<usize, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// A new one for each action
+    /// A new connection for each action
     NewConnection,
-    /// One for each worker
+    /// One connection for each worker
     Persistent,
-    /// A new one for each action, and writes are not waited for
+    /// A new connection for each action, and writes are not waited for
     Unawaited,
 }
 
@@ -100,7 +101,7 @@ pub const MODES: [Mode; 3] = [Mode::NewConnection, Mode::Persistent, Mode::Unawa
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// Set, lookup and delete, everybody beside everybody
+    /// Set, lookup and delete, in interleaved runs
     Load,
     /// Clients that open and close connections against a server with few descriptors
     Descriptors,
@@ -108,7 +109,7 @@ pub enum Part {
     Replication,
 }
 
-/// One run's work.
+/// The work of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     pub mode: Mode,
@@ -116,7 +117,7 @@ pub struct Load {
     pub turns: u64,
 }
 
-/// What was asked for, with nothing left open.
+/// The arguments with all defaults filled in.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
     pub workers: Vec<usize>,
@@ -183,7 +184,7 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<()> {
     result
 }
 
-/// Servers that are started inherit them.
+/// Allows so many open files; the servers that are started inherit the limit.
 fn ensure_descriptors(needed: u64) -> anyhow::Result<()> {
     let allowed = allow_descriptors();
     ensure!(
@@ -194,7 +195,7 @@ fn ensure_descriptors(needed: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was measured before an error is in the report.
+/// Measures into the report, which also holds what was measured before an error.
 fn measure(
     plan: &Plan,
     directory: &Path,
@@ -238,7 +239,7 @@ fn measure(
     Ok(())
 }
 
-/// One that fails while it is measured is reported, and the others are measured all the same.
+/// Reports a contender that fails while it is measured; the others are measured all the same.
 fn go_on_without<T>(
     kind: Kind,
     result: anyhow::Result<T>,
@@ -257,7 +258,8 @@ fn go_on_without<T>(
     }
 }
 
-/// One that cannot be started is left out with the reason: the others are worth comparing.
+/// Starts a contender; one that cannot be started is left out with the reason, as the others are
+/// worth comparing.
 fn start(
     kind: Kind,
     directory: &Path,
@@ -288,7 +290,7 @@ fn loads(
                 eprintln!("run {run} of {}: {}, {workers} workers", plan.runs, mode.name());
                 let load = Load { mode: *mode, workers: *workers, turns: plan.turns };
                 for offset in 0..sound.len() {
-                    // Another one begins in each run.
+                    // Another contender begins in each run.
                     let contender = &sound[(offset + run as usize) % sound.len()];
                     let kind = contender.kind;
                     let Some(load) = kind.load(load).filter(|_| !failed.contains(&kind)) else {

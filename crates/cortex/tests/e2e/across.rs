@@ -1,5 +1,5 @@
-//! Two nodes, and an application that runs on one of them alone: whoever asks the other one is
-//! answered all the same, and told when the machine that runs it is lost.
+//! Two nodes, and an application that runs on one of them alone: requests to the other one are
+//! answered all the same, and with an error that says so when the machine that runs it is lost.
 
 mod strangers;
 
@@ -17,7 +17,8 @@ use crate::wait::{STATE_DEADLINE, wait_for};
 
 const NAME: &str = "across";
 const LARGE: usize = 10 << 20;
-/// Longer than anybody waits for a lost machine; reached only when something is wrong.
+/// The time limit for an answer, longer than any request waits for a lost machine; reached only
+/// when something is wrong.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 
 const SERVER: &str = r#"
@@ -84,11 +85,11 @@ class Across(BaseHTTPRequestHandler):
 ThreadingHTTPServer((os.environ["HOST"], int(os.environ["PORT"])), Across).serve_forever()
 "#;
 
-/// `one` runs the application; on `two` it ends as soon as it is started.
+/// Two nodes: `one` runs the application; on `two` it ends as soon as it is started.
 struct Two {
     one: Node,
     two: Node,
-    /// Where `one` is found by other nodes.
+    /// The address at which other nodes find `one`.
     address: String,
 }
 
@@ -117,7 +118,7 @@ impl Two {
         nodes
     }
 
-    /// Of the node that does not run it.
+    /// Returns where the node that does not run the application answers.
     fn site(&self) -> Site {
         let port = self.two.http_port;
         Site { host: format!("{NAME}.localhost:{port}"), port }
@@ -159,7 +160,7 @@ fn an_application_of_one_node_answers_on_the_other() {
     assert!(!answer.body.contains(','), "the client is named once: {answer:?}");
     let callers = Callers::start(&site, "/", &["across: request"]);
     callers.answered_more(200);
-    // Both ways at once, while others are answered.
+    // Both directions are used at once, while other callers are answered.
     let mut connection = Connection::open(&site).expect("a connection");
     let large: Vec<u8> = (0..LARGE).map(|n| b'a' + (n / 3 % 26) as u8).collect();
     for _ in 0..2 {
@@ -198,7 +199,8 @@ fn websocket(site: &Site) {
     }
 }
 
-/// A machine that stands still refuses nothing and answers nothing.
+/// Asserts that a machine that stands still, which refuses nothing and answers nothing, does not
+/// hold up requests.
 #[test]
 fn a_frozen_machine_holds_nobody_up() {
     let nodes = Two::start();

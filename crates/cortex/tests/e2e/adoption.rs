@@ -27,7 +27,7 @@ fn a_taken_public_port_is_refused_and_named() {
     run(command, "cortex up on a taken port").refused().saying(&[&node.http_port.to_string()]);
 }
 
-/// What ended while no node was there is noticed and put right by the next one.
+/// Asserts that the next node process notices and replaces what ended while none was there.
 #[test]
 fn an_instance_that_dies_while_the_node_is_away_is_replaced() {
     let mut node = Node::start();
@@ -51,7 +51,7 @@ fn an_instance_that_dies_while_the_node_is_away_is_replaced() {
     site.get("/").assert_ok("Hello from");
 }
 
-/// `down` works without a node process as well: what it left behind is stopped.
+/// Asserts that `down` works without a node process as well, and stops what that left behind.
 #[test]
 fn down_after_a_killed_node_stops_what_it_ran() {
     let mut node = Node::start();

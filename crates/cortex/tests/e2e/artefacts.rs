@@ -1,5 +1,5 @@
-//! What is built once runs on every node; a builder that dies and one that lacks a tool are
-//! replaced.
+//! Builds that run on every node although they are made once; a builder that dies and one that
+//! lacks a tool are replaced.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -14,13 +14,15 @@ use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 const NAME: &str = "crab";
 const COUNT: usize = 4;
-/// Apart by more than the margin, and not by so much that the first one would take no instances.
+/// The loads of the nodes: apart by more than the margin, and not by so much that the first one
+/// would take no instances.
 const BUSY: &str = "--load=30";
 const IDLE: &str = "--load=18";
 
 const MANIFEST: &str = "[package]\nname = \"crab\"\nversion = \"1.0.0\"\nedition = \"2021\"\n";
 
-/// Leaves a line in a file outside of the release; the first one on some node does not end.
+/// A build script that adds a line to a file outside of the release; the first one on the node
+/// `HANGS` does not end.
 const BUILD: &str = r#"use std::io::Write;
 
 fn main() {
@@ -62,7 +64,7 @@ fn main() {
 }
 "#;
 
-/// The first node, which is busier, and one that joined it and is known to be less so.
+/// Starts a node, which is busier, and one that joins it and is known to be less so.
 fn two_nodes() -> [Node; 2] {
     let one = first(&[BUSY]);
     let two = join(&one, &[IDLE]);
@@ -76,7 +78,7 @@ fn two_nodes() -> [Node; 2] {
     [one, two]
 }
 
-/// A Rust program; if its first build is on the node `hangs`, that does not end.
+/// Writes a Rust program whose first build does not end if it is on the node `hangs`.
 fn program(node: &Node, hangs: &str) -> std::path::PathBuf {
     let project = node.path(NAME);
     let built = node.path("built");
@@ -96,7 +98,7 @@ fn program(node: &Node, hangs: &str) -> std::path::PathBuf {
     project
 }
 
-/// Node and process of each build so far.
+/// Returns the node and the process of each build so far.
 fn builds(node: &Node) -> Vec<(String, u32)> {
     let text = std::fs::read_to_string(node.path("built")).unwrap_or_default();
     let build = |line: &str| {
@@ -119,7 +121,7 @@ fn through(node: &Node) -> Site {
     Site { host: format!("{NAME}.localhost:{}", node.http_port), port: node.http_port }
 }
 
-/// Of a directory: each file's content and whether it can be run.
+/// Returns each file of a directory with its content and whether it is executable.
 fn tree(directory: &Path) -> BTreeMap<String, (blake3::Hash, bool)> {
     let mut files = BTreeMap::new();
     let mut left = vec![directory.to_path_buf()];
@@ -159,7 +161,7 @@ fn one_build_at_the_emptiest_node_runs_on_both() {
     for node in [&one, &two] {
         through(node).get("/").assert_ok("Hello from");
     }
-    // What was built for an older release goes with the next push.
+    // The next push removes what was built for an older release.
     let artefacts = || one.cortex(&["store", "ls", &format!("app::{NAME}::artefact")]);
     assert_eq!(artefacts().lines().count(), 1, "{}", artefacts());
     for note in ["two", "three"] {
@@ -192,7 +194,7 @@ fn another_node_builds_when_the_builder_dies() {
     through(&one).get("/").assert_ok(&format!("Hello from {}", id_of(&one)));
     let nodes: Vec<String> = builds(&one).into_iter().map(|(node, _)| node).collect();
     assert_eq!(nodes, [id_of(&two), id_of(&one)]);
-    // Back again, it ends what it was at.
+    // Once it is back, it ends the build that it had begun.
     two.up();
     wait_until("the build that nobody waits for to end", || !lives(hanging));
 }
@@ -235,11 +237,12 @@ ThreadingHTTPServer((os.environ["HOST"], int(os.environ["PORT"])), Answer).serve
     write(&first_id);
     let push = one.push_as_it_is(&project, NAME).succeeded();
     push.saying(&[&format!("Node {first_id} cannot build it"), "exit status 127"]);
-    // The one without the tool runs what the other one has built.
+    // The node without the tool runs what the other one has built.
     await_served_by(&one, &[&one, &two]);
     let made_there = format!("made on {second_id}");
     through(&one).get("/").assert_ok(&made_there);
-    // Nobody has it: refused, with what each said, and what served serves on.
+    // No node has the tool: the push is refused with what each said, and what served goes on
+    // serving.
     write("*");
     let push = one.push_as_it_is(&project, NAME).refused();
     let tried = [format!("on node {first_id}"), format!("on node {second_id}")];

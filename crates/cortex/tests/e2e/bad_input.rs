@@ -1,4 +1,4 @@
-//! Bad input: a clear error each, and nothing lost.
+//! Bad input: each gets a clear error, and nothing is lost.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,8 @@ use crate::machine::free_port;
 use crate::node::{Node, Outcome, alone_with_chosen_ports, binary, run};
 use crate::project::{copy_of_example, of_files};
 
-/// Shorter than the default, so that tests of applications that never get ready end soon.
+/// Settings with a start timeout shorter than the default, so that tests of applications that never
+/// get ready end soon.
 const IMPATIENT: &str = "[health]\nstart_timeout = \"2s\"\n";
 
 fn assert_nothing_was_made(node: &Node) {
@@ -41,7 +42,8 @@ fn an_empty_directory_and_a_missing_one_are_told_apart() {
     assert_nothing_was_made(&node);
 }
 
-/// As root the two capabilities that read anything are given up first.
+/// Pushes without privilege: root first gives up the two capabilities that allow it to read any
+/// file.
 fn push_without_privilege(node: &Node, project: &str) -> Outcome {
     let mut command = if rustix::process::geteuid().is_root() {
         let mut command = Command::new("setpriv");
@@ -95,13 +97,14 @@ fn one_that_binds_another_port_is_told_which() {
     let project = node.path("app");
     let port = free_port().to_string();
     let web = format!("web: python3 -m http.server --bind 127.0.0.1 {port}\n");
-    // Two would meet at that port.
+    // Two instances would meet at that port.
     let settings = format!("[processes.web]\ncount = 1\n{IMPATIENT}");
     of_files(&project, &[("Procfile", &web), ("cortex.toml", &settings)]);
     node.try_push(&project, "app").refused().saying(&[&format!("127.0.0.1:{port}"), "PORT"]);
 }
 
-/// It works, but strangers could go around the router: a warning, not a refusal.
+/// Asserts that binding every address is warned about, not refused: it works, but strangers could
+/// go around the router.
 #[test]
 fn one_that_binds_every_address_is_warned_about() {
     let node = Node::start();
@@ -167,7 +170,7 @@ fn odd_names_get_a_suggestion() {
     assert_nothing_was_made(&node);
 }
 
-/// A directory's odd name is no error: the nearest good one is used, and said.
+/// Asserts that a directory's odd name is no error: the nearest good one is used, and named.
 #[test]
 fn a_directory_with_an_odd_name_is_pushed_under_a_suggested_one() {
     let _alone = alone_with_chosen_ports();

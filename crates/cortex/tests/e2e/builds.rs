@@ -9,10 +9,10 @@ use crate::project::{copy_of_example, of_files};
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 const NAME: &str = "hello";
-/// Before the hog begins, while it is at it, and after its end.
+/// The number of answers before the hog begins, while it runs, and after its end.
 const ANSWERS: u64 = 100;
 
-/// What hogs share: each process of theirs leaves a line of what it is.
+/// The beginning of each hog: each of its processes adds a line that identifies it.
 const NOTE: &str = r#"
 import os, time
 def note():
@@ -22,7 +22,7 @@ def note():
 note()
 "#;
 
-/// Three children in sessions of their own grow by some hundred megabytes a second.
+/// A hog whose three children, in sessions of their own, grow by some hundred megabytes a second.
 const MEMORY: &str = r#"
 for child in range(3):
     if os.fork() == 0:
@@ -35,7 +35,7 @@ for child in range(3):
 time.sleep(600)
 "#;
 
-/// Two dozen children fork without end.
+/// A hog whose two dozen children fork without end.
 const PROCESSOR: &str = r#"
 with open(PIDS + ".share", "w") as share:
     share.write(f"{len(os.sched_getaffinity(0))} {os.nice(0)}")
@@ -63,7 +63,7 @@ impl Case {
         Case { node, site }
     }
 
-    /// Its build is such a hog.
+    /// Changes the project so that its build is such a hog.
     fn spoil(&self, hog: &str, limit: &str) {
         let settings = format!("build = [\"python3 hog.py\"]\n[limits]\n{limit}\n");
         let hog = format!("PIDS = {:?}\n{NOTE}{hog}", self.pids());

@@ -1,4 +1,4 @@
-//! The command line of a second terminal: what a new user tries.
+//! The command line in a second terminal: what a new user tries.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! `cortex bench fairness`, `serial` and `routes` as a user runs them, short: that each measures
-//! what it says and ends. What it measures in so short a time is not looked at.
+//! `cortex bench fairness`, `serial` and `routes` as a user runs them, but short: each measures
+//! what it says, and ends. The figures of so short a time are not looked at.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! Django from PyPI: `django-admin startproject`, an application with a model, its migration and
-//! a static file, under another directory's name.
+//! Django from PyPI: `django-admin startproject`, an application with a model, its migration and a
+//! static file, under another directory's name.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::node::Node;
 use crate::outside::Site;
 use crate::project::{copy_of_example, edit, of_files, tool};
 
-/// A virtual environment of the test's own, for the generator alone.
+/// Installs Django into a virtual environment of the test's own, for the generator alone.
 fn django_admin(directory: &Path) -> String {
     let venv = directory.join("generator");
     tool(directory, "/usr/bin/python3", &["-m", "venv", venv.to_str().unwrap()]);
@@ -111,7 +111,7 @@ fn journey_with_a_model_and_static_files() {
         let form = format!("text={}", rows.last().unwrap().replace(' ', "+"));
         site.post_form("/", &[], &form).assert_ok(&format!("notes: {}.", rows.join(", ")));
     });
-    // A new node process on the same data: the rows are there still.
+    // A new node process runs on the same data, and the rows are still there.
     node.up();
     node.await_ready("notes", "web", 2);
     let site = Site { host: "notes.localhost".into(), port: node.http_port };

@@ -1,5 +1,5 @@
-//! `cortex router export` in front of a real nginx and a real HAProxy, as an ordinary user in a
-//! directory of their own: requests are counted while instances come and go.
+//! `cortex router export` in front of a real nginx and a real HAProxy, which an ordinary user runs
+//! in a directory of their own: requests are counted while instances come and go.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::outside::{Callers, Site};
 use crate::project;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
-/// A running `router export --watch`, and what it writes.
+/// A running `router export --watch`, and the file that it writes.
 struct Export {
     out: std::path::PathBuf,
     _running: Running,
@@ -31,7 +31,7 @@ impl Export {
         Export { out, _running: running }
     }
 
-    /// Instances that it names now.
+    /// Waits until the configuration names `count` instances.
     fn await_servers(&self, line: &str, count: usize) {
         wait_for(&format!("{count} servers"), STATE_DEADLINE, || {
             let text = fs::read_to_string(&self.out).unwrap_or_default();
@@ -49,7 +49,7 @@ fn available(program: &str) -> bool {
     true
 }
 
-/// Scales up and down under load, through what listens on `port`.
+/// Scales up and down under load, through the server that listens on `port`.
 fn count_while_scaling(node: &Node, export: &Export, port: u16, line: &str) {
     let site = Site { host: "hello.localhost".into(), port };
     wait_for("the first answer", STATE_DEADLINE, || {
@@ -94,7 +94,7 @@ fn nginx_serves_the_live_instances() {
     );
     fs::write(prefix.join("nginx.conf"), configuration).unwrap();
     let options = format!("-p {0}/ -c {0}/nginx.conf -e {0}/error.log", shown(&prefix));
-    // Not running yet, it cannot be reloaded: then nothing is lost.
+    // A server that does not run yet cannot be reloaded, and then nothing is lost.
     let reload = format!("test ! -s {0}/nginx.pid || nginx {options} -s reload", shown(&prefix));
     let export = Export::start(&node, "nginx", &format!("127.0.0.1:{port}"), &reload);
     let mut command = Command::new("nginx");
@@ -129,7 +129,7 @@ fn haproxy_serves_the_live_instances() {
         connected.map(drop).map_err(|error| error.to_string())
     });
     fs::write(&pid, haproxy.0.id().to_string()).unwrap();
-    // What changed meanwhile was not told.
+    // It was not told of what changed meanwhile.
     crate::machine::kill(haproxy.0.id(), rustix::process::Signal::USR2);
     count_while_scaling(&node, &export, port, "server web");
     crate::machine::kill(haproxy.0.id(), rustix::process::Signal::TERM);

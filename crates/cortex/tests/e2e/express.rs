@@ -24,7 +24,7 @@ fn generate(project: &Path) {
     std::fs::create_dir(project).unwrap();
     tool(project, "npm", &["init", "--yes"]);
     tool(project, "npm", &["install", "--no-audit", "--no-fund", "express"]);
-    // As `git clone` would give it: what npm fetched is not part of the source.
+    // The project becomes as `git clone` would give it: what npm fetched is not part of the source.
     std::fs::remove_dir_all(project.join("node_modules")).unwrap();
     of_files(project, &[("index.js", INDEX_JS)]);
 }

@@ -1,4 +1,4 @@
-//! One part's fault stays there: fail points are armed through the API while an outside client
+//! Faults that stay within one part: fail points are armed through the API while an outside client
 //! counts requests.
 
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use crate::outside::{Callers, Site};
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
-/// `action`: `panic-once`, `stall`, `error` or `off`.
+/// Sets a fail point; `action` is `panic-once`, `stall`, `error` or `off`.
 fn set(node: &Node, point: &str, action: &str) -> String {
     let socket = node.data().join("sockets/api");
     let mut stream = UnixStream::connect(&socket).expect("the API's socket");
@@ -43,14 +43,14 @@ fn with_hello() -> (Node, Site) {
     (node, site)
 }
 
-/// After the fault nothing was dropped, and the platform heals instances still.
+/// Asserts that a panic costs no request, and that the platform still heals instances after it.
 fn a_panic_is_survived(point: &str) {
     let (node, site) = with_hello();
     let callers = Callers::start(&site, "/", &["Hello from"]);
     callers.answered_more(20);
     arm(&node, point, "panic-once");
     wait_for("the panic to be logged", STATE_DEADLINE, || {
-        // Something for every part to do.
+        // These commands give every part something to do.
         node.cortex(&["scale", "web=3", "-a", "hello"]);
         node.cortex(&["scale", "web=4", "-a", "hello"]);
         let log = node.log();
@@ -88,7 +88,7 @@ fn a_panic_of_the_routers_control_is_survived() {
     a_panic_is_survived("router.control");
 }
 
-/// Every sync of the store hangs: writes wait, requests do not.
+/// Asserts that requests do not wait while every sync of the store hangs; writes do.
 #[test]
 fn a_stalled_disk_does_not_stall_serving() {
     let (node, site) = with_hello();
@@ -108,7 +108,7 @@ fn a_stalled_disk_does_not_stall_serving() {
     assert_eq!(node.cortex(&["store", "get", "a::b"]).trim_end(), "c");
 }
 
-/// An instance that dies while the disk stalls is not called by the router any more.
+/// Asserts that the router no longer calls an instance that died while the disk stalled.
 #[test]
 fn an_instance_that_dies_during_a_stall_costs_no_more_than_its_own_request() {
     let (node, site) = with_hello();

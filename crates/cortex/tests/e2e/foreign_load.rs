@@ -1,5 +1,5 @@
-//! Something else keeps one machine busy: its node gets lighter by itself, takes nothing new, and
-//! is used again when that has ended.
+//! Foreign load: something else keeps one machine busy. Its node gets lighter by itself, takes
+//! nothing new, and is used again when the load has ended.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,13 +14,14 @@ use crate::wait::{STATE_DEADLINE, wait_for};
 
 const NAME: &str = "hello";
 const INSTANCES: usize = 6;
-/// A fifth is used.
+/// The machine's memory, of which a fifth is used.
 const MEMORY: &str = "MemTotal: 8000000 kB\nMemFree: 1 kB\nMemAvailable: 6400000 kB\n";
-/// What came lately is not given away for a load: the instances are this much older than the test.
+/// How much older the instances are made, as no node gives away for a load what came lately.
 const OLDER_MS: u64 = 3_600_000;
 
-/// All nodes of a test share one machine, and so its figures. Each is given a view of `/proc` in
-/// which they are its own: what the kernel would say of a machine on which so many processes run.
+/// A machine of its own for a node. All nodes of a test share one machine and its figures, so each
+/// is given a view of `/proc` in which they are its own: what the kernel would say of a machine on
+/// which so many processes run.
 struct Machine {
     loadavg: PathBuf,
     meminfo: PathBuf,
@@ -40,7 +41,7 @@ impl Machine {
     fn show(&self) {
         let runs = self.foreign.len();
         let text = format!("{runs}.10 {runs}.10 {runs}.10 {}/100 1\n", runs + 1);
-        // In place: the file is mounted.
+        // The file is written in place, as it is mounted.
         std::fs::write(&self.loadavg, text).expect("a file of the test's own");
     }
 
@@ -54,7 +55,7 @@ impl Machine {
         words.map(String::from).into()
     }
 
-    /// Twice as many as there are cores, without end.
+    /// Starts twice as many endless processes as there are cores.
     fn becomes_busy(&mut self) {
         let cores = std::thread::available_parallelism().expect("a number").get();
         for _ in 0..2 * cores {
@@ -72,7 +73,7 @@ impl Machine {
     }
 }
 
-/// As if its instances had been there for long. Nobody else runs anything meanwhile.
+/// Makes a node's instances look as if they had been there for long; no other node may run any.
 fn age(node: &mut Node) {
     for key in node.cortex(&["store", "ls", &format!("instance::{NAME}")]).lines() {
         let text = node.cortex(&["store", "get", key]);
@@ -91,7 +92,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// On the busy one and on the other one.
+    /// Returns the numbers of instances on the busy node and on the other one.
     fn counts(&self) -> [usize; 2] {
         let rows = self.other.ready(NAME, "web");
         let on = |node: &Node| rows.iter().filter(|row| row.node == id_of(node)).count();
@@ -106,7 +107,7 @@ impl Pair {
         })
     }
 
-    /// The other one knows how busy it is.
+    /// Waits until the other node knows how busy this one is.
     fn await_load(&self, good: impl Fn(u64) -> bool) {
         let id = id_of(&self.busy);
         wait_for("its load to be known", STATE_DEADLINE, || {

@@ -37,7 +37,7 @@ main = do
     run port (serve (Proxy :: Proxy API) server)
 "#;
 
-/// Where it listens is for Snap's own command line to say.
+/// A program for Snap; its own command line says where it listens.
 const SNAP: &str = r#"{-# LANGUAGE OverloadedStrings #-}
 module Main where
 
@@ -59,7 +59,7 @@ main = do
     simpleHTTP nullConf { port = number } $ ok (toResponse "Hello from Haskell")
 "#;
 
-/// With no package index: what the operating system has is enough.
+/// Generates a project without a package index: what the operating system has is enough.
 fn generate(project: &Path, packages: &str, main: &str) {
     std::fs::create_dir(project).unwrap();
     let options = "--config-file=/dev/null init --non-interactive --exe --package-name generated";

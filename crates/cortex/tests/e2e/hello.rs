@@ -19,7 +19,8 @@ struct Slow {
     ended: f64,
 }
 
-/// Four requests at once to a server that answers one at a time: four instances overlap.
+/// Asserts that four instances of a server that answers one request at a time overlap when four
+/// requests come at once.
 #[test]
 fn four_serial_instances_answer_in_parallel() {
     let node = Node::start();
@@ -71,7 +72,7 @@ fn journey() {
     .run(&mut node, &mut |_| {});
 }
 
-/// The README's first command: `cortex up DIR` prints the URL as soon as it answers.
+/// Asserts that the README's first command, `cortex up DIR`, prints the URL as soon as it answers.
 #[test]
 fn up_with_a_directory_prints_the_url() {
     let _alone = alone_with_chosen_ports();
@@ -101,7 +102,8 @@ fn up_with_a_directory_prints_the_url() {
     });
 }
 
-/// What is pushed again unchanged serves on; nothing fails while instances are replaced one by one.
+/// Asserts that what is pushed again unchanged serves on, and that nothing fails while instances
+/// are replaced one by one.
 #[test]
 fn restart_replaces_every_process_without_a_failed_request() {
     let node = Node::start();
@@ -125,7 +127,7 @@ fn restart_replaces_every_process_without_a_failed_request() {
     callers.finish_without_failure();
 }
 
-/// Without a node there is nothing to talk to, and that is said.
+/// Asserts that commands say so when there is no node to talk to.
 #[test]
 fn commands_without_a_node_say_how_to_start_one() {
     let directory = tempfile::tempdir().expect("a directory");

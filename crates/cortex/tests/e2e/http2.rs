@@ -10,11 +10,11 @@ use crate::machine::free_port;
 use crate::node::{Node, run};
 use crate::project::of_files;
 
-/// The newest that the module proxy has.
+/// The package of h2spec, in the newest version that the module proxy has.
 const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
 const H2SPEC_CASES: usize = 146;
 
-/// It answers once it has read all of a request, so that a request can be open.
+/// A server that answers once it has read all of a request, so that a request can be open.
 const READER: &str = r#"
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -45,7 +45,7 @@ address = (os.environ["HOST"], int(os.environ["PORT"]))
 ThreadingHTTPServer(address, Reader).serve_forever()
 "#;
 
-/// A node with a port inside TLS, and the certificate in `certificate.pem`.
+/// Starts a node with a port inside TLS, whose certificate is in `certificate.pem`.
 fn secured(names: &[&str]) -> (Node, u16) {
     let directory = TempDir::with_prefix("cortex-e2e-").expect("a temporary directory");
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -62,7 +62,7 @@ fn secured(names: &[&str]) -> (Node, u16) {
     (Node::start_in(directory, &options), port)
 }
 
-/// What failed of h2spec's strict cases, as it says so.
+/// Returns the output about the strict cases of h2spec that failed, and their names.
 fn failures(h2spec: &Path, options: &[&str]) -> (String, Vec<String>) {
     let mut command = Command::new(h2spec);
     command.args(["--strict", "-h", "127.0.0.1", "-o", "5"]).args(options);

@@ -11,10 +11,11 @@ use crate::project::{copy_of_example, of_files};
 use crate::wait::wait_until;
 
 const CONNECTIONS: usize = 10_000;
-/// A buffer alone would take 16 KiB of each; without optimisation, what is kept of one takes 5.
+/// The most memory for each connection: a buffer alone would take 16 KiB, and what is kept of one
+/// takes 5 without optimisation.
 const BYTES_EACH_MAX: usize = 8 * 1024;
 
-/// What the process has in memory.
+/// Returns the resident memory of a process in bytes.
 fn resident(pid: u32) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the kernel says");
@@ -29,7 +30,7 @@ fn idle_connections_hold_no_buffers() {
     let node = Node::start();
     let project = node.path("site");
     copy_of_example("static", &project);
-    // Longer than a loaded machine takes to open them all.
+    // The idle limit is longer than a loaded machine takes to open all connections.
     of_files(&project, &[("cortex.toml", "[requests]\nidle = '1000s'\n")]);
     let site = node.push(&project, "site");
     let pid = node.pid();
@@ -50,7 +51,7 @@ fn idle_connections_hold_no_buffers() {
     wait_until("nothing but a little memory for each", || {
         resident(pid).saturating_sub(before) < CONNECTIONS * BYTES_EACH_MAX
     });
-    // All of them are still there.
+    // All connections are still there.
     for connection in &mut asked {
         connection.request("GET", "/", &[], b"").unwrap().assert_ok("A static site");
     }

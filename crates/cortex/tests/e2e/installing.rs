@@ -15,7 +15,7 @@ use crate::node::{Node, Outcome, binary, run};
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
-/// Keeps one crontab in a file, as the real one does for each user.
+/// A `crontab` that keeps one table in a file, as the real one does for each user.
 const CRONTAB: &str = r#"#!/bin/sh
 file=$(dirname "$0")/../crontab
 case $1 in
@@ -24,7 +24,7 @@ case $1 in
   *) exit 2 ;;
 esac
 "#;
-/// Records what it is told.
+/// A `systemctl` that records its arguments.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 echo "$@" >> "$(dirname "$0")/../systemctl"
 "#;
@@ -43,7 +43,7 @@ impl Host {
             let executable = fs::Permissions::from_mode(0o755);
             fs::set_permissions(bin.join(name), executable).expect("its mode");
         }
-        // No tool of the machine's own is found, but what the scripts themselves need.
+        // No tool of the machine's own is found except those that the scripts themselves need.
         for name in ["sh", "cat", "dirname", "env", "python3"] {
             let real = which(name);
             std::os::unix::fs::symlink(real, bin.join(name)).expect("a link");
@@ -81,7 +81,7 @@ fn json(outcome: Outcome) -> Value {
     serde_json::from_str(&outcome.stdout).unwrap_or_else(|e| panic!("{e}: {outcome:#?}"))
 }
 
-/// As a reboot leaves things: no process, and nothing in the runtime directory.
+/// Takes everything away that a reboot would: all processes, and what is in the runtime directory.
 fn lose_everything(node: &mut Node) {
     let sockets = fs::read_link(node.data().join("sockets")).expect("where the sockets are");
     node.kill_nine();
@@ -127,7 +127,7 @@ fn a_crontab_line_brings_everything_back_after_a_reboot() {
     assert!(version("vera").starts_with("vera "));
 
     lose_everything(&mut node);
-    // As cron does it: its own environment, the line's command given to sh.
+    // The line is run as cron does it: in its own environment, with the command given to sh.
     let command = once.lines().find_map(|line| line.strip_prefix("@reboot ")).expect("our line");
     let mut cron = Command::new("/bin/sh");
     cron.env_clear().env("HOME", node.path("host/home")).env("PATH", "/usr/bin:/bin");
@@ -201,7 +201,7 @@ fn what_cannot_be_installed_is_refused() {
     let links = links.to_str().expect("text");
     let asked = ["--links", links, "--", address.as_str()];
     host.install(&data, &asked).refused().saying(&["vera", "remove it"]);
-    // A node that never ran, with the options that were asked for.
+    // The node never ran, and has the options that were asked for.
     host.install(&data, &["--", &address]).succeeded();
     assert!(host.text("crontab").contains(&address), "{}", host.text("crontab"));
     let failing = "#!/bin/sh\necho 'you are not allowed to use this program' >&2\nexit 1\n";

@@ -83,7 +83,7 @@ public class HelloServer {
 }
 "#;
 
-/// As start.spring.io writes it.
+/// The project file as start.spring.io writes it.
 const SPRING: &str = "<project xmlns=\"http://maven.apache.org/POM/4.0.0\">
   <modelVersion>4.0.0</modelVersion>
   <parent>
@@ -121,7 +121,7 @@ public class DemoApplication {
 }
 "#;
 
-/// Into the cache that the builds share, so that nothing is fetched twice.
+/// Generates a project with the cache that the builds share, so that nothing is fetched twice.
 fn generate(node: &Node, project: &Path) {
     let repository = node.data().join("cache/xdg/maven/repository");
     let repository = format!("-Dmaven.repo.local={}", repository.display());

@@ -1,4 +1,4 @@
-//! Joins that cannot be: each is refused with what to do, said at both ends where both know.
+//! Joins that cannot work: each is refused with what to do, said at both ends where both know.
 
 use crate::machine::free_port;
 use crate::node::{Node, binary, run};
@@ -8,7 +8,7 @@ use crate::project::copy_of_example;
 use crate::replication::member::Member;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
-/// What somebody notices who looks at a clock.
+/// The option that sets a clock five hours off, as somebody notices who looks at it.
 const HOURS_OFF: &str = "--clock-off=18000";
 
 fn says(text: &str, needles: &[&str]) {
@@ -17,7 +17,8 @@ fn says(text: &str, needles: &[&str]) {
     }
 }
 
-/// It is stopped, and started again with this invitation and these options.
+/// Stops a member and starts it again with this invitation and these options; returns what it says
+/// as it fails.
 fn joins_in_vain(member: &mut Member, invitation: &str, options: &[&str]) -> String {
     member.stop();
     member.set_options(&[options, &["--join", invitation]].concat());
@@ -67,7 +68,8 @@ fn invitations_of_another_cluster_are_told_apart() {
     other.await_reachable(1);
 }
 
-/// Each with a directory and ports of its own; what they cannot share is named.
+/// Asserts that two clusters on one machine work, each with a directory and ports of its own, and
+/// that an error names what they cannot share.
 #[test]
 fn two_clusters_on_one_machine_keep_apart() {
     let listen = format!("127.0.0.1:{}", free_port());
@@ -98,7 +100,7 @@ fn two_clusters_on_one_machine_keep_apart() {
     });
 }
 
-/// A machine that is not in a cluster yet; each start of it is over when it is refused.
+/// A machine that is not in a cluster yet; each start of it ends when it is refused.
 struct Newcomer(tempfile::TempDir);
 
 impl Newcomer {
@@ -126,13 +128,13 @@ fn an_invitation_that_is_too_old_or_was_used_is_refused() {
     let one = first(&[]);
     let newcomer = Newcomer::new();
     one.run(&["nodes", "invite", "--seconds", "4000"]).refused().saying(&["3600"]);
-    // Nothing else is open: strangers are not even heard.
+    // No other invitation is open, so strangers are not even heard.
     let short = word(&one, &["--seconds", "1"]);
     let said = wait_for("it to be too old", STATE_DEADLINE, || {
         let expired = one.run(&["store", "peers"]).status.success();
         assert!(expired, "the node goes on");
         let said = newcomer.joins_in_vain(&short, &["--fail-points", HOURS_OFF]);
-        // The clock is looked at first, and what is refused for it uses up nothing.
+        // The clock is checked first, and a refusal for its sake uses up nothing.
         if said.contains("clock is") { Err(said) } else { Ok(said) }
     });
     says(&said, &["none of its invitations is open", "for an hour", "cortex nodes invite"]);
@@ -172,7 +174,7 @@ fn a_machine_whose_clock_is_wrong_is_told_at_both_ends() {
         if each { Ok(()) } else { Err(format!("{rows:#?}")) }
     });
 
-    // Later it goes wrong: both say so, and both serve on with what they run.
+    // Later its clock goes wrong: both say so, and both serve on with what they run.
     two.down();
     let mut wrong = two.up_command();
     wrong.args(["--fail-points", HOURS_OFF]);
@@ -216,7 +218,8 @@ fn a_machine_whose_clock_is_wrong_is_told_at_both_ends() {
     }
 }
 
-/// A node without a store decides with whom its store decides, although it sees the others live.
+/// Asserts that a node without a store works with those nodes that its store works with, although
+/// it sees the others live.
 #[test]
 fn a_node_without_a_store_hears_from_its_store_who_is_apart() {
     let one = first(&[]);
@@ -273,8 +276,8 @@ fn await_answer(node: &Node) {
     });
 }
 
-/// While an upgrade goes round, nodes that have a version in common work together; the others are
-/// told, lose nothing, and have everything as soon as they are up to date.
+/// Asserts that, during an upgrade of all nodes, those that have a version in common work together;
+/// the others are told, lose nothing, and have everything as soon as they are up to date.
 #[test]
 fn nodes_of_different_versions_work_together_or_are_told() {
     let versions = |span| ["--fail-points".to_string(), format!("--wire-versions={span}")];
@@ -294,7 +297,7 @@ fn nodes_of_different_versions_work_together_or_are_told() {
         command.args(versions(span));
         two.up_by(command);
     };
-    // As the next version will: it speaks both.
+    // The next version will do so too: it speaks both.
     restart(&mut two, "1-2");
     two.cortex(&["store", "set", "of::two", "new"]);
     await_value(&one, "of::two", "new");
@@ -322,7 +325,8 @@ fn await_value(node: &Node, key: &str, value: &str) {
     });
 }
 
-/// Whichever node is asked: names and ports are of the whole cluster.
+/// Asserts that taken names and ports are refused whichever node is asked, as they are of the whole
+/// cluster.
 #[test]
 fn names_and_ports_that_are_taken_are_refused_on_every_node() {
     let one = first(&[]);

@@ -1,6 +1,6 @@
-//! What every application with a web process must go through, whatever it is written in: push,
-//! scale up and down, a second release under load, a broken one refused, an instance killed and
-//! back, the node killed and its processes adopted, a rollback, an orderly end.
+//! The journey that every application with a web process must go through, whatever it is written
+//! in: push, scale up and down, a second release under load, a broken one refused, an instance
+//! killed and back, the node killed and its processes adopted, a rollback, an orderly end.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use crate::node::{Node, kill_nine};
 use crate::outside::{CALLERS, Callers, Site};
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
-/// Answers that must arrive before and after each event under load.
+/// The number of answers that must arrive before and after each event under load.
 const ANSWERS_BETWEEN: u64 = 40;
 
 pub struct Journey<'a> {
     pub name: &'a str,
     pub project: &'a Path,
-    /// Where the application says which version it is.
+    /// The path on which the application says which version it is.
     pub path: &'a str,
     pub first: &'a str,
     pub second: &'a str,
@@ -25,12 +25,13 @@ pub struct Journey<'a> {
     pub spoil: &'a dyn Fn(&Path),
     /// What `push` must say of the broken release.
     pub complaint: &'a str,
-    /// Requests that one instance has in its hands at most.
+    /// The most requests that one instance has in its hands.
     pub in_hand_max: u64,
 }
 
 impl Journey<'_> {
-    /// `between` runs after each step with the site, for what only this application can check.
+    /// Goes through all steps; `between` runs after each with the site, for what only this
+    /// application can check.
     pub fn run(&self, node: &mut Node, between: &mut dyn FnMut(&Site)) {
         let site = node.push(self.project, self.name);
         site.get(self.path).assert_ok(self.first);

@@ -1,5 +1,5 @@
-//! A large value between two stores while the connection is cut again and again: bounded memory on
-//! both sides, and small commits keep coming.
+//! A large value between two stores while the connection is cut again and again: memory is bounded
+//! on both sides, and small commits keep coming.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,15 +15,16 @@ use crate::replication::member::Member;
 use crate::wait::wait_for;
 
 const MIB: u64 = 1 << 20;
-/// Asked for by `./test --long`.
+/// The variable that `./test --long` sets, which asks for the long form.
 const LONG: &str = "CORTEX_LONG_PROOFS";
 const CUTS: u64 = 10;
-/// What the store may use beyond what it used idle.
+/// The most memory that the store may use beyond what it used idle.
 const MEMORY_MAX: u64 = 64 * MIB;
-/// Of a gigabyte on a slow and busy machine; reached only when something is wrong.
+/// The time limit for the transfer of a gigabyte on a slow and busy machine; reached only when
+/// something is wrong.
 const TRANSFER_DEADLINE: Duration = Duration::from_secs(900);
 
-/// Stands between two nodes and cuts a connection whenever so many bytes have passed since.
+/// A relay between two nodes that cuts a connection each time `step` bytes have passed.
 struct Cutter {
     address: String,
     cuts: Arc<AtomicUsize>,
@@ -33,14 +34,14 @@ struct Cutter {
 
 struct Toll {
     passed: AtomicU64,
-    /// Where the next cut is.
+    /// The number of passed bytes at which the next cut is.
     next: Mutex<u64>,
     step: u64,
     cuts: Arc<AtomicUsize>,
 }
 
 impl Toll {
-    /// Whether the connection that brought these bytes is cut.
+    /// Returns whether the connection that brought these bytes is cut.
     fn take(&self, bytes: u64) -> bool {
         let passed = self.passed.fetch_add(bytes, Ordering::SeqCst) + bytes;
         let mut next = self.next.lock().expect("no panic holds it");
@@ -54,7 +55,7 @@ impl Toll {
 }
 
 impl Cutter {
-    /// `to` is where the node listens; a cut comes after each `step` bytes.
+    /// Starts a relay to the node that listens at `to`; a cut comes after each `step` bytes.
     fn start(listener: TcpListener, to: String, step: u64) -> Cutter {
         let address = listener.local_addr().expect("it is bound").to_string();
         let (cuts, ends) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
@@ -66,7 +67,7 @@ impl Cutter {
                 if ending.load(Ordering::SeqCst) {
                     return;
                 }
-                // A node that is not up yet refuses, and so does this.
+                // A node that is not up yet refuses connections, and so does the relay.
                 let Ok(far) = TcpStream::connect(&to) else { continue };
                 carry(&near, &far, None);
                 carry(&far, &near, Some(toll.clone()));
@@ -88,7 +89,7 @@ impl Drop for Cutter {
     }
 }
 
-/// One direction, until either end closes.
+/// Carries bytes in one direction, until either end closes.
 fn carry(from: &TcpStream, to: &TcpStream, toll: Option<Arc<Toll>>) {
     let (mut from, mut to) = (from.try_clone().expect("a copy"), to.try_clone().expect("a copy"));
     std::thread::spawn(move || {
@@ -105,7 +106,7 @@ fn carry(from: &TcpStream, to: &TcpStream, toll: Option<Arc<Toll>>) {
     });
 }
 
-/// The most memory a process has had, in bytes.
+/// Returns the most memory that a process has had, in bytes.
 fn memory_peak(member: &Member) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", member.pid())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -175,7 +176,8 @@ fn a_large_value_comes_through_ten_cuts_in_bounded_memory_while_commits_flow() {
     });
     let sent = upload(&giver, "large::value", size);
     let before = written.load(Ordering::SeqCst);
-    // Read on the other node as soon as its commit is there, long before its bytes are.
+    // The value is read on the other node as soon as its commit is there, long before its bytes
+    // are.
     let read = wait_for("the value on the other node", TRANSFER_DEADLINE, || {
         download(&taker, "large::value")
     });

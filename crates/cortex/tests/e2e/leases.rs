@@ -1,5 +1,6 @@
-//! Two nodes, one of whose processes dies or hangs while its machine lives on: what its shims hold
-//! outlives a restart, and not a long absence; in the end no slot runs twice, counted by process.
+//! Leases: two nodes, one of whose processes dies or hangs while its machine lives on. What its
+//! shims hold outlives a restart, and not a long absence; in the end no slot runs twice, counted by
+//! process.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 const NAME: &str = "hello";
-/// As the example wants it.
+/// The number of instances that the example asks for.
 const INSTANCES: usize = 4;
 
 struct Pair {
@@ -21,7 +22,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Both run some of the application.
+    /// Starts both nodes, each of which runs some of the application.
     fn start() -> Pair {
         let listen = || format!("127.0.0.1:{}", free_port());
         let one = Node::start_with(&["--listen", &listen(), "--load", "20"]);
@@ -50,13 +51,13 @@ impl Pair {
         rows.filter(|row| row.node == id).collect()
     }
 
-    /// Processes of the application that live on either node, whatever the records say.
+    /// Returns the processes of the application that live on either node, whatever the records say.
     fn living(&self) -> Vec<(u32, String)> {
         let nodes = [&self.one, &self.two].into_iter();
         nodes.flat_map(|node| processes_below(&node.data().join("apps"))).collect()
     }
 
-    /// Each slot is ready once, and no other process of the application is left.
+    /// Waits until each slot is ready once, and no other process of the application is left.
     fn await_one_of_each(&self) -> Vec<Row> {
         wait_for("each slot to run once", STATE_DEADLINE, || {
             let (rows, living) = (self.one.rows(NAME), self.living());
@@ -67,7 +68,7 @@ impl Pair {
         })
     }
 
-    /// `one` runs everything.
+    /// Waits until `one` runs everything.
     fn await_taken_over(&self) {
         wait_for("the other node to run all", STATE_DEADLINE, || {
             let rows = self.rows_of(&self.one);

@@ -65,7 +65,7 @@ fn logs_of_all_nodes_are_read_at_one() {
     assert!(times.is_sorted(), "{text}");
     await_lines(&two, &[], &[&ours, &theirs]);
     assert_eq!(logs(&one, &["-n", "5"]).lines().count(), 5);
-    // Colours whole or not at all.
+    // Colours are shown whole or not at all.
     let plain = await_lines(&one, &["-n", "10000"], &["red from"]);
     assert!(!plain.contains('\u{1b}') && !plain.contains("[31m"), "{plain}");
     assert!(logs(&one, &["-n", "10000", "--color=always"]).contains(COLOURED));

@@ -1,4 +1,4 @@
-//! What this machine says of processes and ports.
+//! Processes and ports, as this machine reports them.
 
 use std::fs;
 use std::net::TcpListener;
@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// One process for certain: a pid alone may be another one later.
+/// The identity of one process: a pid alone may be another one later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub pid: u32,
     pub start_ticks: u64,
 }
 
-/// None when no such process lives; one that only waits to be reaped does not live.
+/// Returns the identity of a process; `None` if no such process lives, as one that only waits to be
+/// reaped.
 pub fn identity(pid: u32) -> Option<Identity> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -33,7 +34,7 @@ pub fn kill(pid: u32, signal: Signal) {
     kill_process(pid, signal).unwrap_or_else(|e| panic!("signalling {pid:?}: {e}"));
 }
 
-/// Processes whose working directory or executable lies below `directory`.
+/// Returns the processes whose working directory or executable lies below `directory`.
 pub fn processes_below(directory: &Path) -> Vec<(u32, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").expect("/proc is there").flatten() {
@@ -51,11 +52,12 @@ pub fn processes_below(directory: &Path) -> Vec<(u32, String)> {
     found
 }
 
-/// Apart from the range of instances (20000-29999), of applications (8000-8999) and of ports that
-/// the kernel gives to outgoing connections (32768 and above).
+/// The ports that tests take: apart from the range of instances (20000-29999), of applications
+/// (8000-8999) and of ports that the kernel gives to outgoing connections (32768 and above).
 const PORTS: std::ops::Range<u16> = 10_000..20_000;
 
-/// A port that nothing listens on. Test processes that run at once start at different places.
+/// Returns a port that nothing listens on. Test processes that run at once start at different
+/// places.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let span = PORTS.end - PORTS.start;

@@ -1,6 +1,6 @@
-//! End to end: the built binary, real applications, an outside client. Each test starts a node of
-//! its own in a temporary directory, as whoever runs the test; nothing is asked of the network but
-//! package registries by the applications' own package tools.
+//! End-to-end tests: the built binary, real applications, an outside client. Each test starts a
+//! node of its own in a temporary directory, as the user who runs the test; the applications' own
+//! package tools ask package registries, and nothing else needs the network.
 
 mod across;
 mod adoption;

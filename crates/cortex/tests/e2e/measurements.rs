@@ -1,5 +1,5 @@
-//! `cortex bench store` as a user runs it, short: that everybody is measured and nothing is left
-//! behind. What it measures in so short a time is not looked at.
+//! `cortex bench store` as a user runs it, but short: every store is measured and nothing is left
+//! behind. The figures of so short a time are not looked at.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ fn stores_are_measured_beside_each_other_and_stopped() {
             assert!(cell["sum"]["p99_ms"].as_f64().unwrap() > 0.0, "{cell:#}");
         }
     }
-    // Three ways, each with two numbers of workers.
+    // There are three modes, each with two numbers of workers.
     assert_eq!(report["rows"].as_array().unwrap().len(), 6);
     assert_eq!(report["thesis"].as_array().unwrap().len(), 4);
     let endured = report["descriptors"].as_array().unwrap();
@@ -76,7 +76,7 @@ fn an_interrupted_measurement_stops_everything() {
     assert_nothing_left(place.path());
 }
 
-/// Many short runs, of which nobody waits for the last.
+/// Starts a measurement of many short runs, which nobody waits for to end.
 fn long_measurement(place: &Path) -> (Running, PathBuf) {
     let arguments = ["--against", "redis,sqlite", "--turns", "3", "--workers", "2", "--runs", "50"];
     let mut command = bench_store(place, &arguments);

@@ -1,5 +1,5 @@
-//! Two nodes and one migration: whoever dies and whoever pushes meanwhile, the release step of one
-//! release never runs twice at once.
+//! Two nodes and one migration: whichever node dies and whoever pushes meanwhile, the release step
+//! of one release never runs twice at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -18,8 +18,8 @@ http.server.HTTPServer((os.environ['HOST'], int(os.environ['PORT'])),
     http.server.SimpleHTTPRequestHandler).serve_forever()
 ";
 
-/// A file outside of all releases, to which each run of the step adds its begin and its end; it
-/// ends when it may, and as it is told.
+/// A release step that adds its beginning and its end to a file outside of all releases; it ends
+/// when it is allowed to, with the status that it is told.
 pub struct Migration {
     seen: PathBuf,
     may_end: PathBuf,
@@ -62,7 +62,7 @@ impl Migration {
         text.lines().map(words).collect()
     }
 
-    /// Of each release.
+    /// Returns the runs of each release.
     fn runs(&self) -> BTreeMap<String, Runs> {
         let mut all: BTreeMap<String, Runs> = BTreeMap::new();
         for [what, release, ..] in self.lines() {
@@ -86,7 +86,7 @@ impl Migration {
         std::fs::rename(whole, &self.may_end).expect("the same");
     }
 
-    /// Those that begin from now on wait until they may.
+    /// Makes the steps that begin from now on wait until they may end.
     pub fn holds(&self) {
         std::fs::remove_file(&self.may_end).expect("a file of the test's own");
     }
@@ -129,7 +129,7 @@ fn of_two_pushes_at_once_each_is_migrated_once_and_one_serves() {
     migration.ends();
     let pushed = pushes.map(|push| push.join().expect("it ends"));
     assert!(pushed.iter().any(|push| push.status.success()), "{pushed:#?}");
-    // Both are told what serves.
+    // Both are told which release serves.
     let serving = wait_for("one release to serve", STATE_DEADLINE, || {
         let (a, b) = (one.ready(NAME, "web"), two.ready(NAME, "web"));
         let rows: Vec<_> = a.iter().chain(&b).map(|row| row.release.clone()).collect();
@@ -145,7 +145,8 @@ fn of_two_pushes_at_once_each_is_migrated_once_and_one_serves() {
     assert!(runs.contains_key(&serving), "{serving} serves, of {runs:?}");
 }
 
-/// Its node process dies alone: the step lives on under its shim, and is not run beside itself.
+/// Asserts that a step lives on under its shim when its node process dies alone, and is not run
+/// beside itself.
 #[test]
 fn a_migration_whose_node_dies_is_run_again_and_never_twice_at_once() {
     let (mut one, two) = pair();
@@ -159,7 +160,7 @@ fn a_migration_whose_node_dies_is_run_again_and_never_twice_at_once() {
         assert_eq!(*node, id_of(&one));
         identity(pid.parse().expect("a pid")).ok_or_else(|| "it has ended".into())
     });
-    // Nobody can go on with a release that only one has.
+    // No other node can go on with a release that only one has.
     wait_until("the release's files to be on both", || values(&two).is_superset(&values(&one)));
     one.kill_nine();
     assert!(lives(step), "it is under a shim");

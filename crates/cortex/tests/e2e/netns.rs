@@ -1,5 +1,5 @@
-//! Machines with addresses of their own on a network that is cut, one way and both: what the
-//! stores of both sides accept is on all once they meet again, and an application goes on.
+//! Machines with addresses of their own on a network that is cut, one way and both: what the stores
+//! of both sides accept is on all once they meet again, and an application goes on.
 
 mod application;
 mod checkers;

@@ -19,9 +19,10 @@ use crate::netns::lab::Host;
 use crate::outside::Site;
 use crate::wait::{STATE_DEADLINE, holds_within, wait_for, wait_until};
 
-/// Installing packages over a slow network is part of some pushes.
+/// The time limit for a command; some pushes install packages over a slow network.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(600);
-/// A shim says that it goes, and goes: on a busy machine the node has ended before.
+/// The time limit for shims to end: one says that it ends before it does, and on a busy machine the
+/// node has ended before.
 const LAST_MOMENTS_MAX: Duration = Duration::from_secs(5);
 
 pub fn binary() -> PathBuf {
@@ -29,7 +30,7 @@ pub fn binary() -> PathBuf {
     path.unwrap_or_else(|| env!("CARGO_BIN_EXE_cortex").into())
 }
 
-/// The binary, on the host that `enter` leads to.
+/// Returns a command for the binary on the host that `enter` leads to.
 pub fn command_within(enter: &[String]) -> Command {
     let Some((first, rest)) = enter.split_first() else { return Command::new(binary()) };
     let mut command = Command::new(first);
@@ -37,7 +38,7 @@ pub fn command_within(enter: &[String]) -> Command {
     command
 }
 
-/// What one command did.
+/// The result of one command.
 #[derive(Debug)]
 pub struct Outcome {
     pub command: String,
@@ -59,7 +60,7 @@ impl Outcome {
         self
     }
 
-    /// Refused in an orderly way: an exit code, something on stderr, no panic.
+    /// Asserts that it was refused in an orderly way: an exit code, something on stderr, no panic.
     #[track_caller]
     pub fn refused(self) -> Outcome {
         let orderly = self.status.code().is_some_and(|code| code != 0 && code != 101)
@@ -69,7 +70,7 @@ impl Outcome {
         self
     }
 
-    /// Each of `needles` appears in what people read on stderr.
+    /// Asserts that each of `needles` appears in what people read on stderr.
     #[track_caller]
     pub fn saying(self, needles: &[&str]) -> Outcome {
         for needle in needles {
@@ -83,7 +84,7 @@ impl Outcome {
         self
     }
 
-    /// The URL that stands alone on a line of stdout.
+    /// Returns the URL that stands alone on a line of stdout.
     #[track_caller]
     pub fn site(&self) -> Site {
         let url = self.stdout.lines().find(|line| line.starts_with("http://"));
@@ -121,12 +122,12 @@ pub struct Node {
     pub directory: TempDir,
     pub http_port: u16,
     http_ip: String,
-    /// What its command line begins with, where it runs on a network of its own.
+    /// The words with which its command line begins; only set if it runs on a network of its own.
     enter: Vec<String>,
     options: Vec<String>,
     child: Option<Child>,
     starts: u32,
-    /// Applications that have been created.
+    /// The applications that have been created.
     named: RefCell<BTreeSet<String>>,
 }
 
@@ -140,7 +141,7 @@ impl Node {
         Node::start_in(directory, options)
     }
 
-    /// On a host of its own, with the usual ports.
+    /// Starts a node on a host of its own, with the usual ports.
     pub fn start_at(host: &Host, options: &[&str]) -> Node {
         let directory = TempDir::with_prefix("cortex-e2e-").expect("a temporary directory");
         let listen = format!("{}:8205", host.address);
@@ -148,19 +149,19 @@ impl Node {
         Node::start_where(directory, host.enter(), (&host.address, 8080), &options)
     }
 
-    /// On this machine, by a command line that begins with these words.
+    /// Starts a node on this machine, by a command line that begins with these words.
     pub fn start_within(enter: Vec<String>, options: &[&str]) -> Node {
         let directory = TempDir::with_prefix("cortex-e2e-").expect("a temporary directory");
         Node::start_where(directory, enter, ("127.0.0.1", free_port()), options)
     }
 
-    /// On an address of loopback that others do not use: its ports are its own.
+    /// Starts a node on an address of loopback that others do not use: its ports are its own.
     pub fn start_on(ip: &str, options: &[&str]) -> Node {
         let directory = TempDir::with_prefix("cortex-e2e-").expect("a temporary directory");
         Node::start_where(directory, Vec::new(), (ip, free_port()), options)
     }
 
-    /// `directory/data` may exist already.
+    /// Starts a node in a directory in which `data` may exist already.
     pub fn start_in(directory: TempDir, options: &[&str]) -> Node {
         Node::start_where(directory, Vec::new(), ("127.0.0.1", free_port()), options)
     }
@@ -189,7 +190,7 @@ impl Node {
         self.directory.path().join("data")
     }
 
-    /// Where a test may put projects.
+    /// Returns a path in a directory where a test may put projects.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -210,7 +211,7 @@ impl Node {
         self.up_by(self.up_command());
     }
 
-    /// As `up`, by the command of somebody else.
+    /// Starts the node like `up`, by another command.
     pub fn up_by(&mut self, mut command: Command) {
         assert!(self.child.is_none(), "it is up already");
         self.starts += 1;
@@ -230,7 +231,7 @@ impl Node {
         self.path(&format!("node.{}.log", self.starts))
     }
 
-    /// What the node printed since its last start.
+    /// Returns what the node printed since its last start.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned()
     }
@@ -249,7 +250,7 @@ impl Node {
         child.wait().expect("it can be awaited");
     }
 
-    /// `cortex down`, and nothing is left of what it ran.
+    /// Runs `cortex down`, and waits until nothing is left of what it ran.
     pub fn down(&mut self) {
         self.cortex(&["down"]);
         let mut child = self.child.take().expect("the node is up");
@@ -272,14 +273,15 @@ impl Node {
         run(command, &format!("cortex {}", arguments.join(" ")))
     }
 
-    /// The command succeeds; its stdout.
+    /// Runs a command that must succeed, and returns its stdout.
     #[track_caller]
     pub fn cortex(&self, arguments: &[&str]) -> String {
         self.run(arguments).succeeded().stdout
     }
 
-    /// Under a port of the test's own. Nodes of one user that look for a port at one moment could
-    /// find the same one, and would share it: `push_as_it_is` is for tests that run alone.
+    /// Pushes under a port of the test's own. Nodes of one user that look for a port at the same
+    /// moment could find the same one, and would share it: `push_as_it_is` is for tests that run
+    /// alone.
     pub fn try_push(&self, project: &Path, name: &str) -> Outcome {
         if self.named.borrow_mut().insert(name.into()) {
             self.cortex(&["apps", "create", name, "--port", &free_port().to_string()]);
@@ -296,7 +298,7 @@ impl Node {
         self.try_push(project, name).succeeded().site()
     }
 
-    /// Where the one build of an application is.
+    /// Returns the directory of the only build of an application.
     pub fn build_directory(&self, name: &str) -> PathBuf {
         let mut found = self.build_directories(name);
         assert_eq!(found.len(), 1, "one build: {found:?}");
@@ -310,7 +312,7 @@ impl Node {
         entries.map(|e| e.path()).filter(is_build).collect()
     }
 
-    /// Processes as `ps --json` shows them.
+    /// Returns the processes that `ps --json` shows.
     pub fn rows(&self, name: &str) -> Vec<Row> {
         let text = self.cortex(&["ps", "--json", "-a", name]);
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("ps --json printed '{text}': {e}"))
@@ -338,7 +340,7 @@ impl Drop for Node {
             eprintln!("--- the node's output:\n{}---", self.log());
         }
         if self.child.is_some() {
-            // A test that failed while the node was stopped would wait for it here for ever.
+            // If a test failed while the node was stopped, this would wait for it for ever.
             self.signal(Signal::CONT);
         }
         let orderly = self.child.is_some() && self.run(&["down"]).status.success();
@@ -363,7 +365,7 @@ impl Drop for Node {
     }
 }
 
-/// To be held by a test that lets Cortex choose an application's port.
+/// Returns a lock that a test holds while it lets Cortex choose an application's port.
 pub fn alone_with_chosen_ports() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -379,8 +381,8 @@ impl Drop for Running {
     }
 }
 
-/// Runs to the end, or is killed at the deadline. Output goes to files, so that no pipe that some
-/// grandchild holds open can stall the test.
+/// Runs a command to its end, or kills it at the deadline. Output goes to files, so that no pipe
+/// that some grandchild holds open can stall the test.
 pub fn run(mut command: Command, shown: &str) -> Outcome {
     let stdout = tempfile::NamedTempFile::new().expect("a temporary file");
     let stderr = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -408,7 +410,7 @@ pub fn run(mut command: Command, shown: &str) -> Outcome {
     Outcome { command: shown.into(), status, stdout, stderr }
 }
 
-/// `kill -9`, as an accident would have it.
+/// Sends `kill -9`, as an accident would end a process.
 pub fn kill_nine(pid: u32) {
     kill(pid, Signal::KILL);
 }

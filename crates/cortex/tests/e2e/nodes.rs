@@ -11,10 +11,10 @@ use crate::wait::{STATE_DEADLINE, wait_for};
 
 const NAME: &str = "hello";
 const COUNT: usize = 4;
-/// All are on one machine, whose load has other causes.
+/// The load that nodes report: all are on one machine, whose load has other causes.
 const LOAD: &str = "--load=20";
 
-/// Unless they say another one.
+/// Adds this load to options that say no other.
 fn with_load<'a>(options: &[&'a str]) -> Vec<&'a str> {
     let said = options.iter().any(|option| option.starts_with("--load="));
     options.iter().copied().chain((!said).then_some(LOAD)).collect()
@@ -25,7 +25,7 @@ pub fn id_of(node: &Node) -> String {
     id.trim().to_string()
 }
 
-/// The options of the line that `nodes invite` prints.
+/// Returns the invitation in the line that `nodes invite` prints.
 fn invitation(node: &Node) -> String {
     let line = node.cortex(&["nodes", "invite"]);
     let word = line.trim().strip_prefix("cortex up --join ").expect("a line to paste");
@@ -62,7 +62,7 @@ pub fn await_state(node: &Node, id: &str, state: &str) -> Value {
     })
 }
 
-/// All know what the others are, and so may give them something.
+/// Waits until all nodes know what the others are, and so may give them something.
 pub fn await_acquaintance(nodes: &[&Node]) {
     for node in nodes {
         for other in nodes {
@@ -127,7 +127,7 @@ fn nodes_are_listed_drained_and_used_again() {
     await_spread(&one, "it to be used again", again, &both);
 }
 
-/// Asked through the router of another node than runs it.
+/// Asks through the router of a node other than the one that runs it.
 fn answers(site: &Site) -> Result<(), String> {
     let answer = site.try_get("/")?;
     if answer.status == 200 { Ok(()) } else { Err(format!("{answer:?}")) }
@@ -174,7 +174,7 @@ fn a_removed_node_speaks_to_nobody() {
         linked.filter(|row| row["node"] == second && row["reachable"] == true).collect();
     assert!(strangers.is_empty(), "{peers}");
 
-    // One that is gone for good needs no force.
+    // A node that is gone for good needs no force.
     three.kill_nine();
     let down = await_state(&one, &third, "down");
     assert!(down["last_seen"].is_string(), "{down}");
@@ -186,12 +186,13 @@ fn a_removed_node_speaks_to_nobody() {
     });
 }
 
-/// What runs on a node that is removed as it is, runs on the others instead and not there.
+/// Asserts that what runs on a node that is removed without draining runs on the others instead,
+/// and not there.
 #[test]
 fn what_a_removed_node_ran_is_run_by_others() {
     let one = first(&[]);
     let two = join(&one, &[]);
-    // Pushed before anything is known of the other one, and shared with it all the same.
+    // The push comes before anything is known of the other one, which shares it all the same.
     let (first, second) = (id_of(&one), id_of(&two));
     let project = one.path(NAME);
     copy_of_example(NAME, &project);

@@ -1,5 +1,5 @@
-//! A machine whose disk is put back as it was before another one joined: it does not know that one,
-//! and cannot take its word. Both say so and what to do, and doing it is enough.
+//! An old disk: a machine's disk is put back as it was before another one joined. It does not know
+//! that one, and cannot take its word. Both say so and what to do, and doing it is enough.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.expect("cp").success());
 }
 
-/// What `cortex status` wants somebody to look into.
+/// Returns what `cortex status` wants somebody to look into.
 fn problems(node: &Node) -> String {
     let status: Value = serde_json::from_str(&node.cortex(&["status", "--json"])).expect("JSON");
     status["problems"].to_string()

@@ -10,19 +10,22 @@ use std::time::Duration;
 
 use crate::wait::{STATE_DEADLINE, space_out, wait_for};
 
-/// Longer than any answer of the applications under test takes.
+/// The time limit for an answer, longer than any of the applications under test takes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Half of the callers keep their connection, half make a new one for each request.
+/// The number of callers: half keep their connection, half make a new one for each request.
 pub const CALLERS: usize = 4;
-/// Of each caller between two requests: some 160 a second from all of them, which leaves the
-/// machine to the tests that run meanwhile.
+/// The pause of each caller between two requests: some 160 a second from all of them, which leaves
+/// the machine to the tests that run meanwhile.
 const PAUSE: Duration = Duration::from_millis(25);
-/// Of each gentle caller between two requests: some 40 requests a second from all of them.
+/// Each caller's pause between two requests: some 400 a second from all of them, which leaves the
+/// machine to the tests that run meanwhile.
+const PAUSE: Duration = Duration::from_millis(10);
+/// A gentle caller's pause between two requests: some 40 requests a second from all of them.
 const GENTLE_PAUSE: Duration = Duration::from_millis(100);
-/// Enough to tell what went wrong.
+/// The number of failures that are kept, enough to tell what went wrong.
 const FAILURES_SHOWN_MAX: usize = 20;
 
-/// Where an application answers, from a URL that Cortex printed.
+/// The host and port where an application answers, from a URL that Cortex printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     pub host: String,
@@ -58,7 +61,7 @@ impl Site {
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     pub status: u16,
-    /// Names in lower case.
+    /// The header fields, with names in lower case.
     pub headers: BTreeMap<String, String>,
     pub cookies: Vec<String>,
     pub body: String,
@@ -197,18 +200,18 @@ impl Failures {
 }
 
 impl Callers {
-    /// `GET path`, expecting status 200 and one of `needles` in the body.
+    /// Starts callers of `GET path` that expect status 200 and one of `needles` in the body.
     pub fn start(site: &Site, path: &str, needles: &[&str]) -> Callers {
         Callers::start_pausing(site, path, needles, PAUSE, CALLERS / 2)
     }
 
-    /// As `start`, but leaving the machine to compilers that run meanwhile.
+    /// Starts callers like `start`, but leaves the machine to compilers that run meanwhile.
     pub fn start_gently(site: &Site, path: &str, needles: &[&str]) -> Callers {
         Callers::start_pausing(site, path, needles, GENTLE_PAUSE, CALLERS / 2)
     }
 
-    /// As `start_gently`, with a connection for each request: for servers that close idle ones
-    /// without a word.
+    /// Starts callers like `start_gently`, with a connection for each request: for servers that
+    /// close idle ones without a word.
     pub fn start_anew(site: &Site, path: &str, needles: &[&str]) -> Callers {
         Callers::start_pausing(site, path, needles, GENTLE_PAUSE, 0)
     }
@@ -281,7 +284,7 @@ impl Callers {
     }
 }
 
-/// A test that failed keeps no core busy with calls that nobody answers.
+/// Stops the callers, so that a failed test keeps no core busy with calls that nobody answers.
 impl Drop for Callers {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
@@ -317,11 +320,12 @@ mod tests {
     use super::*;
     use crate::wait::wait_until;
 
-    /// Answers each request with the next of `answers`, over and over, closing after each.
+    /// Starts a server that answers each request with the next of `answers`, over and over, and
+    /// closes after each.
     fn serve(answers: &'static [&'static str]) -> Site {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        // Ends with the test process.
+        // The thread ends with the test process.
         std::thread::spawn(move || {
             for (stream, answer) in listener.incoming().zip(answers.iter().cycle()) {
                 let mut stream = BufReader::new(stream.unwrap());

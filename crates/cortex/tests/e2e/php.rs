@@ -39,7 +39,7 @@ fn a_page_with_a_database_is_toured() {
     }
     .run(&node);
     site.get("/deep/page?x=1").assert_ok("page /deep/page?x=1");
-    // Not where the instance listens.
+    // The page names the site, not the address on which the instance listens.
     site.get("/").assert_ok(&format!("at {}, ", site.host));
     site.get("/a.txt").assert_ok("A");
     for hidden in ["/.env", "/visitors.db", "/%2eenv"] {

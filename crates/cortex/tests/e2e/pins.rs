@@ -1,4 +1,4 @@
-//! Applications that keep files run where these are, wait while that node is away, and go to
+//! Applications that keep files: they run where these are, wait while that node is away, and go to
 //! another one with all of them.
 
 use std::fs;
@@ -13,7 +13,7 @@ use crate::wait::{STATE_DEADLINE, wait_for};
 
 const NAME: &str = "notes";
 
-/// Keeps what is posted to it.
+/// A server that keeps what is posted to it.
 const SERVER: &str = r#"
 import os
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -81,7 +81,7 @@ fn await_only_on(node: &Node, id: &str) {
     });
 }
 
-/// From then on it can start the application without the others.
+/// Waits until a node has the source, and so can start the application without the others.
 fn await_source(node: &Node) {
     let values = node.data().join("values");
     let files_in = |path| fs::read_dir(path).into_iter().flatten().flatten();
@@ -126,13 +126,13 @@ fn an_application_moves_with_its_files() {
     two.run(&["pin", NAME, &there[..6]]).succeeded().saying(&["on node", "running there"]);
     await_only_on(&one, &there);
     await_notes(&one, "first ");
-    // What it is was left to the program, which made a file of it.
+    // The program decided whether this path is a file or a directory, and made a file of it.
     let made = fs::read_to_string(two.data().join("apps").join(NAME).join("persist/made"));
     assert_eq!(made.expect("it came along"), here);
     note(&one, "second ");
     await_notes(&two, "first second ");
     assert!(!kept.exists(), "what is left there is no longer its own");
-    // Back again, over what an earlier stay left.
+    // It goes back again, over what an earlier stay left.
     one.cortex(&["pin", NAME, &here]);
     await_only_on(&two, &here);
     await_notes(&two, "first second ");
@@ -161,7 +161,7 @@ fn an_application_waits_for_the_node_that_holds_its_data() {
     await_only_on(&one, &there);
     await_notes(&one, "kept ");
     one.run(&["pin", NAME, &here, "--without-files"]).refused().saying(&["alive"]);
-    // Gone for good: it begins anew only when somebody says so.
+    // The node is gone for good: the application begins anew only when somebody says so.
     two.kill_nine();
     await_state(&one, &there, "down");
     one.run(&["nodes", "remove", &there]).refused().saying(&["only files of", NAME]);

@@ -1,5 +1,5 @@
-//! Ports that speak something else than HTTP: unmodified servers of lines and of datagrams behind
-//! the router, on nodes that run them and on one that does not.
+//! Ports for protocols other than HTTP: unmodified servers of lines and of datagrams behind the
+//! router, on nodes that run them and on one that does not.
 
 mod across;
 mod announced;

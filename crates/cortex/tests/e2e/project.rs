@@ -28,7 +28,7 @@ fn copy(source: &Path, target: &Path) {
     }
 }
 
-/// A directory with these files.
+/// Creates a directory with these files.
 pub fn of_files(target: &Path, files: &[(&str, &str)]) {
     fs::create_dir_all(target).expect("a directory of the test's own");
     for (path, text) in files {
@@ -45,7 +45,7 @@ pub fn edit(file: &Path, old: &str, new: &str) {
     fs::write(file, text.replace(old, new)).expect("it can be written");
 }
 
-/// Runs a generator or package tool of the framework's own; its stdout.
+/// Runs a generator or package tool of the framework's own, and returns its stdout.
 pub fn tool(directory: &Path, program: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
     // Spring would leave a server behind.
@@ -56,8 +56,9 @@ pub fn tool(directory: &Path, program: &str, arguments: &[&str]) -> String {
     run(command, &format!("{program} {}", arguments.join(" "))).succeeded().stdout
 }
 
-/// Debian's Bundler, which knows its packages of gems. Since 3.1.7 its Ruby brings one of its own
-/// that does not. What was resolved with a version is used with that one, also by a node.
+/// Returns the version of Debian's Bundler, which knows its packages of gems. Since 3.1.7 its Ruby
+/// brings one of its own that does not. What was resolved with a version is used with that one,
+/// also by a node.
 fn packaged_bundler() -> Option<String> {
     const SPECIFICATIONS: &str = "/usr/share/rubygems-integration/all/specifications";
     let names = fs::read_dir(SPECIFICATIONS)

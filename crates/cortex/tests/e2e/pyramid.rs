@@ -7,11 +7,11 @@ use crate::node::Node;
 use crate::project::{copy_of_example, tool};
 use crate::tour::Tour;
 
-/// Where the generated page says something that is easy to change.
+/// The generated page, which says something that is easy to change.
 pub const PAGE: &str = "generated/templates/mytemplate.jinja2";
 
-/// The last version that brings its generator along; what is pushed takes the newest one. The
-/// generator wants a setuptools that still has pkg_resources.
+/// Generates a project with the last version that brings its generator along; what is pushed takes
+/// the newest one. The generator wants a setuptools that still has pkg_resources.
 pub fn generate(directory: &Path) -> PathBuf {
     let venv = directory.join("pyramid-generator");
     tool(directory, "/usr/bin/python3", &["-m", "venv", venv.to_str().unwrap()]);

@@ -26,7 +26,7 @@ pub fn add_books(project: &Path) {
     std::fs::remove_dir_all(project.join(".bundle")).unwrap();
 }
 
-/// As a browser does it: the form's token and the session's cookie go along.
+/// Adds a book as a browser does: the form's token and the session's cookie go along.
 fn add_book(site: &Site, title: &str) {
     let form = site.get("/books/new");
     let token = form.body.split("name=\"authenticity_token\" value=\"").nth(1);
@@ -60,7 +60,7 @@ fn journey_of_a_scaffold_with_sqlite() {
             of_files(project, &[("config/initializers/spoilt.rb", "raise 'spoilt on purpose'\n")]);
         },
         complaint: "spoilt on purpose",
-        // Puma's threads.
+        // Puma has this many threads.
         in_hand_max: 4,
     }
     .run(&mut node, &mut |site| {

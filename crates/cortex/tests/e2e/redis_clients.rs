@@ -11,10 +11,10 @@ use crate::node::{Outcome, Running, binary, run};
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
-/// More clients than descriptors, opening and closing connections.
+/// The number of clients that open and close connections, more than the server has descriptors for.
 const CLIENTS: &str = "1000";
 const DESCRIPTORS: u64 = 1024;
-/// A large value may make the server grow by no more than this.
+/// The most kilobytes by which a large value may make the server grow.
 const GROWTH_MAX_KB: u64 = 64 << 10;
 const LARGE_MB: usize = 256;
 
@@ -81,7 +81,8 @@ impl Server {
     }
 }
 
-/// A client's script in a directory of its own says so when all that it checked was right.
+/// Runs a client's script in a directory of its own; it must say that all that it checked was
+/// right.
 #[track_caller]
 fn all_well(directory: &Path, program: &str, arguments: &[&str]) {
     let mut command = Command::new(program);
@@ -113,14 +114,14 @@ fn redis_cli_and_redis_benchmark() {
 }
 
 impl Server {
-    /// What redis-cli prints when it comes over TLS and trusts the store's own certificate.
+    /// Returns what redis-cli prints when it comes over TLS and trusts the store's own certificate.
     fn over_tls(&self, who: &[&str], command: &[&str]) -> String {
         let certificate = self.path("data/redis-tls/certificate.pem");
         let mut cli = Command::new("redis-cli");
         cli.args(["-h", "127.0.0.1", "-p", &self.tls_port.to_string(), "--tls", "--cacert"]);
         cli.arg(certificate).arg("--no-auth-warning").args(who).args(command);
         let outcome = run(cli, &format!("redis-cli --tls {}", command.join(" "))).succeeded();
-        // That somebody is not who they say is told on stderr.
+        // A failed authentication is told on stderr.
         format!("{}{}", outcome.stdout, outcome.stderr).trim_end().to_string()
     }
 }
@@ -150,7 +151,7 @@ fn redis_cli_over_tls_says_who_it_is_and_may_what_it_may() {
         let good = if said == "NOPERM" { reply.contains(said) } else { reply == said };
         assert!(good, "{command:?}: {reply}");
     }
-    // A certificate that it does not trust, and no TLS at all.
+    // One client does not trust its certificate, and one uses no TLS at all.
     let mut cli = Command::new("redis-cli");
     cli.args(["-h", "127.0.0.1", "-p", &server.tls_port.to_string(), "--tls", "PING"]);
     let outcome = run(cli, "redis-cli --tls");

@@ -1,6 +1,6 @@
-//! `cortex bench reliability` as a user runs it, a short form of each part: machines are lost, no
-//! request fails, everything is replaced, nothing is left behind. No time that it measures is
-//! looked at.
+//! `cortex bench reliability` as a user runs it, with a short form of each part: machines are lost,
+//! no request fails, everything is replaced, and nothing is left behind. Its times are not looked
+//! at.
 
 use std::fs;
 use std::path::Path;
@@ -39,7 +39,7 @@ fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("'{value}' is no count"))
 }
 
-/// Each number was answered once, but for those that failed as their machine was lost.
+/// Asserts that each number was answered once, except those that failed as their machine was lost.
 #[track_caller]
 fn assert_answered(window: &Value, on_the_wire_max: u64) {
     let failed = count(&window["failed"]);
@@ -56,7 +56,7 @@ fn assert_replaced(kills: &Value, what: &str) {
     for kill in kills {
         assert!(count(&kill["instances"]) > 0, "{kill:#}");
         assert!(kill["ready_s"].as_f64().is_some_and(|time| time > 0.0), "{kill:#}");
-        // A node, its shims and its instances.
+        // A node dies with its shims and its instances.
         let least = if what == "node" { 3 } else { 1 };
         assert!(count(&kill["processes"]) >= least, "{kill:#}");
     }

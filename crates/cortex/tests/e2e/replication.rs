@@ -51,7 +51,8 @@ fn messages_are_heard_on_every_node() {
     let mut listener = two.client();
     assert!(listener.command(&["SUBSCRIBE", "news"]).contains("news"));
     let mut speaker = one.client();
-    // Fire and forget: the stream may just be renewed, so it is said until it is heard.
+    // A message is not repeated by itself, and the stream may just be renewed: it is said until it
+    // is heard.
     let heard = Arc::new(AtomicBool::new(false));
     std::thread::scope(|scope| {
         let seen = heard.clone();
@@ -78,7 +79,7 @@ fn nothing_acknowledged_is_lost_when_a_node_is_killed() {
         std::thread::scope(|scope| {
             let counted = acknowledged.clone();
             scope.spawn(move || {
-                // Until the connection breaks.
+                // The writer goes on until the connection breaks.
                 loop {
                     let n = counted.load(Ordering::Acquire);
                     let key = format!("stream::{n}");
@@ -140,7 +141,7 @@ fn a_node_joins_with_data_of_its_own() {
     two.await_value("shared::key", "of the cluster");
     one.await_value("own::key", "brought along");
     await_equal(&[&one, &two]);
-    // Used once, and by nobody else.
+    // The invitation was used once, and serves nobody else.
     let mut three = Member::start("three", &[]);
     three.stop();
     three.set_options(&["--join", &invitation]);

@@ -1,4 +1,4 @@
-//! Applications that misbehave: each is stopped, or told off, without harm to anything else.
+//! Applications that misbehave: each is stopped, or warned about, without harm to anything else.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::outside::Site;
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
-/// A web process on Python's standard library; `prelude` runs first.
+/// Returns a web process on Python's standard library; `prelude` runs first.
 fn server(prelude: &str) -> String {
     format!(
         r#"import os, signal, subprocess, sys, time
@@ -45,7 +45,7 @@ impl Case {
         Case { node, project }
     }
 
-    /// `settings` is the project's own `cortex.toml`.
+    /// Creates a case in which `settings` is the project's own `cortex.toml`.
     fn with_settings(prelude: &str, settings: &str) -> Case {
         let case = Case::new(prelude);
         of_files(&case.project, &[("cortex.toml", settings)]);

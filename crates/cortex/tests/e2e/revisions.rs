@@ -9,7 +9,7 @@ struct Control {
     program: &'static str,
     begin: &'static [&'static [&'static str]],
     commit: &'static [&'static [&'static str]],
-    /// How each names its first revision.
+    /// The name that it gives its first revision.
     first: &'static str,
 }
 
@@ -54,7 +54,7 @@ fn pushes_any_revision(control: &Control, vcs: &str) {
     of_files(&project, &[("index.html", "<p>second edition</p>")]);
     std::fs::remove_file(project.join("old.txt")).unwrap();
     control.all(&project, control.commit);
-    // Neither committed nor pushed.
+    // These changes are not committed, and not pushed.
     of_files(&project, &[("index.html", "<p>third edition</p>"), ("stray.txt", "stray")]);
     let path = project.to_str().unwrap();
 
@@ -107,7 +107,7 @@ fn a_directory_under_no_control_has_no_revisions() {
     node.run(&["push", path, "-a", "site", "--vcs", "git"]).refused().saying(&["git"]);
 }
 
-/// What `.gitignore` names stays at home when a plain directory is pushed.
+/// Asserts that what `.gitignore` names is left out when a plain directory is pushed.
 #[test]
 fn ignored_files_are_left_out() {
     let node = Node::start();

@@ -1,6 +1,6 @@
-//! Nodes that do only some of what nodes do: two keep the store and take requests, a third runs
-//! instances and nothing else, a fourth takes requests alone. Those without a store go on with the
-//! other one when the one they use is lost.
+//! Nodes with only some of the roles: two keep the store and take requests, a third runs instances
+//! and nothing else, a fourth takes requests alone. Those without a store go on with the other one
+//! when the one they use is lost.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::wait::{STATE_DEADLINE, wait_for};
 const NAME: &str = "hello";
 const COUNT: usize = 4;
 const KEEPER: [&str; 2] = ["--roles", "store,router,checker"];
-/// Sources beyond this travel apart from their records.
+/// The size in bytes of a large file; sources beyond this travel apart from their records.
 const LARGE: usize = 300_000;
 
 fn through(node: &Node) -> Site {
@@ -28,7 +28,7 @@ fn answers(site: &Site) -> Result<(), String> {
     if answer.status == 200 { Ok(()) } else { Err(format!("{answer:?}")) }
 }
 
-/// Whose store a node without one uses.
+/// Returns the node whose store a node without one uses.
 fn used_by(node: &Node) -> Option<String> {
     let listed = node.run(&["nodes", "--json"]);
     let rows: Vec<Value> = serde_json::from_str(&listed.stdout).ok()?;
@@ -50,7 +50,7 @@ fn await_value(node: &Node, key: &str, value: &str) {
     });
 }
 
-/// What the node without a store ran, all of it and nothing elsewhere.
+/// Waits until the node without a store runs all of it, and no other node any.
 fn await_all_on(node: &Node, guest: &str, count: usize) {
     let rows = node.await_ready(NAME, "web", count);
     assert!(rows.iter().all(|row| row.node == guest), "{rows:#?}");
@@ -82,11 +82,11 @@ fn a_node_without_a_store_moves_to_another_one() {
     }
     guest.run(&["nodes", "invite"]).refused().saying(&["keeps no store"]);
 
-    // Another one without a store takes requests, and runs nothing.
+    // Another node without a store takes requests, and runs nothing.
     let front = join(&one, &["--roles", "router,checker"]);
     await_state(&two, &id_of(&front), "alive");
 
-    // Pushed through a node that runs nothing itself; the source is fetched from it.
+    // The push goes through a node that runs nothing itself; the source is fetched from it.
     let project = one.path(NAME);
     copy_of_example(NAME, &project);
     large_file(&project);
@@ -128,7 +128,7 @@ fn a_node_without_a_store_moves_to_another_one() {
     kept.signal(Signal::CONT);
     await_value(kept, "written::while", "still");
 
-    // It starts again and takes hold of what it ran.
+    // It starts again and adopts what it ran.
     let before: Vec<_> = lost.await_ready(NAME, "web", COUNT + 1);
     guest.kill_nine();
     guest.up();
@@ -167,7 +167,7 @@ fn roles_that_cannot_be_are_refused() {
     let mut alone = std::process::Command::new(crate::node::binary());
     alone.args(["up", "--roles", "agent", "--data-dir"]).arg(elsewhere.path().join("data"));
     run(alone, "cortex up --roles agent").refused().saying(&["--join", "nodes invite"]);
-    // A store neither comes nor goes.
+    // A node neither gains nor loses its store.
     let mut node = node;
     node.down();
     let mut changed = std::process::Command::new(crate::node::binary());

@@ -17,7 +17,7 @@ use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
 const NAME: &str = "tool";
-/// Ends at once, for ever: the web process is of no use.
+/// A Procfile whose web process always ends at once, so that it is of no use.
 const BROKEN: &str = "web: python3 -c 'exit(1)'\ngreet: echo hello from the Procfile\n";
 const SERVER: &str = "web: python3 -m http.server $PORT --bind $HOST\n";
 const BINARY_BYTES: usize = 3 << 20;
@@ -85,7 +85,7 @@ fn a_command_runs_as_if_it_ran_here() {
     assert_eq!(node.run(&["run", "-a", NAME, "kill -9 $$"]).status.code(), Some(137));
     platform_says(&node, "run.1 ended: exit status 7");
 
-    // Every byte, in both directions at once.
+    // Every byte passes, in both directions at once.
     let sent: Vec<u8> =
         (0..BINARY_BYTES as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let (from, to) = (node.path("sent"), node.path("received"));
@@ -107,7 +107,7 @@ fn a_command_runs_as_if_it_ran_here() {
     kill(deaf.0.id(), Signal::INT);
     assert_eq!(deaf.0.wait().expect("it ends").code(), Some(9));
 
-    // Who goes away leaves nothing running.
+    // A client that goes away leaves nothing running.
     let script = format!("rm {}; exec sleep 1000", begun.display());
     let mut left = Running(start(&node, &[&script], Stdio::null(), Stdio::null()));
     wait_for("it to have begun", STATE_DEADLINE, || {
@@ -117,7 +117,7 @@ fn a_command_runs_as_if_it_ran_here() {
     platform_says(&node, "killed by signal 1 (SIGHUP) (its client went away)");
 }
 
-/// What a person sees and does.
+/// A person at a terminal: what they see and do.
 struct Person {
     screen: File,
     seen: String,
@@ -133,7 +133,7 @@ impl Person {
         let far = rustix::pty::ioctl_tiocgptpeer(&near, flags).expect("its other end");
         rustix::io::ioctl_fionbio(&near, true).expect("a flag");
         let end = || far.try_clone().expect("one more");
-        // A session of its own, so that it is told of a new size.
+        // The command has a session of its own, so that it is told of a new size.
         let run = run_command(node, command);
         let mut session = Command::new("setsid");
         session.args(["--ctty", "--wait"]).arg(run.get_program()).args(run.get_args());
@@ -160,7 +160,7 @@ impl Person {
         }
     }
 
-    /// Types it again until that appears; the echo of what is typed does not count.
+    /// Types it again until the answer appears; the echo of what is typed does not count.
     fn asks(&mut self, keys: &str, answer: &str) {
         wait_for(&format!("'{answer}' on the screen"), STATE_DEADLINE, || {
             self.types(keys);
@@ -203,7 +203,7 @@ fn a_command_has_a_terminal_where_there_is_one() {
     let terminal: OwnedFd = person.screen.into();
     let modes = rustix::termios::tcgetattr(&terminal).expect("its modes").local_modes;
     assert!(modes.contains(rustix::termios::LocalModes::ICANON), "it is as before");
-    // None where that is not wanted.
+    // There is no terminal if none is wanted.
     let plain = node.run(&["run", "-a", NAME, "--no-tty", "test -t 0 || echo none"]);
     assert_eq!(plain.succeeded().stdout, "none\n");
 }
@@ -222,7 +222,7 @@ fn a_command_runs_where_the_files_are() {
     let failing = two.run(&["run", "-a", NAME, "cat >&2; exit 3"]);
     assert_eq!(failing.status.code(), Some(3));
     platform_says(&one, "run.1 ended: exit status 3");
-    // The node at which it was asked for is lost: so is whoever asked.
+    // The node at which it was asked for is lost, and so is the client that asked.
     let begun = one.path("begun");
     let script = format!("touch {}; exec sleep 1000", begun.display());
     let _asked = Running(start(&two, &[&script], Stdio::null(), Stdio::null()));

@@ -1,4 +1,4 @@
-//! Rust: `cargo new` and a server of the standard library, so that nothing is to be fetched.
+//! Rust: `cargo new` and a server of the standard library, so that nothing has to be fetched.
 
 use crate::node::Node;
 use crate::project::{of_files, tool};

@@ -1,9 +1,9 @@
-//! A build is made once: a change of variables and a rollback run what is there.
+//! Builds that are made once: a change of variables and a rollback run the build that is there.
 
 use crate::node::Node;
 use crate::project::of_files;
 
-/// Answers with what was built, and with a variable.
+/// A server that answers with what was built, and with a variable.
 const APP: &str = r#"
 import os, http.server
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -18,8 +18,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer((os.environ["HOST"], int(os.environ["PORT"])), Handler).serve_forever()
 "#;
 
-/// The number of the build, and what a registry gave that day. There is no such file the second
-/// time: nothing can be installed any more.
+/// A build that writes its number, and what a registry gave that day. There is no such file the
+/// second time: nothing can be installed any more.
 const TOML: &str = r#"
 build = ['echo x >> "$CORTEX_CACHE/count"; wc -l < "$CORTEX_CACHE/count" > made', 'cat "$REGISTRY" >> made']
 baked = ["TITLE"]

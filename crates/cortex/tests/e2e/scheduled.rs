@@ -9,7 +9,7 @@ use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
 const NAME: &str = "clock";
-/// Schedules are to the minute.
+/// The resolution of schedules.
 const MINUTE: Duration = Duration::from_secs(60);
 
 const SERVER: &str = "import http.server, os

@@ -19,12 +19,12 @@ use crate::project::{copy_of_example, of_files};
 use crate::upgrade::other_binary;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
-/// Enough that some come before, while and after the node hands over.
+/// The number of answers, so that some come before, while and after the node hands over.
 const ANSWERS: u64 = 200;
-/// On one connection, and then another one is made.
+/// The number of answers on one connection, after which another one is made.
 const ANSWERS_EACH: usize = 20;
 
-/// `NAME.pem` and `NAME.key` in the directory, for `NAME.example`.
+/// Writes `NAME.pem` and `NAME.key` into the directory, for `NAME.example`.
 fn write(directory: &Path, name: &str, end: Duration) {
     let mut params = CertificateParams::new(vec![format!("{name}.example")]).expect("a name");
     params.not_before = OffsetDateTime::now_utc() - Duration::days(9);
@@ -35,7 +35,7 @@ fn write(directory: &Path, name: &str, end: Duration) {
     fs::write(directory.join(format!("{name}.pem")), certificate.pem()).expect("a file");
 }
 
-/// A static site under all of the names.
+/// Pushes a static site under all of the names.
 fn push(node: &Node, names: &[&str]) -> Site {
     let project = node.path("project");
     copy_of_example("static", &project);
@@ -45,7 +45,7 @@ fn push(node: &Node, names: &[&str]) -> Site {
     node.push(&project, "site")
 }
 
-/// A node with a port inside TLS for certificates of these names.
+/// Starts a node with a port inside TLS for certificates of these names.
 fn secured(directory: TempDir, names: &[&str]) -> (Node, u16) {
     let port = free_port();
     let mut options = vec!["--https".to_owned(), format!("127.0.0.1:{port}")];
@@ -57,7 +57,8 @@ fn secured(directory: TempDir, names: &[&str]) -> (Node, u16) {
     (Node::start_in(directory, &options), port)
 }
 
-/// Trusts `NAME.pem` alone, and says status and version of each answer in a line.
+/// Returns a command that trusts `NAME.pem` alone, and prints status and version of each answer on
+/// a line.
 fn curl(place: &Path, name: &str, port: u16, options: &[&str], count: usize) -> Command {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--max-time", "60", "--cacert"]);
@@ -70,7 +71,7 @@ fn curl(place: &Path, name: &str, port: u16, options: &[&str], count: usize) -> 
     command
 }
 
-/// Asks until it is told to stop; every answer must be good.
+/// A client that asks until it is told to stop; every answer must be good.
 struct Asking {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicU64>,

@@ -1,5 +1,5 @@
-//! Two nodes share the instances of one application; when one is lost the other runs all of them,
-//! and when it is back each slot runs once again.
+//! Two nodes that share the instances of one application: when one is lost the other runs all of
+//! them, and when it is back each slot runs once again.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ fn id_of(node: &Node) -> String {
     id.trim().to_string()
 }
 
-/// Ready instances by node, as one node knows them.
+/// Returns the number of ready instances on each node, as one node knows them.
 fn shares(node: &Node) -> BTreeMap<String, usize> {
     let mut shares = BTreeMap::new();
     for row in node.ready(NAME, "web") {
@@ -42,7 +42,7 @@ fn two_nodes_share_an_application_and_one_takes_over() {
     let listen = format!("127.0.0.1:{}", free_port());
     let two = Node::start_with(&["--listen", &listen, "--join", invitation.trim(), load]);
     let (first, second) = (id_of(&one), id_of(&two));
-    // Whoever has just come is given something later, when what runs has run for a while.
+    // A node that has just come is given something only later, when what runs has run for a while.
     for (node, other) in [(&one, &second), (&two, &first)] {
         wait_for("the nodes to know each other", STATE_DEADLINE, || {
             let known = node.cortex(&["store", "ls", &format!("node::{other}")]);

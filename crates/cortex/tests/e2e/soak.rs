@@ -1,6 +1,6 @@
-//! A day of traffic through a router, made as fast as possible, with memory and descriptors looked
-//! at: a day is 864,000 requests, ten a second. `./test` makes half an hour of it, `./test --long`
-//! all, `./test --soak REQUESTS` as many as are said.
+//! A day of traffic through a router, made as fast as possible, with a look at memory and
+//! descriptors: a day is 864,000 requests, ten a second. `./test` makes half an hour of it, `./test
+//! --long` all, `./test --soak REQUESTS` as many as are said.
 
 mod clients;
 mod servers;
@@ -23,14 +23,16 @@ use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 const REQUESTS_A_SECOND: u64 = 10;
 const DAY: u64 = 24 * 60 * 60 * REQUESTS_A_SECOND;
 const HALF_AN_HOUR: u64 = 30 * 60 * REQUESTS_A_SECOND;
-/// Every kind of traffic has been there many times, and all buffers that are kept are there.
+/// The requests after which every kind of traffic has been there many times, and all buffers that
+/// are kept are there.
 const WARM_UP: u64 = 6_000;
-/// What memory may grow by after that: an allocator's pages, and no more after a day than after
-/// half an hour. A leak of 100 bytes a request would be 86 MB in a day.
+/// The most bytes by which memory may grow after that: an allocator's pages, and no more after a
+/// day than after half an hour. A leak of 100 bytes a request would be 86 MB in a day.
 const GROWTH_BYTES_MAX: u64 = 6 * 1024 * 1024;
-/// Kept connections to instances, and one that is being buried.
+/// The most additional descriptors: kept connections to instances, and one that is being buried.
 const DESCRIPTORS_MORE_MAX: usize = 8;
-/// Of 100 requests that are to be answered; the others met an instance that died.
+/// The least percentage of answered requests, of those that are to be answered; the others met an
+/// instance that died.
 const ANSWERED_PERCENT_MIN: u64 = 97;
 
 /// The router of a node, alone in its process.
@@ -74,7 +76,7 @@ impl Router {
         if answer.status == 200 { Ok(()) } else { Err(format!("{}", answer.status)) }
     }
 
-    /// One that trusts it and comes back with its ticket.
+    /// Returns the configuration of a client that trusts it and comes back with its ticket.
     fn client(&self, alpn: &[u8]) -> Arc<ClientConfig> {
         let pem = fs::read(self.place.path().join("certificate.pem")).expect("a file");
         let mut roots = RootCertStore::empty();
@@ -92,7 +94,7 @@ impl Router {
         &self.child.0
     }
 
-    /// Of its own making: pages of the program come and go as it is used.
+    /// Returns the anonymous memory alone: pages of the program come and go as it is used.
     fn resident_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process().id()));
         let status = status.expect("it runs");
@@ -106,7 +108,7 @@ impl Router {
     }
 }
 
-/// How many requests of a day, and how many of the others, are asked for.
+/// Returns how many requests are asked for: a day's, half an hour's, or as many as are said.
 fn requests() -> u64 {
     let said = std::env::var("CORTEX_SOAK_REQUESTS").ok();
     let said = said.map(|text| text.parse().expect("CORTEX_SOAK_REQUESTS is a number"));

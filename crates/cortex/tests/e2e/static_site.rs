@@ -62,7 +62,8 @@ fn unchanged_files_are_not_sent_again_and_nothing_outside_is() {
     }
 }
 
-/// With the client that everybody has: parts, what is known already, compressed files.
+/// Asserts, with the client that everybody has, that parts, what is known already, and compressed
+/// files are served right.
 #[test]
 fn curl_gets_parts_and_compressed_files_and_nothing_twice() {
     let node = Node::start();

@@ -18,7 +18,7 @@ fn values_are_set_listed_hashed_and_survive_a_killed_node() {
     assert_eq!(node.cortex(&["store", "get", "foo::bar::baz"]).trim_end(), "one");
     let listed = node.cortex(&["store", "ls", "foo::bar"]);
     assert!(listed.contains("foo::bar::baz") && !listed.contains("foo::barbaz"), "{listed}");
-    // SHA-1 of "one".
+    // This is the SHA-1 of "one".
     let hash = node.cortex(&["store", "hash", "foo::bar::baz"]);
     assert_eq!(hash.trim(), "fe05bcdcdc4928012781a5f1a2a77cbb5398e106");
     node.cortex(&["store", "set", "foo::bar::baz", "three"]);
@@ -43,10 +43,10 @@ fn values_are_set_listed_hashed_and_survive_a_killed_node() {
 }
 
 const FULL_DISK: &str = "CORTEX_TEST_FULL_DISK";
-/// Beside three times the binary, of which a node keeps a copy.
+/// The size of the disk in MiB, beside three times the binary, of which a node keeps a copy.
 const DISK_MIB: u64 = 64;
 
-/// In a mount namespace of its own, so that an ordinary user may mount a small disk.
+/// Runs in a mount namespace of its own, so that an ordinary user may mount a small disk.
 #[test]
 fn a_full_disk_refuses_a_push_and_loses_nothing() {
     if let Some(disk) = std::env::var_os(FULL_DISK) {
@@ -107,7 +107,7 @@ fn a_source_above_the_limit_is_refused_before_it_fills_the_disk() {
     let node = Node::start();
     let project = node.path("big");
     of_files(&project, &[("index.html", "<p>big</p>")]);
-    // Sparse: it takes no room here, but would at the other end.
+    // The file is sparse: it takes no room here, but would at the other end.
     let file = fs::File::create(project.join("big.bin")).unwrap();
     file.set_len(20 << 30).unwrap();
     node.try_push(&project, "big").refused().saying(&["large"]);

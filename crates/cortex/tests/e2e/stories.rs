@@ -1,5 +1,5 @@
 //! The two stories of the thesis's appendix C, as they are told there: real nodes and processes,
-//! requests counted from outside.
+//! with requests counted from outside.
 
 use std::path::PathBuf;
 
@@ -9,11 +9,11 @@ use crate::outside::{Callers, Site};
 use crate::project::{copy_of_example, edit};
 use crate::wait::{STATE_DEADLINE, wait_for};
 
-/// Two hosts that keep the store.
+/// The roles of the two hosts that keep the store.
 const STORE: [&str; 2] = ["--roles", "store"];
-/// One that takes requests and checks.
+/// The roles of the host that takes requests and checks.
 const FRONT: [&str; 2] = ["--roles", "router,checker"];
-/// Those that run applications.
+/// The roles of the hosts that run applications.
 const HOST: [&str; 2] = ["--roles", "agent"];
 
 struct Application<'a> {
@@ -22,7 +22,7 @@ struct Application<'a> {
     site: Site,
 }
 
-/// Pushed at `at`, asked for at `front`.
+/// Pushes an application at `at`; it is asked for at `front`.
 fn publish<'a>(at: &Node, front: &Node, name: &'a str) -> Application<'a> {
     let project = at.path(name);
     copy_of_example("hello", &project);
@@ -69,7 +69,7 @@ fn a_university() {
     let all_answer = || callers.iter().for_each(|callers| callers.answered_more(20));
     all_answer();
 
-    // A new version with just one command.
+    // A new version comes with just one command.
     edit(&website.project.join("app.py"), "Hello from", "Welcome from");
     store.push_as_it_is(&website.project, website.name).succeeded();
     wait_for("the new version", STATE_DEADLINE, || {
@@ -78,7 +78,7 @@ fn a_university() {
     });
     all_answer();
 
-    // During the recruitment that service gets more; afterwards the classes do.
+    // During the recruitment that service gets more instances; afterwards the classes do.
     scale(&store, &recruitment, 6);
     all_answer();
     scale(&store, &recruitment, 1);
@@ -103,8 +103,8 @@ fn a_university() {
     callers.into_iter().for_each(Callers::finish_without_failure);
 }
 
-/// C.2: three rented machines, two with the store and one with router and checker; applications
-/// run on shared hosts, whose only part is the agent. One application becomes a success.
+/// C.2: three rented machines, two with the store and one with router and checker; applications run
+/// on shared hosts, whose only part is the agent. One application becomes a success.
 #[test]
 fn students_on_a_budget() {
     let store = first(&STORE);
@@ -130,7 +130,8 @@ fn students_on_a_budget() {
         let used = hosts_of(&store, &chess);
         if used.contains(&new) && used.contains(&old) { Ok(()) } else { Err(format!("{used:?}")) }
     });
-    // What keeps the store or takes requests runs nothing, and shared hosts open no public port.
+    // The nodes that keep the store or take requests run nothing, and shared hosts open no public
+    // port.
     let used = [hosts_of(&store, &chess), hosts_of(&store, &recipes)].concat();
     assert!(used.iter().all(|host| *host == old || *host == new), "{used:?}");
     for host in [&shared, &rented] {

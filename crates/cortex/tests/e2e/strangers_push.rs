@@ -7,7 +7,7 @@ use crate::outside::Site;
 use crate::project::of_files;
 use crate::wait::wait_until;
 
-/// Like `ALLOWED_HOSTS` and `config.hosts`.
+/// A server that refuses other hosts, as `ALLOWED_HOSTS` and `config.hosts` do.
 const PICKY: &str = "\
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -35,7 +35,7 @@ fn an_application_is_asked_by_its_own_name_and_has_that_alone() {
     let settings = "domains = ['*.shop.example.org', 'shop.example.org']\n\
                     [health]\npath = '/up'\nstart_timeout = '20s'\ninterval = '500ms'\n";
     of_files(&shop, &[("app.py", PICKY), ("cortex.toml", settings)]);
-    // A file of a project that is used elsewhere, too.
+    // Projects that are used elsewhere, too, have such a file.
     of_files(&shop, &[(".env", "export PORT=3000\nKEY=\"two\nlines\" # secret\n")]);
     node.try_push(&shop, "shop").succeeded();
     let asked = || node.cortex(&["logs", "-n", "100", "-a", "shop"]);

@@ -8,7 +8,7 @@ use crate::outside::{Callers, Site};
 use crate::project::{copy_of_example, edit, of_files, tool};
 use crate::{django, pyramid, rails};
 
-/// Answers of each application between two events at another one.
+/// The number of answers of each application between two events at another one.
 const ANSWERS_BETWEEN: u64 = 10;
 
 /// The first page of Yesod's book, with the address that hosts give.
@@ -39,7 +39,8 @@ main = do
     runSettings (setHost (fromString host) (setPort (read port) defaultSettings)) application
 "#;
 
-/// `cabal init` with no package index: what the operating system has is enough.
+/// Generates a project by `cabal init` without a package index: what the operating system has is
+/// enough.
 fn generate_yesod(directory: &Path) -> PathBuf {
     let project = directory.join("renamed-yesod");
     std::fs::create_dir(&project).unwrap();

@@ -1,13 +1,13 @@
-//! The short way through, for one framework among many: found on what its own generator made,
-//! under another name and with no file of ours; it answers, is scaled, replaced under load and
-//! rolled back. `journey` is the long way, for those that people use most.
+//! The short way through, for one framework among many: found on what its own generator made, under
+//! another name and with no file of ours; it answers, is scaled, replaced under load and rolled
+//! back. `journey` is the long way, for those that people use most.
 
 use std::path::Path;
 
 use crate::node::Node;
 use crate::outside::{Callers, Site};
 
-/// Answers that must arrive before and after each event under load.
+/// The number of answers that must arrive before and after each event under load.
 const ANSWERS_BETWEEN: u64 = 20;
 
 pub struct Tour<'a> {

@@ -1,4 +1,4 @@
-//! A release that one node cannot start runs on the other; one that nobody can start is refused.
+//! A release that one node cannot start runs on the other; one that no node can start is refused.
 
 use crate::machine::free_port;
 use crate::nodes::{await_acquaintance, first, id_of, join};
@@ -7,7 +7,7 @@ use crate::wait::{STATE_DEADLINE, wait_for};
 
 const NAME: &str = "picky";
 
-/// Ends at once on a node whose data lies below one of `NOT_BELOW`.
+/// A server that ends at once on a node whose data lies below one of `NOT_BELOW`.
 const SERVER: &str = r#"
 import os, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -48,7 +48,7 @@ fn a_release_that_one_node_cannot_start_runs_on_the_other() {
         );
     };
     one.cortex(&["apps", "create", NAME, "--port", &free_port().to_string()]);
-    // The one that coordinates cannot.
+    // The node that coordinates cannot.
     write(&[&one.data()]);
     one.push_as_it_is(&project, NAME).succeeded();
     let await_all_on_two = || {
@@ -59,11 +59,11 @@ fn a_release_that_one_node_cannot_start_runs_on_the_other() {
         });
     };
     await_all_on_two();
-    // Nobody can: refused with the reason, and what served serves on.
+    // No node can: it is refused with the reason, and what served serves on.
     write(&[&one.data(), &two.data()]);
     one.push_as_it_is(&project, NAME).refused().saying(&["exit status 1"]);
     await_all_on_two();
-    // The one that follows cannot.
+    // The node that follows cannot.
     write(&[&one.data()]);
     two.push_as_it_is(&project, NAME).succeeded();
     await_all_on_two();

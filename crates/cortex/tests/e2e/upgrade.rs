@@ -1,6 +1,6 @@
-//! Another binary for nodes that run, under requests all the while: each goes over to it without a
-//! failed one, its instances are the same processes as before, and one that does not become healthy
-//! is given back.
+//! Upgrades of running nodes to another binary, under requests all the while: each goes over to it
+//! without a failed one, its instances are the same processes as before, and one that does not
+//! become healthy is given back.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -16,12 +16,12 @@ use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
 const NAME: &str = "hello";
-/// Enough that some come before, while and after a node hands over.
+/// The number of answers, so that some come before, while and after a node hands over.
 const ANSWERS: u64 = 40;
-/// For a binary that never answers: as short as the command allows.
+/// The time limit in seconds for a binary that never answers: as short as the command allows.
 const WITHIN: &str = "5";
 
-/// The same program under another hash.
+/// Copies the program so that it has another hash.
 pub fn other_binary(directory: &Path, marker: &str) -> PathBuf {
     let path = directory.join(format!("cortex-{marker}"));
     fs::copy(binary(), &path).expect("a copy");
@@ -30,10 +30,10 @@ pub fn other_binary(directory: &Path, marker: &str) -> PathBuf {
     path
 }
 
-/// Passes every check, and does `then` in place of running the node.
+/// Writes a program that passes every check, and does `then` in place of running the node.
 fn bad_binary(directory: &Path, then: &str) -> PathBuf {
     let path = directory.join("cortex-bad");
-    // Nothing of this size is taken for a program.
+    // A file without this padding is too small to be taken for a program.
     let padding = "# padding\n".repeat(1000);
     let real = binary();
     let script =
@@ -52,7 +52,7 @@ fn pid(node: &Node) -> u64 {
     status["pid"].as_u64().expect("a pid")
 }
 
-/// What its process runs from, whatever it says itself.
+/// Returns the hash of what its process runs from, whatever it says itself.
 fn runs(node: &Node) -> String {
     hash(&PathBuf::from(format!("/proc/{}/exe", pid(node))))
 }
@@ -72,7 +72,7 @@ fn instances(node: &Node) -> Vec<Identity> {
     all
 }
 
-/// Of the application, through this node's public address.
+/// Returns where the application answers through this node's public address.
 fn site(node: &Node) -> Site {
     Site { host: format!("{NAME}.localhost:{}", node.http_port), port: node.http_port }
 }
@@ -122,7 +122,7 @@ impl Two {
         [&self.one, &self.two].map(|node| Callers::start_gently(&site(node), "/", &["Hello from"]))
     }
 
-    /// They are the same processes, and ready.
+    /// Asserts that they are the same processes, and ready.
     fn check_instances(&self) {
         let now = wait_for("all instances to be ready", STATE_DEADLINE, || {
             let now = instances(&self.one);
@@ -159,13 +159,14 @@ fn nodes_go_over_to_another_binary_without_a_failed_request() {
         assert_eq!(hash(&node.data().join("bin/cortex")), new, "what the next start runs");
         assert_eq!(hash(&node.data().join("bin/previous")), old, "what it ran before");
     }
-    // The whole way again, by what took over: nothing is left of those from before.
+    // The upgrade is repeated by the processes that took over: nothing is left of those from
+    // before.
     let third = other_binary(nodes.one.directory.path(), "third");
     nodes.two.cortex(&["upgrade", "--binary", third.to_str().expect("text")]);
     assert_eq!((runs(&nodes.one), runs(&nodes.two)), (hash(&third), hash(&third)));
     nodes.check_instances();
     assert_eq!(hash(&nodes.one.data().join("bin/previous")), new);
-    // Whoever started the first processes sees the nodes end.
+    // The caller that started the first processes sees the nodes end.
     nodes.two.down();
     nodes.one.down();
 }
@@ -191,7 +192,7 @@ fn a_binary_that_is_never_healthy_is_given_back() {
         assert_eq!(shown["nodes"][0]["state"], "returned", "{shown}");
         nodes.check_instances();
     }
-    // For all: whoever comes first returns, and nobody else tries it.
+    // The upgrade is for all nodes: the one that comes first returns, and no other tries it.
     let bad = bad_binary(nodes.one.directory.path(), "exit 8");
     let outcome = nodes.one.run(&["upgrade", "--binary", bad.to_str().expect("text"), "--json"]);
     let said: Value = serde_json::from_str(&outcome.refused().stdout).expect("JSON");
@@ -203,7 +204,8 @@ fn a_binary_that_is_never_healthy_is_given_back() {
     nodes.check_instances();
 }
 
-/// What the unit of `cortex install` does then: it starts one until it may.
+/// Does what the unit of `cortex install` does once the attendant is gone: it starts a node until
+/// that may run.
 #[test]
 fn a_node_goes_on_without_its_attendant_and_is_followed_by_the_next_that_is_started() {
     let mut node = Node::start_with(&[]);

@@ -1,5 +1,5 @@
 //! `vera`, the second name of the binary: each command of the thesis's appendix A against a real
-//! node, in the order in which they stand there.
+//! node, in the order of the appendix.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::outside::Site;
 use crate::project::{copy_of_example, edit, of_files, tool};
 use crate::wait::{STATE_DEADLINE, wait_for};
 
-/// The file of the thesis, with another host.
+/// The configuration file of the thesis, with another host.
 const CONFIGURATION: &str = "[app]\n; This is the only required value. Other values are specified \
                              for\n; convenience, but they can also be set as command line \
                              options.\nname = TestApp\n\n[miranda]\nhost = 127.0.0.1\n\

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Long enough for any state of a loaded two-core machine; reached only when something is wrong.
+/// The time limit for any state of a loaded two-core machine; reached only when something is wrong.
 pub const STATE_DEADLINE: Duration = Duration::from_secs(90);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -24,7 +24,7 @@ pub fn wait_for<T>(
     }
 }
 
-/// Whether it comes to hold in time, for who has something to do where it does not.
+/// Returns whether it comes to hold in time, for callers that have something to do if it does not.
 pub fn holds_within(deadline: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !holds() {
@@ -36,12 +36,12 @@ pub fn holds_within(deadline: Duration, mut holds: impl FnMut() -> bool) -> bool
     true
 }
 
-/// As `wait_for`, for a condition.
+/// Waits for a condition like `wait_for`.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     wait_for(what, STATE_DEADLINE, || if holds() { Ok(()) } else { Err("not so".into()) });
 }
 
-/// Between two requests of a load: sets its rate, and nothing relies on how long it takes.
+/// Pauses between two requests of a load: sets its rate, and nothing relies on how long it takes.
 pub fn space_out(pause: Duration) {
     if !pause.is_zero() {
         std::thread::sleep(pause);

@@ -18,18 +18,19 @@ use crate::outside::{Callers, Site};
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, space_out, wait_for};
 
-/// Each way: a call to the other node takes 100 ms more.
+/// The delay each way: a call to the other node takes 100 ms more.
 const DELAY: Duration = Duration::from_millis(50);
-/// From one burst to the next, and how long it lasts: as long as TCP takes to send twice again.
+/// The time from one burst to the next, and how long it lasts: as long as TCP takes to send twice
+/// again.
 const BURST_EVERY: Duration = Duration::from_secs(4);
 const BURST: Duration = Duration::from_millis(700);
-/// With each of so many bursts connections are reset.
+/// The number of bursts of which one also resets connections.
 const RESETS_EVERY: u64 = 3;
-/// Longer than a lease, so that what runs twice for longer is seen.
+/// How long the weather lasts: longer than a lease, so that what runs twice for longer is seen.
 const WEATHER: Duration = Duration::from_secs(45);
 const NAME: &str = "hello";
 const INSTANCES: usize = 4;
-/// Read at once.
+/// The most bytes read at once.
 const CHUNK_BYTES: usize = 16 * 1024;
 
 #[derive(Default)]
@@ -37,7 +38,7 @@ struct Weather {
     is_bad: AtomicBool,
     bursts: AtomicU64,
     resets: AtomicU64,
-    /// Nothing passes before this.
+    /// The time before which nothing passes.
     held_until: Mutex<Option<Instant>>,
     open: Mutex<Vec<TcpStream>>,
 }
@@ -47,12 +48,12 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Weather {
-    /// In front of `target`; where to call instead.
+    /// Starts a proxy in front of `target`, and returns where to call instead.
     fn proxy(self: &Arc<Self>, target: &str) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address").to_string();
         let (weather, target) = (self.clone(), target.to_string());
-        // Until the tests end, as whoever else listens in this process.
+        // The thread lives until the tests end, as other listeners of this process do.
         std::thread::spawn(move || {
             for caller in listener.incoming().flatten() {
                 let Ok(called) = TcpStream::connect(&target) else { continue };
@@ -96,7 +97,7 @@ impl Weather {
         to.shutdown(Shutdown::Both).ok();
     }
 
-    /// Bursts, until it is told to end.
+    /// Makes bursts, until it is told to end.
     fn blow(&self, ended: &mpsc::Receiver<()>) {
         self.is_bad.store(true, Ordering::Relaxed);
         while ended.recv_timeout(BURST_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -126,7 +127,7 @@ fn local() -> String {
     format!("127.0.0.1:{}", free_port())
 }
 
-/// What each node itself runs, by slot.
+/// Returns the nodes that run each slot, as each node itself says.
 fn ready_by_slot(nodes: &[&Node]) -> BTreeMap<u32, BTreeSet<String>> {
     let mut slots: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
     for node in nodes {
@@ -190,7 +191,7 @@ fn a_late_and_lossy_network_costs_no_request_and_settles() {
     callers.into_iter().for_each(Callers::finish_without_failure);
 }
 
-/// As both see it, and counted by process.
+/// Waits until each slot runs once, as both see it and counted by process.
 #[track_caller]
 fn await_each_once(nodes: &[&Node]) {
     wait_for("each slot to run once", 2 * STATE_DEADLINE, || {

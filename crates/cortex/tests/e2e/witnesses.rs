@@ -1,5 +1,5 @@
-//! Checkers testify of instances on a node that has no checker: two of them are believed, one that
-//! is not alone in its cluster is not.
+//! Checkers that testify of instances on a node that has no checker: two of them are believed, and
+//! one alone only if the cluster has no other.
 
 use std::path::Path;
 
@@ -15,7 +15,8 @@ pub const COUNT: usize = 2;
 pub const KEEPER: [&str; 2] = ["--roles", "store,router,checker"];
 pub const HOST: [&str; 2] = ["--roles", "agent"];
 
-/// Answers everybody; to `/sicken` an instance falls ill, which its health path alone shows.
+/// A server that answers everybody; on `/sicken` an instance falls ill, which its health path alone
+/// shows.
 const SERVER: &str = r#"
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,7 +61,7 @@ fn pids(rows: &[Row]) -> Vec<u32> {
     pids
 }
 
-/// Another process is in the place of the one that `what` is about, the others are as they were.
+/// Waits until another process is in the place of the ill one, with the others as they were.
 fn await_replaced(node: &Node, what: &str, before: &[u32], ill: u32) -> Vec<u32> {
     wait_for(what, STATE_DEADLINE, || {
         let rows = node.ready(NAME, "web");
@@ -71,12 +72,13 @@ fn await_replaced(node: &Node, what: &str, before: &[u32], ill: u32) -> Vec<u32>
     })
 }
 
-/// Everything that was ever written below it, also what was taken back.
+/// Returns everything that was ever written below it, also what was taken back.
 pub fn lines(node: &Node, prefix: &str) -> Vec<String> {
     node.cortex(&["store", "history", prefix]).lines().map(Into::into).collect()
 }
 
-/// An application, once both know the node that is to run it; its processes there.
+/// Pushes an application once both know the node that is to run it, and returns its processes
+/// there.
 fn push_once_known(host: &Node, keepers: [&Node; 2]) -> Vec<u32> {
     let id = id_of(host);
     for node in keepers {
@@ -112,7 +114,7 @@ fn an_ill_instance_of_a_node_without_a_checker_is_replaced() {
         assert!(said.iter().any(|line| line.contains(&id)), "both testified: {said:?}");
     }
 
-    // One of two that says so is not believed, whatever made it say so.
+    // The word of one of two is not believed, whatever made it say so.
     let row = one.ready(NAME, "web").remove(0);
     let victim = row.pid.expect("it runs");
     let claim =
@@ -142,7 +144,7 @@ fn an_ill_instance_of_a_node_without_a_checker_is_replaced() {
     callers.finish_without_failure();
 }
 
-/// A node's own word counts, but not that of a checker which hangs.
+/// Asserts that a node's own word counts, but not that of a checker which hangs.
 #[test]
 fn a_checker_that_hangs_is_overruled_until_it_works_again() {
     let one = first(&KEEPER);
@@ -160,7 +162,7 @@ fn a_checker_that_hangs_is_overruled_until_it_works_again() {
     wait_until("its own checker to be heard again", checks);
 }
 
-/// As the thesis has it: one machine with the checker, and hosts that run applications.
+/// Asserts it as the thesis has it: one machine with the checker, and hosts that run applications.
 #[test]
 fn the_only_checker_of_a_cluster_is_believed() {
     let one = first(&KEEPER);

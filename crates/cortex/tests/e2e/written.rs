@@ -5,7 +5,7 @@ use crate::node::Node;
 use crate::project::of_files;
 use crate::wait::wait_until;
 
-/// Counts in an SQLite database, which it makes where there is none, and holds open.
+/// A server that counts in an SQLite database, which it creates if there is none, and holds open.
 const APP: &str = r#"
 import http.server, os, sqlite3
 db = sqlite3.connect("count.db", isolation_level=None)
@@ -54,7 +54,7 @@ fn what_was_written_is_named_and_can_be_kept_while_it_is_open() {
     });
     let body = site.get("/").body;
     assert!(body.ends_with("[]"), "HOME is empty with each build: {body}");
-    // As the words say that are printed then.
+    // These commands are those that the message names.
     node.cortex(&["rollback", "v1", "-a", "app"]);
     let before = count(&site);
     assert!(before > first, "{before}");

@@ -1,4 +1,5 @@
-//! What goes wrong by itself: connections, disks, clocks, machines, and operators in a hurry.
+//! The faults that happen by themselves: of connections, disks, clocks, machines, and operators in
+//! a hurry.
 
 use model::Prefix;
 use store_core::event::Event;
@@ -8,7 +9,7 @@ use super::fault::Fault;
 use super::ledger::Gone;
 use super::world::{CLUSTER, Happening, World};
 
-/// How far clocks that are right are from the true time at most.
+/// The largest deviation of a clock that is right from the true time.
 pub(crate) const SKEW_MS: i64 = 200;
 
 const MINUTE_MS: u64 = 60_000;
@@ -96,7 +97,7 @@ impl World {
 
     // --- clocks
 
-    /// A clock jumps while the node is off.
+    /// Makes a clock jump while the node is off.
     fn break_clock(&mut self, host: usize) {
         if !self.hosts[host].is_up() || !self.hosts[host].clock_right {
             return;
@@ -142,7 +143,8 @@ impl World {
 
     // --- disks
 
-    /// Somebody else must hold what counts, or there is nothing left to test.
+    /// Returns whether a disk may be lost: somebody else must hold what counts, or there is nothing
+    /// left to test.
     fn may_lose(&self, host: usize) -> bool {
         let others = (0..self.hosts.len()).filter(|other| *other != host);
         self.hosts[host].connected && others.into_iter().any(|o| self.hosts[o].is_sound(o))
@@ -161,7 +163,7 @@ impl World {
         let made = made.saturating_sub(super::world::EPOCH);
         self.tell(|| format!("n{host} has its disk of {made} back"));
         self.forget_disk(host);
-        // Of a time when it knew nobody: somebody has to let it join again.
+        // The copy is of a time when it knew nobody: somebody has to let it join again.
         if !self.knows_others(host) {
             self.hosts[host].disk = Disk::default();
             self.estrange(host);
@@ -175,7 +177,7 @@ impl World {
         others.count() > 1 && self.hosts[host].cluster == CLUSTER
     }
 
-    /// Whoever is down finds another disk than it had.
+    /// Gives a node that is down another disk than it had.
     pub(crate) fn put_back(&mut self, host: usize, disk: Disk) {
         self.count(Fault::Rollback);
         self.hosts[host].disk = disk;
@@ -202,13 +204,13 @@ impl World {
 
     fn estrange(&mut self, host: usize) {
         self.forget_disk(host);
-        // Until somebody finds it and lets it join again, it is a stranger.
+        // It is a stranger until somebody finds it and lets it join again.
         self.hosts[host].connected = false;
         self.hosts[host].joining = false;
         self.hosts[host].home = super::host::stranger(host);
     }
 
-    /// What the node had shown and told came from a disk that is no more.
+    /// Forgets what the node had shown and told from a disk that is no more.
     fn forget_disk(&mut self, host: usize) {
         self.has_lost_disks = true;
         let this = &mut self.hosts[host];

@@ -7,19 +7,22 @@ use super::chaos::SKEW_MS;
 use super::operator::roster_key;
 use super::world::{EPOCH, Happening, World};
 
-/// Quarantines of ten seconds, sessions that stall for ten, copies and vectors of thirty.
+/// The time limit for agreement: quarantines of ten seconds, sessions that stall for ten, copies
+/// and vectors of thirty.
 const QUIET_MS_MAX: u64 = 300_000;
-/// Three rounds of vectors after the roster changed, and one more to collect.
+/// The time limit for collecting garbage: three rounds of vectors after the roster changed, and one
+/// more to collect.
 const COLLECT_MS_MAX: u64 = 400_000;
 const ROUND_MS: u64 = 1000;
-/// One of so many histories goes on until its garbage is collected.
+/// The number of histories of which one goes on until its garbage is collected.
 const COLLECTED_OF: u64 = 6;
-/// Promises and vectors are kept twice meanwhile.
+/// How long a node is kept apart; promises and vectors are kept twice meanwhile.
 const KEPT_MS: u64 = 70_000;
-/// Long enough for whoever forgets a member that is away to collect what that one has not.
+/// The rounds for which a member is away: enough for the others, which forget it, to collect what
+/// it lacks.
 const AWAY_ROUNDS: u64 = 20;
 
-/// One history.
+/// Lives through one history.
 pub fn live(world: &mut World) {
     world.found();
     let end = EPOCH + world.climate.length_ms;
@@ -33,7 +36,7 @@ pub fn live(world: &mut World) {
 }
 
 impl World {
-    /// Nothing goes wrong before there is something.
+    /// Founds the cluster; nothing goes wrong before there is one.
     fn found(&mut self) {
         self.calm = true;
         self.hosts[0].connected = true;
@@ -72,7 +75,7 @@ impl World {
         }
     }
 
-    /// Operators look after alarms until everybody agrees.
+    /// Runs until all members agree, while operators look after alarms; returns the members.
     fn until_converged(&mut self, at_most: u64) -> Vec<usize> {
         let end = self.now + at_most;
         loop {
@@ -87,15 +90,15 @@ impl World {
         }
     }
 
-    /// A member is away while others write and squash; it comes back and all deletes go; then it
-    /// comes back once more, with the disk that it had before.
+    /// Takes a member away while others write and squash, and brings it back, after which all
+    /// deletes are collected; then it comes back once more, with the disk that it had before.
     fn end_slowly(&mut self, members: Vec<usize>) {
         let newest = self.newest_of(members[0]);
         if newest.time().0 > self.now + ROUND_MS {
             // A node that is alone goes on from where its clock was, until that time comes.
             return;
         }
-        // Whoever joined besides would bring what it wrote by itself.
+        // A further node that joined would bring what it wrote by itself.
         let outside = (0..self.hosts.len()).filter(|host| !members.contains(host));
         outside.collect::<Vec<_>>().into_iter().for_each(|host| self.leave_out(host));
         let members = self.while_one_hears_late(members);
@@ -120,8 +123,8 @@ impl World {
         self.network.blocked.extend(pairs.flat_map(|(a, b)| [(a, b), (b, a)]));
     }
 
-    /// A member is removed, and the last to hear of it has taken a delete from it meanwhile that
-    /// nobody else knows; it squashes before it can tell.
+    /// Removes a member. The last one to hear of it has meanwhile taken a delete from the removed
+    /// one that nobody else knows, and squashes before it can tell.
     fn while_one_hears_late(&mut self, members: Vec<usize>) -> Vec<usize> {
         let [gone, others @ .., last] = members.as_slice() else { return members };
         let [first, ..] = others else { return members };
@@ -158,8 +161,8 @@ impl World {
         members
     }
 
-    /// A member writes what only one other hears of, loses its disk, and is let in again by that
-    /// other alone; whom it can reach at first knows nothing of all that.
+    /// Lets a member write what only one other hears of, lose its disk, and be let in again by that
+    /// other alone; the members that it can reach at first know nothing of all that.
     fn while_one_knows(&mut self, members: Vec<usize>) -> Vec<usize> {
         let [first, others @ .., last] = members.as_slice() else { return members };
         if others.is_empty() {
@@ -209,7 +212,8 @@ impl World {
         members
     }
 
-    /// Deletes go everywhere once everybody has them, and nothing else does.
+    /// Runs until all deletes are collected, which happens once everybody has them; nothing else
+    /// may go.
     fn until_collected(&mut self, members: Vec<usize>) -> Vec<usize> {
         let first = members[0];
         let before = self.contents(first);

@@ -1,5 +1,5 @@
 //! A node's disk: the bytes of its log as the binary writes them, how far they are synced, its
-//! large values, and older copies of all that. Knows no machine; the world decides what fails.
+//! large values, and older copies of all that. It knows no machine; the world decides what fails.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use store_core::{Location, Past, Ticket};
 
 use crate::random::Random;
 
-/// Backups somebody keeps.
+/// The number of backups that are kept.
 const COPIES_MAX: usize = 3;
 
 #[derive(Clone, Debug, Default)]
@@ -23,10 +23,10 @@ struct Content {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk {
     content: Content,
-    /// What is behind this is lost or torn by a crash.
+    /// The length that is synced; what is behind it is lost or torn by a crash.
     synced: usize,
     copies: Vec<(u64, Content)>,
-    /// Where the values of the batch are that is not synced.
+    /// The places of the values of the batch that is not synced.
     written: Vec<Location>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Torn {
 }
 
 impl Disk {
-    /// The log lies in one segment.
+    /// Appends a batch to the log, which has only one segment.
     pub fn write<'a>(&mut self, batch: u64, entries: &[Entry], value: impl Fn(Ticket) -> &'a [u8]) {
         let mut payload = Vec::new();
         self.written.clear();
@@ -55,8 +55,8 @@ impl Disk {
         }
     }
 
-    /// The batch is durable, and its mark says so from now on, once that is on disk too.
-    /// Where the entries' values are.
+    /// Makes the batch durable and appends its mark, which is not synced itself. Returns where the
+    /// entries' values are.
     pub fn sync(&mut self, batch: u64) -> Vec<Location> {
         self.synced = self.content.log.len();
         self.content.log.extend_from_slice(&Secret::NONE.mark(batch));
@@ -70,7 +70,7 @@ impl Disk {
         self.synced = self.content.log.len();
     }
 
-    /// Nobody heard of what was not synced: any of its bytes may be there.
+    /// Keeps any of the unsynced bytes, as nobody has heard of them.
     pub fn crash(&mut self, random: &mut Random) -> Torn {
         let length = self.content.log.len();
         if length == self.synced {
@@ -110,7 +110,7 @@ impl Disk {
         past
     }
 
-    /// The value of the record that lies there.
+    /// Returns the value of the record at that offset.
     pub fn value(&self, offset: u32) -> Option<Vec<u8>> {
         let bytes = self.content.log.get(offset as usize..)?;
         let (_, frame) = Secret::NONE.frames(bytes, 0, bytes.len()).next()?;
@@ -128,7 +128,7 @@ impl Disk {
         self.content.files.insert(hash);
     }
 
-    /// Somebody makes a backup.
+    /// Makes a backup of what is synced.
     pub fn copy(&mut self, at: Timestamp) {
         if self.copies.len() == COPIES_MAX {
             self.copies.remove(0);
@@ -138,7 +138,7 @@ impl Disk {
         self.copies.push((at.0, content));
     }
 
-    /// Puts a backup back; when it was made.
+    /// Puts a backup back, and returns when it was made.
     pub fn roll_back(&mut self, random: &mut Random) -> Option<u64> {
         let index = random.between(0, self.copies.len() as u64) as usize;
         let (at, content) = self.copies.get(index)?.clone();

@@ -1,4 +1,4 @@
-//! What goes wrong among nodes, and how often it did: a fault that never happens tests nothing.
+//! The faults among nodes, and counts of them: a fault that never happens tests nothing.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,8 @@ pub enum Fault {
     /// One direction is dead, the other works.
     OneWay,
     Crash,
-    /// A crash left a part of a batch behind, or all of it though nobody was told.
+    /// A crash left at most a part of a batch behind; `WrittenUnheard`: all of it, though nobody
+    /// was told.
     TornWrite,
     WrittenUnheard,
     Shutdown,
@@ -31,7 +32,7 @@ pub enum Fault {
     ClockSkew,
     TrustedClock,
     Join,
-    /// A node that wrote by itself before it joined.
+    /// A node joined that had written by itself before.
     JoinWithPast,
     Eviction,
     Rejoin,

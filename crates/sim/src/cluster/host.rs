@@ -15,7 +15,7 @@ use super::world::CLUSTER;
 
 pub(crate) enum State {
     Up(Box<StoreMachine>),
-    /// Crashed or stopped; what its disk says.
+    /// It crashed or was stopped; the value is what its disk says.
     Down(Box<Past>),
 }
 
@@ -30,44 +30,45 @@ pub(crate) struct Host {
     pub tag: NodeTag,
     pub disk: Disk,
     pub state: State,
-    /// Tells a process from the one before it.
+    /// The number that tells a process from the one before it.
     pub life: u64,
     /// How far its clock is ahead of the true time, in milliseconds.
     pub offset: i64,
-    /// Within what nodes accept of each other.
+    /// Whether the clock is within what nodes accept of each other.
     pub clock_right: bool,
     last_now: u64,
     pub tick_at: Option<u64>,
-    /// Bytes of values that the machine has not released.
+    /// The bytes of values that the machine has not released.
     pub values: BTreeMap<Ticket, Vec<u8>>,
     next_ticket: u64,
     pub batch: Option<Batch>,
     pub reachable: BTreeSet<NodeTag>,
-    /// Until it joins, a node is a cluster of its own; the first one founds the one that counts.
+    /// The cluster that it is of itself until it joins; that of the first node is the one that
+    /// counts.
     pub home: ClusterId,
-    /// It is in the cluster's network: it founded it, or somebody let it join.
+    /// Whether it is in the cluster's network: it founded it, or somebody let it join.
     pub connected: bool,
-    /// It was asked to join and its shell will repeat that until it did.
+    /// Whether it was asked to join, which its shell repeats until it has joined.
     pub joining: bool,
     /// The stamp of the entry on the roster that was made for it.
     pub invited: Option<Stamp>,
-    /// The operators removed it.
+    /// Whether the operators removed it.
     pub evicted: bool,
-    /// Its disk was set back: what it had told before.
+    /// What it had told before its disk was set back; `None` if it has caught up with that.
     pub impaired: Option<Stamp>,
     pub told: Stamp,
-    /// As it was judged last.
+    /// The garbage horizon when it was judged last.
     pub garbage: Stamp,
     pub was_evicted: bool,
-    /// Commits that somebody could read here, by key.
+    /// The commits that somebody could read here, by key.
     pub shown: BTreeMap<Arc<str>, BTreeSet<Position>>,
-    /// Commits that it may forget, as they were issued anew.
+    /// The commits that it may forget, as they were issued anew.
     pub forgettable: BTreeSet<Position>,
-    /// Commits that it may forget, as one that was issued anew had replaced them.
+    /// The commits that it may forget, as one that was issued anew had replaced them.
     pub superseded: BTreeSet<Position>,
     /// The cluster that its log names.
     pub cluster: ClusterId,
-    /// Writes that issue a commit anew.
+    /// The writes that issue a commit anew.
     pub anew: BTreeMap<Ticket, Position>,
     pub alarms: BTreeSet<Alarm>,
     pub fetching: bool,
@@ -116,19 +117,19 @@ impl Host {
         }
     }
 
-    /// Whether the other one is on its roster.
+    /// Returns whether the other one is on its roster.
     pub fn lists(&self, other: &Host) -> bool {
         let entry = self.replica().newest(&format!("cluster::nodes::{}", other.tag.as_str()));
         entry.is_some_and(|commit| !commit.is_delete())
     }
 
-    /// What the clock says; within one life it never goes back.
+    /// Returns what its clock says, which never goes back within one life.
     pub fn clock(&mut self, now: u64) -> Timestamp {
         self.last_now = self.last_now.max(now.saturating_add_signed(self.offset));
         Timestamp(self.last_now)
     }
 
-    /// The true time at which its clock will say this.
+    /// Returns the true time at which its clock will say this.
     pub fn when(&self, local: Timestamp) -> u64 {
         local.0.saturating_add_signed(-self.offset)
     }
@@ -155,7 +156,7 @@ impl Host {
         matches!(self.state, State::Up(_))
     }
 
-    /// What it holds durably, running or not.
+    /// Returns what it holds durably, running or not.
     pub fn replica(&self) -> &Replica {
         match &self.state {
             State::Up(machine) => machine.replica(),
@@ -179,7 +180,7 @@ impl Host {
         self.fetching = false;
     }
 
-    /// It runs as a member and can say so to others.
+    /// Returns whether it runs as a member and can say so to others.
     pub fn is_member(&self) -> bool {
         let settled = self.machine().is_some_and(|machine| {
             let standing = machine.sync().standing();
@@ -189,7 +190,7 @@ impl Host {
         settled && self.connected && !self.joining && !self.evicted
     }
 
-    /// It belongs to the cluster as far as it knows, and has caught up.
+    /// Returns whether it belongs to the cluster as far as it knows, and has caught up.
     pub fn is_sound(&self, index: usize) -> bool {
         let settled = match &self.state {
             State::Up(machine) => {

@@ -1,4 +1,4 @@
-//! What must hold among nodes whatever goes wrong.
+//! The judge: what must hold among nodes whatever goes wrong.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use super::ledger::{Gone, Ledger};
 use super::shell::{named, placed};
 use super::world::{CLUSTER, World};
 
-/// Values that a node's machine has not released: the waiting, the parked and some batches.
+/// The most values that a node's machine has not released: the waiting, the parked and some
+/// batches.
 const VALUES_MAX: usize = 4096;
 
 impl World {
@@ -23,13 +24,13 @@ impl World {
         self.hosts[host].standing()
     }
 
-    /// What the cluster cannot hear of.
+    /// Returns whether the cluster cannot hear of what this node writes.
     fn is_outside(&self, host: usize) -> bool {
         let this = &self.hosts[host];
         this.evicted || this.joining || self.standing(host).cluster != CLUSTER
     }
 
-    /// A batch is about to be written.
+    /// Judges a batch that is about to be written.
     pub(crate) fn judge_batch(&mut self, host: usize, entries: &[Entry]) {
         let this = &self.hosts[host];
         let limit = self.now + CLOCK_AHEAD_MAX_MS + SKEW_MS as u64;
@@ -46,8 +47,8 @@ impl World {
         }
     }
 
-    /// These entries can be lost no more, unless the disk is. True if the roster is to be read
-    /// again once the node holds them.
+    /// Notes entries that can be lost no more, unless the disk is. Returns true if the roster is to
+    /// be read again once the node holds them.
     pub(crate) fn durable(&mut self, host: usize, entries: &[Entry]) -> bool {
         let outside = self.is_outside(host);
         let mut roster = false;
@@ -72,7 +73,7 @@ impl World {
                 }
                 Entry::Standing(standing) => {
                     if standing.cluster != self.hosts[host].cluster {
-                        // Another cluster, another truth.
+                        // Another cluster has another truth.
                         let mut ledger = std::mem::take(&mut self.ledger);
                         ledger.leave_behind(self.hosts[host].tag, self.hosts[host].replica());
                         self.ledger = ledger;
@@ -97,14 +98,14 @@ impl World {
         roster
     }
 
-    /// Who was waiting for this entry on the roster.
+    /// Returns the node that was waiting for this entry on the roster.
     fn entered(&self, commit: &Commit) -> Option<usize> {
         let listed = super::operator::listed(&commit.key).filter(|_| !commit.is_delete());
         let host = self.index_of(listed?)?;
         self.hosts[host].joining.then_some(host)
     }
 
-    /// Who was removed, by the newest word on it.
+    /// Learns from the newest entries of the roster which nodes were removed.
     pub(crate) fn read_roster(&mut self) {
         let mut removed = false;
         for host in 0..self.hosts.len() {
@@ -120,12 +121,12 @@ impl World {
         }
     }
 
-    /// What members had is judged anew after a disk or a member is gone.
+    /// Judges anew what members had, after a disk or a member is gone.
     pub(crate) fn reassess(&mut self, gone: Gone) {
         let mut ledger = std::mem::take(&mut self.ledger);
         let inside = self.hosts.iter().filter(|host| host.cluster == CLUSTER && !host.joining);
         let inside: Vec<&Host> = inside.collect();
-        // What is on nobody else's roster is heard by nobody.
+        // Nobody hears what a node says that is on no other node's roster.
         let alone = inside.len() == 1;
         let known = |host: &&Host| {
             let mut others = inside.iter().filter(|other| other.tag != host.tag);
@@ -142,8 +143,8 @@ impl World {
         let held_by = |hosts: &[&Host], ledger: &Ledger, key: &str, at: Position| {
             hosts.iter().any(|host| {
                 let newest = host.replica().newest(key).map(|commit| commit.at.stamp.time().0);
-                // What somebody wrote who is no member, any more or yet, covers nothing that
-                // members hold.
+                // What was written by a node that is no member, any more or yet, covers nothing
+                // that members hold.
                 let joins = host.standing().fresh_until == Stamp(u64::MAX);
                 let covers = !host.evicted && !joins && newest.is_none_or(|newest| newest <= limit);
                 holds(host, at) || covers && ledger.covers(host.replica(), key, at)
@@ -153,7 +154,7 @@ impl World {
             if held_by(&staying, ledger, key, at) {
                 return None;
             }
-            // Whoever was removed gives nothing to anybody; it brings what it wrote itself.
+            // A node that was removed gives nothing to anybody; it brings what it wrote itself.
             let writer = removed.iter().find(|host| host.tag == at.node);
             let brought = writer.is_some_and(|host| ledger.covers(host.replica(), key, at));
             Some(if brought { Gone::Member } else { Gone::Disk })
@@ -166,7 +167,7 @@ impl World {
         self.ledger = ledger;
     }
 
-    /// Everything that can be seen of a node.
+    /// Judges everything that can be seen of a node.
     pub(crate) fn judge_host(&mut self, host: usize) {
         self.judge_shown(host);
         self.judge_claims(host);
@@ -177,7 +178,7 @@ impl World {
         }
     }
 
-    /// A key never shows an older commit than one it has shown.
+    /// Asserts that a key never shows an older commit than one it has shown.
     fn judge_shown(&mut self, host: usize) {
         let this = &mut self.hosts[host];
         let (replica, shown) = match &this.state {
@@ -208,7 +209,7 @@ impl World {
         }
     }
 
-    /// What a node says it holds of each other, it holds.
+    /// Asserts that a node holds what it says it holds of each node.
     pub(crate) fn judge_claims(&mut self, host: usize) {
         let this = &mut self.hosts[host];
         let claims: Vector = match &this.state {
@@ -223,7 +224,7 @@ impl World {
             }
             State::Down(past) => past.held.clone(),
         };
-        // Whoever joins has told nothing yet.
+        // A node that joins has told nothing yet.
         let standing = self.standing(host);
         let joins = standing.fresh_until == Stamp(u64::MAX);
         // A copy's vector comes before the horizons that it rests on; nobody is told meanwhile.
@@ -244,7 +245,8 @@ impl World {
         }
     }
 
-    /// Whoever collects garbage up to a stamp: every member holds what any member holds up to it.
+    /// Asserts, for a node that collects garbage up to a stamp, that every member holds what any
+    /// member holds up to it.
     fn judge_garbage(&self, host: usize, garbage: Stamp) {
         let Some(machine) = self.hosts[host].machine() else { return };
         let roster: BTreeSet<NodeTag> = machine.sync().members().roster();
@@ -317,7 +319,8 @@ impl World {
 
     // --- when all is quiet
 
-    /// Members as everybody sees them; none while somebody sees it otherwise, or has not caught up.
+    /// Returns the members on which all agree; an error while a node sees it otherwise, or has not
+    /// caught up.
     pub(crate) fn converged(&self) -> Result<Vec<usize>, String> {
         let reference = (0..self.hosts.len())
             .find(|host| {
@@ -349,7 +352,8 @@ impl World {
         Ok(members)
     }
 
-    /// What a member still has may be gone with the disk of whoever wrote it.
+    /// Returns whether a node lacks a large value that a member still has; other values may be gone
+    /// with the disks of those that wrote them.
     fn lacks_file(&self, host: usize, members: &[usize]) -> bool {
         let mut absent = self.hosts[host].replica().absent().keys();
         absent.any(|hash| members.iter().any(|other| self.hosts[*other].disk.holds_file(hash)))
@@ -367,7 +371,7 @@ impl World {
             && self.roster_of(host).contains(&self.hosts[host].tag)
     }
 
-    /// Nothing that counted was lost, and every value can be read.
+    /// Asserts that nothing that counted was lost, and that every value can be read.
     pub(crate) fn judge_end(&self, members: &[usize]) {
         let is_member = |tag: NodeTag| members.iter().any(|m| self.hosts[*m].tag == tag);
         let Some(first) = members.first() else { return };
@@ -390,11 +394,11 @@ impl World {
         }
     }
 
-    /// What everybody reads, to be compared with later.
+    /// Returns what everybody reads, to be compared with later.
     pub(crate) fn contents(&self, host: usize) -> Vec<(Arc<str>, Position)> {
         let replica = self.hosts[host].replica();
         let winners = replica.winners(&model::Prefix::all());
-        // Whoever has to join again is put on the roster anew.
+        // A node that has to join again is put on the roster anew.
         let users = winners.into_iter().filter(|commit| !is_roster_key(&commit.key));
         let live = users.filter(|commit| !commit.is_delete());
         let lasting = live.filter(|commit| commit.expires().is_none());

@@ -1,4 +1,5 @@
-//! Every commit that was ever durable where it was issued, as nobody inside the world knows it.
+//! The ledger: every commit that was ever durable where it was issued. Nobody inside the world
+//! knows it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,18 +8,20 @@ use store_core::{Action, Commit, NodeTag, Position, Replica, Stamp};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
-    /// More than one: a node lost its past and issued a stamp again.
+    /// The hashes of the commits at this position; more than one if a node lost its past and issued
+    /// a stamp again.
     cids: Vec<[u8; 32]>,
-    /// A delete, or a value that ends.
+    /// Whether it is a delete, or a value that expires.
     droppable: bool,
-    /// Gone with a disk that was set back or destroyed.
+    /// Whether it is gone with a disk that was set back or destroyed.
     pub lost: bool,
-    /// Lost, but for whoever nobody that was left had on its roster: found again or not, nobody
-    /// could know of it meanwhile.
+    /// Whether it is lost and held only by nodes that none of those left had on its roster: found
+    /// again or not, nobody could know of it meanwhile.
     unheard: bool,
-    /// Issued where the cluster could not hear of it, before a node joined or after it was evicted.
+    /// Whether it was issued where the cluster could not hear of it, before a node joined or after
+    /// it was evicted.
     pub outside: bool,
-    /// Issued anew, so it may go.
+    /// Whether it was issued anew, so that it may go.
     pub replaced: bool,
 }
 
@@ -66,7 +69,8 @@ impl Ledger {
         known.is_some_and(|known| known.cids.contains(&commit.cid()))
     }
 
-    /// What seemed lost was on its way to somebody; true if it was so.
+    /// Notes that a commit that seemed lost was on its way to somebody; returns whether it had
+    /// seemed lost.
     pub fn found(&mut self, at: Position) -> bool {
         let Some(known) = self.known_mut(at).filter(|known| known.lost) else { return false };
         known.lost = known.unheard;
@@ -84,7 +88,7 @@ impl Ledger {
         }
     }
 
-    /// Whether the newest word on a key was its end.
+    /// Returns whether the newest word on a key was its end; `None` without any.
     pub fn newest_of(&self, key: &str) -> Option<bool> {
         let commits = self.keys.get(key)?;
         let mut counted = commits.iter().rev().filter(|(_, known)| known.counts());
@@ -96,14 +100,14 @@ impl Ledger {
         self.keys.get_mut(key)?.get_mut(&at)
     }
 
-    /// A commit that ended its key at or after a place and that everybody knew of.
+    /// Returns a commit that ended its key at or after a position and that everybody knew of.
     pub fn ended(&self, key: &str, from: Position, garbage: Stamp) -> Option<Position> {
         let after = self.keys.get(key)?.range(from..);
         let mut ends = after.rev().filter(|(at, known)| known.droppable && at.stamp <= garbage);
         ends.next().map(|(at, _)| *at)
     }
 
-    /// Whether a replica holds a commit, or something newer for its key.
+    /// Returns whether a replica holds a commit, or something newer for its key.
     pub fn covers(&self, replica: &Replica, key: &str, at: Position) -> bool {
         match replica.newest(key) {
             Some(newest) => newest.at >= at,
@@ -111,7 +115,8 @@ impl Ledger {
         }
     }
 
-    /// A commit that was issued by a node between two stamps and that a replica does not cover.
+    /// Returns a commit that was issued by a node between two stamps and that a replica does not
+    /// cover.
     pub fn uncovered(
         &self,
         replica: &Replica,
@@ -128,7 +133,7 @@ impl Ledger {
         })
     }
 
-    /// A node goes elsewhere: deletes that it collected where it was are no news there.
+    /// Notes that a node goes elsewhere: deletes that it collected where it was are no news there.
     pub fn leave_behind(&mut self, node: NodeTag, replica: &Replica) {
         for (key, commits) in &mut self.keys {
             if replica.newest(key).is_none() {
@@ -138,8 +143,8 @@ impl Ledger {
         }
     }
 
-    /// After a disk or a member is gone: what no other holds counts no more, and goes with the one
-    /// that `fate` names.
+    /// Judges commits anew after a disk or a member is gone: one that no other holds counts no
+    /// more, and goes with the one that `fate` names.
     pub fn reassess(&mut self, fate: &dyn Fn(&Ledger, &str, Position) -> Option<Gone>) {
         let mut fallen = Vec::new();
         for (key, commits) in &self.keys {
@@ -157,14 +162,14 @@ impl Ledger {
         }
     }
 
-    /// What is lost and known to those alone whom nobody hears of.
+    /// Notes which lost commits only those nodes know that nobody hears.
     pub fn excuse(&mut self, unheard: &dyn Fn(Position) -> bool) {
         for (at, known) in self.keys.values_mut().flatten().filter(|(_, known)| known.lost) {
             known.unheard |= unheard(*at);
         }
     }
 
-    /// What was issued outside and is not held by anybody can never come in any more.
+    /// Marks as lost what was issued outside and is held by nobody: it can never come in any more.
     pub fn bury(&mut self, held: &dyn Fn(&Ledger, &str, Position) -> bool) {
         let mut fallen = Vec::new();
         for (key, commits) in &self.keys {
@@ -178,7 +183,7 @@ impl Ledger {
         }
     }
 
-    /// What must be readable, or replaced by something newer, when all is quiet.
+    /// Yields what must be readable, or replaced by something newer, when all is quiet.
     pub fn required(
         &self,
         is_member: &dyn Fn(NodeTag) -> bool,

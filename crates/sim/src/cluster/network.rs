@@ -1,19 +1,19 @@
-//! Connections between nodes. A stream keeps its order and loses nothing but its end; the next
-//! one may overtake what was left of it.
+//! Connections between nodes. A stream keeps its order and loses nothing but its end; the next one
+//! may overtake what was left of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fault::Fault;
 use super::world::{Happening, World};
 
-/// Old messages that may come again.
+/// The number of old messages that may come again.
 const REMEMBERED_MAX: usize = 32;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel {
     pub from: usize,
     pub to: usize,
-    /// Of the connection; none for what comes again.
+    /// The number of the connection; `None` for a message that comes again.
     epoch: Option<u64>,
     /// The process that it was meant for.
     life: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Parcel {
 struct Connection {
     epoch: u64,
     up: bool,
-    /// A message of this direction was swallowed, so nothing of it comes any more.
+    /// Whether a message of this direction was swallowed, so that no more of it come.
     dead: [bool; 2],
     last_arrival: [u64; 2],
 }
@@ -32,7 +32,7 @@ struct Connection {
 #[derive(Debug, Default)]
 pub(crate) struct Network {
     connections: BTreeMap<(usize, usize), Connection>,
-    /// From the first to the second nothing gets through.
+    /// The ordered pairs of nodes where nothing gets through from the first to the second.
     pub blocked: BTreeSet<(usize, usize)>,
     remembered: Vec<Parcel>,
     pub messages: u64,
@@ -109,7 +109,7 @@ impl World {
         remembered.push(Parcel { epoch: None, ..parcel });
     }
 
-    /// Whether a parcel reaches its machine.
+    /// Returns whether a parcel reaches its machine.
     pub(crate) fn arrives(&mut self, parcel: &Parcel) -> bool {
         let Parcel { from, to, epoch, life, .. } = *parcel;
         if !self.hosts[to].is_up() {
@@ -123,7 +123,7 @@ impl World {
         if connection.up && connection.epoch == epoch {
             return true;
         }
-        // Of a connection that is gone: what the kernel had taken in may come through.
+        // Of a connection that is gone, what the kernel had taken in may come through.
         let late = life == self.hosts[to].life && !self.is_calm() && self.random.chance(40);
         if late {
             self.count(Fault::Late);
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Both sides hear of it, each in its own time.
+    /// Cuts a connection; both sides hear of it, each in its own time.
     pub(crate) fn cut(&mut self, (a, b): (usize, usize), epoch: Option<u64>) {
         let Some(connection) = self.network.connections.get_mut(&pair(a, b)) else { return };
         if !connection.up || epoch.is_some_and(|epoch| epoch != connection.epoch) {

@@ -1,4 +1,4 @@
-//! What users and operators do: write and delete, squash, let nodes join, remove them, look after
+//! Users and operators: they write and delete, squash, let nodes join, remove them, look after
 //! alarms.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ pub(crate) fn roster_key(host: usize) -> Key {
     format!("cluster::nodes::n{host}").parse().expect("a valid key")
 }
 
-/// Whose entry on the roster this is.
+/// Returns the node whose entry on the roster this is.
 pub(crate) fn listed(key: &str) -> Option<NodeTag> {
     let node: NodeId = key.strip_prefix("cluster::nodes::")?.parse().ok()?;
     Some(NodeTag::from(&node))
@@ -42,7 +42,7 @@ impl World {
         self.act(host, Event::Write(vec![Write { ticket, key, change, only_over: None }]));
     }
 
-    /// One write of a user, somewhere.
+    /// Performs one write of a user, somewhere.
     pub(crate) fn operate(&mut self) {
         if self.calm {
             return;
@@ -83,12 +83,12 @@ impl World {
 
     // --- members
 
-    /// A running member that knows what it says.
+    /// Returns a running member that knows what it says.
     pub(crate) fn sound_member(&mut self) -> Option<usize> {
         let sound = |host: &usize| self.hosts[*host].is_up() && self.hosts[*host].is_sound(*host);
         let mut sound: Vec<usize> = (0..self.hosts.len()).filter(sound).collect();
         if sound.is_empty() {
-            // One that waits for members that are gone is better than none.
+            // A node that waits for members that are gone is better than none.
             sound = (0..self.hosts.len()).filter(|host| self.hosts[*host].is_member()).collect();
         }
         let index = self.random.between(0, sound.len() as u64) as usize;
@@ -111,7 +111,7 @@ impl World {
         self.hosts[host].connected = true;
         self.hosts[host].joining = true;
         self.hosts[host].invited = None;
-        // Whoever joins again is another member than before.
+        // A node that joins again is another member than before.
         self.write(member, roster_key(host), Change::Delete, Vec::new());
         self.set(member, roster_key(host));
         let wait = self.delay(10, 500, 3000);
@@ -123,10 +123,10 @@ impl World {
             return;
         }
         let Some(listed) = self.hosts[host].invited else {
-            // Whoever let it in failed before the roster had it, so there was no answer.
+            // The member that let it in failed before the roster had it, so there was no answer.
             self.tell(|| format!("n{host} is not let in"));
             self.hosts[host].joining = false;
-            // It waits for what an invitation before has promised, if it does.
+            // It waits for what an earlier invitation has promised, if there is one.
             let standing = self.hosts[host].machine().map(|machine| machine.sync().standing());
             self.hosts[host].invited = standing.map(|standing| standing.listed);
             self.hosts[host].connected = self.hosts[host].cluster == CLUSTER;
@@ -158,7 +158,7 @@ impl World {
         self.write(member, roster_key(host), Change::Delete, Vec::new());
     }
 
-    /// An operator squashes nearly everything that a node's clock has seen.
+    /// Squashes nearly everything that a node's clock has seen, as an operator does.
     pub(crate) fn squash(&mut self, host: usize) {
         if !self.hosts[host].is_up() || !self.hosts[host].clock_right {
             return;
@@ -195,7 +195,8 @@ impl World {
             if self.hosts[host].joining || !self.hosts[host].connected && !self.calm {
                 continue;
             }
-            // Its disk is from before the other one was there, whom it refuses since, and says so.
+            // Its disk is from before the other one was there, which it has refused since, and it
+            // says so.
             let strange = alarms.iter().any(|alarm| matches!(alarm, Alarm::Stranger { .. }));
             let refuses = self.calm && strange && !self.hosts[host].lists(&self.hosts[member]);
             let unlisted = (joins || self.calm) && !listed && !self.hosts[host].evicted;

@@ -1,5 +1,6 @@
-//! Performs what a node's machine asks for, as the binary's shell does: bytes to the disk, bytes to
-//! peers, values under their tickets, large values fetched from whoever has them.
+//! The shell: performs what a node's machine asks for, as the binary's shell does: bytes to the
+//! disk, bytes to peers, values under their tickets, large values fetched from nodes that have
+//! them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -105,7 +106,7 @@ impl World {
         self.send(host, peer, bytes);
     }
 
-    /// A small value, read from the log.
+    /// Returns a small value, read from the log.
     pub(crate) fn value_of(&self, host: usize, commit: &Commit) -> Option<Vec<u8>> {
         let Location::Log { offset, .. } = commit.location else { return None };
         let value = self.hosts[host].disk.value(offset).expect("a value that is held is there");
@@ -145,7 +146,7 @@ impl World {
 
     // --- what nodes do by themselves
 
-    /// Liveness, drift, large values, and backups.
+    /// Renews the liveness view, lets the clock drift, fetches large values, and makes backups.
     pub(crate) fn look(&mut self, host: usize) {
         let wait = self.random.between(500, 1500);
         self.later(wait, Happening::Look(host));
@@ -183,7 +184,7 @@ impl World {
         self.judge_memory(host);
     }
 
-    /// One large value at a time, from anybody who has it.
+    /// Fetches one large value at a time, from any node that has it.
     fn fetch(&mut self, host: usize) {
         let Some(machine) = self.hosts[host].machine() else { return };
         if self.hosts[host].fetching {
@@ -301,7 +302,7 @@ fn greeting(hello: &Hello) -> String {
     format!("S {squash} G {garbage} A {} {count}:{} {fresh}", all(acks), &head.to_string()[..4])
 }
 
-/// A position in seconds of the world's time.
+/// Formats a position in seconds of the world's time.
 pub(crate) fn placed(at: Position) -> String {
     let ms = at.stamp.time().0 as i64 - super::world::EPOCH as i64;
     format!("@{:.3}.{}{:?}", ms as f64 / 1000.0, at.stamp.counter(), at.node)

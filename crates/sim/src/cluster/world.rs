@@ -14,7 +14,7 @@ use super::ledger::Ledger;
 use super::network::{Network, Parcel};
 use crate::random::Random;
 
-/// So that a history that never rests ends.
+/// The limit on happenings, so that a history that never rests ends.
 const HAPPENINGS_MAX: u64 = 2_000_000;
 pub(crate) const EPOCH: u64 = 1_700_000_000_000;
 pub(crate) const CLUSTER: ClusterId = ClusterId([7; 16]);
@@ -25,7 +25,7 @@ pub(crate) enum Happening {
         host: usize,
         life: u64,
     },
-    /// The disk has done its part, or would not.
+    /// The disk has done its part, or refused.
     Synced {
         host: usize,
         life: u64,
@@ -49,7 +49,7 @@ pub(crate) enum Happening {
         life: u64,
         hash: [u8; 32],
     },
-    /// What was to be kept aside is.
+    /// What was to be set aside is in its file.
     Aside {
         host: usize,
         life: u64,
@@ -67,7 +67,7 @@ pub(crate) enum Happening {
 /// How bad this world is: some kinds of harm come often, others never.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Climate {
-    /// Of a hundred steps of chaos, how many do harm.
+    /// How many of a hundred steps of chaos do harm.
     pub harm: u64,
     pub replays: bool,
     pub slow: bool,
@@ -77,7 +77,7 @@ pub(crate) struct Climate {
     pub members: bool,
     pub partitions: bool,
     pub crashes: bool,
-    /// Milliseconds between two writes.
+    /// The mean time between two writes, in milliseconds.
     pub write_every: u64,
     pub keys: u64,
     pub length_ms: u64,
@@ -93,7 +93,7 @@ pub struct World {
     pub(crate) network: Network,
     pub(crate) ledger: Ledger,
     pub(crate) climate: Climate,
-    /// Nothing bad happens any more.
+    /// Whether nothing bad happens any more.
     pub(crate) calm: bool,
     pub(crate) has_lost_disks: bool,
     queue: BTreeMap<(u64, u64), Happening>,
@@ -152,12 +152,12 @@ impl World {
         self.calm
     }
 
-    /// True now and then in a world that is slow.
+    /// Returns true now and then in a world that is slow.
     pub(crate) fn hazard(&mut self, low: u64, high: u64) -> bool {
         !self.calm && self.climate.slow && self.random.between(0, 100) < (low + high) / 2
     }
 
-    /// A time between `low` and `usual`, sometimes up to `worst`.
+    /// Returns a time between `low` and `usual`, sometimes up to `worst`.
     pub(crate) fn delay(&mut self, low: u64, usual: u64, worst: u64) -> u64 {
         let until = if !self.calm && self.random.chance(10) { worst } else { usual };
         self.random.between(low, until + 1)
@@ -236,7 +236,7 @@ impl World {
 
     fn tick(&mut self, host: usize) {
         if self.hosts[host].tick_at != Some(self.now) {
-            // An earlier one was asked for meanwhile.
+            // An earlier tick was asked for meanwhile.
             return;
         }
         self.hosts[host].tick_at = None;

@@ -1,6 +1,6 @@
-//! What both sides of a cut network do, each as if it were alone, and what is left of it when they
-//! hear of each other again: an application that one side destroys while the other goes on, and
-//! release steps that both run.
+//! Histories of a network that is cut in two: what both sides do, each as if it were alone, and
+//! what is left of it when they hear of each other again. One side destroys an application while
+//! the other goes on, or both run release steps.
 
 use model::application::ProcessSpec;
 use model::record::Unknown;
@@ -13,7 +13,7 @@ use super::world::World;
 const NODES: usize = 4;
 const COUNT: u32 = 3;
 const MINUTE: u64 = 60_000;
-/// Back-offs, leases and releases that are put right.
+/// How long back-offs, leases and releases take to be put right.
 const QUIET_MS: u64 = 12 * MINUTE;
 
 /// When a node that is cut off writes of an application that others destroy.
@@ -21,9 +21,9 @@ const QUIET_MS: u64 = 12 * MINUTE;
 pub enum Late {
     /// It rolls out what was pushed before it was cut off.
     Rollout,
-    /// Something is pushed to it before the others destroy the application.
+    /// A release is pushed to it before the others destroy the application.
     PushBefore,
-    /// Something is pushed to it after that.
+    /// A release is pushed to it after that.
     PushAfter,
 }
 
@@ -46,11 +46,11 @@ fn established(seed: u64) -> World {
     world
 }
 
-/// Nothing of a destroyed application is run again, whatever came late of it.
+/// Asserts that nothing of a destroyed application is run again, whatever came late of it.
 pub fn destroyed_apart(seed: u64, late: Late, anew: Anew) {
     let mut world = established(seed);
     let name = shop();
-    // The judge asks the first one.
+    // The judge asks the first node, which therefore stays.
     let (at, away) = (0, 1 + (seed % 3) as usize);
     if late == Late::Rollout {
         world.push_good(away, &name);
@@ -85,17 +85,18 @@ pub fn destroyed_apart(seed: u64, late: Late, anew: Anew) {
     world.judge_agreed(&name, &newest);
 }
 
-/// What came of release steps that both sides ran.
+/// The outcome of release steps that both sides ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// One side served the release when the network was whole again.
+    /// Whether one side served the release when the network was whole again.
     pub served: bool,
-    /// One side had given it up.
+    /// Whether one side had given it up.
     pub failed: bool,
 }
 
-/// Steps fail on the side of the coordinator, or on the other one. Afterwards all nodes agree: the
-/// release serves everywhere if it came to serve on one side, and nowhere else.
+/// Lets steps fail on the side of the coordinator, or on the other one. Asserts that all nodes
+/// agree afterwards: the release serves everywhere if it came to serve on one side, and nowhere
+/// else.
 pub fn steps_apart(seed: u64, coordinator_fails: bool, freezes: bool) -> Steps {
     let mut world = established(seed);
     let name = shop();
@@ -134,7 +135,7 @@ pub fn steps_apart(seed: u64, coordinator_fails: bool, freezes: bool) -> Steps {
 }
 
 impl World {
-    /// As the command does it: the specification goes first.
+    /// Destroys an application as the command does it: the specification goes first.
     fn destroy(&mut self, at: usize, name: &ApplicationName) {
         self.tell(|| format!("destroy {name} at {at}"));
         self.write(at, Key::Spec(name.clone()), None);
@@ -156,7 +157,8 @@ impl World {
         self.write(at, Key::Spec(name.clone()), Some(Record::Spec(spec)));
     }
 
-    /// Numbers go on where those of the application that was destroyed ended.
+    /// Pushes a release to the new application; its numbers go on where those of the destroyed one
+    /// ended.
     fn push_to_new(&mut self, at: usize, name: &ApplicationName) -> ReleaseId {
         let seen = self.nodes[at].replica.records.keys().filter_map(|key| match key {
             Key::Release(owner, id) if owner == name => Some(id.number),
@@ -167,7 +169,7 @@ impl World {
         ReleaseId { number, node: self.nodes[at].id.clone() }
     }
 
-    /// As the one before, with a step that runs once.
+    /// Pushes a release like the one before, with a step that runs once.
     fn push_steps(&mut self, at: usize, name: &ApplicationName) -> ReleaseId {
         let releases = self.nodes[at].replica.releases(name);
         let (last, release) = releases.into_iter().next_back().expect("there is one");
@@ -186,7 +188,7 @@ impl World {
         self.disturbed();
     }
 
-    /// As its machine has it.
+    /// Returns the release that serves according to a node's machine.
     fn serving_at(&self, at: usize, name: &ApplicationName) -> Option<ReleaseId> {
         let machines = self.nodes[at].machines.as_ref();
         let app = machines.and_then(|machines| machines.applications.get(name));
@@ -201,7 +203,7 @@ impl World {
                 .filter(|(id, process)| id.instance.application == *name && process.exit.is_none());
             let running: Vec<_> = running.map(|(_, process)| &process.release).collect();
             assert!(running.is_empty(), "node {at} runs {running:?} of what was destroyed");
-            // A rollout that came late may name what was removed.
+            // A rollout that came late may name a release that was removed.
             let serving = self.serving_at(at, name);
             let gone = serving.as_ref().is_none_or(|id| node.replica.disowns(name, id));
             assert!(gone, "node {at} serves {serving:?} of what was destroyed");

@@ -1,6 +1,6 @@
 //! The checkers of a cluster, as their shells in the binary drive them: each node that has the role
 //! probes its own instances and testifies of those of nodes without it, and a node without it hears
-//! witnesses. What is ruled is a record like any other, and the application's machine acts on it.
+//! witnesses. A ruling is a record like any other, and the application's machine acts on it.
 
 mod condition;
 mod hanging;
@@ -21,12 +21,13 @@ use super::node::Node;
 use super::replica::{Key, Record, Replica};
 use super::world::World;
 
-/// As users may set it: a probe of each instance every second is nothing but work for a simulator.
+/// The interval of probes, as users may set it: probing each instance every second would be nothing
+/// but work for a simulator.
 const INTERVAL: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// On loopback.
+/// The duration of a probe on loopback, in milliseconds.
 const PROBE_MS: (u64, u64) = (1, 30);
-/// Until a part that failed is started again.
+/// The pause until a part that failed is started again, in milliseconds.
 const REST_MS: (u64, u64) = (100, 5_000);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,19 +37,19 @@ pub(super) enum Part {
     Jury,
 }
 
-/// What runs of it while the node process does.
+/// The parts of it that run while the node process does.
 #[derive(Debug, Default)]
 pub(super) struct Checking {
     pub own: Option<Driven<InstanceId>>,
     pub witness: Option<Watching>,
     pub jury: Option<Jury>,
-    /// Its own checker is not driven.
+    /// Whether its own checker hangs and is not driven.
     pub stuck: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Driven<I> {
-    /// Answers to an earlier run of the part are not for this one.
+    /// The number of this run of the part; answers to an earlier one are not for it.
     pub number: u64,
     pub machine: Checker<I>,
     tick: Option<Timestamp>,
@@ -77,7 +78,7 @@ impl<I: Clone + Ord> Driven<I> {
         effects
     }
 
-    /// How long until it is to be driven again, if nobody waits for that yet.
+    /// Returns how long until it is to be driven again, unless a tick already waits for that.
     fn wait(&mut self, now: Timestamp) -> Option<u64> {
         let deadline = self.machine.deadline()?;
         if self.tick.is_some_and(|tick| tick <= deadline) {
@@ -88,8 +89,8 @@ impl<I: Clone + Ord> Driven<I> {
     }
 }
 
-/// The newest ready incarnation: older ones are on their way out, a starting one is the agent's to
-/// watch.
+/// Returns the newest ready incarnation: older ones are on their way out, and a starting one is the
+/// agent's to watch.
 fn ready(claim: &Claim) -> Option<Generation> {
     let mut newest = claim.incarnations.iter().rev();
     newest.find(|one| one.state == InstanceState::Ready).map(|one| one.generation)
@@ -120,7 +121,7 @@ impl World {
         self.nodes[at].machines.as_mut().map(|machines| &mut machines.checking)
     }
 
-    /// With its node process.
+    /// Starts checking together with its node process.
     pub(super) fn checking_up(&mut self, at: usize) {
         let checks = self.nodes[at].checks;
         self.say_that_it_checks(at, checks);
@@ -132,7 +133,7 @@ impl World {
         }
     }
 
-    /// It knows nothing but what is on record.
+    /// Starts a part, which knows nothing but what is on record.
     pub(super) fn part_up(&mut self, at: usize, part: Part) {
         self.lives += 1;
         match part {
@@ -156,7 +157,7 @@ impl World {
 
     pub(super) fn part_up_again(&mut self, at: usize, life: u64, part: Part) {
         let machines = self.nodes[at].machines.as_ref().filter(|machines| machines.life == life);
-        // Another one hears for this node by now, or nobody any more.
+        // Another part hears for this node by now, or none any more.
         let rests = machines.is_some_and(|machines| match part {
             Part::Checker => machines.checking.own.is_none() && machines.checking.jury.is_none(),
             Part::Witness => machines.checking.witness.is_none(),
@@ -167,7 +168,7 @@ impl World {
         }
     }
 
-    /// A record has changed at this node.
+    /// Reacts to a record that has changed at this node.
     pub(super) fn checking_noticed(&mut self, at: usize, key: &Key) {
         if let Key::Claim(instance, owner) = key
             && *owner == self.nodes[at].id
@@ -180,7 +181,7 @@ impl World {
         self.jury_noticed(at, key);
     }
 
-    /// It sees other nodes than before.
+    /// Reacts to a change of the nodes that this one sees.
     pub(super) fn checking_sees(&mut self, at: usize) {
         self.witness_sees(at);
         self.jury_sees(at);
@@ -263,7 +264,8 @@ impl World {
         }
     }
 
-    /// This node's own verdict on an instance of its own. False when it cannot be written.
+    /// Writes this node's own verdict on an instance of its own; returns false if it cannot be
+    /// written.
     fn rule(
         &mut self,
         at: usize,
@@ -288,7 +290,8 @@ impl World {
         true
     }
 
-    /// A question of a witness has come to the node that runs the instance, or is lost.
+    /// Handles a question of a witness, which has come to the node that runs the instance or is
+    /// lost.
     pub(super) fn asked(&mut self, from: usize, number: u64, of: Witnessed, asked: Generation) {
         let host = self.nodes.iter().position(|node| node.id == of.1);
         let host = host.filter(|host| self.is_linked(from, *host));

@@ -1,4 +1,4 @@
-//! What goes wrong: every kind by name, what each does to the world, and how all of it ends.
+//! The faults: every kind by name, what each does to the world, and how all of them end.
 
 use agent_core::application::IncarnationId;
 use agent_core::lease::{LEASE, LEASE_GRACE};
@@ -10,7 +10,7 @@ use super::node::Process;
 use super::replica::{Key, Record};
 use super::world::World;
 
-/// Each has to happen in a sweep: a fault that never happens tests nothing.
+/// The faults, each of which has to happen in a sweep: one that never happens tests nothing.
 pub const FAULTS: [&str; 33] = [
     "machine lost",
     "node process killed",
@@ -47,17 +47,18 @@ pub const FAULTS: [&str; 33] = [
     "handed over",
 ];
 
-/// Any node may lack one of its own that is off: two others are left to disagree with one.
+/// The number of checkers from which one may be mistaken: any node may lack its own, which is off,
+/// and two others are left to disagree with one.
 const CHECKERS_MIN: usize = 4;
-/// Wall clocks are off by hours.
+/// The largest deviation of wall clocks, which are off by hours.
 const CLOCK_OFF_MS: u64 = 5 * 3_600_000;
-/// A shim was heard so long ago at most when its node process ends.
+/// The longest time since a shim was heard when its node process ends.
 const RENEWED_MS: u64 = 5_000;
-/// Between SIGTERM and the end of a process.
+/// The time between SIGTERM and the end of a process, in milliseconds.
 const END_MS: (u64, u64) = (20, 300);
 
 impl World {
-    /// The machine is lost, or its node process alone.
+    /// Takes away the machine, or its node process alone.
     pub fn down(&mut self, at: usize, machine: bool, back_after: Option<u64>) {
         if !self.nodes[at].runs() {
             return;
@@ -76,7 +77,7 @@ impl World {
         self.disturbed();
     }
 
-    /// The node process alone stands still: its machine and its shims do not.
+    /// Hangs the node process alone: its machine and its shims go on.
     pub(super) fn hang(&mut self, at: usize, milliseconds: u64) {
         if !self.nodes[at].runs() {
             return;
@@ -100,7 +101,7 @@ impl World {
         self.disturbed();
     }
 
-    /// From now on shims hear nothing.
+    /// Takes the node away from its shims, which hear nothing from now on.
     fn away(&mut self, at: usize) {
         let heard = Timestamp(self.now - self.random.between(0, RENEWED_MS));
         let limit = (self.members(at) > 1).then_some(LEASE);
@@ -120,7 +121,7 @@ impl World {
         self.nodes[at].away_since = None;
     }
 
-    /// Shims stop what they hold, if the node is still away.
+    /// Lets shims stop what they hold, if the node is still away.
     pub(super) fn lease_ends(&mut self, at: usize) {
         let now = Timestamp(self.now);
         let node = &self.nodes[at];
@@ -138,7 +139,7 @@ impl World {
         }
     }
 
-    /// Nobody was there for so long: nothing may run any more.
+    /// Asserts that nothing runs any more where the node has been away for too long.
     pub(super) fn judge_leases(&self) {
         let limit = (LEASE + LEASE_GRACE).as_millis() as u64;
         for node in &self.nodes {
@@ -196,7 +197,7 @@ impl World {
         self.exit(at, &id, false);
     }
 
-    /// Its process lives and does not serve, for so long, or until it is replaced.
+    /// Lets a process live without serving, for a while or until it is replaced.
     pub(super) fn sicken(&mut self, at: usize) {
         let well = |process: &Process| {
             let up = process.ready && !process.leaving && process.exit.is_none();
@@ -225,17 +226,17 @@ impl World {
         }
     }
 
-    /// One witness may be wrong where others are heard too.
+    /// Returns whether one witness may be wrong, which takes others that are heard too.
     pub(super) fn may_be_mistaken(&self) -> bool {
         self.nodes.iter().filter(|node| node.member && node.checks).count() >= CHECKERS_MIN
     }
 
-    /// For good, although it may still run: nobody speaks to it any more, and whoever has it
-    /// switches it off.
+    /// Removes a node for good, although it may still run: nobody speaks to it any more, and its
+    /// owner switches it off.
     pub(super) fn remove(&mut self, at: usize) {
         let members = self.nodes.iter().filter(|node| node.member).count();
         let by = (0..self.nodes.len()).find(|by| *by != at && self.can_write(*by));
-        // The first is who the judge asks.
+        // The first node stays, as the judge asks it.
         let (Some(by), true) = (by, at > 0 && members > 2 && self.nodes[at].member) else { return };
         self.count("node removed");
         self.tell(|| format!("remove {at} at {by}"));
@@ -252,7 +253,8 @@ impl World {
         self.disturbed();
     }
 
-    /// A machine that was not there before copies what another one has, then says what it is.
+    /// Lets a machine join that was not there before: it copies what another one has, then says
+    /// what it is.
     pub fn join(&mut self, at: usize) {
         let from = (0..self.nodes.len()).find(|from| self.nodes[*from].runs());
         let (Some(from), true) = (from, self.nodes[at].is_spare) else { return };
@@ -268,7 +270,7 @@ impl World {
         self.write(at, key, Some(Record::Node(view)));
     }
 
-    /// Some on one side, the rest on the other; one way or both.
+    /// Cuts the network into two sides, one way or both.
     pub(super) fn cut_off(&mut self) {
         let one_way = self.random.chance(50);
         self.count(if one_way { "cut one way" } else { "cut both ways" });
@@ -288,7 +290,7 @@ impl World {
         self.disturbed();
     }
 
-    /// Most ways to and from one node, each in one direction; what is left carries records.
+    /// Cuts most ways to and from one node, each in one direction; what is left carries records.
     pub(super) fn cut_some(&mut self, at: usize) {
         self.count("some ways cut");
         for other in (0..self.nodes.len()).filter(|other| *other != at) {
@@ -315,7 +317,7 @@ impl World {
         self.disturbed();
     }
 
-    /// All faults end; clocks stay wrong.
+    /// Ends all faults; clocks stay wrong.
     pub(super) fn heal(&mut self) {
         self.reconnect();
         for at in 0..self.nodes.len() {
@@ -332,7 +334,7 @@ impl World {
         for at in 0..self.nodes.len() {
             self.change_node(at, Some(20), Some(false));
         }
-        // One of them is left out of it.
+        // One of the nodes is drained.
         if self.nodes.iter().filter(|node| node.member).count() > 2 {
             self.change_node(0, None, Some(true));
         }

@@ -1,4 +1,4 @@
-//! What is still to happen.
+//! The events that are still to happen.
 
 use agent_core::application::{Event, IncarnationId};
 use checker_core::{Outcome, Witnessed};
@@ -32,7 +32,7 @@ pub(super) enum Happening {
         name: ApplicationName,
         event: Event,
     },
-    /// A process comes into being.
+    /// A process starts.
     Launch {
         at: usize,
         life: u64,
@@ -72,7 +72,7 @@ pub(super) enum Happening {
     LeaseEnds {
         at: usize,
     },
-    /// A checker of this number is to be driven.
+    /// The checker with this number is driven.
     CheckerTick {
         at: usize,
         number: u64,
@@ -91,7 +91,7 @@ pub(super) enum Happening {
         of: Witnessed,
         generation: Generation,
     },
-    /// It has its answer, or none.
+    /// A witness has its answer, or none.
     Answered {
         at: usize,
         number: u64,
@@ -99,7 +99,7 @@ pub(super) enum Happening {
         generation: Generation,
         outcome: Outcome,
     },
-    /// What a full disk did not take is tried once more.
+    /// A write that a full disk refused is tried once more.
     WriteAgain {
         at: usize,
         life: u64,
@@ -120,17 +120,17 @@ pub(super) enum Happening {
         at: usize,
         life: u64,
     },
-    /// One that was taken off is tried again.
+    /// A checker that was taken off is tried again.
     CheckerTried {
         at: usize,
         life: u64,
     },
-    /// It has worked for a while.
+    /// A checker has worked for a while.
     CheckerProven {
         at: usize,
         life: u64,
     },
-    /// What was ill is well again.
+    /// An ill instance is well again.
     Recovers {
         at: usize,
         id: IncarnationId,

@@ -1,4 +1,4 @@
-//! What must be true: looks at processes and records alone.
+//! The judge: what must be true. It looks at processes and records alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,18 +7,18 @@ use model::{ApplicationName, InstanceId, ProcessType, Rollout, RolloutPhase};
 use super::replica::{Key, Record};
 use super::world::{LEASE_MS, START_MS, World};
 
-/// Moves of one slot in an hour without faults, on average, when loads jump every minute: of
-/// 700 clusters one, of eight slots, had more than seven.
+/// The most moves of one slot in an hour without faults, on average, when loads jump every minute:
+/// of 700 clusters one, of eight slots, had more than seven.
 pub const MOVES_PER_SLOT_AND_HOUR: u64 = 8;
 
-/// An older release that is said to serve again is put right within this.
+/// The time within which an older release that is said to serve again is put right.
 const RESTORE_MAX_MS: u64 = 15_000;
 
-/// What was claimed before the node was drained may still come.
+/// The time within which what was claimed before the node was drained may still come.
 const PREPARING_MAX_MS: u64 = 5_000;
 
 impl World {
-    /// A slot that starts on another node than before has moved.
+    /// Notes a start; a slot that starts on another node than before has moved.
     pub(super) fn started(&mut self, at: usize, instance: &InstanceId) {
         let mut here = self.nodes[at].processes.iter().filter(|(id, _)| id.instance == *instance);
         if here.any(|(_, process)| process.exit.is_none()) {
@@ -36,7 +36,7 @@ impl World {
         self.moves
     }
 
-    /// Which nodes run a slot for requests.
+    /// Returns the nodes that run each slot for requests.
     fn homes_now(&self) -> BTreeMap<InstanceId, Vec<usize>> {
         let mut homes: BTreeMap<InstanceId, Vec<usize>> = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
@@ -52,7 +52,7 @@ impl World {
         homes
     }
 
-    /// A coordinator writes what serves.
+    /// Judges a rollout that a coordinator writes: what it says serves.
     pub(super) fn judge_rollout(&mut self, at: usize, name: &ApplicationName, rollout: &Rollout) {
         let Some(serving) = &rollout.serving else { return };
         let replica = &self.nodes[at].replica;
@@ -66,8 +66,8 @@ impl World {
         *newest = serving.clone().max(newest.clone());
     }
 
-    /// Now and then: nothing runs twice for long among those that see each other, and in a calm
-    /// world nothing is missing.
+    /// Judges now and then: nothing runs twice for long among nodes that see each other, and in a
+    /// calm world nothing is missing.
     pub(super) fn sample(&mut self) {
         let homes = self.homes_now();
         let alive = |at: &usize| self.nodes[*at].runs();
@@ -95,8 +95,8 @@ impl World {
         }
     }
 
-    /// Who took it cannot say that it is ready until there is room; the giver waits for that, but
-    /// not without end.
+    /// Returns whether the taker cannot say that it is ready until its disk has room; the giver
+    /// waits for that, but not without end.
     fn is_handed_over_to_a_full_disk(&self, instance: &InstanceId, nodes: &[usize]) -> bool {
         let offered = |at: &usize| {
             let node = &self.nodes[*at];
@@ -106,8 +106,8 @@ impl World {
         nodes.iter().any(|at| self.nodes[*at].disk_full) && nodes.iter().any(offered)
     }
 
-    /// What serves according to a node never goes back to an older release for long, whatever a
-    /// coordinator that was replaced writes when it returns.
+    /// Asserts that what serves according to a node never goes back to an older release for long,
+    /// whatever a coordinator that was replaced writes when it returns.
     fn judge_serving(&mut self) {
         for at in 0..self.nodes.len() {
             let node = &self.nodes[at];
@@ -190,7 +190,8 @@ impl World {
         names.collect()
     }
 
-    /// When nothing has happened for long: every slot runs once, ready, and all agree.
+    /// Asserts, when nothing has happened for long, that every slot runs once, ready, and that all
+    /// agree.
     pub fn judge_quiet(&self) {
         let homes = self.homes_now();
         let mut wanted = BTreeSet::new();
@@ -202,11 +203,12 @@ impl World {
             let rollout = self.nodes[0].replica.rollout(&name).expect("it was rolled out");
             let over = matches!(rollout.phase, RolloutPhase::Done | RolloutPhase::Failed);
             assert!(over, "{name}: {rollout:?}");
-            // What served and was replaced never comes back, whoever comes back.
+            // What served and was replaced never comes back, whichever node comes back.
             let spec = self.nodes[0].replica.spec(&name).expect("it is there");
             let newest = self.newest.get(&(name.clone(), spec.created_at));
             assert_eq!(rollout.serving.as_ref(), newest, "{name}: {rollout:?}");
-            // What came to be wanted since waits: it takes nothing new, and nobody else may.
+            // Slots that came to be wanted since wait: the node takes nothing new, and no other
+            // may.
             let waits = tied.as_ref().is_some_and(|tied| {
                 self.nodes
                     .iter()

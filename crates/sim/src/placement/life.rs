@@ -1,4 +1,4 @@
-//! What users, loads and faults do to a cluster: one history.
+//! One history: what users, loads and faults do to a cluster.
 
 use model::application::{ProcessSpec, Settings};
 use model::record::Unknown;
@@ -11,20 +11,23 @@ use super::replica::{Key, Record};
 use super::world::World;
 
 const MINUTE: u64 = 60_000;
-/// Back-offs, patience with nodes that died often, offers that came to nothing.
+/// How long a cluster takes to become quiet: back-offs, patience with nodes that died often, offers
+/// that came to nothing.
 const QUIET_MS: u64 = 12 * MINUTE;
 
-/// What users and faults do in one history.
+/// The number of acts of users and faults in one history.
 const ACTS: usize = 12;
-/// Larger clusters live shorter: no new kinds of trouble, and much more to compute.
+/// The size from which clusters live shorter: they have no new kinds of trouble, and much more to
+/// compute.
 const LARGE: usize = 20;
-/// Machines that may join.
+/// The number of machines that may join.
 const SPARES: usize = 2;
 
-/// Sizes of clusters; most are small, as small ones have all the troubles and run fast.
+/// The sizes of clusters; most are small, as small ones have all the troubles and run fast.
 const SIZES: [usize; 12] = [2, 3, 2, 4, 3, 5, 2, 8, 3, 4, 12, 3];
 
-/// One history of a seed. Every third is calm: loads vary, users push and drain, nothing fails.
+/// Lives through the history of a seed. Every third is calm: loads vary, users push and drain,
+/// nothing fails.
 pub fn live(seed: u64, nodes: Option<usize>, instances: Option<u64>) -> World {
     let mut world = world(seed, nodes);
     history(&mut world, is_calm(seed), instances);
@@ -77,7 +80,7 @@ pub fn history(world: &mut World, calm: bool, instances: Option<u64>) {
         return;
     }
     if !calm {
-        // What a machine ran that does not come back, others run.
+        // Others run what a machine ran that does not come back.
         let members = (0..world.nodes.len()).filter(|at| world.nodes[*at].member);
         let last = members.max().expect("a member");
         world.down(last, true, Some(2 * QUIET_MS));
@@ -132,7 +135,7 @@ impl World {
         let releases = self.nodes[at].replica.releases(name);
         let same =
             releases.last_key_value().filter(|_| number.is_multiple_of(3)).map(|(_, last)| last);
-        // Every other one is built once and fetched.
+        // Every other release is built once and fetched.
         let portable = match same {
             Some(same) => same.recipe.portable.clone(),
             None => (number % 2 == 1).then(Portable::default),
@@ -313,8 +316,8 @@ impl World {
         }
     }
 
-    /// A coordinator stands still in the middle of its rollout; another one goes on, a newer
-    /// release comes, and then the first one is back.
+    /// Stops a coordinator in the middle of its rollout; another one goes on, a newer release
+    /// comes, and then the first one is back.
     fn overtake(&mut self) {
         let Some(at) = self.any_up() else { return };
         let names = self.names();
@@ -343,7 +346,7 @@ impl World {
         self.reconnect();
     }
 
-    /// An hour of loads that come and go, on machines that all work.
+    /// Lets loads come and go for an hour, on machines that all work.
     fn loads_vary(&mut self) {
         let before = self.moves();
         for _ in 0..60 {

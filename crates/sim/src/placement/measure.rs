@@ -1,5 +1,5 @@
-//! Figures of simulated clusters: how fast slots are placed, how evenly, and what the loss of
-//! machines leaves. Machines and records as in the histories, without faults of their own.
+//! The figures of simulated clusters: how fast slots are placed, how evenly, and what the loss of
+//! machines leaves. Machines and records are as in the histories, without faults of their own.
 
 use agent_core::placement::NodeView;
 use model::ApplicationName;
@@ -7,11 +7,11 @@ use model::ApplicationName;
 use super::replica::{Key, Record};
 use super::world::World;
 
-/// Between two looks.
+/// The time between two looks, in milliseconds.
 const LOOK_MS: u64 = 100;
 
 impl World {
-    /// Machines of these capacities, with a load of so many percent each.
+    /// Creates machines of these capacities, each with a load of so many percent.
     pub fn of_sizes(seed: u64, capacities: &[u32], load: u32, spares: usize) -> World {
         let mut world = World::with_spares(seed, capacities.len(), spares);
         for (at, capacity) in capacities.iter().enumerate() {
@@ -28,7 +28,7 @@ impl World {
         world
     }
 
-    /// So many applications of so many instances each, pushed at once to one node.
+    /// Pushes so many applications of so many instances each, at once and to one node.
     pub fn push_many(&mut self, applications: usize, instances: u32) {
         for number in 1..=applications {
             let name: ApplicationName = format!("app{number}").parse().expect("a name");
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// Until every wanted slot is ready somewhere; how many milliseconds that took.
+    /// Runs until every wanted slot is ready somewhere; returns how many milliseconds that took.
     pub fn run_until_placed(&mut self, at_most: u64) -> Option<u64> {
         let begin = self.now;
         while !self.is_placed() {
@@ -59,7 +59,7 @@ impl World {
         self.slots()
     }
 
-    /// Instances of each node in percent of its capacity.
+    /// Returns the instances of each node in percent of its capacity.
     pub fn shares(&self) -> Vec<f64> {
         let share = |at: usize| {
             let node = &self.nodes[at];
@@ -73,7 +73,7 @@ impl World {
         (0..self.nodes.len()).filter(|at| self.nodes[*at].runs()).map(share).collect()
     }
 
-    /// Of each application, how many nodes run some of it.
+    /// Returns for each application how many nodes run some of it.
     pub fn spread(&self) -> Vec<usize> {
         let runs = |name: &ApplicationName, at: usize| {
             let mut ids = self.nodes[at].processes.iter();

@@ -1,4 +1,5 @@
-//! One node: its machines while its process lives, its replica and its instances' processes longer.
+//! One node: its machines, which live while its process does; its replica and its instances'
+//! processes, which live longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,26 +20,26 @@ pub(super) struct Node {
     pub replica: Replica,
     pub processes: BTreeMap<IncarnationId, Process>,
     pub machines: Option<Machines>,
-    /// The whole machine stands still.
+    /// Whether the whole machine stands still.
     pub frozen: bool,
-    /// The node process alone does.
+    /// Whether the node process alone stands still.
     pub hung: bool,
     pub disk_full: bool,
-    /// Of the wall clock as its node process read it when it started.
+    /// The deviation of the wall clock as its node process read it when it started.
     pub clock_off: i64,
-    /// It has a checker.
+    /// Whether it has a checker.
     pub checks: bool,
-    /// Since when it does as it should.
+    /// The time since which it works as it should.
     pub free_since: u64,
-    /// On the roster.
+    /// Whether it is on the roster.
     pub member: bool,
-    /// Has not joined yet.
+    /// Whether it has not joined yet.
     pub is_spare: bool,
-    /// As its shims have it.
+    /// The lease as its shims have it.
     pub lease: Lease,
-    /// Since when shims hear of no node process, where that ends something.
+    /// The time since which shims hear of no node process; `None` if that ends nothing.
     pub away_since: Option<u64>,
-    /// Other nodes that it takes for alive.
+    /// The other nodes that it takes for alive.
     pub alive: BTreeSet<usize>,
 }
 
@@ -47,20 +48,20 @@ pub(super) struct Machines {
     pub life: u64,
     pub placement: Placement,
     pub checking: Checking,
-    /// Claims in which slots are given up, and which the full disk did not take.
+    /// The claims in which slots are given up, and which the full disk did not take.
     pub unwritten: BTreeMap<Key, Option<Record>>,
     tick: Option<Timestamp>,
     pub applications: BTreeMap<ApplicationName, App>,
-    /// Actors that faulted, until they start again.
+    /// The actors that faulted, until they start again.
     pub resting: BTreeSet<ApplicationName>,
-    /// From placement; none before its first decision.
+    /// The live nodes, from placement; empty before its first decision.
     pub live: BTreeSet<NodeId>,
     pub places: BTreeMap<ApplicationName, BTreeMap<Place, Hold>>,
 }
 
 #[derive(Debug)]
 pub(super) struct App {
-    /// Whoever waits for an answer gets none when its actor faulted meanwhile.
+    /// The number of the actor; answers to one that faulted meanwhile are lost.
     pub number: u64,
     pub machine: Application,
     tick: Option<Timestamp>,
@@ -407,7 +408,7 @@ impl World {
         }
     }
 
-    /// It starts again from the records.
+    /// Ends an actor, which starts again from the records.
     fn actor_fails(&mut self, at: usize, life: u64, name: &ApplicationName) {
         let Some(machines) = &mut self.nodes[at].machines else { return };
         machines.applications.remove(name);

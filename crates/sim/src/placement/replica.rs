@@ -21,9 +21,9 @@ pub(super) enum Key {
     Claim(InstanceId, NodeId),
     /// Whether a node has a checker, as it says itself.
     Roles(NodeId),
-    /// Of a node on an instance of its own.
+    /// The verdict of a node on an instance of its own.
     Verdict(NodeId, InstanceId),
-    /// Of a witness on an instance of another node.
+    /// The testimony of a witness on an instance of another node.
     Testimony(NodeId, InstanceId, NodeId),
 }
 
@@ -54,7 +54,7 @@ pub(super) enum Record {
     Verdict(Verdict),
 }
 
-/// Time and writer.
+/// The time and the writer of a record.
 pub(super) type Stamp = (u64, usize);
 
 #[derive(Clone, Debug, Default)]
@@ -73,7 +73,7 @@ impl Replica {
         (self.highest, writer)
     }
 
-    /// False when what is there is newer.
+    /// Takes a record; returns false if the one that is there is newer.
     pub fn accept(&mut self, key: &Key, stamp: Stamp, record: Option<Record>) -> bool {
         self.highest = self.highest.max(stamp.0);
         if self.records.get(key).is_some_and(|(held, _)| *held >= stamp) {
@@ -114,8 +114,8 @@ impl Replica {
         self.records.iter().filter_map(of).collect()
     }
 
-    /// Whether a release was removed, or pushed to another application than has this name now, if
-    /// any has.
+    /// Returns whether a release was removed, or was pushed to another application than the one
+    /// that has this name now, if any has.
     pub fn disowns(&self, name: &ApplicationName, release: &ReleaseId) -> bool {
         match self.records.get(&Key::Release(name.clone(), release.clone())) {
             Some((_, Some(Record::Release(release)))) => {
@@ -142,7 +142,7 @@ impl Replica {
         self.records.iter().filter(is_member).count()
     }
 
-    /// Which nodes have a checker, and which have none.
+    /// Returns which nodes have a checker, and which have none.
     pub fn roles(&self) -> impl Iterator<Item = (&NodeId, bool)> {
         self.records.iter().filter_map(|(key, (_, record))| match (key, record) {
             (Key::Roles(node), Some(Record::Roles { checks })) => Some((node, *checks)),

@@ -1,4 +1,4 @@
-//! Performs the application machines' effects on a node.
+//! The shell: performs the application machines' effects on a node.
 
 use agent_core::application::{
     Candidate, Effect, Event, Exit, Failure, IncarnationId, Taken, merge, taken_back,
@@ -14,7 +14,7 @@ use super::world::World;
 use crate::process::exit;
 
 const WRITE_AGAIN_MS: u64 = 5_000;
-/// Release steps take so long.
+/// The duration of release steps, in milliseconds.
 const STEPS_MS: u64 = 200;
 
 fn gives_up(claim: &Option<Claim>) -> bool {
@@ -32,7 +32,7 @@ impl World {
         self.later(wait, Happening::ToApplication { at, life, actor, name, event });
     }
 
-    /// False when its actor faults by it.
+    /// Performs an effect; returns false if its actor faults by it.
     pub(super) fn perform(
         &mut self,
         at: usize,
@@ -46,7 +46,7 @@ impl World {
         );
         if writes && self.nodes[at].disk_full {
             self.count("write refused");
-            // What is given up is stopped all the same, and written once that can be.
+            // What is given up is stopped all the same, and written once that is possible.
             let given_up = matches!(&effect, Effect::WriteClaim { claim, .. } if gives_up(claim));
             if !given_up {
                 return false;
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// All are machines of one kind.
+    /// Returns the candidates for a build; all are machines of one kind.
     fn candidates(&self, at: usize) -> Vec<Candidate> {
         let records = self.nodes[at].replica.records.iter();
         let found = records.filter_map(|(key, (_, record))| match (key, record) {

@@ -11,42 +11,42 @@ use super::node::Node;
 use super::replica::{Key, Record, Stamp};
 use crate::random::Random;
 
-/// Two that see each other settle who runs a slot within this.
+/// The time within which two nodes that see each other settle which of them runs a slot.
 pub const LEASE_MS: u64 = LEASE.as_millis() as u64;
-/// Far enough from zero for clocks that are behind.
+/// The time at which a history starts: far enough from zero for clocks that are behind.
 pub const START_MS: u64 = 1_000_000_000_000;
-/// So that a history that never rests ends.
+/// The limit on happenings, so that a history that never rests ends.
 const HAPPENINGS_MAX: u64 = 5_000_000;
 const SAMPLE_MS: u64 = 500;
-/// The others are looked after by these.
+/// The percentage of nodes with a checker; these look after the others.
 const CHECKS_PERCENT: u64 = 60;
 
-/// What could not be sent yet.
+/// The records that could not be sent yet.
 type Unsent = BTreeMap<Key, (Stamp, Option<Record>)>;
 
 pub struct World {
     pub now: u64,
     pub tracing: bool,
     pub trace: Vec<String>,
-    /// Faults that happened, by name.
+    /// Counts of the faults that happened, by name.
     pub counts: BTreeMap<&'static str, u64>,
-    /// Nothing fails: instances must never be missing.
+    /// Whether nothing fails: instances must never be missing.
     pub calm: bool,
     pub(super) random: Random,
     pub(super) nodes: Vec<Node>,
-    /// Ordered pairs through which nothing passes.
+    /// The ordered pairs through which nothing passes.
     pub(super) cut: BTreeSet<(usize, usize)>,
-    /// From one node to another.
+    /// The records that wait to get from one node to another.
     pub(super) waiting: BTreeMap<(usize, usize), Unsent>,
-    /// To this node's witness everything is gone.
+    /// The node whose witness finds everything gone; `None` if no witness is mistaken.
     pub(super) mistaken: Option<usize>,
     pub(super) broken: BTreeSet<(ApplicationName, ReleaseId)>,
-    /// Releases whose steps fail on a node.
+    /// The releases whose steps fail on a node.
     pub(super) failing: BTreeSet<(ReleaseId, usize)>,
     /// The newest release of each application that ever served. One that is made anew under its
     /// name is another one.
     pub(super) newest: BTreeMap<(ApplicationName, Timestamp), ReleaseId>,
-    /// As each node knew it, and when it was last so.
+    /// The newest serving release as each node knew it, and when it was last so.
     pub(super) known_serving: BTreeMap<(usize, ApplicationName), (ReleaseId, u64)>,
     pub(super) known_by_actor: BTreeMap<u64, Option<ReleaseId>>,
     pub(super) lives: u64,
@@ -66,15 +66,16 @@ impl World {
         World::with_spares(seed, nodes, 0)
     }
 
-    /// Some nodes join later.
+    /// Creates a world in which some nodes join later.
     pub fn with_spares(seed: u64, nodes: usize, spares: usize) -> World {
         World::of_nodes(seed, &vec![true; nodes + spares], spares)
     }
 
-    /// Some nodes have no checker, and the witness of one that has may be mistaken.
+    /// Creates a world in which some nodes have no checker, and the witness of one that has may be
+    /// mistaken.
     pub fn mixed(seed: u64, nodes: usize, spares: usize) -> World {
         let mut random = Random::new(!seed);
-        // The first is never removed.
+        // The first one is never removed.
         let checks = |at: usize, random: &mut Random| at == 0 || random.chance(CHECKS_PERCENT);
         let checks: Vec<bool> = (0..nodes + spares).map(|at| checks(at, &mut random)).collect();
         let mut world = World::of_nodes(seed, &checks, spares);
@@ -217,8 +218,8 @@ impl World {
         }
     }
 
-    /// A frozen machine does nothing, a hung node process neither, and nothing is lost; a full disk
-    /// takes no news but the claims of others.
+    /// Returns whether a happening has to wait: a frozen machine does nothing, nor does a hung node
+    /// process, and nothing is lost; a full disk takes no news but the claims of others.
     fn is_held_up(&self, happening: &Happening) -> bool {
         match happening {
             // Claims of others are known in memory all the same.
@@ -246,7 +247,7 @@ impl World {
         }
     }
 
-    /// What time it is as a node process has it.
+    /// Returns the time as a node process has it.
     pub(super) fn clock(&self, at: usize) -> Timestamp {
         Timestamp(self.now.saturating_add_signed(self.nodes[at].clock_off))
     }
@@ -255,7 +256,7 @@ impl World {
         self.nodes[at].replica.members()
     }
 
-    /// A machine as it may come.
+    /// Returns a machine with random capacity and load.
     pub(super) fn view(&mut self) -> NodeView {
         let capacity = Some(self.random.between(12, 40) as u32);
         let load = Some(self.random.between(5, 30) as u32);
@@ -264,7 +265,7 @@ impl World {
 
     // --- between the nodes
 
-    /// A stream needs both ways.
+    /// Returns whether two nodes have a stream, which needs both ways.
     pub(super) fn is_linked(&self, a: usize, b: usize) -> bool {
         self.nodes[a].runs()
             && self.nodes[b].runs()
@@ -272,13 +273,13 @@ impl World {
             && !self.cut.contains(&(b, a))
     }
 
-    /// Records and probes also go through one other node.
+    /// Returns whether records and probes get through, which also go through one other node.
     pub(super) fn is_connected(&self, a: usize, b: usize) -> bool {
         let through = |c: usize| c != a && c != b && self.is_linked(a, c) && self.is_linked(c, b);
         self.is_linked(a, b) || (!self.cut.is_empty() && (0..self.nodes.len()).any(through))
     }
 
-    /// Written at one node; the others hear of it sooner or later.
+    /// Writes a record at one node; the others hear of it sooner or later.
     pub(super) fn write(&mut self, at: usize, key: Key, record: Option<Record>) {
         let clock = self.clock(at).0;
         let stamp = self.nodes[at].replica.stamp(clock, at);
@@ -307,7 +308,7 @@ impl World {
 
     fn arrives(&mut self, at: usize, key: Key, stamp: Stamp, record: Option<Record>) {
         if self.nodes[at].machines.is_none() {
-            // It was on the way when the node died; it hears of it again.
+            // It was on the way when the node died, which hears of it again.
             let from = stamp.1;
             if from != at {
                 self.waits((from, at), key, (stamp, record));
@@ -326,7 +327,7 @@ impl World {
         })
     }
 
-    /// After every change of who reaches whom.
+    /// Reacts to every change of which nodes reach each other.
     pub(super) fn disturbed(&mut self) {
         self.disturbed_at = self.now;
         let pairs: Vec<(usize, usize)> = self.waiting.keys().copied().collect();

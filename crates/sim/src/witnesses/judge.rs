@@ -1,15 +1,15 @@
-//! What must be true of what a node believes of its instances.
+//! The judge: what must be true of what a node believes of its instances.
 
 use super::World;
 
-/// Until a witness has asked again and was heard, or counts as dead: two intervals, a call that is
-/// given up, a record on its way, and liveness.
+/// The time until a witness has asked again and was heard, or counts as dead: two intervals, a call
+/// that is given up, a record on its way, and liveness.
 const OVER_MAX_MS: u64 = 18_000;
 
 impl World {
-    /// An instance that is well is not held to be ill for long, whoever is cut off, stands still or
-    /// is mistaken. What a witness said before it was away is believed again once it is back, until
-    /// it has asked anew.
+    /// Asserts that an instance that is well is not held to be ill for long, whichever node is cut
+    /// off, stands still or is mistaken. What a witness said before it was away is believed again
+    /// once it is back, until it has asked anew.
     pub(super) fn judge(&self) {
         for (host, of) in self.hosts.iter().enumerate() {
             for instance in of.instances.iter().filter(|instance| instance.well) {
@@ -22,7 +22,7 @@ impl World {
         }
     }
 
-    /// When nothing has happened for long, all is known.
+    /// Asserts that all is known when nothing has happened for long.
     pub fn judge_quiet(&self) {
         for (host, of) in self.hosts.iter().enumerate() {
             for instance in &of.instances {

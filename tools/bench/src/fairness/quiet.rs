@@ -1,5 +1,5 @@
-//! The two clients: one that asks a little, and one that floods from a thread of its own, so that
-//! the quiet one's clock does not wait for it.
+//! The two clients: one asks one request at a time, the other floods from a thread of its own, so
+//! that the quiet one's clock does not wait for it.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -16,11 +16,12 @@ use crate::statistics::Latencies;
 
 const QUIET: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const LOUD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
-/// Until every connection of the flood has asked.
+/// The time limit for every connection of the flood to have asked.
 const FLOOD_TIME_MAX: Duration = Duration::from_secs(60);
-/// Who was turned away comes back after this, as a careless program would.
+/// The pause before a client that was turned away asks again, as short as a careless program's.
 const TURNED_AWAY_PAUSE: Duration = Duration::from_millis(10);
-/// What is under way at the end may take so much longer; then it counts with what it waited.
+/// How long a request that is under way at the end may still take; one that takes longer has
+/// failed, and its wait counts as a latency.
 const LAST_TIME_MAX: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(10);
 
@@ -30,7 +31,7 @@ pub struct Quiet {
     pub failed: usize,
 }
 
-/// One request after the other, for so long, and at least one.
+/// Asks one request after the other for `time`, and at least one.
 pub fn ask_quietly(
     port: u16,
     path: &str,
@@ -105,7 +106,7 @@ impl Flood {
         Ok(Flood { counts, connections, thread })
     }
 
-    /// Until every connection has asked.
+    /// Waits until every connection of the flood has asked.
     pub fn reached(&self, interrupted: &Interrupted) -> anyhow::Result<()> {
         let end = Instant::now() + FLOOD_TIME_MAX;
         while self.counts.asking.load(Ordering::Relaxed) < self.connections {

@@ -1,4 +1,4 @@
-//! What the quiet client saw, and how it is printed.
+//! The report on what the quiet client saw, and its table.
 
 use std::fmt::Write;
 
@@ -24,7 +24,7 @@ struct Row {
     version: String,
     alone: Seen,
     flooded: Seen,
-    /// The 99th percentile under the flood over that without; none without answers.
+    /// The 99th percentile under the flood divided by that without it; `None` without answers.
     p99_ratio: Option<f64>,
     flood_answered: usize,
     flood_turned_away: usize,

@@ -1,5 +1,5 @@
-//! A closed-loop HTTP client over plain sockets that numbers its requests and counts what failed.
-//! Nothing is retried: each failure is one that a user would have seen.
+//! A closed-loop HTTP client over plain sockets that numbers its requests and counts those that
+//! failed. Nothing is retried: each failure is one that a user would have seen.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-/// No answer of the example takes longer.
+/// The time limit for connecting, sending and each read; no answer of the example takes longer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The example's answers are a line.
+/// The most bytes of a body that are read; the example's answers are one line.
 const BODY_MAX: usize = 64 * 1024;
 
 pub struct Load {
@@ -32,7 +32,7 @@ struct Shared {
 pub struct LoadReport {
     pub requests: u64,
     pub failed: u64,
-    /// When each process (by the pid in its answer) was first heard of.
+    /// When each process, by the pid in its answer, first answered.
     pub first_answers: BTreeMap<u32, Instant>,
 }
 
@@ -83,7 +83,7 @@ fn client(address: SocketAddr, stopped: &AtomicBool, shared: &Shared) {
     }
 }
 
-/// The example's answers hold `pid N`.
+/// Returns the N of `pid N`, which the example's answers contain.
 fn pid_in(body: &str) -> Option<u32> {
     let rest = &body[body.find("pid ")? + 4..];
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());

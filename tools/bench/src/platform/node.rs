@@ -1,4 +1,4 @@
-//! A node started for a measurement, used by its command line alone.
+//! A node that is started for a measurement and used by its command line alone.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -53,7 +53,7 @@ impl BenchNode {
         self.child.id()
     }
 
-    /// The URL that it printed.
+    /// Pushes a project and returns the URL that was printed.
     pub fn push(&self, source: &Path, name: &str) -> anyhow::Result<String> {
         let source = source.to_str().context("the temporary directory's name is not UTF-8")?;
         let output = self.command(&["push", source, "-a", name])?;
@@ -65,7 +65,7 @@ impl BenchNode {
         self.command(&["apps", "destroy", name]).map(drop)
     }
 
-    /// Waits until all are ready.
+    /// Waits until all instances are ready, and returns them.
     pub fn instances(&self, name: &str) -> anyhow::Result<Vec<Instance>> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
@@ -102,7 +102,7 @@ impl Drop for BenchNode {
     }
 }
 
-/// The sum of these fields of `/proc/PID/smaps_rollup`.
+/// Returns the sum of these fields of `/proc/PID/smaps_rollup`.
 pub fn memory_kb(pid: u32, fields: &[&str]) -> anyhow::Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let file = fs::File::open(&path).with_context(|| path.clone())?;

@@ -1,5 +1,5 @@
-//! Who is compared: how each is configured, started on ports of its own, and what it can do. The
-//! backend behind all of them is started here too.
+//! The contenders: how each is configured and started on ports of its own, and which workloads it
+//! can do. The backend behind all of them is started here too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ const NGINX_CONFIGURATION: &str = include_str!("nginx.conf");
 const HAPROXY_CONFIGURATION: &str = include_str!("haproxy.conf");
 const HAPROXY_OPENSSL: &str = include_str!("openssl.conf");
 
-/// The same for all; `BOTH` is what HAProxy reads.
+/// The certificate of all contenders; HAProxy reads `BOTH`.
 const CERTIFICATE: &str = "certificate.pem";
 const KEY: &str = "key.pem";
 const BOTH: &str = "both.pem";
 
-/// Which executables; a peer may have been built from source.
+/// The executables of the contenders; a peer may have been built from source.
 #[derive(Debug)]
 pub struct Programs {
     cortex: PathBuf,
@@ -31,7 +31,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Those that are given, or else this one and the installed ones.
+    /// Takes the given executables, or else the `cortex` beside this program and the installed
+    /// peers.
     pub fn choose(
         cortex: Option<PathBuf>,
         nginx: Option<PathBuf>,
@@ -47,7 +48,8 @@ impl Programs {
         })
     }
 
-    /// The router first. Who is not installed is named and left out.
+    /// Returns the contenders, the router first. One that is not installed is named on stderr and
+    /// left out.
     pub fn kinds(&self) -> Vec<Kind> {
         if self.haproxy.is_none() {
             eprintln!("HAProxy is not installed, it is left out; apt-get install haproxy");
@@ -62,7 +64,7 @@ pub enum Kind {
     Cortex,
     Nginx,
     Haproxy,
-    /// No peer, but what a file costs anybody.
+    /// A server with one constant answer: no peer, but the least that a file costs anybody.
     Least,
 }
 
@@ -91,7 +93,7 @@ impl Kind {
     }
 }
 
-/// What all are given.
+/// What all contenders are started with.
 pub struct Site<'a> {
     pub core: Option<usize>,
     pub interrupted: &'a Interrupted,
@@ -101,7 +103,7 @@ pub struct Site<'a> {
     backend: u16,
 }
 
-/// In clear and inside TLS.
+/// The ports of a contender, in clear and inside TLS.
 #[derive(Clone, Copy, Debug)]
 struct Ports {
     plain: u16,
@@ -136,7 +138,7 @@ impl<'a> Site<'a> {
         fs::create_dir_all(file.parent().context("the file's directory")?)?;
         fs::write(file, "x".repeat(FILE_BYTES))?;
         fs::write(files.join("large"), "x".repeat(LARGE_BYTES))?;
-        // ECDSA over P-256.
+        // The key is ECDSA over P-256.
         let made = rcgen::generate_simple_self_signed(vec!["proxy.localhost".to_owned()])?;
         let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
         fs::write(directory.join(BOTH), format!("{certificate}{key}"))?;
@@ -192,7 +194,7 @@ impl<'a> Site<'a> {
         Ok(Contender { kind, version, process, ports })
     }
 
-    /// Where the configuration lies.
+    /// Writes the configuration and returns its path.
     fn configure(&self, name: &str, template: &str, ports: Ports) -> anyhow::Result<PathBuf> {
         let path = self.directory.join(name);
         fs::write(&path, self.fill(template, ports)?)?;
@@ -201,7 +203,7 @@ impl<'a> Site<'a> {
 
     fn fill(&self, template: &str, ports: Ports) -> anyhow::Result<String> {
         let text = |path: &Path| path.to_str().map(str::to_owned).context("a name in UTF-8");
-        // Started by root, nginx gives its workers to another user, who may not read the files.
+        // When root starts it, nginx gives its workers to another user, who may not read the files.
         let user = if rustix::process::getuid().is_root() { "user root;" } else { "" };
         Ok(template
             .replace("@DIR@", &text(&self.directory)?)
@@ -215,7 +217,7 @@ impl<'a> Site<'a> {
 
     fn nginx(&self, nginx: &Path, configuration: &Path) -> Command {
         let mut command = Command::new(nginx);
-        // Before the configuration is read, errors go there too.
+        // Errors go there too before the configuration is read.
         command.arg("-p").arg(&self.directory).arg("-e").arg(self.directory.join("nginx.log"));
         command.arg("-c").arg(configuration).stdout(Stdio::null());
         command
@@ -248,14 +250,15 @@ impl<'a> Site<'a> {
     }
 }
 
-/// What no measurement can do without.
+/// Returns the path of a program that no measurement can do without.
 pub fn required(program: &str, package: &str) -> anyhow::Result<PathBuf> {
     find(program).with_context(|| {
         format!("{program} is not installed; on Debian: apt-get install {package}")
     })
 }
 
-/// `nginx version: nginx/1.22.1` and `HAProxy version 2.6.12-1 …` both hold it as a word with dots.
+/// Returns a program's version. `nginx version: nginx/1.22.1` and `HAProxy version 2.6.12-1 …` both
+/// hold it as a word with dots.
 pub fn version_of(program: &Path) -> anyhow::Result<String> {
     version_said(program, "-v")
 }

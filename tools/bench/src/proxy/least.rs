@@ -1,5 +1,5 @@
-//! What an answer from memory costs at least: a server that has nothing to decide. It knows its
-//! only answer, and does what no other can do without: it waits, receives and sends.
+//! The least that an answer from memory can cost: a server that has nothing to decide. It knows its
+//! only answer and does what every server has to do: it waits, receives and sends.
 
 use std::fs;
 use std::io;
@@ -16,23 +16,23 @@ use slab::Slab;
 
 use os::loopback;
 
-/// As many as an event loop asks for at a time.
+/// The most events that are asked for at a time, as many as an event loop does.
 const EVENTS_MAX: usize = 1024;
-/// A request of the bench's has a tenth of it.
+/// The size of the buffer for a request; one of the benchmark has a tenth of it.
 const REQUEST_BYTES: usize = 2 * 1024;
-/// No connection has this number.
+/// The event number of the listener, which no connection has.
 const LISTENER: u64 = u64::MAX;
 
 #[derive(Debug, Args)]
 pub struct LeastArgs {
     #[arg(long)]
     listen: SocketAddr,
-    /// What every answer brings
+    /// The file that every answer contains
     #[arg(long)]
     content: PathBuf,
 }
 
-/// Ends with its standard input, so that it never outlives the measurement.
+/// Serves until standard input ends, so that it never outlives the measurement.
 pub fn run(args: &LeastArgs) -> anyhow::Result<()> {
     let content = fs::read(&args.content)
         .with_context(|| format!("{} cannot be read", args.content.display()))?;
@@ -76,7 +76,7 @@ fn accept(
     epoll: &OwnedFd,
     clients: &mut Slab<TcpStream>,
 ) -> anyhow::Result<()> {
-    // A client that is gone again is nobody's loss.
+    // A client that has gone again needs no answer.
     let Ok((client, _)) = listener.accept() else { return Ok(()) };
     client.set_nonblocking(true)?;
     client.set_nodelay(true)?;
@@ -87,7 +87,8 @@ fn accept(
     Ok(())
 }
 
-/// Requests of the bench come in one piece, and their answers find room.
+/// Answers one request: those of the benchmark come in one piece, and their answers fit into the
+/// socket's buffer.
 fn serve_one(client: &TcpStream, answer: &[u8]) -> io::Result<()> {
     let mut request = [0; REQUEST_BYTES];
     match recv(client, &mut request, RecvFlags::empty()) {

@@ -1,4 +1,4 @@
-//! One run of a load: as fast as it is answered, by `wrk` or `h2load`, or at a rate.
+//! One run of a load: as fast as it is answered, by `wrk` or `h2load`, or at a fixed rate.
 
 mod h2load;
 mod paced;
@@ -16,21 +16,22 @@ use super::workload::{Over, Workload};
 use crate::interrupted::Interrupted;
 use crate::process::on_core;
 
-/// They wait for the last answers.
+/// The time that a program gets beyond the run itself, as it waits for the last answers.
 const OVERTIME_MAX: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Those that are told.
+/// The percentiles that are reported.
 const PERCENTILES: [f64; 2] = [0.5, 0.99];
 
-/// What the client saw.
+/// The figures that the client saw.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
     pub requests: u64,
     pub requests_per_second: f64,
     pub p50_ms: f64,
     pub p99_ms: f64,
-    /// Failed connections, reads, writes, time limits, and answers that were not the content.
+    /// The number of failed connections, reads, writes, time limits, and answers that were not the
+    /// content.
     pub errors: u64,
 }
 
@@ -38,7 +39,7 @@ pub struct Load<'a> {
     pub wrk: PathBuf,
     pub h2load: PathBuf,
     pub directory: &'a Path,
-    /// Of all contenders.
+    /// The certificate of all contenders.
     pub certificate: PathBuf,
     pub core: Option<usize>,
     pub interrupted: &'a Interrupted,
@@ -55,7 +56,7 @@ impl Load<'_> {
         self.http_2(command, seconds)?.whole(seconds)
     }
 
-    /// So many requests a second, whoever is asked.
+    /// Asks for so many requests a second, whichever contender answers.
     pub fn paced(
         &self,
         workload: &Workload,
@@ -76,12 +77,12 @@ impl Load<'_> {
         command.arg(format!("--log-file={}", log.display()));
         let text = self.output(command, seconds)?;
         let lines = fs::read_to_string(&log).context("h2load's log")?;
-        // It goes on at the end of one that is there.
+        // `h2load` would append to an existing log.
         fs::remove_file(&log)?;
         h2load::Report::parse(&text, &lines)
     }
 
-    /// What it prints.
+    /// Runs a command and returns what it printed.
     fn output(&self, mut command: Command, seconds: u32) -> anyhow::Result<String> {
         let name = command.get_program().to_string_lossy().into_owned();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());

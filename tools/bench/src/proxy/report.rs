@@ -1,4 +1,4 @@
-//! The figures of all rounds, their medians, and what they say.
+//! The report: the figures of all rounds, their medians, and the verdicts that follow from them.
 
 mod table;
 
@@ -27,46 +27,47 @@ struct Named {
 struct Row {
     name: &'static str,
     over: Over,
-    /// Beside idle connections, where memory counts as well.
+    /// The number of idle connections; where there are any, memory counts as well.
     idle: usize,
     floor: f64,
     aim: f64,
     nginx_floor: Option<f64>,
-    /// Requests a second at which latencies are compared.
+    /// The requests per second at which latencies are compared.
     rate: Option<f64>,
     cells: Vec<Cell>,
 }
 
-/// Ours, and that of the peer that makes its clients wait least.
+/// Our 99th percentile beside that of the peer whose clients wait least.
 struct P99 {
     own: f64,
     best: f64,
-    /// Of its rounds: what it wanders by.
+    /// The worst round of that peer, which shows how far its figure varies.
     worst_round: f64,
     peer: &'static str,
 }
 
-/// Of what the slowest of a row answers, what all are asked. Those who ask share a core with the
-/// backend, and must not be what is waited for.
+/// The part of the slowest contender's rate that all are asked for. The clients share a core with
+/// the backend, and must not be what is waited for.
 const PACED_PART: f64 = 0.25;
-/// Of a peer's rate alone, what the rounds may take.
+/// How far a peer's rate in the rounds may differ from its rate alone, as a fraction.
 const ALONE_PART_MAX: f64 = 0.1;
 
 /// One contender's figures for one row.
 #[derive(Debug, Default, Serialize)]
 struct Cell {
     contender: &'static str,
-    /// No request failed.
+    /// Whether no request failed.
     valid: bool,
     median: Option<Round>,
-    /// Of a peer: what the same load gets from it when nobody else is there.
+    /// The rate that the same load gets from a peer while no other contender runs; only set for
+    /// peers.
     requests_per_second_alone: Option<f64>,
     rounds: Vec<Round>,
     paced_median: Option<Paced>,
     paced: Vec<Paced>,
 }
 
-/// What clients saw that asked all at the same rate.
+/// What clients saw at the fixed rate that all contenders were asked at.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Paced {
     p50_ms: f64,
@@ -149,19 +150,20 @@ impl Report {
         }
     }
 
-    /// Once it is known how fast each answers.
+    /// Chooses each row's fixed rate, once it is known how fast each contender answers.
     pub fn choose_rates(&mut self) {
         for row in &mut self.rows {
             row.rate = row.slowest().map(|rate| (rate * PACED_PART).round());
         }
     }
 
-    /// Requests a second that all are asked; none where a row has no valid figures.
+    /// Returns the requests per second that all contenders are asked for; `None` if a row has no
+    /// valid figures.
     pub fn rate(&self, workload: &Workload) -> Option<f64> {
         self.rows.iter().find(|row| row.name == workload.name)?.rate
     }
 
-    /// Without those who were not asked for it.
+    /// Returns the report without the cells of contenders that were not asked.
     pub fn finish(mut self) -> Report {
         for row in &mut self.rows {
             row.cells.retain(|cell| cell.median.is_some());
@@ -182,7 +184,7 @@ impl Row {
         rates.map(|round| round.requests_per_second).min_by(f64::total_cmp)
     }
 
-    /// `of` are those of all rounds.
+    /// Compares 99th percentiles; `of` returns those of all rounds of a cell.
     fn p99(&self, of: impl Fn(&Cell) -> Vec<f64>) -> Option<P99> {
         let of = |cell: &Cell| Some((of(cell), cell.contender)).filter(|_| cell.valid);
         let of = |cell: &Cell| of(cell).filter(|(rounds, _)| !rounds.is_empty());
@@ -195,21 +197,22 @@ impl Row {
         Some(P99 { own, best, worst_round, peer })
     }
 
-    /// Ours and nginx's, in MB.
+    /// Returns the memory of ours and of nginx, in MB.
     fn memory(&self) -> Option<(f64, f64)> {
         let nginx = self.cell(Kind::Nginx)?;
         let of = |cell: &Cell| Some(cell.valid_median()?.resident_kb as f64 / 1024.0);
         Some((of(self.cell(Kind::Cortex)?)?, of(nginx)?))
     }
 
-    /// Above 1 it answers more than the best of the peers in the same time.
+    /// Returns how many times as many requests it answers as the best peer in the same processor
+    /// time, and that peer.
     fn times(&self, kind: Kind) -> Option<(f64, &'static str)> {
         let own = self.cell(kind)?.cost()?;
         let peers = self.peers().filter_map(|peer| Some((peer.cost()? / own, peer.contender)));
         peers.min_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// The same of one of them.
+    /// Returns the same ratio to nginx.
     fn times_nginx(&self) -> Option<f64> {
         Some(self.cell(Kind::Nginx)?.cost()? / self.cell(Kind::Cortex)?.cost()?)
     }

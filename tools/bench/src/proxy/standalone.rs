@@ -1,7 +1,7 @@
-//! The router alone in a process, for a measurement: one thread, a store of its own with one
-//! application whose instances are the backends and one that has files. The path of a request is
-//! the node's, records for the metrics included. Ends with its standard input, so that it never
-//! outlives the measurement.
+//! The router alone in a process, for a measurement: one thread, and a store of its own with one
+//! application whose instances are the backends and one that has files. A request takes the same
+//! path as in a node, records for the metrics included. The process ends with its standard input,
+//! so that it never outlives the measurement.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -40,7 +40,7 @@ const PUBLIC: &str = "public";
 pub struct StandaloneArgs {
     #[arg(long)]
     listen: SocketAddr,
-    /// Where clients speak TLS
+    /// The address on which clients speak TLS
     #[arg(long, requires_all = ["certificate", "key"])]
     secure: Option<SocketAddr>,
     #[arg(long)]
@@ -50,13 +50,13 @@ pub struct StandaloneArgs {
     /// The backends' ports on loopback
     #[arg(long, value_delimiter = ',', required = true)]
     to: Vec<u16>,
-    /// Requests at a time per backend; no limit when left out
+    /// Requests at a time per backend; no limit if left out
     #[arg(long)]
     concurrency: Option<u32>,
-    /// With a page to serve; none where only backends are asked
+    /// A directory with a page to serve; left out if only backends are asked
     #[arg(long)]
     files: Option<PathBuf>,
-    /// Made, and filled with what the router needs
+    /// A directory to create and fill with what the router needs
     #[arg(long = "router-data")]
     data: PathBuf,
 }
@@ -64,7 +64,7 @@ pub struct StandaloneArgs {
 pub fn run(args: &StandaloneArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(serve(args));
-    // A thread that waits for standard input must not keep it.
+    // The thread that waits for standard input must not delay the end.
     runtime.shutdown_background();
     ended
 }
@@ -114,7 +114,8 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
 }
 
 impl StandaloneArgs {
-    /// Nobody comes again in a measurement: every handshake is a whole one.
+    /// Returns the configuration of TLS, without tickets: no client comes again in a measurement,
+    /// and every handshake is a full one.
     fn secure(&self) -> anyhow::Result<Option<Secure>> {
         let Some(address) = self.secure else { return Ok(None) };
         let chain = self.certificate.clone().context("--secure needs --certificate")?;
@@ -131,7 +132,7 @@ pub struct World {
     pub layout: DataDirectory,
 }
 
-/// One process that takes requests.
+/// Returns the recipe of an application with one process that takes requests.
 pub fn web() -> Recipe {
     let mut recipe = Recipe::default();
     let process = ProcessRecipe { default_count: 1, ..ProcessRecipe::default() };
@@ -152,7 +153,7 @@ impl World {
         }
     }
 
-    /// An instance in this slot and generation, ready.
+    /// Writes the claim of a ready instance in this slot and generation.
     pub async fn claim(
         &self,
         store: &SharedStore,
@@ -192,7 +193,7 @@ impl World {
         self.release(store, &name, recipe).await
     }
 
-    /// Serves from now on.
+    /// Writes a release that serves from now on.
     pub async fn release(
         &self,
         store: &SharedStore,

@@ -1,20 +1,20 @@
-//! What is asked for, how, and what is owed.
+//! The workloads: what is asked for, over which protocol, and which ratio is required.
 
 use serde::Serialize;
 
-/// What clients speak. The backend is always asked in clear, over HTTP/1.1.
+/// The protocol that clients speak. The backend is always asked in clear, over HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Over {
     Plain,
-    /// TLS 1.3, no session resumed.
+    /// TLS 1.3, without resumption of sessions.
     Tls,
-    /// Chosen by ALPN, inside the same.
+    /// HTTP/2 inside the same TLS, chosen by ALPN.
     Http2,
 }
 
-/// One row: what the clients ask for, and what is owed: requests per second of processor time,
-/// compared with the best peer's.
+/// One row: what the clients ask for, and the ratio that is required: requests per second of
+/// processor time, compared with the best peer's.
 #[derive(Debug)]
 pub struct Workload {
     pub name: &'static str,
@@ -22,17 +22,17 @@ pub struct Workload {
     pub path: &'static str,
     pub over: Over,
     pub keep_alive: bool,
-    /// The contender itself has the file; no backend is asked.
+    /// Whether the contender itself has the file, and no backend is asked.
     pub is_file: bool,
-    /// All of them busy.
+    /// The number of connections, all of them busy.
     pub connections: u32,
-    /// Requests at a time on each, which takes HTTP/2.
+    /// The number of requests at a time on each connection; more than one needs HTTP/2.
     pub streams: u32,
-    /// Beside them: they asked once.
+    /// The number of further connections that asked once and stay open.
     pub idle: usize,
     pub floor: f64,
     pub aim: f64,
-    /// Where more is owed against nginx, whichever peer is the best.
+    /// The ratio to nginx that is required where it is higher than that to the best peer.
     pub nginx_floor: Option<f64>,
 }
 

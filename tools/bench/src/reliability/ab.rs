@@ -1,4 +1,5 @@
-//! ApacheBench itself, as the thesis used it: started, read, summed up over several runs.
+//! ApacheBench itself, as the thesis used it: it is started, its report is read, and several runs
+//! are summed up.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,28 +15,29 @@ use serde::Serialize;
 use crate::interrupted::Interrupted;
 use crate::process::find;
 
-/// Of one answer, in seconds; then `ab` counts it as failed.
+/// The seconds that one answer may take; `ab` counts a slower one as failed.
 const ANSWER_SECONDS_MAX: &str = "60";
 const POLL: Duration = Duration::from_millis(20);
-/// Complaints of `ab` that are kept.
+/// The number of complaints of `ab` that are kept.
 const COMPLAINTS_MAX: usize = 20;
 
 pub fn program() -> anyhow::Result<PathBuf> {
     find("ab").context("`ab` is not installed: apt-get install apache2-utils")
 }
 
-/// What `ab` said, of all runs together.
+/// The figures of `ab`, of all runs together.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Served {
     pub runs: u32,
     pub requests: u64,
-    /// Cut, refused, of another length, or with a status other than 2xx.
+    /// The number of answers that were cut, refused, of another length, or with a status other than
+    /// 2xx.
     pub failed: u64,
     pub seconds: f64,
     pub per_second: f64,
     pub p95_ms: u32,
     pub p98_ms: u32,
-    /// Which process answered how many, by its own word.
+    /// The number of answers of each process, by its own word.
     pub answers: BTreeMap<String, u64>,
     pub complaints: Vec<String>,
     #[serde(skip)]
@@ -61,12 +63,12 @@ impl Served {
     }
 }
 
-/// As `ab` reckons it: of sorted times.
+/// Returns a percentile of sorted times as `ab` computes it.
 fn percentile(times: &[u32], percent: usize) -> u32 {
     times.get(times.len() * percent / 100).or(times.last()).copied().unwrap_or(0)
 }
 
-/// Killed when it is dropped.
+/// A running `ab`, killed when it is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -82,15 +84,15 @@ pub struct Run<'a> {
     pub host: &'a str,
     pub requests: u32,
     pub concurrency: usize,
-    /// Where `ab` leaves the time of each request.
+    /// The file to which `ab` writes the time of each request.
     pub times: &'a Path,
 }
 
 impl Run<'_> {
     pub fn perform(&self, interrupted: &Interrupted) -> anyhow::Result<Served> {
         let mut command = Command::new(self.program);
-        // -v 2 prints the head of each answer, -r goes on after one that was cut, -l is left out:
-        // all answers have one length.
+        // -v 2 prints the head of each answer, and -r goes on after one that was cut. -l is left
+        // out: all answers have one length.
         command.args(["-q", "-r", "-v", "2", "-s", ANSWER_SECONDS_MAX]);
         command.args(["-n", &self.requests.to_string(), "-c", &self.concurrency.to_string()]);
         command.arg("-g").arg(self.times).args(["-H", &format!("Host: {}", self.host)]);
@@ -118,7 +120,7 @@ impl Run<'_> {
     }
 }
 
-/// Lines of its report.
+/// The lines of its report.
 #[derive(Debug, Default)]
 struct Said {
     answers: BTreeMap<String, u64>,
@@ -129,7 +131,7 @@ fn read(mut output: impl BufRead) -> anyhow::Result<Said> {
     let (mut said, mut line) = (Said::default(), Vec::new());
     loop {
         line.clear();
-        // A body may follow a head on one line, and need not be text.
+        // A body may follow a head on the same line, and need not be text.
         if output.read_until(b'\n', &mut line)? == 0 {
             return Ok(said);
         }
@@ -152,7 +154,8 @@ impl Said {
         let bad = needed("Failed requests")? as u64;
         let not_2xx = figure("Non-2xx responses").unwrap_or(0.0) as u64;
         let requests = u64::from(asked);
-        // What is of another length often has another status too: never fewer than there were.
+        // An answer of another length often has another status too: the sum is capped at the number
+        // of requests.
         let failed = (bad + not_2xx).min(requests) + requests.saturating_sub(complete);
         Ok(Served {
             runs: 1,
@@ -167,7 +170,7 @@ impl Said {
     }
 }
 
-/// The column `ttime` of what `-g` writes.
+/// Returns the column `ttime` of the table that `-g` writes.
 fn times_ms(table: &str) -> anyhow::Result<Vec<u32>> {
     let time = |line: &str| line.split('\t').nth(4)?.parse().ok();
     let row = |line| time(line).with_context(|| format!("a row of ab's table has no time: {line}"));

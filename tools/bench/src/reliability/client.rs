@@ -1,4 +1,4 @@
-//! The outside client: callers in a closed loop that number their requests. Each number is owed
+//! The outside client: callers in a closed loop that number their requests. Each number must get
 //! exactly one right answer. A caller that knows one address repeats nothing; one that knows
 //! several goes to the next when its connection is cut or refused, and asks the same again there.
 
@@ -14,9 +14,9 @@ use serde::Serialize;
 use super::connection::{Answer, Connection, Fault};
 use crate::statistics::Latencies;
 
-/// A number is given up after so many connections for each address that is known.
+/// The number of connections for each known address after which a number is given up.
 const TRIES_PER_ADDRESS_MAX: usize = 3;
-/// Enough to tell what went wrong; all are counted.
+/// The number of failures that are kept, enough to tell what went wrong; all are counted.
 const FAILURES_KEPT: usize = 1000;
 const FAILURES_SHOWN: usize = 20;
 
@@ -51,15 +51,16 @@ struct Failure {
     why: String,
 }
 
-/// What became of all numbers.
+/// The outcome of all numbered requests.
 #[derive(Clone, Debug, Serialize)]
 pub struct Window {
     pub requests: u64,
     pub answered: u64,
     pub failed: u64,
-    /// Of the failed: under way at the moment when something was killed.
+    /// The number of failed requests that were under way at the moment when something was killed.
     pub failed_on_the_wire: u64,
-    /// Connections that were cut or refused, after which the same was asked elsewhere.
+    /// The number of connections that were cut or refused, after which the same was asked
+    /// elsewhere.
     pub repeated: u64,
     pub seconds: f64,
     pub per_second: f64,
@@ -85,7 +86,7 @@ impl Load {
         Load { started, callers: callers.collect(), shared }
     }
 
-    /// When that process first answered.
+    /// Returns when that process first answered.
     pub fn first_answer(&self, process: &str) -> Option<Instant> {
         self.shared.seen().first_answers.get(process).copied()
     }
@@ -94,7 +95,7 @@ impl Load {
         self.shared.seen().answered
     }
 
-    /// `kills`: when something was killed.
+    /// Stops the callers and sums up; `kills` are the moments at which something was killed.
     pub fn finish(mut self, kills: &[Instant]) -> Window {
         self.shared.stopped.store(true, Ordering::Relaxed);
         let mut latencies = Latencies::default();
@@ -139,7 +140,7 @@ impl Drop for Load {
 }
 
 impl Window {
-    /// Failures that no kill explains.
+    /// Returns the number of failures that no kill explains.
     pub fn unexplained(&self) -> u64 {
         self.failed - self.failed_on_the_wire.min(self.failed)
     }

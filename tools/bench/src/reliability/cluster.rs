@@ -1,5 +1,6 @@
 //! Several nodes on this machine, each with an address of loopback and a data directory of its own.
-//! Starts them, uses them by command line and API, loses them, and kills all in the end.
+//! The module starts them, uses them by command line and API, kills single ones, and kills all in
+//! the end.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -18,17 +19,19 @@ use api_types::{InstanceRow, NodeRow};
 use client::Client;
 use os::layout::DataDirectory;
 
-/// For anything that is waited for: a machine that others use may stand still for minutes.
+/// The time limit for any state that is waited for: a machine that others use may stand still for
+/// minutes.
 pub const STATE_TIME_MAX: Duration = Duration::from_secs(300);
-/// Between two looks at a state; what is timed here is timed as finely.
+/// The pause between two looks at a state, and so the resolution of what is timed here.
 const POLL: Duration = Duration::from_millis(20);
-/// Between two looks at what is not timed: each asks all nodes on the processors that are measured.
+/// The pause between two looks at what is not timed: each look asks all nodes, on the processors
+/// that are measured.
 const QUIET_POLL: Duration = Duration::from_millis(250);
-/// An answer of a node's own API; one that takes longer counts as none.
+/// The time limit for an answer of a node's own API; one that takes longer counts as none.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
-/// What a version manager puts before it is a script that takes longer than Python itself.
+/// The path of Python itself: a version manager puts a script before it that takes longer.
 const SYSTEM_PYTHON: &str = "/usr/bin/python3";
-/// All nodes are on one machine, whose load is no reason to prefer any.
+/// The load that every node reports: all are on one machine, whose load is no reason to prefer any.
 const LOAD: &str = "--load=20";
 
 pub struct Cluster {
@@ -53,7 +56,8 @@ pub struct Loss {
 }
 
 impl Cluster {
-    /// `roles` of each node; none means all. The first is asked by the others to let them in.
+    /// Starts a node for each of `roles`, where `None` means all roles. The others ask the first to
+    /// let them in.
     pub fn start(
         directory: &Path,
         roles: &[Option<&str>],
@@ -122,9 +126,9 @@ impl Cluster {
         Ok(word.into())
     }
 
-    /// A command of that node's own command line.
+    /// Returns a command of that node's own command line.
     pub fn command(&self, member: usize) -> Command {
-        // A link to it may lead to a newer one meanwhile; this process goes on as it is.
+        // The link may lead to a newer program meanwhile, while this process goes on as it is.
         let mut command = Command::new(crate::cortex().unwrap_or_else(|_| "cortex".into()));
         command.arg("--data-dir").arg(&self.members[member].data).stdin(Stdio::null());
         command
@@ -132,7 +136,7 @@ impl Cluster {
 
     fn get<T: DeserializeOwned>(&self, member: usize, path: &str) -> anyhow::Result<T> {
         let data = self.members[member].data.clone();
-        // The node says in its directory where its sockets are.
+        // The node says in its data directory where its sockets are.
         let layout = DataDirectory::find(data.clone(), &data);
         let client = Client::new(&layout);
         self.runtime.block_on(async {
@@ -140,7 +144,8 @@ impl Cluster {
         })
     }
 
-    /// Until `look` finds something; what it found wrong last is in the error.
+    /// Waits until `look` returns something; on a timeout the error has what `look` complained
+    /// about last.
     pub fn wait<T>(
         &self,
         what: &str,
@@ -188,7 +193,7 @@ impl Cluster {
         }
     }
 
-    /// All that run take all for alive, and know what they are.
+    /// Waits until all running nodes see all others as alive, and know their machines.
     pub fn await_acquaintance(&self) -> anyhow::Result<()> {
         let all: BTreeSet<&str> = self.members.iter().map(|member| member.id.as_str()).collect();
         for member in 0..self.members.len() {
@@ -207,7 +212,8 @@ impl Cluster {
         self.get(member, &format!("/v1/apps/{application}/ps"))
     }
 
-    /// `count` slots are ready, as that member sees it, without those that do not count.
+    /// Returns the rows of an application if `count` slots are ready, as that member sees it. Rows
+    /// for which `counts` is false are left out.
     pub fn ready(
         &self,
         member: usize,
@@ -222,7 +228,7 @@ impl Cluster {
         Ok(Some(rows))
     }
 
-    /// Each slot runs once and is ready, in one release, and every node says the same.
+    /// Waits until each slot runs once and is ready, in one release, and every node says the same.
     pub fn await_quiet(&self, application: &str, count: usize) -> anyhow::Result<Vec<InstanceRow>> {
         self.wait_looking("each slot to run once, as all nodes see it", QUIET_POLL, || {
             let mut seen = Vec::new();
@@ -245,12 +251,12 @@ impl Cluster {
         })
     }
 
-    /// Pushed through that member; an error says why not.
+    /// Pushes through that member; an error says why it failed.
     pub fn push(&self, member: usize, project: &Path) -> anyhow::Result<()> {
         output_of(self.command(member).arg("push").arg(project)).map(drop)
     }
 
-    /// All its processes are killed at once: the node, its shims and its instances.
+    /// Kills all processes of a member at once: the node, its shims and its instances.
     pub fn lose(&mut self, member: usize) -> anyhow::Result<Loss> {
         let lost = &mut self.members[member];
         let mut child = lost.child.take().context("that node does not run")?;
@@ -260,7 +266,7 @@ impl Cluster {
         Ok(Loss { at, processes })
     }
 
-    /// As the machine would after its power is back.
+    /// Starts a lost member as its machine would once its power is back.
     pub fn start_again(&mut self, member: usize) -> anyhow::Result<()> {
         self.spawn(member, None)?;
         self.await_api(member)?;
@@ -302,7 +308,7 @@ fn shown(rows: &[InstanceRow]) -> String {
     rows.iter().map(row).collect::<Vec<_>>().join(" ")
 }
 
-/// Of this process's own part of loopback, so that measurements do not meet.
+/// Returns an address of this process's own part of loopback, so that measurements do not meet.
 fn address(place: usize) -> anyhow::Result<Ipv4Addr> {
     let process = std::process::id();
     let last = u8::try_from(place + 1).context("so many nodes")?;
@@ -315,7 +321,8 @@ fn free_port(address: Ipv4Addr) -> anyhow::Result<SocketAddr> {
     Ok(listener.local_addr()?)
 }
 
-/// A project whose answers name its version; `count` instances, each of which pauses for so long.
+/// Writes a project whose answers name its version, with `count` instances, each of which pauses
+/// for `pause` per answer.
 pub fn project(
     directory: &Path,
     name: &str,

@@ -4,10 +4,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Longer than the platform lets anything wait; a machine that others use may stand still.
+/// The time limit for an answer: longer than the platform lets anything wait, as a machine that
+/// others use may stand still.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(120);
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(30);
-/// The page is smaller.
+/// The most bytes of a body; the page is smaller.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 const HEADERS_MAX: usize = 64;
 
@@ -21,13 +22,13 @@ pub struct Answer {
 
 #[derive(Debug)]
 pub enum Fault {
-    /// Nobody there, or the connection ended before the answer did.
+    /// Nobody was there, or the connection ended before the answer did.
     Cut(String),
-    /// A whole answer, but not the right one.
+    /// The answer was complete, but not the right one.
     Wrong(String),
 }
 
-/// Of the head of an answer.
+/// The fields of an answer's head.
 #[derive(Debug, Default)]
 struct Head {
     status: String,
@@ -40,7 +41,7 @@ struct Head {
 }
 
 impl Connection {
-    /// Opens one if there is none, and keeps it if it may be used again.
+    /// Asks one request; opens a connection if there is none, and keeps it if it may be used again.
     pub fn ask(
         kept: &mut Option<Connection>,
         target: SocketAddr,
@@ -128,7 +129,8 @@ mod tests {
 
     use super::*;
 
-    /// To request 5.
+    /// Returns what request 5 gets from a server with this answer, and whether the connection was
+    /// kept.
     fn asked(answer: &'static str) -> (Result<Answer, Fault>, bool) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let target = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! What is killed during a load, and how long until it is replaced: a random node with everything
-//! that it runs, or a random instance alone. Times are from the first signal.
+//! Kills during a load, and how long until what was killed is replaced: a random node with
+//! everything that it runs, or a random instance alone. Times count from the first signal.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,25 +16,27 @@ use super::lost;
 use api_types::InstanceRow;
 use os::observe::process::stat;
 
-/// The node through which requests come: as the thesis's balancer, it is apart and is not killed.
+/// The node through which requests come. Like the thesis's balancer it is apart and is not killed.
 pub const ENTRY: usize = 0;
-/// So that kills do not fall on the same moment of whatever happens regularly.
+/// The longest random pause before a kill, so that kills do not coincide with whatever happens
+/// regularly.
 const PAUSE_MS_MAX: u64 = 1000;
-/// A successor that gets none of so many answers is not replaced for those who ask.
+/// The time limit for a successor's first answer; without one it is no replacement for those who
+/// ask.
 const FIRST_ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(2);
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Kill {
     pub node: String,
-    /// Instances that were lost.
+    /// The number of instances that were lost.
     pub instances: usize,
-    /// All that were killed.
+    /// The number of processes that were killed.
     pub processes: usize,
-    /// Until as many instances as before were ready elsewhere.
+    /// The time until as many instances as before were ready elsewhere.
     pub ready_s: f64,
-    /// Until each of the new ones had answered a request; none where that was not watched, or one
-    /// never did.
+    /// The time until each of the new instances had answered a request; `None` if that was not
+    /// watched, or one never did.
     pub answered_s: Option<f64>,
     #[serde(skip)]
     pub at: Instant,
@@ -43,10 +45,10 @@ pub struct Kill {
 pub struct Killer<'a> {
     pub cluster: &'a mut Cluster,
     pub application: &'a str,
-    /// Instances that it has.
+    /// The number of instances that the application has.
     pub count: usize,
     random: SmallRng,
-    /// Slots whose turn it is: one that fails again and again is made to wait.
+    /// The slots whose turn is still to come: one that fails again and again is made to wait.
     slots: Vec<u32>,
 }
 
@@ -70,8 +72,8 @@ impl<'a> Killer<'a> {
         self.cluster.interrupted().check()
     }
 
-    /// One of those that run something, but not the entry; it is started again when its instances
-    /// have been replaced, and everything is quiet in the end.
+    /// Kills a node other than the entry that runs an instance. It is started again when its
+    /// instances have been replaced; the method returns when everything is quiet.
     pub fn lose_node(&mut self, load: Option<&Load>) -> anyhow::Result<Kill> {
         self.pause()?;
         let before = self.cluster.await_quiet(self.application, self.count)?;
@@ -91,7 +93,7 @@ impl<'a> Killer<'a> {
         Ok(Kill { node, instances, processes: loss.processes, ready_s, answered_s, at: loss.at })
     }
 
-    /// Another slot each time.
+    /// Kills an instance, in another slot each time.
     pub fn lose_instance(&mut self, load: Option<&Load>) -> anyhow::Result<Kill> {
         self.pause()?;
         let before = self.cluster.await_quiet(self.application, self.count)?;
@@ -112,7 +114,7 @@ impl<'a> Killer<'a> {
         Ok(Kill { node, instances: 1, processes: 1, ready_s, answered_s, at })
     }
 
-    /// All slots are ready without those that do not count.
+    /// Waits until all slots are ready, without rows for which `counts` is false.
     fn replaced(
         &self,
         at: Instant,

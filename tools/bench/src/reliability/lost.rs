@@ -1,5 +1,5 @@
-//! A machine that is lost without warning, as far as that can be had on one that goes on: every
-//! process of a node is killed at once. Processes are found by where they run and are known by
+//! The loss of a machine without warning, as far as one machine that goes on can have it: every
+//! process of a node is killed at once. Processes are found by where they run and identified by
 //! their start time; a pid alone is never signalled.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,12 +14,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use os::observe::process::{Stat, pids, stat};
 
-/// Whoever is killed may have started another one a moment before.
+/// The number of times that processes are looked for: one that is killed may have started another a
+/// moment before.
 const SWEEPS_MAX: u32 = 20;
-/// To end, a killed process needs a processor, which others may keep busy.
+/// The time limit for killed processes to end, which takes a processor that others may keep busy.
 const DEATH_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The node's process, its shims and its instances; how many were killed.
+/// Kills the node's process, its shims and its instances, and returns how many were killed.
 pub fn kill_all(node: u32, data: &Path) -> anyhow::Result<usize> {
     let mut killed = BTreeSet::new();
     let deadline = Instant::now() + DEATH_TIME_MAX;
@@ -42,7 +43,7 @@ pub fn kill_all(node: u32, data: &Path) -> anyhow::Result<usize> {
     Ok(killed.len())
 }
 
-/// The node first, so that it sees none of the others die.
+/// Returns the processes of a node, the node itself first, so that it sees none of the others die.
 fn of_node(node: u32, data: &Path) -> anyhow::Result<Vec<Stat>> {
     let own = std::process::id();
     let all: BTreeMap<u32, Stat> = pids()
@@ -70,7 +71,7 @@ fn leads_below(pid: u32, link: &str, data: &Path) -> bool {
     std::fs::read_link(format!("/proc/{pid}/{link}")).is_ok_and(|path| path.starts_with(data))
 }
 
-/// Or until the time is over.
+/// Waits for a process to end, or until the time is over.
 fn wait_for_end(process: &OwnedFd, limit: Duration) -> anyhow::Result<()> {
     let limit = Timespec::try_from(limit).context("a time limit")?;
     let mut ended = [PollFd::new(process, PollFlags::IN)];
@@ -80,8 +81,8 @@ fn wait_for_end(process: &OwnedFd, limit: Duration) -> anyhow::Result<()> {
     }
 }
 
-/// Exactly this process: a descriptor of it cannot come to mean another one. None where it has
-/// ended.
+/// Kills exactly this process: its descriptor cannot come to mean another one. Returns `None` if it
+/// has ended.
 pub fn kill(process: &Stat) -> anyhow::Result<Option<OwnedFd>> {
     let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw).context("no pid")?;
     let descriptor = match pidfd_open(pid, PidfdFlags::empty()) {

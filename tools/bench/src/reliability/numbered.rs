@@ -1,6 +1,6 @@
-//! The same, harder: an outside client that numbers its requests, and an application that pauses,
-//! so that the processors of one machine are not what is measured. Nodes are killed, then
-//! instances alone. Callers of routers that are killed are counted apart.
+//! The same test, harder: an outside client numbers its requests, and the application pauses, so
+//! that the processors of one machine are not what is measured. Nodes are killed, then instances
+//! alone. Callers of routers that are killed are counted apart.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,14 +15,14 @@ use super::thesis::INSTANCES;
 use super::{AGENTS, Plan};
 use crate::interrupted::Interrupted;
 
-/// Of the application, for each answer.
+/// The application's pause for each answer.
 const PAUSE: Duration = Duration::from_millis(20);
 const CALLERS: usize = 12;
-/// Of the routers of nodes that are killed.
+/// The number of callers of the routers of nodes that are killed.
 const CALLERS_OF_AGENTS: usize = 4;
 const POLL: Duration = Duration::from_millis(20);
 const NAME: &str = "pausing";
-/// Another one than the thesis's part begins with.
+/// The offset to the seed, so that the kills differ from those of the thesis's part.
 const SEED_OFFSET: u64 = 1000;
 
 #[derive(Debug, Serialize)]
@@ -37,9 +37,9 @@ pub struct Numbered {
 #[derive(Debug, Serialize)]
 pub struct Phase {
     pub kills: Vec<Kill>,
-    /// Through the node that is not killed.
+    /// The requests through the node that is not killed.
     pub entry: Window,
-    /// Through those that are: each caller knows all of them.
+    /// The requests through the nodes that are killed: each caller knows all of them.
     pub agents: Window,
 }
 
@@ -70,7 +70,7 @@ pub fn measure(
     Ok(Numbered { callers: CALLERS, pause_ms, calm, nodes_killed, instances_killed })
 }
 
-/// For as long as the kills take, and for so long at least.
+/// Runs both loads for as long as the kills take, and at least for `time_min`.
 fn phase(
     cluster: &mut Cluster,
     plan: &Plan,

@@ -1,6 +1,6 @@
 //! Two nodes, either of which is lost without warning: during a steady load, during a push through
 //! the other one, and during a push through itself. One client asks the survivor; another knows
-//! both addresses and connects again. The push ends right, or says that it did not.
+//! both addresses and connects again. The push must succeed, or say that it failed.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,14 +21,14 @@ use crate::interrupted::Interrupted;
 
 const INSTANCES: usize = 4;
 const PAUSE: Duration = Duration::from_millis(20);
-/// Of each of both clients.
+/// The number of callers of each of the two clients.
 const CALLERS: usize = 4;
 const NAME: &str = "pair";
-/// Requests that were answered before anything is killed.
+/// The number of requests that are answered before anything is killed.
 const ANSWERED_FIRST: u64 = 20;
-/// A push takes about as long on a machine that does nothing else.
+/// The time within which the node is lost; a push takes about as long on an idle machine.
 const PUSH_MS: u64 = 800;
-/// Answers that are looked at to learn which version serves.
+/// The number of answers from which the serving versions are learnt.
 const LOOKS: u64 = 24;
 const SEED_OFFSET: u64 = 2000;
 
@@ -36,9 +36,9 @@ const SEED_OFFSET: u64 = 2000;
 #[serde(rename_all = "kebab-case")]
 pub enum During {
     Load,
-    /// The node that is left takes the push.
+    /// The surviving node takes the push.
     PushToSurvivor,
-    /// The node that is lost takes the push.
+    /// The lost node takes the push.
     PushToLost,
 }
 
@@ -47,7 +47,7 @@ const SITUATIONS: [During; 3] = [During::Load, During::PushToSurvivor, During::P
 #[derive(Debug, Serialize)]
 pub struct Round {
     pub during: During,
-    /// 0 is the node that was first.
+    /// The place of the node that is lost; 0 is the one that was first.
     pub lost: usize,
     pub ready_s: f64,
     pub survivor: Window,
@@ -57,14 +57,14 @@ pub struct Round {
 
 #[derive(Debug, Serialize)]
 pub struct Push {
-    /// After so long the node was lost.
+    /// The time from the start of the push until the node was lost.
     pub lost_after_ms: u64,
     pub said_success: bool,
-    /// Its last words where it failed.
+    /// The last words of a push that failed.
     pub said: String,
-    /// Whether the pushed version serves, once everything is quiet.
+    /// Whether the pushed version serves once everything is quiet.
     pub serves: bool,
-    /// It ended right, or said that it did not; one version alone answers.
+    /// Whether only one version answers, and the push did not claim success without serving.
     pub right: bool,
 }
 
@@ -81,7 +81,7 @@ pub fn measure(
     let mut rounds = Vec::new();
     for turn in 0..plan.pair_rounds {
         for (place, during) in SITUATIONS.into_iter().enumerate() {
-            // In a single turn, too, both are lost.
+            // Both nodes are lost even in a single turn.
             let lost = (turn as usize + place) % 2;
             let version = 2 + rounds.len() as u32;
             eprintln!("node {} of 2 is lost, {during:?}", lost + 1);
@@ -119,7 +119,7 @@ fn round(
     cluster.wait("the other node to run everything", replaced)?;
     let ready_s = loss.at.elapsed().as_secs_f64();
     let ended = push.map(|push| push.end(cluster)).transpose()?;
-    // Under load still: what comes back must cost nobody a request either.
+    // The node comes back under load: that must cost nobody a request either.
     cluster.start_again(lost)?;
     cluster.await_quiet(NAME, INSTANCES)?;
     let times: [Instant; 1] = [loss.at];
@@ -137,7 +137,7 @@ fn round(
     Ok(Round { during, lost, ready_s, survivor, both, push })
 }
 
-/// Which versions answer, through both nodes.
+/// Returns the versions that answer through both nodes.
 fn versions(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for number in 0..LOOKS {
@@ -150,7 +150,7 @@ fn versions(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// Killed when it is dropped before its end.
+/// A push that is killed when it is dropped before its end.
 struct Pushing(std::process::Child);
 
 impl Drop for Pushing {
@@ -168,13 +168,13 @@ fn start_push(
 ) -> anyhow::Result<Pushing> {
     set_version(project, version)?;
     let mut command = cluster.command(taker);
-    // What it says is a screenful at most, which a pipe holds.
+    // It prints a screenful at most, which fits into a pipe.
     command.arg("push").arg(project).stdout(Stdio::null()).stderr(Stdio::piped());
     Ok(Pushing(command.spawn().context("a push cannot be started")?))
 }
 
 impl Pushing {
-    /// Whether it said that it succeeded, and its last words if not.
+    /// Waits for the end, and returns whether it succeeded, and its last words if not.
     fn end(mut self, cluster: &Cluster) -> anyhow::Result<(bool, String)> {
         let status = cluster.wait("the push to end", || Ok(self.0.try_wait()?))?;
         let stderr = self.0.stderr.take().context("it is piped")?;

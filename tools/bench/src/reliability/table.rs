@@ -1,4 +1,4 @@
-//! The figures for people, beside what the thesis had and what is owed.
+//! The table for people: the figures beside those of the thesis and the required ones.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use super::pair::Round;
 use super::thesis::Level;
 use crate::median;
 
-/// The thesis's own figures, for 12 at a time.
+/// The number of requests at a time for which the thesis's own figures are known.
 const THESIS_AT: usize = 12;
 
 pub fn print(report: &Report) -> String {
@@ -31,7 +31,7 @@ pub fn print(report: &Report) -> String {
 }
 
 fn line(text: &mut String, line: impl AsRef<str>) {
-    // Into a string, which takes everything.
+    // Writing into a string cannot fail.
     writeln!(text, "{}", line.as_ref()).ok();
 }
 
@@ -81,7 +81,7 @@ fn replaced(kills: &[Kill], owed: &str) -> String {
     format!("{} kills, {instances} instances, replaced after {ready} ({owed})", kills.len())
 }
 
-/// Median and most.
+/// Formats the median and the maximum.
 fn times(seconds: impl Iterator<Item = f64>) -> String {
     let seconds: Vec<f64> = seconds.collect();
     let most = seconds.iter().copied().fold(0.0, f64::max);

@@ -1,5 +1,5 @@
-//! The thesis's test of reliability (its section 6.2): four nodes run twelve instances, `ab` asks
-//! for a page 10,000 times; then the same while nodes are killed and started again.
+//! The thesis's test of reliability (its section 6.2): four nodes run twelve instances, and `ab`
+//! asks for a page 10,000 times; then it does the same while nodes are killed and started again.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +16,12 @@ use crate::interrupted::Interrupted;
 pub const INSTANCES: usize = 12;
 const NAME: &str = "page";
 
-/// One number of requests at a time.
+/// The figures at one number of requests at a time.
 #[derive(Debug, Serialize)]
 pub struct Level {
     pub concurrency: usize,
     pub calm: Served,
-    /// While nodes were killed: whole runs, until the last node was back.
+    /// The figures while nodes were killed: complete runs, until the last node was back.
     pub killed: Served,
     pub kills: Vec<Kill>,
 }

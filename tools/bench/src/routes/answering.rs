@@ -1,5 +1,5 @@
-//! The servers behind a table of routes: each answers everything with a status of its own, on kept
-//! connections, from a thread of its own.
+//! The servers behind a table of routes: each answers every request with a status of its own, on
+//! kept connections, from a thread of its own.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// Of the endpoint that was there before a change, and of the one after.
+/// The statuses of the endpoint that was there before a change, and of the one after.
 pub const OLD: u16 = 200;
 pub const NEW: u16 = 202;
-/// A head is smaller.
+/// The most bytes of a request; a head is smaller.
 const REQUEST_BYTES_MAX: usize = 16 * 1024;
 
 pub struct Answering {
@@ -68,7 +68,7 @@ async fn answer(mut stream: TcpStream, status: u16) {
     let mut bytes = Vec::with_capacity(1024);
     while bytes.len() < REQUEST_BYTES_MAX && stream.read_buf(&mut bytes).await.is_ok_and(|n| n > 0)
     {
-        // One request at a time, and no bodies.
+        // Requests come one at a time, and without bodies.
         if bytes.ends_with(b"\r\n\r\n") {
             bytes.clear();
             if stream.write_all(text.as_bytes()).await.is_err() {

@@ -1,4 +1,4 @@
-//! What was measured of a table of routes, and how it is printed.
+//! The report on a table of routes, and its table of figures.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -14,14 +14,14 @@ pub struct Report {
     applications: u32,
     endpoints: u32,
     build_seconds: f64,
-    /// What the process grew by while the table was built.
+    /// The memory that the process grew by while the table was built.
     table_mb: f64,
     changes: u32,
-    /// From the acknowledged write to the first answer of the new endpoint.
+    /// The time from the acknowledged write to the first answer of the new endpoint.
     stored_to_used_ms: Spread,
-    /// The same from the beginning of the write.
+    /// The time to the same answer from the beginning of the write.
     asked_to_used_ms: Spread,
-    /// Of the processor, with the write in the store.
+    /// The processor time of one change, with the write in the store.
     change_cpu_ms: f64,
     requests_per_second_before: f64,
     requests_per_second_meanwhile: f64,
@@ -68,7 +68,7 @@ impl Report {
         })
     }
 
-    /// What one change took, and how many came beside the requests.
+    /// Adds the cost of one change, and how many changes came beside the requests.
     pub fn changed(self, cost: Duration, meanwhile: u64) -> Report {
         let change_cpu_ms = cost.as_secs_f64() * 1e3;
         Report { change_cpu_ms, changes_meanwhile: meanwhile, ..self }

@@ -15,9 +15,9 @@ use crate::interrupted::Interrupted;
 use crate::poisson::{Poisson, chance};
 use crate::statistics::Latencies;
 
-/// Then whoever still waits counts as failed.
+/// How long requests may still take after the end; those that take longer count as failed.
 const OVERTIME_MAX: Duration = Duration::from_secs(60);
-/// How soon an interruption is noticed.
+/// The pause between two checks for an interruption.
 const POLL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
@@ -26,11 +26,11 @@ pub struct Mix {
     pub slow: Duration,
     pub slow_fraction: f64,
     pub instances: usize,
-    /// Of what all instances could do.
+    /// The part that is asked of what all instances could do.
     pub load: f64,
     pub time: Duration,
     pub seed: u64,
-    /// Each has a target of its own, which does not tell quick ones from slow.
+    /// Whether each request has a target of its own, which does not tell quick ones from slow.
     pub alike: bool,
 }
 
@@ -41,11 +41,11 @@ pub struct Seen {
     pub failed: usize,
 }
 
-/// When, and whether it is slow.
+/// When a request arrives, and whether it is slow.
 type Arrival = (Duration, bool);
 
 impl Mix {
-    /// Requests a second.
+    /// Returns the requests per second.
     pub fn rate(&self) -> f64 {
         let slow = self.slow.as_secs_f64() * self.slow_fraction;
         let mean = slow + self.quick.as_secs_f64() * (1.0 - self.slow_fraction);
@@ -63,7 +63,7 @@ impl Mix {
     fn arrivals(&self) -> impl Iterator<Item = Arrival> + use<> {
         let Mix { time, slow_fraction, seed, .. } = *self;
         let within = Poisson::new(seed, self.rate()).take_while(move |at| *at < time);
-        // Another seed: who is slow has nothing to do with when it comes.
+        // Another seed is used: which requests are slow must not depend on when they arrive.
         let is_slow = move |number| chance(!seed, number) < slow_fraction;
         within.zip(0..).map(move |(at, number)| (at, is_slow(number)))
     }
@@ -123,7 +123,7 @@ mod tests {
         };
         assert_eq!(mix.target(0, true), "/sleep/1000000");
         assert_eq!(Mix { alike: true, ..mix.clone() }.target(9, false), "/sleep/5000/0/9");
-        // 7 instances' worth of 54.75 ms each.
+        // The rate of 7 instances with requests of 54.75 ms each.
         assert_eq!(mix.rate().round(), 128.0);
         let arrivals: Vec<_> = mix.arrivals().collect();
         assert!(mix.arrivals().eq(arrivals.iter().copied()));

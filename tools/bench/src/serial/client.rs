@@ -1,4 +1,4 @@
-//! One asynchronous client: asks on a connection of its own and says how it went.
+//! One asynchronous client that asks on a connection of its own and returns the outcome.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -10,15 +10,15 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::answer::Head;
 use crate::process::on_loopback;
 
-/// Longer than anybody may wait in any queue that is measured.
+/// The time limit for an answer: longer than any queue that is measured may hold a request.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
-/// Of an answer; those of the instances are a line, a proxy's own ones a page.
+/// The most bytes of an answer; those of the instances are a line, a proxy's own ones a page.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 pub struct Client {
-    /// Where the contender listens on loopback.
+    /// The port of the contender on loopback.
     pub port: u16,
-    /// Whom the contender sees.
+    /// The address from which the client connects.
     pub from: Ipv4Addr,
     pub host: String,
     kept: Option<TcpStream>,
@@ -29,7 +29,8 @@ impl Client {
         Client { port, from, host: "proxy.localhost".into(), kept: None }
     }
 
-    /// The status of a whole answer. Keeps the connection where the other side does.
+    /// Sends a request and returns the status of the complete answer. Keeps the connection if the
+    /// other side does.
     pub async fn ask(&mut self, path: &str) -> anyhow::Result<u16> {
         tokio::time::timeout(ANSWER_TIME_MAX, self.exchange(path)).await.context("no answer")?
     }

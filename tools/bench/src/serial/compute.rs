@@ -1,7 +1,7 @@
-//! Work that keeps a processor busy, on one instance and on several: together they should do as
-//! many times the work as there are of them, up to the cores of the machine, and no less beyond.
-//! Two threads of one core do less than twice the work of one, so the same work without anybody
-//! in between is the measure.
+//! The benchmark of work that keeps a processor busy, on one instance and on several: together they
+//! should do as many times the work as there are of them, up to the cores of the machine, and no
+//! less beyond. Two threads of one core do less than twice the work of one, so they are compared
+//! with the same work without anybody in between.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -16,10 +16,10 @@ use super::instances::{Instances, steps_in, work, working};
 use crate::interrupted::Interrupted;
 use crate::process;
 
-/// Of one request: what a page of a web application takes.
+/// The work of one request: as much as a page of a web application takes.
 const WORK: Duration = Duration::from_millis(10);
 const COUNTS: [usize; 3] = [1, 2, 4];
-/// So that an instance that has answered always finds the next request.
+/// The number of clients per instance, so that one that has answered always finds the next request.
 const CLIENTS_PER_INSTANCE: usize = 2;
 
 #[derive(Clone, Debug, Serialize)]
@@ -27,11 +27,11 @@ pub struct Computing {
     pub instances: usize,
     pub cores: usize,
     pub requests_per_second: f64,
-    /// As many threads that only compute.
+    /// The rate of as many threads that only compute.
     pub alone_per_second: f64,
-    /// Of one instance's, times the instances that have a core.
+    /// The rate as a fraction of one instance's, times the instances that have a core.
     pub efficiency: f64,
-    /// Of what as many threads gain over one that way.
+    /// The gain over one instance as a fraction of what as many threads gain that only compute.
     pub of_gain: f64,
     pub failed: usize,
 }
@@ -73,7 +73,7 @@ pub fn run(
     Ok(all)
 }
 
-/// How often so many threads do the work, each second.
+/// Returns how often so many threads together do the work each second.
 fn alone(threads: usize, steps: u64, time: Duration) -> f64 {
     let started = Instant::now();
     let compute = || {
@@ -91,7 +91,7 @@ fn alone(threads: usize, steps: u64, time: Duration) -> f64 {
     count as f64 / started.elapsed().as_secs_f64()
 }
 
-/// Requests answered within that time, and those that failed.
+/// Returns the number of requests answered within that time, and of those that failed.
 fn ask(port: u16, instances: usize, path: &str, time: Duration) -> anyhow::Result<(usize, usize)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -1,5 +1,6 @@
-//! Who stands before the serial instances: the router, nginx in turn, HAProxy by least connections.
-//! Each on a port of its own; who is not installed is named and left out.
+//! The servers before the serial instances: the router, nginx in turn, and HAProxy by least
+//! connections. Each has a port of its own; one that is not installed is named on stderr and left
+//! out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use crate::proxy::version_of;
 const NGINX_CONFIGURATION: &str = include_str!("nginx.conf");
 const HAPROXY_CONFIGURATION: &str = include_str!("haproxy.conf");
 
-/// What all are given.
+/// What all of them are started with.
 pub struct Fronts<'a> {
     pub directory: &'a Path,
     pub instances: &'a [u16],
@@ -20,12 +21,12 @@ pub struct Fronts<'a> {
     pub interrupted: &'a Interrupted,
 }
 
-/// Where requests wait that HAProxy has taken.
+/// The place where requests wait that HAProxy has accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HaproxyQueues {
-    /// In the backlog of the server that it chose: no `maxconn`, as it is by default.
+    /// In the backlog of the server that it chose: without `maxconn`, as by default.
     Nowhere,
-    /// In one line for all servers: `maxconn 1`.
+    /// In one queue for all servers: with `maxconn 1`.
     InOneLine,
 }
 
@@ -37,7 +38,7 @@ pub struct Front {
 }
 
 impl Fronts<'_> {
-    /// Ours first.
+    /// Starts all of them, ours first.
     pub fn start(&self) -> anyhow::Result<Vec<Front>> {
         let mut fronts = vec![self.cortex()?];
         match find("nginx") {
@@ -114,7 +115,7 @@ impl Fronts<'_> {
         port: u16,
         servers: &str,
     ) -> anyhow::Result<PathBuf> {
-        // Started by root, nginx gives its workers to another user.
+        // When root starts it, nginx gives its workers to another user.
         let user = if rustix::process::getuid().is_root() { "user root;" } else { "" };
         let text = template
             .replace("@DIR@", &self.directory.to_string_lossy())

@@ -1,5 +1,6 @@
 //! Serial servers: each takes one connection at a time and answers one request on it, after
-//! sleeping or working for as long as the path says. Threads of this process, on own ports.
+//! sleeping or working for as long as the path says. They are threads of this process, on ports of
+//! their own.
 
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
@@ -13,13 +14,13 @@ use anyhow::Context;
 
 use crate::poisson::chance;
 
-/// A request that does not come in full must not hold an instance for ever.
+/// The time limit for a request to come in full, as it must not hold an instance for ever.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
-/// Of what a request may ask for.
+/// The longest time that a request may ask for.
 const TASK_TIME_MAX: Duration = Duration::from_secs(60);
-/// None takes less time than no time.
+/// The largest deviation in percent: no request takes less than no time.
 const PERCENT_MAX: u64 = 100;
-/// Long enough that the clock's own cost does not count.
+/// The length of the calibration, long enough that the clock's own cost does not count.
 const CALIBRATION: Duration = Duration::from_millis(50);
 
 pub struct Instances {
@@ -28,23 +29,23 @@ pub struct Instances {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// `/sleep/MICROSECONDS`: it waits for a database, say.
+/// Returns the path `/sleep/MICROSECONDS`, on which an instance waits as for a database.
 pub fn sleeping(time: Duration) -> String {
     format!("/sleep/{}", time.as_micros())
 }
 
-/// `/sleep/MICROSECONDS/PERCENT`: so much longer or shorter at most, as no server takes exactly as
-/// long each time: those that begin together soon end apart.
+/// Returns the path `/sleep/MICROSECONDS/PERCENT`, which takes up to so much longer or shorter, as
+/// no server takes exactly the same time twice: requests that begin together soon end apart.
 pub fn sleeping_about(time: Duration, percent: u64) -> String {
     format!("{}/{percent}", sleeping(time))
 }
 
-/// `/compute/STEPS`: it computes.
+/// Returns the path `/compute/STEPS`, on which an instance computes.
 pub fn working(steps: u64) -> String {
     format!("/compute/{steps}")
 }
 
-/// So many steps keep a processor busy for this long where nobody else wants it.
+/// Returns how many steps keep a processor busy for `time` when nobody else wants it.
 pub fn steps_in(time: Duration) -> u64 {
     let (start, mut steps) = (Instant::now(), 0_u64);
     while start.elapsed() < CALIBRATION {
@@ -75,7 +76,8 @@ impl Drop for Instances {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
         for port in &self.ports {
-            // Wakes one that waits for a connection; those that are queued it closes at once.
+            // The connection wakes a server that waits for one; it closes those that are queued at
+            // once.
             TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], *port))).ok();
         }
         for thread in self.threads.drain(..) {
@@ -96,7 +98,7 @@ fn serve(index: usize, listener: &TcpListener, stopped: &AtomicBool) {
     }
 }
 
-/// `chance` is from 0 to 1, for what is not to take exactly as long each time.
+/// Answers one request; `chance` from 0 to 1 decides the deviation of one that varies.
 fn answer(stream: TcpStream, chance: f64, stopped: &AtomicBool) -> std::io::Result<()> {
     stream.set_read_timeout(Some(REQUEST_TIME_MAX))?;
     stream.set_nodelay(true)?;

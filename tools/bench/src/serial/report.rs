@@ -1,4 +1,4 @@
-//! What was measured on serial instances, and how it is printed.
+//! The report on serial instances, and its table.
 
 use std::fmt::Write;
 
@@ -32,10 +32,10 @@ struct Row {
     quick_p50_ms: f64,
     quick_p99_ms: f64,
     quick_max_ms: f64,
-    /// None where none was answered.
+    /// `None` if no slow request was answered.
     slow_p50_ms: Option<f64>,
     slow_p99_ms: Option<f64>,
-    /// Its 99th percentile over ours.
+    /// Its 99th percentile divided by ours.
     times_ours: f64,
 }
 

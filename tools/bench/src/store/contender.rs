@@ -1,4 +1,4 @@
-//! Who is compared, what each can do, and where it answers. `site` starts them; they are stopped by
+//! The contenders: what each can do, and where it answers. `site` starts them; they are stopped by
 //! their ids when dropped.
 
 use std::net::SocketAddr;
@@ -15,9 +15,11 @@ use super::{Load, Mode, postgresql};
 use crate::interrupted::Interrupted;
 use crate::process::{Process, find, own_cpu_seconds};
 
-/// SQLite was so slow in the thesis that it got fewer turns, and `k > n` makes no sense.
+/// The most turns of SQLite. It was so slow in the thesis that it got fewer, and more workers than
+/// turns make no sense.
 const SQLITE_TURNS: u64 = 100;
-/// With a write-ahead log it is quick enough for more, and fewer would measure its start.
+/// The most turns of SQLite with a write-ahead log, which is quick enough for more; fewer would
+/// measure its start.
 const SQLITE_WAL_TURNS: u64 = 1000;
 const SQLITE_WORKERS_MAX: usize = 100;
 
@@ -69,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// Why it cannot be compared here, with what to do about it.
+    /// Returns why it cannot be compared here, with what to do about it.
     pub fn missing(self) -> Option<String> {
         let (found, package) = match self {
             Kind::Redis | Kind::RedisEverysec | Kind::RedisNo => {
@@ -87,7 +89,8 @@ impl Kind {
         (!found).then(|| format!("not installed; on Debian: apt-get install {package}"))
     }
 
-    /// What it is given to do of what was asked for; none where it cannot or makes no sense.
+    /// Returns the part of the load that it is given; `None` if it cannot do it or it makes no
+    /// sense.
     pub fn load(self, load: Load) -> Option<Load> {
         let sqlite = |turns: u64| {
             let fits = load.workers <= SQLITE_WORKERS_MAX && load.mode != Mode::Unawaited;
@@ -102,7 +105,7 @@ impl Kind {
     }
 }
 
-/// Where it answers, and in which protocol.
+/// The address where it answers, and its protocol.
 #[derive(Clone, Debug)]
 pub enum Place {
     Resp(SocketAddr),
@@ -115,9 +118,9 @@ pub struct Contender {
     pub kind: Kind,
     pub version: String,
     pub place: Place,
-    /// None for what runs inside this process; two of a pair.
+    /// Its processes: none if it runs inside this process, two for a pair.
     pub processes: Vec<Process>,
-    /// Where the second of a pair answers.
+    /// The address of the second node of a pair.
     pub replica: Option<SocketAddr>,
 }
 
@@ -139,7 +142,7 @@ impl Contender {
         run.with_context(|| format!("the load on {}", self.kind.name()))
     }
 
-    /// Where it speaks the Redis protocol.
+    /// Returns the address on which it speaks the Redis protocol, if it does.
     pub fn resp(&self) -> Option<SocketAddr> {
         match self.place {
             Place::Resp(address) => Some(address),
@@ -147,7 +150,7 @@ impl Contender {
         }
     }
 
-    /// User and kernel time of all its processes; of this one where it has none.
+    /// Returns the user and kernel time of all its processes, or of this one if it has none.
     pub fn cpu_seconds(&self) -> anyhow::Result<f64> {
         if self.processes.is_empty() {
             return own_cpu_seconds();

@@ -16,9 +16,9 @@ use crate::interrupted::Interrupted;
 
 pub const DESCRIPTORS: u64 = 1024;
 pub const CLIENTS: [usize; 2] = [100, 1000];
-/// One who was refused does not try again at once.
+/// The pause before a client that was refused tries again.
 const PAUSE: Duration = Duration::from_millis(10);
-/// For whoever still waits at the end.
+/// The time that clients that still wait get after the end.
 const OVERTIME: Duration = Duration::from_secs(30);
 const INTERRUPTED_POLL: Duration = Duration::from_millis(100);
 
@@ -28,11 +28,11 @@ pub struct Endured {
     pub clients: usize,
     pub seconds: u64,
     pub served: u64,
-    /// Not connected, closed without an answer, or answered with an error.
+    /// The attempts that were not connected, closed without an answer, or answered with an error.
     pub refused: u64,
-    /// Still without an answer when it was over.
+    /// The attempts that were still without an answer when it was over.
     pub unanswered: u64,
-    /// This side had no port left to connect from; no fault of the server.
+    /// The attempts for which this side had no port left to connect from; no fault of the server.
     pub without_port: u64,
     pub slowest_ms: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use crate::store::client::resp::encode;
 
-    /// A server that turns away every third.
+    /// Starts a server that turns away every third client, and counts the refusals.
     #[test]
     fn refusals_are_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

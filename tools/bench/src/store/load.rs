@@ -1,5 +1,5 @@
 //! The thesis's load: n turns, dealt out to k workers, each action repeated until it succeeds. One
-//! thread drives all workers of a server, so that two cores are left to it as far as possible.
+//! thread drives all workers of a server, which leaves it as much of the two cores as possible.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -16,17 +16,17 @@ use super::client::{Action, Connection, TURN, sqlite};
 use super::{Load, Mode};
 use crate::statistics::Latencies;
 
-/// Where workers share connections, they share so many: with one for each, etcd took half as much
+/// The number of connections where workers share them: with one for each, etcd took half as much
 /// processor time again for an operation.
 const SHARED_CONNECTIONS: usize = 10;
 const SHARED_POLL: Duration = Duration::from_millis(1);
-/// A run that takes longer has met a server that does not answer.
+/// The time limit for a run; one that takes longer has met a server that does not answer.
 const RUN_TIME_MAX: Duration = Duration::from_secs(900);
-/// Before an action is repeated, doubled each time: without it, those who are refused would take
-/// the processor from those who are served.
+/// The pause before an action is repeated, doubled each time: without it, workers that are refused
+/// would take the processor from those that are served.
 const REPEAT_PAUSE: Duration = Duration::from_millis(10);
 const REPEAT_PAUSE_MAX: Duration = Duration::from_millis(640);
-/// A write that nobody waited for, and that no lookup finds for so long, is sent again.
+/// How long lookups may miss a write that nobody waited for, before it is sent again.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 const INTERRUPTED_POLL: Duration = Duration::from_millis(100);
 
@@ -37,11 +37,11 @@ pub struct Seen {
     pub repeated: u64,
     pub p50_ms: f64,
     pub p99_ms: f64,
-    /// Why one of them had to be repeated.
+    /// The reason why one of them had to be repeated.
     pub failure: Option<String>,
 }
 
-/// What all workers of a run share.
+/// The state that all workers of a run share.
 struct Course {
     load: Load,
     started: Instant,
@@ -98,7 +98,7 @@ impl Pause {
     }
 }
 
-/// Against a server that speaks `C`.
+/// Runs the load against a server that speaks `C`.
 pub fn run<C: Connection>(
     address: SocketAddr,
     load: Load,
@@ -112,7 +112,7 @@ pub fn run<C: Connection>(
     })
 }
 
-/// Writes are sent and not waited for, as the thesis's clients did.
+/// Runs the load with writes that are sent and not waited for, as the thesis's clients did.
 pub fn run_unawaited(
     address: SocketAddr,
     load: Load,
@@ -121,7 +121,7 @@ pub fn run_unawaited(
     drive(load, sound, async move |course| unawaited(address, course).await)
 }
 
-/// Until it is done, or there is no use in going on.
+/// Drives the workers until they are done, or there is no use in going on.
 fn drive<F>(load: Load, sound: &dyn Fn() -> anyhow::Result<()>, work: F) -> anyhow::Result<Seen>
 where
     F: AsyncFn(&Course) -> anyhow::Result<()> + Clone + 'static,
@@ -194,7 +194,7 @@ async fn once<C: Connection>(address: SocketAddr, action: Action, turn: u64) -> 
     Ok(())
 }
 
-/// Connections that workers share; empty where they cannot.
+/// The connections that workers share; empty if the protocol cannot share them.
 struct Pool<C> {
     open: RefCell<Vec<C>>,
     next: Cell<usize>,
@@ -207,7 +207,8 @@ impl<C> Default for Pool<C> {
 }
 
 impl<C: Connection> Pool<C> {
-    /// None for those who open one, and where nothing is shared.
+    /// Returns a shared connection; `None` for the first workers, which open one, and if nothing is
+    /// shared.
     async fn connection(&self) -> Option<C> {
         let number = self.next.replace(self.next.get() + 1);
         if !C::SHARES || number < SHARED_CONNECTIONS {
@@ -278,7 +279,7 @@ async fn unawaited(address: SocketAddr, course: &Course) -> anyhow::Result<()> {
                 course.repeat(&error, &mut pause).await?;
                 if action == Action::Lookup && told.elapsed() > LOST_AFTER {
                     told = Instant::now();
-                    // Whatever becomes of it, the next lookup sees.
+                    // The next lookup shows whether it arrived.
                     tell(address, Action::Set, turn).await.ok();
                 }
             }
@@ -292,7 +293,7 @@ async fn tell(address: SocketAddr, action: Action, turn: u64) -> anyhow::Result<
     Resp::new(address)?.tell_action(action, turn).await
 }
 
-/// Each worker is a thread: SQLite's calls wait.
+/// Runs the load with a thread for each worker, as SQLite's calls block.
 pub fn run_sqlite(
     file: &Path,
     load: Load,

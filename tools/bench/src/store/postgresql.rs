@@ -1,5 +1,5 @@
-//! PostgreSQL as Debian packages it, at its defaults: it refuses to run as root, so root gives it
-//! to the package's user. Connections are trusted, which spares it the passwords.
+//! PostgreSQL as Debian packages it, with its defaults. It refuses to run as root, so root runs it
+//! as the package's user. Connections are trusted, which spares it the passwords.
 
 use std::fs;
 use std::io::Write;
@@ -17,20 +17,21 @@ use super::client::postgres::{Postgres, TABLE, USER};
 use crate::interrupted::Interrupted;
 use crate::process::output_of;
 
-/// One directory for each major version.
+/// The directory with one directory for each major version.
 const VERSIONS: &str = "/usr/lib/postgresql";
-/// The load's connections come from many addresses of loopback; by default one is let in.
+/// The rule that lets the load in: it connects from many addresses of loopback, of which the
+/// default admits one.
 const RULE: &str = "host all all 127.0.0.0/8 trust\n";
 const START_TIME_MAX: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 
 pub struct Server {
     programs: PathBuf,
-    /// User and group, when this process is root.
+    /// The user and group to run as; only set if this process is root.
     owner: Option<(u32, u32)>,
 }
 
-/// The newest of those installed.
+/// Returns the directory of programs of the newest installed version.
 fn newest() -> Option<PathBuf> {
     let entries = fs::read_dir(VERSIONS).ok()?.flatten();
     let versions = entries.filter_map(|entry| {
@@ -83,13 +84,13 @@ impl Server {
     }
 
     pub fn version(&self) -> anyhow::Result<String> {
-        // `postgres (PostgreSQL) 15.14 (Debian …)`
+        // The output looks like `postgres (PostgreSQL) 15.14 (Debian …)`.
         let output = output_of(Command::new(self.programs.join("postgres")).arg("--version"))?;
         Ok(output.split_whitespace().nth(2).unwrap_or("unknown").into())
     }
 }
 
-/// The ids of a user of this machine.
+/// Returns the ids of a user of this machine.
 fn user(name: &str) -> anyhow::Result<(u32, u32)> {
     let text = fs::read_to_string("/etc/passwd").context("/etc/passwd")?;
     ids(&text, name).with_context(|| {
@@ -116,7 +117,7 @@ pub fn create_table(address: SocketAddr, interrupted: &Interrupted) -> anyhow::R
         let Err(error) = ended else { return Ok(()) };
         interrupted.check()?;
         ensure!(Instant::now() < deadline, "not ready after {START_TIME_MAX:?}: {error:#}");
-        // It accepts before it has started up.
+        // The server accepts connections before it has started up.
         std::thread::sleep(POLL);
     }
 }

@@ -1,5 +1,5 @@
-//! How many times as fast: the figure 6.1 of the thesis and the same here, and what this store is
-//! meant to reach beside each of the others.
+//! Ratios of speed: figure 6.1 of the thesis and the same here, and what this store is meant to
+//! reach beside each of the others.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use super::contender::Kind;
 use super::report::Report;
 use super::thesis::TABLES;
 
-/// What a row is meant to reach, by the medians of interleaved runs.
+/// The ratio that a row is meant to reach, by the medians of interleaved runs.
 struct Goal {
     mode: Mode,
     of: Kind,
@@ -33,7 +33,7 @@ const GOALS: [Goal; 9] = [
     goal(Mode::Persistent, Kind::CortexPair, Kind::Cortex, 0.6, 0.8),
 ];
 
-/// One goal over all numbers of workers.
+/// One goal with its ratios at all numbers of workers.
 #[derive(Debug, Serialize)]
 pub struct Reached {
     pub mode: Mode,
@@ -51,7 +51,7 @@ pub struct Ratio {
 }
 
 impl Reached {
-    /// Whether the worst of its ratios is above the floor, and above the aim.
+    /// Says whether the worst of its ratios is above the floor, and above the aim.
     pub fn word(&self) -> &'static str {
         let worst = self.ratios.iter().map(|ratio| ratio.times).fold(f64::INFINITY, f64::min);
         match worst {
@@ -74,7 +74,7 @@ pub fn reached(report: &Report) -> Vec<Reached> {
     reached.filter(|reached| !reached.ratios.is_empty()).collect()
 }
 
-/// By the medians, at every number of workers that both have.
+/// Returns the ratios of medians at every number of workers that both have.
 pub fn here(report: &Report, mode: Mode, of: Kind, to: Kind) -> Vec<Ratio> {
     let ratio = |workers: usize| {
         let rate = |kind| Some(report.sum(mode, workers, kind)?.operations_per_second.median);
@@ -83,7 +83,7 @@ pub fn here(report: &Report, mode: Mode, of: Kind, to: Kind) -> Vec<Ratio> {
     report.plan.workers.iter().filter_map(|workers| ratio(*workers)).collect()
 }
 
-/// Figure 6.1: the thesis's store beside the other ones.
+/// Returns figure 6.1: the thesis's store beside the other ones.
 pub fn of_the_thesis() -> Vec<(&'static str, Vec<Ratio>)> {
     let [own, others @ ..] = &TABLES;
     let beside = others.iter().map(|table| {
@@ -100,8 +100,8 @@ pub fn of_the_thesis() -> Vec<(&'static str, Vec<Ratio>)> {
 mod tests {
     use super::*;
 
-    /// Its text says: more than one and a half times as fast as MongoDB, and more than three
-    /// times as fast as PostgreSQL, for 10 connections.
+    /// The thesis's text says: more than one and a half times as fast as MongoDB, and more than
+    /// three times as fast as PostgreSQL, for 10 connections.
     #[test]
     fn the_thesis_says_what_its_tables_say() {
         let figure = of_the_thesis();

@@ -1,5 +1,5 @@
-//! How soon a change on one node is visible on the other, under a steady stream of writes: some of
-//! them are looked for on the other node until they are there.
+//! The benchmark of how soon a change on one node is visible on the other, under a steady stream of
+//! writes: some of them are looked for on the other node until they are there.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -16,13 +16,13 @@ use crate::interrupted::Interrupted;
 use crate::statistics::Latencies;
 
 pub const WRITES_PER_SECOND: u64 = 1000;
-/// Each writes every 50 ms, and has answered long before.
+/// The number of writers; each writes every 50 ms, and has its answer long before.
 const WRITERS: u64 = 50;
-/// Every how many writes of a writer one is looked for: 50 in a second.
+/// The number of a writer's writes of which one is looked for: 50 a second in all.
 const LOOKED_FOR: u64 = 20;
-/// Between two looks; the resolution of the figure.
+/// The pause between two looks, which is the resolution of the figure.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
-/// Then it counts as not visible.
+/// The time after which a write counts as not visible.
 const VISIBLE_TIME_MAX: Duration = Duration::from_secs(10);
 const KEYS_PER_WRITER: u64 = 200;
 const INTERRUPTED_POLL: Duration = Duration::from_millis(100);
@@ -32,9 +32,9 @@ pub struct Replicated {
     pub writes: u64,
     pub writes_per_second: f64,
     pub looked_for: u64,
-    /// Not there after 10 seconds.
+    /// The number of writes that were not there after 10 seconds.
     pub not_visible: u64,
-    /// From sending the write to seeing it on the other node.
+    /// The time from sending the write to seeing it on the other node.
     pub p50_ms: f64,
     pub p99_ms: f64,
 }
@@ -45,7 +45,7 @@ struct Course {
     writes: Cell<u64>,
     not_visible: Cell<u64>,
     latencies: RefCell<Latencies>,
-    /// Connections to the other node that nobody uses now.
+    /// The idle connections to the other node.
     idle: RefCell<Vec<Resp>>,
     looking: Cell<u64>,
 }
@@ -105,7 +105,7 @@ pub fn measure(
 
 async fn write(course: Rc<Course>, writer: u64, until: Instant) -> anyhow::Result<()> {
     let period = Duration::from_millis(1000 * WRITERS / WRITES_PER_SECOND);
-    // Spread over the period.
+    // The writers are spread over the period.
     let first = tokio::time::Instant::now() + period * writer as u32 / WRITERS as u32;
     let mut ticks = tokio::time::interval_at(first, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);

@@ -1,5 +1,5 @@
-//! The figures of all runs, what they come to, and how they compare: with each other and with what
-//! was asked for. `table` prints them for people.
+//! The report: the figures of all runs, their means and medians, and how they compare with each
+//! other and with what was asked for. `table` prints it for people.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::statistics::Summary;
 
 const TMPFS: i64 = 0x0102_1994;
 
-/// Nothing written there survives: a sync costs nothing, and means nothing.
+/// Returns whether a directory is on a disk; in memory a sync costs nothing and means nothing.
 pub fn is_disk(directory: &Path) -> anyhow::Result<bool> {
     Ok(rustix::fs::statfs(directory)?.f_type != TMPFS)
 }
@@ -25,10 +25,10 @@ pub fn is_disk(directory: &Path) -> anyhow::Result<bool> {
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub plan: Plan,
-    /// Why it ended before everything was measured.
+    /// The reason why it ended before everything was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<String>,
-    /// False: the directory is in memory, and no figure is of a durable store.
+    /// False if the directory is in memory, and no figure is that of a durable store.
     pub on_disk: bool,
     pub contenders: Vec<Named>,
     pub not_run: Vec<NotRun>,
@@ -74,7 +74,7 @@ pub struct Run {
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub cpu_us_per_operation: f64,
-    /// What the clients took of the same cores.
+    /// The processor time that the clients took of the same cores.
     pub load_cpu_us_per_operation: f64,
     pub repeated: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,17 +83,17 @@ pub struct Run {
     operations: u64,
 }
 
-/// What the runs come to.
+/// The summary of all runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sum {
     pub seconds: Summary,
     pub operations_per_second: Summary,
-    /// Medians of the runs' own.
+    /// The medians of the runs' own percentiles.
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub cpu_us_per_operation: f64,
     pub load_cpu_us_per_operation: f64,
-    /// Of all runs.
+    /// The sum over all runs.
     pub repeated: u64,
 }
 
@@ -159,7 +159,7 @@ impl Report {
         cells[at].add(run);
     }
 
-    /// Once all runs are in, or there will be no more.
+    /// Completes the report, once all runs are in or there will be no more.
     pub fn finish(&mut self, cut_short_by: Option<&anyhow::Error>) {
         self.incomplete = cut_short_by.map(|error| format!("{error:#}"));
         self.ratios = ratios::reached(self);

@@ -1,5 +1,5 @@
-//! How each contender is configured and started: on a free port, with a directory of its own on the
-//! same disk, and asked until it serves. The peers' configurations lie beside this file.
+//! The start of each contender: on a free port, with a directory of its own on the same disk, and
+//! asked until it serves. The peers' configurations are beside this file.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,19 +19,19 @@ pub const REDIS: &str = "redis-server";
 pub const ETCD: &str = "etcd";
 const REDIS_CONFIGURATION: &str = include_str!("redis.conf");
 const ETCD_CONFIGURATION: &str = include_str!("etcd.yml");
-/// A server may accept before it serves.
+/// The time limit for a server to serve, which may come after it accepts connections.
 const READY_TIME_MAX: Duration = Duration::from_secs(30);
 const READY_POLL: Duration = Duration::from_millis(20);
-/// This turn's key is no other's.
+/// The turn of the first request, whose key no other turn has.
 const READY_TURN: u64 = u64::MAX;
 
-/// Within `directory`, where it has a place of its own.
+/// Starts a contender in a directory of its own within `directory`.
 pub fn start(kind: Kind, directory: &Path, interrupted: &Interrupted) -> anyhow::Result<Contender> {
     let started = Site::new(directory.join(kind.name()), None)?.start(kind, interrupted);
     started.with_context(|| format!("{} was not started", kind.name()))
 }
 
-/// With no more than so many open files, in a place of its own again.
+/// Starts a contender with at most so many open files, also in a directory of its own.
 pub fn start_limited(
     kind: Kind,
     directory: &Path,
@@ -43,11 +43,11 @@ pub fn start_limited(
     started.with_context(|| format!("{} was not started with few descriptors", kind.name()))
 }
 
-/// What each is given.
+/// What each contender is started with.
 struct Site {
     directory: PathBuf,
     port: u16,
-    /// At most so many open files; as many as allowed, else.
+    /// The most open files; `None` for as many as are allowed.
     descriptors: Option<u64>,
 }
 
@@ -99,7 +99,7 @@ impl Site {
         Ok(path)
     }
 
-    /// Until a whole turn succeeds: whoever accepts may not serve yet.
+    /// Waits until a whole turn succeeds: a server that accepts may not serve yet.
     fn serve<C: Connection>(
         &self,
         mut process: Process,
@@ -150,7 +150,7 @@ impl Site {
         Ok(self.contender(Kind::Cortex, crate::version(), place, process))
     }
 
-    /// Its API may come up a moment after its Redis face.
+    /// Creates an invitation; retries, as the API may come up a moment after the Redis port.
     fn invitation(&self, interrupted: &Interrupted) -> anyhow::Result<String> {
         let deadline = Instant::now() + READY_TIME_MAX;
         loop {
@@ -165,7 +165,7 @@ impl Site {
         }
     }
 
-    /// Two nodes, each with its own data; the load goes to the first.
+    /// Starts two nodes, each with its own data; the load goes to the first.
     fn cortex_pair(self, interrupted: &Interrupted) -> anyhow::Result<Contender> {
         let mut command = self.cortex_command()?;
         command.args(["--listen", &on_loopback(free_port()?).to_string()]);
@@ -201,7 +201,7 @@ impl Site {
         command.arg(configuration);
         let process = self.spawn(kind, command)?;
         let process = self.serve::<resp::Resp>(process, interrupted)?;
-        // `Redis server v=7.0.15 sha=…`
+        // The output looks like `Redis server v=7.0.15 sha=…`.
         let output = output_of(Command::new(program).arg("--version"))?;
         let version = output.split_whitespace().find_map(|word| word.strip_prefix("v="));
         let place = Place::Resp(self.address());
@@ -241,14 +241,14 @@ impl Site {
     }
 }
 
-/// Whether `cortex store serve` takes this option; a build may lack it.
+/// Returns whether `cortex store serve` takes this option; a build may lack it.
 pub fn serves_with(option: &str) -> bool {
     let help = crate::cortex()
         .and_then(|program| output_of(Command::new(program).args(["store", "serve", "--help"])));
     help.is_ok_and(|help| help.contains(option))
 }
 
-/// The same program, whose process may not have more files open, nor allow itself more.
+/// Returns the same command with a limit on open files that its process cannot raise.
 fn limited(command: &Command, descriptors: u64) -> Command {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", &format!("ulimit -n {descriptors} && exec \"$@\""), "sh"]);

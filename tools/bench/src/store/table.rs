@@ -81,7 +81,7 @@ fn cell_line(report: &Report, cell: &Cell, out: &mut String) -> fmt::Result {
     )
 }
 
-/// Who stands beside which of its tables.
+/// Returns the contenders that stand beside a table of the thesis.
 fn beside(number: &str) -> &'static [Kind] {
     match number {
         "6.1" => &[Kind::Cortex, Kind::CortexPair],

@@ -1,5 +1,5 @@
-//! What the thesis printed in its tables 6.1 to 6.4, on its two-core machine of 2012: a new
-//! connection for each action, five runs.
+//! The figures that the thesis printed in its tables 6.1 to 6.4, measured on its two-core machine
+//! of 2012 with a new connection for each action and five runs.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ pub struct Column {
     pub seconds: &'static [f64],
     pub mean: f64,
     pub deviation: f64,
-    /// Requests per second: the operations by the mean time.
+    /// The requests per second: the operations divided by the mean time.
     pub rate: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Whoever is no member reaches no instance through the node port.
+//! The node port: a client that is no member of the cluster reaches no instance through it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ fn authority(directory: &Path) -> (Membership, Authority) {
     (membership, authority)
 }
 
-/// Trusts `victim`; shows a certificate for `node` by the authority in `shown`, if any.
+/// Returns a configuration that trusts `victim` and shows a certificate for `node` by the authority
+/// in `shown`, if any.
 fn config(victim: &Path, shown: Option<(&Path, &NodeId)>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(authority(victim).1.certificate.clone()).expect("a certificate");
@@ -50,7 +51,7 @@ fn config(victim: &Path, shown: Option<(&Path, &NodeId)>) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// What the router says to a request of `node`.
+/// Returns the router's answer to a request of `node`.
 async fn ask(nodes: &Two, config: Arc<ClientConfig>, node: &NodeId) -> anyhow::Result<Vec<u8>> {
     let cluster = authority(&nodes.one.data().join("cluster")).0.id();
     let victim = std::fs::read_to_string(nodes.one.data().join("node.id"))?;

@@ -17,8 +17,8 @@ use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 pub const NAME: &str = "hello";
 pub const INSTANCES: usize = 6;
 
-/// Numbered requests, one after the other from each of two callers, until its input ends. Prints
-/// one line each: the number, the status or what went wrong.
+/// A client that sends numbered requests, one after the other from each of two callers, until its
+/// input ends. It prints a line for each: the number, and the status or what went wrong.
 const CLIENT: &str = r#"
 import http.client, sys, threading
 
@@ -57,7 +57,7 @@ impl Client {
         Client::start_for(host, NAME, nodes)
     }
 
-    /// For another application.
+    /// Starts a client of another application.
     pub fn start_for(host: &Host, name: &str, nodes: &[&Node]) -> Client {
         let enter = host.enter();
         let mut command = Command::new(&enter[0]);
@@ -67,7 +67,7 @@ impl Client {
         Client(command.spawn().expect("python3 starts"))
     }
 
-    /// How many were answered, and what became of the others.
+    /// Returns how many requests were answered, and what became of the others.
     pub fn finish(mut self) -> (usize, Vec<String>) {
         drop(self.0.stdin.take());
         let lines = BufReader::new(self.0.stdout.take().expect("it is piped")).lines();
@@ -91,7 +91,7 @@ fn ready_on(node: &Node, nodes: &[&Node]) -> Vec<Row> {
     rows.filter(|row| ids.contains(&row.node)).collect()
 }
 
-/// `nodes` run every slot, as the first of them sees it.
+/// Waits until `nodes` run every slot, as the first of them sees it.
 #[track_caller]
 pub fn await_all_slots(what: &str, nodes: &[&Node]) {
     wait_for(what, 2 * STATE_DEADLINE, || {
@@ -101,7 +101,7 @@ pub fn await_all_slots(what: &str, nodes: &[&Node]) {
     });
 }
 
-/// Every slot runs once, as all see it and counted by process.
+/// Waits until every slot runs once, as all see it and counted by process.
 #[track_caller]
 pub fn await_each_once(what: &str, nodes: &[&Node]) {
     wait_for(what, 2 * STATE_DEADLINE, || {

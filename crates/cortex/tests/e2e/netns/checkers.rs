@@ -9,7 +9,7 @@ use crate::nodes::{await_state, id_of};
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 use crate::witnesses::{COUNT, HOST, KEEPER, NAME, lines, project};
 
-/// Several rounds of probes by a checker whose calls are not answered.
+/// The length of the cut: several rounds of probes by a checker whose calls are not answered.
 const CUT: Duration = Duration::from_secs(20);
 
 #[test]

@@ -1,5 +1,5 @@
-//! Two hosts that were cut off from each other, one of which has no room on its disk any more when
-//! they meet again: it can neither say what it gives up nor keep what the other one says.
+//! Two hosts that were cut off from each other, one of which has no room left on its disk when they
+//! meet again: it can neither say what it gives up nor keep what the other one says.
 
 use super::application::{INSTANCES, NAME, await_all_slots, await_each_once};
 use super::lab::Lab;
@@ -10,12 +10,12 @@ use crate::nodes::await_acquaintance;
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
-/// Small enough for the log, large enough that it is full soon.
+/// The size of a value in bytes: small enough for the log, large enough to fill it soon.
 const FILLING: usize = 4000;
-/// Far more than the log has room for.
+/// The most writes, far more than the log has room for.
 const WRITES_MAX: usize = 2000;
 
-/// Until nothing that is set finds room.
+/// Fills the disk until nothing that is set finds room.
 fn fill(node: &Node) {
     arm(node, "store.extend", "error");
     for size in [FILLING, 1] {

@@ -1,6 +1,6 @@
-//! A network in network namespaces: each host has its own address, all are on one bridge. Needs
-//! `unshare` and `nsenter` of util-linux, `ip` of iproute2, `iptables`, and no rights but those of
-//! an ordinary user, where the kernel lets one make a user namespace.
+//! A network in network namespaces: each host has its own address, and all are on one bridge. It
+//! needs `unshare` and `nsenter` of util-linux, `ip` of iproute2, `iptables`, and no rights but
+//! those of an ordinary user, if the kernel lets one make a user namespace.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use crate::node::run;
 use crate::wait::wait_until;
 
-/// Set where namespaces are promised: then a test that cannot have them fails.
+/// The variable that promises namespaces: with it, a test that cannot have them fails.
 const PROMISED: &str = "CORTEX_NETNS";
 const NETWORK: &str = "10.77.0";
 
@@ -31,7 +31,7 @@ impl Holder {
         holder
     }
 
-    /// What a command line begins with that is to run in there.
+    /// Returns the words with which a command line begins that is to run in there.
     fn enter(&self) -> Vec<String> {
         let target = self.0.id().to_string();
         words(&["nsenter", "--target", &target, "--user", "--net", "--preserve-credentials", "--"])
@@ -67,7 +67,8 @@ pub struct Host {
 }
 
 impl Lab {
-    /// None, said aloud, where namespaces cannot be had and nobody promised them.
+    /// Creates hosts. Returns `None`, with a message, if namespaces cannot be had and nobody
+    /// promised them.
     pub fn of(hosts: usize) -> Option<Lab> {
         let new = words(&["unshare", "--user", "--map-root-user", "--net"]);
         if let Err(why) = try_namespaces(&new) {
@@ -79,7 +80,7 @@ impl Lab {
                  kernel.apparmor_restrict_unprivileged_userns=0`, whichever this kernel has; \
                  packages iproute2 and iptables. {PROMISED}=1 makes this a failure.\n"
             );
-            // Past the harness, which shows what passing tests print to nobody.
+            // It is written past the harness, which does not show what passing tests print.
             std::io::stderr().write_all(said.as_bytes()).ok();
             return None;
         }
@@ -135,14 +136,14 @@ impl Host {
         within(&self.enter(), arguments);
     }
 
-    /// From now on this one hears nothing of the others; they may still hear it.
+    /// From now on this host hears nothing of the others; they may still hear it.
     pub fn stop_hearing(&self, others: &[&Host]) {
         for other in others {
             self.within(&["iptables", "-w", "-A", "INPUT", "-s", &other.address, "-j", "DROP"]);
         }
     }
 
-    /// Neither side hears the other.
+    /// From now on neither side hears the other.
     pub fn cut_off(&self, others: &[&Host]) {
         self.stop_hearing(others);
         others.iter().for_each(|other| other.stop_hearing(&[self]));

@@ -1,6 +1,6 @@
-//! The network, or a whole machine, is lost in the middle of a migration. What served serves on; a
-//! machine that is gone is replaced once no step of its can run any more; two halves of a network
-//! that is cut may both run the step, and end in one state.
+//! The loss of the network, or of a whole machine, in the middle of a migration. What served serves
+//! on; a machine that is gone is replaced once no step of its can run any more; two halves of a
+//! network that is cut may both run the step, and end in one state.
 
 use std::collections::BTreeSet;
 use std::thread::JoinHandle;
@@ -14,9 +14,9 @@ use crate::nodes::{await_acquaintance, id_of};
 use crate::project::edit;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
-/// One on each node.
+/// The number of instances, one on each node.
 const COUNT: usize = 2;
-/// Of a client, one at a time each.
+/// The number of callers of a client, each with one request at a time.
 const CALLERS: usize = 2;
 
 /// Two nodes that serve a release, and the step of the next one under way on the first of them.
@@ -29,7 +29,7 @@ struct Scene {
     new: String,
 }
 
-/// As people write it, without the node that made it.
+/// Returns a release's number as people write it, without the node that made it.
 fn number(release: &str) -> &str {
     release.split('.').next().expect("a release")
 }
@@ -63,12 +63,12 @@ impl Scene {
         let pushed = push(&one, &project);
         let new = release_of(&migration, 1);
         assert_eq!(migration.lines()[2][2], id_of(&one));
-        // Nobody can go on with a release that only one has.
+        // No other node can go on with a release that only one has.
         wait_until("its files to be on both", || values(&two).is_superset(&values(&one)));
         Scene { one, two, migration, pushed, old, new }
     }
 
-    /// The other node goes on, and what served serves.
+    /// Waits until the other node goes on; what served before still serves.
     #[track_caller]
     fn await_second_run(&self) {
         let lines = wait_for("the other one to run the step", STATE_DEADLINE, || {
@@ -81,7 +81,7 @@ impl Scene {
         self.assert_serves(&self.two, &self.old);
     }
 
-    /// Nothing of the other release takes a request.
+    /// Asserts that instances of this release alone take requests.
     #[track_caller]
     fn assert_serves(&self, node: &Node, release: &str) {
         let rows = node.ready(NAME, "web");
@@ -94,7 +94,7 @@ impl Scene {
         for node in nodes {
             wait_for("each slot to run once", STATE_DEADLINE, || {
                 let mut rows = node.rows(NAME);
-                // What the other side ran when it was heard last.
+                // These are what the other side ran when it was last heard.
                 rows.retain(|row| row.state != "lost");
                 let slots: BTreeSet<u32> = rows.iter().map(|row| row.slot).collect();
                 let good = |row: &crate::node::Row| row.is_ready() && row.release == release;
@@ -113,7 +113,7 @@ impl Scene {
 }
 
 fn lose(host: &Host, others: &[&Host], node: &mut Node) {
-    // Before anything of it can say that it ends.
+    // The network goes first, before anything on the host can say that it ends.
     host.cut_off(others);
     node.kill_nine();
     wait_until("all of its processes to be gone", || {

@@ -5,7 +5,8 @@ use crate::replication::member::{Member, await_equal};
 
 type Cut = fn(&Host, &Host);
 
-/// Both write while the network is cut: keys of their own, and one key that both write.
+/// Asserts that nothing is lost when both write while the network is cut: keys of their own, and
+/// one key that both write.
 #[track_caller]
 fn written_on_both_sides(name: &str, cut: Cut) {
     let Some(lab) = Lab::of(2) else { return };
@@ -21,7 +22,7 @@ fn written_on_both_sides(name: &str, cut: Cut) {
     }
     one.set(&format!("{name}::same"), "older");
     two.set(&format!("{name}::same"), "newer");
-    // Where one does not hear two, nothing of two has come.
+    // While `one` does not hear `two`, nothing of it has come.
     assert_eq!(one.get(&format!("{name}::two::0")), None);
     assert_eq!(one.get(&format!("{name}::same")).as_deref(), Some("older"));
     here.hear_all();
@@ -35,7 +36,7 @@ fn written_on_both_sides(name: &str, cut: Cut) {
         assert_eq!(member.get(&format!("{name}::same")).as_deref(), Some("newer"));
     }
     assert_eq!(one.head(), two.head());
-    // And the stream between them is whole again.
+    // The stream between them is whole again.
     two.set("after::key", "both");
     one.await_value("after::key", "both");
 }

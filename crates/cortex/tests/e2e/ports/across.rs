@@ -1,4 +1,4 @@
-//! On a node that does not run the application.
+//! Ports on a node that does not run the application.
 
 use std::net::TcpStream;
 
@@ -11,7 +11,7 @@ use crate::machine::kill;
 use crate::project::edit;
 use crate::wait::wait_until;
 
-/// More than sockets on the way hold.
+/// The length of a line in bytes, more than sockets on the way hold.
 const LONG_LINE: usize = 8 << 20;
 
 #[test]
@@ -29,12 +29,12 @@ fn a_node_without_an_instance_serves_the_port_too() {
     for slot in ["one 1", "one 2"] {
         await_answer(away, ports.tcp, slot);
     }
-    // Long lines both ways at once.
+    // Long lines go both ways at once.
     let long = "x".repeat(LONG_LINE);
     let mut talk = Talk::open(away, ports.tcp).expect("a connection");
     assert_eq!(talk.say(&long).expect("it comes back").len(), LONG_LINE + "one 1 ".len());
     talk.finish().expect("an end in order");
-    // The longest datagram that fits beside what the server puts before it.
+    // This is the longest datagram that fits beside what the server puts before it.
     let text = "y".repeat(60_000);
     wait_until("a long datagram", || send(away, ports.udp, &text).is_ok());
 

@@ -8,7 +8,7 @@ use socket2::{Domain, Socket, Type};
 use super::world::{ANSWER_TIME_MAX, Talk, Two};
 use crate::machine::free_port;
 
-/// Where the client connects from, as no node does.
+/// The address from which the client connects, and no node does.
 const CLIENT: [u8; 4] = [127, 0, 0, 9];
 
 fn open(to: SocketAddr) -> Talk {
@@ -31,7 +31,7 @@ fn an_instance_is_told_who_asks_and_what_for_on_every_node() {
         let mut talk = open(to);
         let at = talk.0.get_ref().local_addr().expect("it is connected");
         assert_eq!(at.ip(), IpAddr::from(CLIENT));
-        // Before the client's first byte, and nothing else is in front of that.
+        // The header comes before the client's first byte, and nothing else is in front of it.
         assert_eq!(talk.hear().expect("the header, said again"), format!("{at} to {to}"));
         assert_eq!(talk.say("hello").expect("an answer"), "hello");
         talk.finish().expect("an end in order");

@@ -1,4 +1,4 @@
-//! What nodes say of the traffic on ports.
+//! Traffic on ports, as nodes count it.
 
 use std::net::UdpSocket;
 
@@ -6,12 +6,12 @@ use super::world::{ANSWER_TIME_MAX, NAME, Ports, SERVER, Talk, Two, ask, project
 use crate::node::Node;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
-/// Goes through a pipe in the kernel, but for its beginning.
+/// The length of a line in bytes, which goes through a pipe in the kernel except for its beginning.
 const LONG_LINE: usize = 3 << 20;
-/// For datagrams: a flow is still there when the metrics are read.
+/// The idle limit of flows, so that one is still there when the metrics are read.
 const FLOW_IDLE: &str = "5s";
 
-/// The series of one port, in the order of their names.
+/// The values of one port's series, in the order of their names.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
     bytes_in: usize,
@@ -21,7 +21,7 @@ struct Counts {
     refused: usize,
 }
 
-/// None where there is no such port.
+/// Returns the counts of a port; `None` if there is no such port.
 fn counts(node: &Node, port: u16, protocol: &str) -> Option<Counts> {
     let told = node.cortex(&["metrics"]);
     let value = |series: &str| {
@@ -56,14 +56,14 @@ fn say(talk: &mut Talk, line: &str, expected: &mut Counts) {
     expected.bytes_out += answer.len() + 1;
 }
 
-/// Ends it, and counts the server's last word.
+/// Ends a connection, and counts the server's last word.
 fn finish(talk: Talk, expected: &mut Counts) {
     talk.finish().expect("an end in order");
     expected.bytes_out += "bye\n".len();
     expected.open -= 1;
 }
 
-/// One flow, which is counted while it is there and after.
+/// Asserts that one flow is counted while it is there and after.
 fn assert_flow_counts(node: &Node, ip: &str, port: u16) {
     let socket = UdpSocket::bind((ip, 0)).expect("a port of its own");
     socket.connect((ip, port)).expect("an address");
@@ -77,7 +77,7 @@ fn assert_flow_counts(node: &Node, ip: &str, port: u16) {
         let is_all = (counted.bytes_in, counted.bytes_out, counted.open) == (went, came, 1);
         if is_all { Ok(counted) } else { Err(format!("{counted:?}, not {went} and {came}")) }
     });
-    // More than one only where the machine stood still for as long as a flow may be silent.
+    // There is more than one only if the machine stood still for as long as a flow may be silent.
     assert!(counted.connections >= 1 && counted.refused == 0, "{counted:?}");
     await_counts(node, port, "udp", Counts { open: 0, ..counted });
 }
@@ -90,7 +90,8 @@ fn what_moves_through_a_port_is_counted_while_it_moves() {
     let mut expected = Counts::default();
     await_counts(&node, ports.tcp, "tcp", expected);
 
-    // While both connections are there, copied and through the kernel, and after them.
+    // Bytes are counted while both connections are there, copied and through the kernel, and after
+    // them.
     let mut long = Talk::open(ip, ports.tcp).expect("a connection");
     say(&mut long, "hello", &mut expected);
     (expected.connections, expected.open) = (1, 1);
@@ -116,7 +117,7 @@ fn what_moves_through_a_port_is_counted_while_it_moves() {
     }
     assert_flow_counts(&node, ip, ports.udp);
 
-    // Nobody is there: datagrams are refused at once, connections after a while.
+    // No instance is there: datagrams are refused at once, connections after a while.
     node.cortex(&["scale", "broker=0", "-a", NAME]);
     let socket = UdpSocket::bind((ip, 0)).expect("a port of its own");
     wait_until("a datagram to be refused", || {
@@ -138,7 +139,7 @@ fn what_another_node_passes_on_counts_where_the_client_came() {
     let manifest = ports.manifest("persist = ['kept/']");
     let manifest = manifest.replace("idle = '2s'", &format!("idle = '{FLOW_IDLE}'"));
     let Two { one, two, .. } = Two::start(ips, SERVER, &manifest);
-    // A push waits for the node that was asked alone.
+    // A push waits only for the node that was asked.
     let mut talk = wait_for("the port to be open", STATE_DEADLINE, || Talk::open(away, ports.tcp));
     let mut expected = Counts { connections: 1, open: 1, ..Counts::default() };
     say(&mut talk, "hello", &mut expected);

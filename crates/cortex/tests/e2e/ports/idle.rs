@@ -8,12 +8,13 @@ use crate::machine::free_port;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
 const IDLE: Duration = Duration::from_secs(2);
-/// One after the other: whoever was silent all the while has been so for longer than any of them.
+/// The number of silences, one after the other: a connection that was silent all the while has been
+/// so for longer than any of them.
 const SILENCES: usize = 2;
-/// On a machine that stands still for as long as `IDLE` nobody speaks.
+/// The number of attempts; on a machine that stands still for as long as `IDLE` nobody speaks.
 const ATTEMPTS_MAX: usize = 5;
 
-/// Whether it has been ended, with a reset: nobody has said his last.
+/// Returns whether the connection has been ended, with a reset, as neither side has said its last.
 fn is_cut(silent: &mut Talk) -> Result<(), String> {
     silent.0.get_ref().set_read_timeout(Some(Duration::from_millis(20))).expect("a time limit");
     match silent.0.read(&mut [0]) {
@@ -23,8 +24,9 @@ fn is_cut(silent: &mut Talk) -> Result<(), String> {
     }
 }
 
-/// Two connections go on for as long as silent ones beside them take to end: what the client says
-/// keeps the one, and what the instance says the other. `pause` becomes the longest between looks.
+/// Asserts that two connections go on for as long as silent ones beside them take to end: what the
+/// client says keeps the one, and what the instance says the other. `pause` becomes the longest
+/// pause between looks.
 fn talk_one_way(ip: &str, port: u16, pause: &mut Duration) -> Result<(), String> {
     let (mut asking, mut hearing) = (Talk::open(ip, port)?, Talk::open(ip, port)?);
     hearing.write("tell")?;

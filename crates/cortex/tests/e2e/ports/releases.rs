@@ -1,4 +1,4 @@
-//! Through rollouts, deaths and rollbacks, and what cannot be had.
+//! Ports through rollouts, deaths and rollbacks, and ports that cannot be had.
 
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
@@ -50,7 +50,7 @@ fn ports_lead_to_ready_instances_of_the_serving_release() {
     node.await_ready(NAME, "broker", 2);
     await_datagram(ip, udp, "two");
 
-    // One dies: the other takes what comes, and it comes back.
+    // One instance dies: the other takes what comes, and it comes back.
     let killed = node.ready(NAME, "broker").remove(0);
     kill(killed.pid.expect("it runs"), Signal::KILL);
     await_answer(ip, tcp, "two");
@@ -63,7 +63,7 @@ fn ports_lead_to_ready_instances_of_the_serving_release() {
         await_answer(ip, tcp, slot);
     }
 
-    // Other numbers; a rollback brings the old ones back.
+    // The release has other port numbers; a rollback brings the old ones back.
     let others = Ports::free();
     std::fs::write(project.join("cortex.toml"), others.manifest("")).expect("it can be written");
     node.try_push(&project, NAME).succeeded();

@@ -1,4 +1,5 @@
-//! A reset of one side reaches the other as one, and an end as an end.
+//! Resets and ends of connections: a reset of one side reaches the other as one, and an end as an
+//! end.
 
 use std::io::{ErrorKind, Read};
 use std::time::Duration;

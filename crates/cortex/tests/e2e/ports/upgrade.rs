@@ -10,12 +10,13 @@ use crate::node::Node;
 use crate::upgrade::other_binary;
 use crate::wait::{space_out, wait_until};
 
-/// Enough that some come before, while and after a node hands over.
+/// The number of connections, so that some come before, while and after a node hands over.
 const CONNECTIONS: u64 = 50;
-/// How long the process from before keeps what is under way; less, for a machine that is slow.
+/// How long the process from before keeps what is under way; somewhat less, for a machine that is
+/// slow.
 const KEPT_FOR: Duration = Duration::from_secs(20);
 
-/// One connection, on which line after line is answered until it breaks.
+/// A connection on which line after line is answered until it breaks.
 struct Chat {
     answered: Arc<AtomicU64>,
     thread: JoinHandle<String>,

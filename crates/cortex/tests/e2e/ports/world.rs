@@ -14,10 +14,10 @@ use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 pub const NAME: &str = "lines";
-/// Longer than any answer takes; reached only when something is wrong.
+/// The time limit for an answer, longer than any takes; reached only when something is wrong.
 pub const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Says each line again, and a word when the client has said its last.
+/// A server that says each line again, and a word when the client has said its last.
 pub const SERVER: &str = r#"
 import os, socket, socketserver, sys, threading
 
@@ -56,7 +56,7 @@ threading.Thread(target=told, daemon=True).start()
 Server((os.environ["HOST"], int(os.environ["LINES_PORT"])), Lines).serve_forever()
 "#;
 
-/// Does what a line says, and says each other line again.
+/// A server that does what a line says, and says each other line again.
 const PLAIN_SERVER: &str = r#"
 import os, socket, socketserver, struct, sys, threading, time
 
@@ -130,7 +130,7 @@ Server((os.environ["HOST"], int(port)), Lines).serve_forever()
 pub struct Ports {
     pub tcp: u16,
     pub udp: u16,
-    /// Its instances hear who asks.
+    /// The port whose instances hear who asks.
     pub told: u16,
 }
 
@@ -167,8 +167,8 @@ pub struct Two {
 }
 
 impl Two {
-    /// The manifest asks for some `persist`: its files keep an application on the node to which it
-    /// was pushed.
+    /// Starts both; the manifest must ask for some `persist`, as its files keep an application on
+    /// the node to which it was pushed.
     pub fn start([near, away]: [&str; 2], server: &str, manifest: &str) -> Two {
         let listen = || format!("127.0.0.1:{}", free_port());
         let one = Node::start_on(near, &["--listen", &listen()]);
@@ -184,14 +184,14 @@ impl Two {
         Two { one, two, project }
     }
 
-    /// With one instance of a server that does as it is told.
+    /// Starts both, with one instance of a server that does as it is told.
     pub fn start_plain(ips: [&str; 2], port: u16, more: &str) -> Two {
         let manifest = format!(
             "persist = ['kept/']\n[processes]\nbroker = 'python3 bin/broker.py'\n\
              [[ports]]\nport = {port}\nprocess = 'broker'\n{more}"
         );
         let nodes = Two::start(ips, PLAIN_SERVER, &manifest);
-        // A push waits for the node that was asked alone.
+        // A push waits only for the node that was asked.
         wait_until("the port to be open on both nodes", || {
             ips.iter().all(|ip| TcpStream::connect((*ip, port)).is_ok())
         });
@@ -214,7 +214,7 @@ impl Talk {
         self.hear()
     }
 
-    /// For which nothing need come back.
+    /// Sends a line for which nothing need come back.
     pub fn write(&mut self, line: &str) -> Result<(), String> {
         writeln!(self.0.get_mut(), "{line}").map_err(|e| format!("saying {line}: {e}"))
     }
@@ -225,7 +225,7 @@ impl Talk {
         if count == 0 { Err("an end".into()) } else { Ok(answer.trim_end().to_owned()) }
     }
 
-    /// The server's last word comes after the client's.
+    /// Ends the connection; the server's last word comes after the client's.
     pub fn finish(mut self) -> Result<(), String> {
         self.0.get_ref().shutdown(Shutdown::Write).map_err(|e| format!("ending: {e}"))?;
         let mut rest = String::new();
@@ -250,7 +250,8 @@ pub fn await_answer(ip: &str, port: u16, needle: &str) {
     });
 }
 
-/// Datagrams may be lost, so it asks again; answers to what it asked before are passed over.
+/// Sends a datagram and returns its answer, passing over answers to earlier ones. As datagrams may
+/// be lost, callers repeat it.
 pub fn send(ip: &str, port: u16, text: &str) -> Result<String, String> {
     let socket = UdpSocket::bind((ip, 0)).expect("a port of its own");
     socket.connect((ip, port)).expect("an address");
@@ -310,7 +311,8 @@ impl Stream {
     }
 }
 
-/// An instance that asked for it reads who connects, and to what, before anything else.
+/// Asserts that an instance that asked for it reads who connects, and to what, before anything
+/// else.
 pub fn assert_told(ip: &str, port: u16) {
     let mut talk = Talk::open(ip, port).expect("a connection");
     let at = talk.0.get_ref().local_addr().expect("it is connected");

@@ -1,4 +1,5 @@
-//! Behind a real HAProxy that says who its clients are: in front of HTTP, of TLS, and of a node.
+//! The proxy behind a real HAProxy that says who its clients are: in front of HTTP, of TLS, and of
+//! a node.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +11,12 @@ use crate::node::{Node, Running, run};
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
-/// Where the client connects from, as no other does.
+/// The address from which the client connects, and nothing else does.
 const CLIENT: &str = "127.0.0.9";
-/// Where HAProxy connects from.
+/// The address from which HAProxy connects.
 const HAPROXY: &str = "127.0.0.8";
 
-/// HAProxy before this port; connections go on as they come.
+/// Starts an HAProxy in front of this port that passes connections on as they come.
 fn haproxy(place: &Path, to: u16) -> (u16, Running) {
     let (port, file) = (free_port(), place.join("haproxy.cfg"));
     let text = format!(
@@ -40,7 +41,7 @@ fn ok(_: &str) -> (Vec<u8>, bool) {
     (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec(), false)
 }
 
-/// What the back end is told, and the record that is written.
+/// Asserts what the back end is told, and what the record says.
 fn told_and_recorded(options: &[&str], scheme: &str) {
     let server = Recording::start(ok);
     let (to, place) = (server.port.to_string(), tempfile::tempdir().unwrap());
@@ -61,7 +62,7 @@ fn told_and_recorded(options: &[&str], scheme: &str) {
     });
     assert!(line["client"].as_str().unwrap().starts_with(&format!("{CLIENT}:")), "{line}");
 
-    // Who comes without a word from HAProxy is not let in.
+    // A client that comes without a header from HAProxy is not let in.
     let direct = format!("{scheme}://127.0.0.1:{}/", proxy.port);
     run(curl(&["--insecure", &direct]), "curl").refused();
     assert!(server.take().is_empty());

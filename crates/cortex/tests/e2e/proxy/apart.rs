@@ -7,23 +7,24 @@ use std::process::{Command, Stdio};
 use super::world::{LIMIT, Named, Proxy};
 use crate::node::Running;
 
-/// Says its name and ends, whatever it is asked; does not wait for the client to speak.
+/// Starts a server that says its name and ends, whatever it is asked, without waiting for the
+/// client to speak.
 fn names_itself(name: &'static str) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // Ends with the test.
+    // The thread ends with the test.
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             stream.write_all(name.as_bytes()).ok();
             stream.shutdown(std::net::Shutdown::Write).ok();
-            // Until the client has read it and gone.
+            // The stream stays until the client has read it and gone.
             std::thread::spawn(move || stream.read_to_end(&mut Vec::new()));
         }
     });
     port
 }
 
-/// The first bytes that come back for these.
+/// Asserts the first bytes that come back for these.
 fn said_to(proxy: &Proxy, bytes: &[u8], expected: &str) {
     let mut stream = TcpStream::connect(proxy.address()).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -51,10 +52,10 @@ fn real_clients_find_their_services() {
     assert_eq!(http.count(), 1);
     said_to(&proxy, b"SSH-2.0-client\r\n", "SSH-2.0-test");
     said_to(&proxy, b"\x05\x01\x00", "OTHER");
-    // One that waits for the server's first word.
+    // This client waits for the server's first word.
     said_to(&proxy, b"", "SSH-2.0-test");
 
-    // A real greeting of TLS; what answers is none, and openssl says so and shows it.
+    // The greeting is a real one of TLS; the answer is none, and openssl says so and shows it.
     let port = proxy.port;
     let greeted = |name: &str| {
         let mut command = Command::new("openssl");

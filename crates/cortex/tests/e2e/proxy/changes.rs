@@ -1,4 +1,5 @@
-//! Back ends come and go, and one process follows another, while clients count what fails.
+//! Changes under load: back ends come and go, and one process follows another, while clients count
+//! what fails.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -111,7 +112,7 @@ fn a_connection_outlives_the_process_that_accepted_no_more() {
     client.set_read_timeout(Some(LIMIT)).unwrap();
     let (mut server, _) = listener.accept().unwrap();
     let second = first.successor(&["--mode", "tcp", "--to", &to]);
-    // The one from before still carries it.
+    // The process from before still carries the connection.
     let mut heard = [0; 4];
     client.write_all(b"ping").unwrap();
     server.read_exact(&mut heard).unwrap();
@@ -124,7 +125,7 @@ fn a_connection_outlives_the_process_that_accepted_no_more() {
     assert!(first.ended().success());
 }
 
-/// What a request costs: long enough for another one to come meanwhile.
+/// The duration of a request, long enough for another one to come meanwhile.
 const WORK: Duration = Duration::from_millis(2);
 
 /// A server that notes how many requests it had at once.
@@ -139,7 +140,7 @@ impl Serial {
         let port = listener.local_addr().unwrap().port();
         let (most, now) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let noted = most.clone();
-        // Ends with the test.
+        // The threads end with the test.
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 let (most, now) = (noted.clone(), now.clone());
@@ -173,7 +174,8 @@ fn read_head(stream: &mut TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Clients that ask one after the other, each on a connection that it keeps until it is told.
+/// Clients that ask one after the other, each on a connection that it keeps until it is told to
+/// end.
 struct Keepers {
     answered: Arc<AtomicU64>,
     enough: Arc<AtomicBool>,
@@ -215,7 +217,8 @@ impl Keepers {
     }
 }
 
-/// Each process has clients of its own that go on asking; each gets its turn.
+/// Asserts that a serial back end has one request at a time although each process has clients of
+/// its own that go on asking, and that each gets its turn.
 #[test]
 fn a_serial_back_end_has_one_request_at_a_time_whoever_took_over() {
     let serial = Serial::start();
@@ -234,7 +237,7 @@ fn a_serial_back_end_has_one_request_at_a_time_whoever_took_over() {
     assert!(first.ended().success());
     [&of_second, &of_third].iter().for_each(|keepers| keepers.answered_more(10));
     assert_eq!(serial.most.load(SeqCst), 1);
-    // One that dies takes no place with it; the back end may still be busy with what it sent.
+    // A process that dies takes no place with it; the back end may still be busy with what it sent.
     second.signal(Signal::KILL);
     second.ended();
     of_third.answered_more(30);

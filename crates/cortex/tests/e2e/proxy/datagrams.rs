@@ -1,4 +1,5 @@
-//! Datagrams by flow: a client keeps its back end, answers come back, and what is gone is replaced.
+//! Datagrams by flow: a client keeps its back end, answers come back, and a back end that is gone
+//! is replaced.
 
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -8,7 +9,8 @@ use rustix::process::Signal;
 use super::world::Proxy;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
-/// Answers every datagram with its name and what it was sent. Ends with the test.
+/// Starts a server that answers every datagram with its name and what it was sent. It ends with the
+/// test.
 pub fn echo(name: &'static str, port: u16) -> u16 {
     let socket = UdpSocket::bind(("127.0.0.1", port)).unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -32,7 +34,7 @@ pub fn client(proxy: &Proxy) -> UdpSocket {
     socket
 }
 
-/// Datagrams may be lost: asks until there is an answer.
+/// Asks until there is an answer, as datagrams may be lost.
 pub fn ask(socket: &UdpSocket, question: &str) -> String {
     let mut buffer = [0; 65_536];
     wait_for("an answer", STATE_DEADLINE, || {
@@ -40,7 +42,7 @@ pub fn ask(socket: &UdpSocket, question: &str) -> String {
         loop {
             let count = socket.recv(&mut buffer).map_err(|error| error.to_string())?;
             let answer = String::from_utf8_lossy(&buffer[..count]).into_owned();
-            // Late ones are answers to earlier questions.
+            // Late answers belong to earlier questions.
             if answer.ends_with(question) {
                 return Ok(answer);
             }
@@ -102,21 +104,21 @@ fn flows_that_are_quiet_are_forgotten_and_large_datagrams_pass() {
         if rows[0]["in_flight"] == 0 { Ok(()) } else { Err(format!("{rows:?}")) }
     });
     assert_eq!(ask(&socket, "once more"), "a once more");
-    // And another process goes on with the socket.
+    // Another process goes on with the socket.
     let next = proxy.successor(&["--mode", "udp", "--to", &to]);
     assert_eq!(ask(&socket, "to the next"), "a to the next");
     assert_eq!(ask(&client(&next), "of the next"), "a of the next");
     proxy_ends(proxy);
 }
 
-/// Flows say nowhere that they have ended, and nobody is kept waiting for it.
+/// Asserts that flows keep nobody waiting at the end, as they say nowhere that they have ended.
 #[test]
 fn a_proxy_that_is_told_to_end_waits_for_answers_under_way_alone() {
     let port = echo("a", 0).to_string();
     let mut proxy = Proxy::start(&["--mode", "udp", "--to", &port]);
     let socket = client(&proxy);
     assert_eq!(ask(&socket, "hello"), "a hello");
-    // One whose connection lives is told first, and goes on when the other has ended.
+    // The proxy whose connection lives is told first, and goes on when the other has ended.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = listener.local_addr().unwrap().port().to_string();
     let mut other = Proxy::start(&["--mode", "tcp", "--to", &to]);

@@ -1,5 +1,5 @@
-//! What there is too little of: descriptors, memory, and back ends that are there. Clients are
-//! told, and back ends are blamed for their own faults alone.
+//! Scarce resources: descriptors, memory, and back ends that are there. Clients are told, and back
+//! ends are blamed for their own faults alone.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,12 +14,12 @@ use crate::wait::wait_until;
 use super::datagrams;
 use super::world::{LIMIT, Named, Proxy, read_to_end};
 
-/// So many more files it may have open from now on.
+/// Allows the proxy to open so many more files from now on.
 fn allow_more(proxy: &Proxy, more: usize) {
     let entries = fs::read_dir(format!("/proc/{}/fd", proxy.pid())).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name());
     let open: BTreeSet<u64> = names.map(|name| name.to_str().unwrap().parse().unwrap()).collect();
-    // The limit is on numbers, and those between are free.
+    // The limit is on numbers, and those in between are free.
     let last = (0..).filter(|number| !open.contains(number)).nth(more).unwrap();
     let pid = Pid::from_raw(i32::try_from(proxy.pid()).unwrap());
     let limit = Rlimit { current: Some(last), maximum: Some(4096) };
@@ -40,7 +40,7 @@ fn out_of_descriptors_clients_are_told_and_back_ends_are_not_left_alone() {
     let server = Named::start("alpha");
     for mode in ["http", "tcp"] {
         let proxy = Proxy::start(&["--mode", mode, "--threads", "1", "--to", &server.to()]);
-        // For the client, and not for its back end.
+        // There is one for the client, and none for its back end.
         allow_more(&proxy, 1);
         for _ in 0..3 {
             match ask(&proxy) {
@@ -71,9 +71,9 @@ fn out_of_descriptors_new_flows_of_datagrams_are_lost_and_back_ends_are_not_blam
     for one in &new {
         one.send(b"lost").unwrap();
     }
-    // Behind them, and of good only to its own back end.
+    // The datagram comes after the lost ones, and its answer speaks well only of its own back end.
     assert_eq!(datagrams::ask(&old, "meanwhile"), of.replace("before", "meanwhile"));
-    // For whoever asks the proxy what it thinks of its back ends.
+    // The descriptors are for the command that asks the proxy what it thinks of its back ends.
     allow_more(&proxy, 100);
     let told = proxy.change(&[]);
     assert!(told.iter().all(|one| one["ejected"] == false), "{told:?}");
@@ -94,7 +94,7 @@ fn without_a_back_end_clients_are_told_and_served_again_once_there_is_one() {
     assert!(ask(&proxy).unwrap().ends_with("alpha"));
 }
 
-/// Kilobytes of the proxy's code that are in memory on its account.
+/// Returns the kilobytes of the proxy's code that are resident.
 fn code_kb(proxy: &Proxy) -> u64 {
     let maps = fs::read_to_string(format!("/proc/{}/smaps", proxy.pid())).unwrap();
     let mut lines = maps.lines().skip_while(|line| !line.contains(" r-xp "));

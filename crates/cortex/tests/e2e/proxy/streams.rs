@@ -11,7 +11,8 @@ use super::world::{LIMIT, Proxy, read_to_end};
 use crate::machine::free_port;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
-/// One connection: reads to the end of the other's half, and only then answers.
+/// Starts a server of one connection that reads to the end of the other's half, and only then
+/// answers.
 fn answers_once(answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static) -> (u16, JoinHandle<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -58,7 +59,7 @@ fn a_back_end_that_is_not_there_is_passed_over() {
     let proxy = Proxy::start(&options);
     assert_eq!(ask(&proxy, b"anybody?").1, b"here");
     serving.join().unwrap();
-    // Now nobody is left: the client is told by a reset, and the proxy goes on.
+    // No back end is left now: the client is told by a reset, and the proxy goes on.
     let stream = TcpStream::connect(proxy.address()).unwrap();
     assert!(read_to_end(&stream).is_err(), "nothing that looks like an answer");
     let listener = TcpListener::bind(("127.0.0.1", dead)).unwrap();
@@ -97,7 +98,7 @@ fn silence_ends_a_connection() {
 
 #[test]
 fn the_proxy_protocol_passes_from_proxy_to_proxy() {
-    // The second one reads version 2 of the first, and says it on in version 1.
+    // The second one reads version 2 of the first, and passes it on in version 1.
     let (port, serving) = answers_once(|_| b"known".to_vec());
     let to = port.to_string();
     let second = ["--mode", "tcp", "--to", &to, "--accept-proxy", "--send-proxy", "v1"];
@@ -111,7 +112,7 @@ fn the_proxy_protocol_passes_from_proxy_to_proxy() {
     let line = format!("PROXY TCP4 127.0.0.1 127.0.0.1 {own} {}\r\nwho am I?", first.port);
     assert_eq!(asked, line);
 
-    // Who says nothing of the kind is not let in.
+    // A client that sends no header is not let in.
     let mut stranger = TcpStream::connect(second.address()).unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(read_to_end(&stranger).is_err());

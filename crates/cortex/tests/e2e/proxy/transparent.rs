@@ -1,4 +1,5 @@
-//! Clients and servers that nobody changed see the same bytes with the proxy and without it.
+//! Transparency: clients and servers that nobody changed see the same bytes with the proxy and
+//! without it.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +10,7 @@ use super::world::{Proxy, Recording, read_to_end, serve_with};
 use crate::machine::free_port;
 use crate::node::run;
 
-/// What servers are allowed to answer, and no proxy need touch.
+/// Returns answers that servers are allowed to give, and no proxy needs to touch.
 fn script(path: &str) -> (Vec<u8>, bool) {
     let answer: &[u8] = match path {
         "/length" => {
@@ -37,7 +38,7 @@ fn script(path: &str) -> (Vec<u8>, bool) {
     (answer.to_vec(), false)
 }
 
-/// What curl prints: every byte of the answer as it came.
+/// Returns what curl prints: every byte of the answer as it came.
 fn curl(port: u16, arguments: &[&str]) -> String {
     let mut command = Command::new("curl");
     command.args(["-s", "-i", "--raw", "--noproxy", "*", "--max-time", "60"]);
@@ -63,7 +64,7 @@ const CALLS: &[&[&str]] = &[
     &["-I", "URL/plain", "--head"],
     &["URL/plain", "-H", "Transfer-Encoding: chunked", "--data-binary", "some bytes"],
     &["URL/plain", "-H", "Expect: 100-continue", "--data-binary", "waits for a word"],
-    // One connection for all of them.
+    // One connection carries all of them.
     &["URL/length", "URL/chunks", "URL/plain", "URL/nothing"],
 ];
 
@@ -83,7 +84,8 @@ fn curl_and_a_server_see_the_same_bytes_with_the_proxy_between() {
     }
 }
 
-/// Their requests cannot be passed on as they came; what is answered is the same.
+/// Asserts that clients of HTTP/2 get the same answers, although their requests cannot be passed on
+/// as they came.
 #[test]
 fn clients_that_speak_http_2_are_understood_too() {
     let server = Recording::start(script);
@@ -176,7 +178,7 @@ fn pythons_own_server_answers_the_same_through_the_proxy() {
     for path in ["page.html", "large", "missing", ""] {
         let fetch = |port: u16| {
             let said = curl(port, &[&format!("URL/{path}")]);
-            // The one thing that changes from second to second.
+            // The date is the one thing that changes from second to second.
             let lines = said.lines().filter(|line| !line.starts_with("Date: "));
             lines.collect::<Vec<_>>().join("\n")
         };

@@ -32,7 +32,7 @@ impl Proxy {
         Proxy::start_in(Arc::new(place), free_port(), 1, options)
     }
 
-    /// Another process on the same address, which goes on where this one leaves off.
+    /// Starts another process on the same address, which goes on where this one leaves off.
     pub fn successor(&self, options: &[&str]) -> Proxy {
         let options = [&["--take-over"], options].concat();
         Proxy::start_in(self.place.clone(), self.port, self.starts + 1, &options)
@@ -99,7 +99,7 @@ impl Proxy {
         child.try_wait().expect("it can be awaited").is_none()
     }
 
-    /// Ends it in order; what it printed.
+    /// Ends it in order, and returns what it printed.
     pub fn end(mut self) -> String {
         self.signal(Signal::TERM);
         assert!(self.ended().success(), "{}", self.said("err"));
@@ -112,7 +112,7 @@ impl Proxy {
         run(command, &format!("proxy back-ends {arguments:?}"))
     }
 
-    /// `proxy back-ends …`, as JSON.
+    /// Runs `proxy back-ends …`, and returns its JSON.
     #[track_caller]
     pub fn change(&self, arguments: &[&str]) -> Vec<serde_json::Value> {
         let said = self.try_change(&[arguments, &["--json"]].concat()).succeeded().stdout;
@@ -177,7 +177,7 @@ fn answer_all(stream: TcpStream, name: &str, answered: &AtomicU64) {
         }
         let length = name.len();
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{name}");
-        // Before the answer: who has it may look at once.
+        // The count comes before the answer: a client that has it may look at once.
         answered.fetch_add(1, Ordering::Relaxed);
         if reader.get_mut().write_all(answer.as_bytes()).is_err() {
             answered.fetch_sub(1, Ordering::Relaxed);
@@ -186,13 +186,14 @@ fn answer_all(stream: TcpStream, name: &str, answered: &AtomicU64) {
     }
 }
 
-/// Keeps every byte of each request that it got, and answers by path what it was told to.
+/// A server that keeps every byte of each request that it got, and answers by path as its script
+/// says.
 pub struct Recording {
     pub port: u16,
     pub requests: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-/// The bytes of an answer, and whether the connection ends with them.
+/// A function from the path to the bytes of an answer, and whether the connection ends with them.
 pub type Script = fn(path: &str) -> (Vec<u8>, bool);
 
 impl Recording {
@@ -201,7 +202,7 @@ impl Recording {
         let port = listener.local_addr().expect("it is bound").port();
         let requests: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
         let kept = requests.clone();
-        // Ends with the test.
+        // The threads end with the test.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let kept = kept.clone();
@@ -222,7 +223,7 @@ fn record(mut stream: TcpStream, kept: &Mutex<Vec<Vec<u8>>>, script: Script) {
         let Some(end) = read_until(&mut stream, &mut bytes, 0, b"\r\n\r\n") else { return };
         let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
         if head.contains("expect: 100-continue") {
-            // Before the body, which the client sends only after it.
+            // This comes before the body, which the client sends only after it.
             stream.write_all(b"HTTP/1.1 100 Go on\r\nx-INTERIM:1\r\n\r\n").ok();
         }
         let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
@@ -276,7 +277,7 @@ fn read_some(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> usize {
     count
 }
 
-/// Somebody else's server, started for a test; ready once its port takes connections.
+/// Starts somebody else's server for a test, and waits until its port takes connections.
 pub fn serve_with(mut command: Command, port: u16) -> Running {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let running = Running(command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}")));
@@ -286,7 +287,7 @@ pub fn serve_with(mut command: Command, port: u16) -> Running {
     running
 }
 
-/// Everything until the end, or the error that ended it.
+/// Returns everything until the end, or the error that ended it.
 pub fn read_to_end(mut stream: &TcpStream) -> std::io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(LIMIT))?;
     let mut bytes = Vec::new();

@@ -30,7 +30,7 @@ use crate::wait::{STATE_DEADLINE, wait_for};
 struct Liar {
     node: NodeId,
     cluster: ClusterId,
-    /// Trusts the victim, and shows what this one has.
+    /// A configuration that trusts the victim, and shows the liar's certificate.
     config: Arc<ClientConfig>,
     runtime: Runtime,
     victim: String,
@@ -47,7 +47,7 @@ fn now_ms() -> u64 {
 }
 
 impl Liar {
-    /// On the victim's roster, with a certificate of its cluster.
+    /// Creates a liar on the victim's roster, with a certificate of its cluster.
     fn of(victim: &Member, node: &str) -> Liar {
         let key = format!("cluster::nodes::{node}");
         let member = format!(r#"{{"v":1,"id":"{node}","joined_at":{}}}"#, now_ms());
@@ -55,7 +55,7 @@ impl Liar {
         Liar::with(victim, node, &victim.data().join("cluster"))
     }
 
-    /// With whatever identity lies in `dir`.
+    /// Creates a liar with the identity in `dir`.
     fn with(victim: &Member, node: &str, dir: &std::path::Path) -> Liar {
         let membership = Membership::load_or_found(dir).expect("an identity");
         let authority = Authority::load_or_make(dir, membership.id()).expect("an authority");
@@ -173,7 +173,7 @@ impl Liar {
         frame::sync(&message, &[sent]).expect("it is small").to_vec()
     }
 
-    /// The victim ends the stream.
+    /// Waits until the victim ends the stream.
     fn await_cut(&self, stream: &mut TlsStream<TcpStream>) {
         self.runtime.block_on(async {
             let cut = async { while frame::read(stream).await.is_ok() {} };
@@ -202,7 +202,7 @@ fn strangers_are_refused_and_told_of_once() {
     for _ in 0..3 {
         assert!(stranger.try_connect().is_err(), "it belongs to another cluster");
     }
-    // The right cluster's name under an authority of its own making.
+    // The forger uses the right cluster's name under an authority of its own making.
     let forger = tempfile::tempdir().expect("a temporary directory");
     let cluster = victim.data().join("cluster");
     std::fs::copy(cluster.join("member.json"), forger.path().join("member.json")).expect("a copy");
@@ -211,7 +211,7 @@ fn strangers_are_refused_and_told_of_once() {
     for _ in 0..3 {
         assert!(forged.try_connect().is_err(), "its certificate is forged");
     }
-    // No TLS at all, and a member's certificate under another name.
+    // One peer speaks no TLS at all, another shows a member's certificate under another name.
     forged.runtime.block_on(async {
         let mut plain = TcpStream::connect(&victim.address()).await.expect("the port is open");
         plain.write_all(b"GET / HTTP/1.0\r\n\r\n").await.expect("it takes bytes");
@@ -227,7 +227,7 @@ fn strangers_are_refused_and_told_of_once() {
     await_said(&victim, "its certificate is not that of node somebody");
     await_said(&victim, "its certificate is not of this cluster");
     await_said(&victim, "it does not speak TLS");
-    // A stranger's authority, and a forged signature: three attempts each.
+    // There was a stranger's authority, and a forged signature: three attempts each.
     assert_eq!(times_said(&victim, "its certificate is not of this cluster"), 2);
     assert_eq!(victim.get("precious::key").as_deref(), Some("kept"));
 }
@@ -244,20 +244,20 @@ fn who_was_removed_cannot_sign_itself_back_in() {
     removed.stop();
     victim.cortex(&["store", "del", &format!("cluster::nodes::{}", removed.id())]);
 
-    // In the name of a member, under a key of its own.
+    // It comes in the name of a member, under a key of its own.
     let impostor = Liar::with(&victim, &member.id(), &held);
     for _ in 0..3 {
         assert!(impostor.try_connect().is_err(), "it has not the member's key");
     }
     await_said(&victim, "its key is not the one that node");
     assert_eq!(times_said(&victim, "its key is not the one that node"), 1);
-    // In its own name.
+    // It comes in its own name.
     let back = Liar::with(&victim, &removed.id(), &held);
     if let Ok(mut stream) = back.try_connect() {
         back.await_cut(&mut stream);
     }
     await_said(&victim, "was removed");
-    // In a name that nobody bears: it is heard, and nothing of it counts.
+    // It comes in a name that nobody bears: it is heard, and nothing of it counts.
     let mut fresh = Liar::with(&victim, "fresh", &held);
     let mut stream = fresh.connect();
     let said = fresh.open(&mut stream, now_ms());
@@ -314,7 +314,8 @@ fn a_member_that_lies_is_refused_and_told_of_once() {
     assert!(matches!(hurried.open(&mut stream, now_ms() + hour), Body::Refused(_)));
     await_said(&victim, "clocks of the two nodes are");
     assert_eq!(times_said(&victim, "clocks of the two nodes are"), 1);
-    // With the right clock, and a commit from the future: it waits, and counts for nothing.
+    // It comes with the right clock, and a commit from the future: that waits, and counts for
+    // nothing.
     assert!(matches!(hurried.open(&mut stream, now_ms()), Body::Opened { .. }));
     let early = hurried.commits(0, "early::key", now_ms() + hour, b"x", b"x");
     hurried.send(&mut stream, &early);

@@ -17,14 +17,14 @@ use crate::netns::lab::Host;
 use crate::node::{Outcome, binary, command_within, run};
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
-/// A reply of a loaded machine; reached only when something is wrong.
+/// The time limit for a reply, even of a loaded machine; reached only when something is wrong.
 const REPLY_DEADLINE: Duration = Duration::from_secs(60);
 
 pub struct Member {
     pub name: &'static str,
     directory: TempDir,
     address: String,
-    /// What its command line begins with, where it runs on a network of its own.
+    /// The words with which its command line begins; only set if it runs on a network of its own.
     enter: Vec<String>,
     options: Vec<String>,
     child: Option<Child>,
@@ -36,7 +36,7 @@ impl Member {
         Member::start_where(name, format!("127.0.0.1:{}", free_port()), Vec::new(), options)
     }
 
-    /// On a host of its own, with the usual port.
+    /// Starts a store on a host of its own, with the usual port.
     pub fn start_at(name: &'static str, host: &Host, options: &[&str]) -> Member {
         Member::start_where(name, format!("{}:8205", host.address), host.enter(), options)
     }
@@ -112,7 +112,7 @@ impl Member {
         });
     }
 
-    /// What it says when it ends by itself.
+    /// Starts it, and returns what it says as it ends by itself.
     pub fn fails_to_start(&mut self) -> String {
         self.starts += 1;
         let mut child = self.serve().spawn().expect("the binary starts");
@@ -129,7 +129,7 @@ impl Member {
         self.directory.path().join(format!("serve.{}.log", self.starts))
     }
 
-    /// What it said since its last start.
+    /// Returns what it said since its last start.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned()
     }
@@ -222,7 +222,7 @@ impl Member {
         copy
     }
 
-    /// Its log becomes what it was when it was copied.
+    /// Puts its log back as it was when it was copied.
     pub fn restore(&self, copy: TempDir) {
         let store = self.data().join("store");
         fs::remove_dir_all(&store).expect("its log");
@@ -249,7 +249,7 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// Their histories are the same, and so is all they show.
+/// Waits until their histories are the same, and so is all they show.
 #[track_caller]
 pub fn await_equal(members: &[&Member]) {
     wait_for("equal histories", STATE_DEADLINE, || {
@@ -264,13 +264,13 @@ pub fn await_equal(members: &[&Member]) {
     }
 }
 
-/// Speaks the Redis protocol, as far as these tests need it.
+/// A client of the Redis protocol, as far as these tests need it.
 pub struct Client {
     reader: BufReader<UnixStream>,
 }
 
 impl Client {
-    /// The first line of the reply; none when the connection broke.
+    /// Sends a command and returns the first line of the reply; `None` if the connection broke.
     pub fn try_command(&mut self, arguments: &[&str]) -> Option<String> {
         let mut request = format!("*{}\r\n", arguments.len());
         for argument in arguments {
@@ -286,7 +286,7 @@ impl Client {
         (read > 0).then(|| line.trim_end().to_string())
     }
 
-    /// What came up to the first reply's end, as far as it is on lines of its own.
+    /// Sends a command and returns the reply, as far as it is on lines of its own.
     pub fn command(&mut self, arguments: &[&str]) -> String {
         let mut said = self.try_command(arguments).expect("a reply");
         if let Some(count) = said.strip_prefix('*').and_then(|count| count.parse::<usize>().ok()) {

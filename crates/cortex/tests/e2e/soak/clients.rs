@@ -1,5 +1,5 @@
-//! Clients of every kind, many at a time, from many addresses. What they do follows from the
-//! number of the request alone.
+//! Clients of every kind, many at a time, from many addresses. What they do follows from the number
+//! of the request alone.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Result};
@@ -22,9 +22,9 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::servers::{LARGE_BYTES, SMALL_BYTES};
 
 const CLIENTS: u64 = 32;
-/// Nothing takes so long that goes well.
+/// The time limit for a request; none that goes well takes so long.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
-/// Of a slow client, between two pieces.
+/// A slow client's pause between two pieces.
 const PAUSE: Duration = Duration::from_millis(3);
 const UPLOAD_BYTES: usize = 150 * 1024;
 const STREAMS: usize = 4;
@@ -45,7 +45,7 @@ enum Kind {
     Once,
 }
 
-/// Of a hundred requests.
+/// The number of requests of each kind in a hundred.
 const MIX: [(Kind, u64); 12] = [
     (Kind::Kept, 38),
     (Kind::New, 15),
@@ -63,7 +63,7 @@ const MIX: [(Kind, u64); 12] = [
 
 impl Kind {
     fn of(number: u64) -> Kind {
-        // So that neighbours differ.
+        // The factor makes neighbours differ.
         let mut left = number.wrapping_mul(37) % 100;
         for (kind, part) in MIX {
             if left < part {
@@ -74,7 +74,7 @@ impl Kind {
         unreachable!("the parts make a hundred")
     }
 
-    /// The others are not meant to have a whole answer.
+    /// Returns whether it is to be answered; the others are not meant to have a whole answer.
     fn is_answered(self) -> bool {
         !matches!(self, Kind::Reset | Kind::Cut | Kind::Once)
     }
@@ -84,7 +84,7 @@ impl Kind {
 pub struct Tally {
     pub answered: u64,
     pub unanswered: u64,
-    /// Answers that began well and were seen to break off.
+    /// The number of answers that began well and were seen to break off.
     pub cut: u64,
     pub by_kind: BTreeMap<String, u64>,
 }
@@ -98,7 +98,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Requests from number `from` to before `to`; returns once all of them are over.
+    /// Sends the requests from number `from` to before `to`; returns once all of them are over.
     pub fn run(&self, from: u64, to: u64) -> Tally {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(2).enable_all().build().expect("a runtime");
@@ -219,7 +219,7 @@ impl Client {
         }
     }
 
-    /// From one of 250 addresses: the router counts clients by theirs.
+    /// Connects from one of 250 addresses: the router counts clients by theirs.
     async fn connect(&self, port: u16) -> Result<TcpStream> {
         let host = u8::try_from(self.number % 250).unwrap_or(0) + 1;
         let socket = TcpSocket::new_v4()?;
@@ -237,7 +237,7 @@ impl Client {
         TlsConnector::from(config).connect(name, stream).await
     }
 
-    /// Some at a time on one connection, of which the last is given up.
+    /// Sends several requests at a time on one connection, of which the last is given up.
     async fn streams(&mut self) -> Result<()> {
         let mut calls = match self.calls.take() {
             Some(calls) => calls,
@@ -258,7 +258,7 @@ impl Client {
             let (answer, _) = calls.send_request(request, true).map_err(Error::other)?;
             answers.push(answer);
         }
-        // It is reset.
+        // The dropped one is reset.
         answers.pop();
         for answer in answers {
             let answer = answer.await.map_err(Error::other)?;
@@ -296,7 +296,7 @@ impl Client {
         whole(&mut stream, UPLOAD_BYTES.to_string().len()).await
     }
 
-    /// Not to be asked twice for, and large: its instance may die of it.
+    /// Asks for something large that must not be asked for twice; its instance may die of it.
     async fn once(&mut self) -> Result<()> {
         let mut stream = self.connect(self.all.plain).await?;
         let more = "Content-Length: 0\r\nConnection: close\r\n";
@@ -319,7 +319,7 @@ impl Client {
         Ok(())
     }
 
-    /// As a WebSocket's: what goes in both directions is the two ends' own.
+    /// Converses like a WebSocket: the two ends alone decide what goes in both directions.
     async fn converse(&self) -> Result<()> {
         let mut stream = self.connect(self.all.plain).await?;
         let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -353,7 +353,7 @@ async fn get(
     whole(stream, bytes).await
 }
 
-/// A good answer of so many bytes, to its end.
+/// Reads a good answer of so many bytes to its end.
 async fn whole(stream: &mut (impl AsyncRead + Unpin), bytes: usize) -> Result<()> {
     let (head, rest) = answer_head(stream).await?;
     if !head.starts_with("HTTP/1.1 200 ") {
@@ -366,7 +366,7 @@ async fn whole(stream: &mut (impl AsyncRead + Unpin), bytes: usize) -> Result<()
     Ok(())
 }
 
-/// And what came behind it.
+/// Reads an answer's head, and returns it with what came behind it.
 async fn answer_head(stream: &mut (impl AsyncRead + Unpin)) -> Result<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     loop {

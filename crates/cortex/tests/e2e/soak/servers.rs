@@ -1,5 +1,5 @@
-//! Instances behind the router. The last of them dies again and again, with what is under way, and
-//! any of them of some requests, in the middle of the answer.
+//! Instances behind the router. The last of them dies again and again, with what is under way; any
+//! of them may die of certain requests, in the middle of the answer.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -20,15 +20,15 @@ const STEADY: usize = 2;
 const LIFE: Duration = Duration::from_millis(400);
 const DEATH: Duration = Duration::from_millis(100);
 
-/// By all of them.
+/// What all of them together have seen.
 #[derive(Default)]
 struct Seen {
     deaths: AtomicU64,
-    /// One of them, of a request: the others live on meanwhile.
+    /// Whether one of them is dead of a request: the others live on meanwhile.
     is_one_dead: AtomicBool,
-    /// Answers that had begun when their instance died of them.
+    /// The number of answers that had begun when their instance died of them.
     broken: AtomicU64,
-    /// What was asked for with `POST /once/NUMBER`.
+    /// The numbers that were asked for with `POST /once/NUMBER`.
     once: Mutex<HashSet<u64>>,
     twice: AtomicU64,
 }
@@ -39,7 +39,7 @@ struct Instance {
     death: Arc<Notify>,
 }
 
-/// Stopped when dropped.
+/// The instances, stopped when dropped.
 pub struct Servers {
     pub ports: Vec<u16>,
     seen: Arc<Seen>,
@@ -70,7 +70,7 @@ impl Servers {
         self.seen.broken.load(Ordering::Relaxed)
     }
 
-    /// Requests that came twice although that is not safe.
+    /// Returns the number of requests that came twice although that is not safe.
     pub fn twice(&self) -> u64 {
         self.seen.twice.load(Ordering::Relaxed)
     }
@@ -79,7 +79,7 @@ impl Servers {
 async fn live_and_die(first: TcpListener, address: SocketAddr, life: Duration, seen: Arc<Seen>) {
     let mut listener = Some(first);
     loop {
-        // Dropped in the middle of whatever it does.
+        // The listener is dropped in the middle of whatever it does.
         let next = match listener.take() {
             Some(listener) => listener,
             // Somebody else may have the port for a moment.
@@ -106,7 +106,7 @@ async fn live_and_die(first: TcpListener, address: SocketAddr, life: Duration, s
     }
 }
 
-/// Until it is dropped, with all of its connections.
+/// Serves until it is dropped, with all of its connections.
 async fn serve(listener: TcpListener, instance: Instance) {
     let mut connections = JoinSet::new();
     loop {
@@ -184,8 +184,8 @@ async fn converse(stream: TcpStream, instance: &Instance) -> std::io::Result<()>
 }
 
 impl Instance {
-    /// Something large, in either framing. Some kill their instance in the middle of it, with
-    /// all that it does for others.
+    /// Answers with something large, in either framing. Some kill their instance in the middle of
+    /// it, with all that it does for others.
     async fn once(&self, stream: &mut BufReader<TcpStream>, number: u64) -> std::io::Result<()> {
         if !self.seen.once.lock().expect("nobody panicked").insert(number) {
             self.seen.twice.fetch_add(1, Ordering::Relaxed);
@@ -210,7 +210,8 @@ impl Instance {
     }
 }
 
-/// Requests of a kind have like numbers in every hundred.
+/// Returns whether a request kills its instance. Requests of a kind have like numbers in every
+/// hundred.
 fn is_fatal(number: u64) -> bool {
     (number / 100).is_multiple_of(8)
 }

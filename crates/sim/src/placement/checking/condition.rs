@@ -1,4 +1,5 @@
-//! How processes are that have not ended, and what must be true of what is believed of them.
+//! The condition of processes that have not ended, and what must be true of what is believed of
+//! them.
 
 use checker_core::Outcome;
 use model::probe::{Health, Verdict};
@@ -18,11 +19,12 @@ pub(in crate::placement) enum Condition {
     Stuck,
 }
 
-/// Until what is well again is no longer held to be ill: two intervals, a call that is given up, a
-/// record on its way, liveness, and a checker that has to be found silent first.
+/// The time until an instance that is well again is no longer held to be ill: two intervals, a call
+/// that is given up, a record on its way, liveness, and a checker that has to be found silent
+/// first.
 const OVER_MAX_MS: u64 = 45_000;
-/// Until what is ill is out of traffic: probes, patience with it (30 s), a rollout under way that
-/// has to end first, and a pause before its successor (60 s).
+/// The time until an ill instance is out of traffic: probes, patience with it (30 s), a rollout
+/// under way that has to end first, and a pause before its successor (60 s).
 const ILL_MAX_MS: u64 = 150_000;
 
 impl Process {
@@ -55,8 +57,8 @@ impl World {
         }
     }
 
-    /// Nothing that could be reached all along is ever ruled to be ill, whoever is cut off, stands
-    /// still or is mistaken.
+    /// Asserts that no instance that could be reached all along is ever ruled to be ill, whichever
+    /// node is cut off, stands still or is mistaken.
     pub(super) fn judge_verdict(&self, at: usize, instance: &InstanceId, verdict: &Verdict) {
         let id = IncarnationId { instance: instance.clone(), generation: verdict.generation };
         let process = self.nodes[at].processes.get(&id).filter(|process| process.exit.is_none());
@@ -64,7 +66,8 @@ impl World {
         assert!(!always_well, "{instance} at {at} was never ill, and is ruled to be: {verdict:?}");
     }
 
-    /// What is ill is replaced, and what is well again is believed to be, both before long.
+    /// Asserts that an ill instance is replaced, and that one that is well again is believed to be,
+    /// both before long.
     pub(in crate::placement) fn judge_conditions(&self) {
         let whole = self.is_whole();
         for (at, node) in self.nodes.iter().enumerate() {
@@ -93,7 +96,7 @@ impl World {
         }
     }
 
-    /// Every member can be asked.
+    /// Returns whether every member can be asked.
     fn is_whole(&self) -> bool {
         let mut members = self.nodes.iter().filter(|node| node.member);
         self.cut.is_empty() && members.all(|node| node.runs() && !node.disk_full)

@@ -1,5 +1,5 @@
-//! A checker that hangs is taken off by who watches over it, witnesses are heard in its place, and
-//! after a while it is tried again: as the shell does it.
+//! A checker that hangs: its watchdog takes it off, witnesses are heard in its place, and after a
+//! while it is tried again, as the shell does it.
 
 use super::Part;
 use crate::placement::happening::Happening;
@@ -7,7 +7,7 @@ use crate::placement::replica::{Key, Record};
 use crate::placement::world::World;
 
 const SILENT_MAX_MS: u64 = 10_000;
-/// Until one that hung is tried again.
+/// The pause until a checker that hung is tried again.
 const OFF_MS: u64 = 30_000;
 
 impl World {
@@ -27,7 +27,7 @@ impl World {
         self.later(SILENT_MAX_MS, Happening::CheckerSilent { at, life });
     }
 
-    /// What waited for it meanwhile is what is on record.
+    /// Lets a checker go on that hung: what waited for it meanwhile is what is on record.
     pub(in crate::placement) fn checker_goes_on(&mut self, at: usize, life: u64) {
         let Some(checking) = self.checking_of(at, life).filter(|checking| checking.stuck) else {
             return;
@@ -75,7 +75,8 @@ impl World {
         machines.map(|machines| &mut machines.checking)
     }
 
-    /// In this node's own record, where others look for whom they have to testify of.
+    /// Writes whether it checks into this node's own record, where others look for nodes whose
+    /// instances they have to testify of.
     pub(super) fn say_that_it_checks(&mut self, at: usize, checks: bool) {
         let key = Key::Roles(self.nodes[at].id.clone());
         if self.nodes[at].replica.get(&key) != Some(&Record::Roles { checks }) {

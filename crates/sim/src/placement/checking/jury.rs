@@ -1,5 +1,5 @@
-//! A node without a checker, or whose checker hangs, believes witnesses: as the shell of the jury
-//! tells it what they say.
+//! The jury of a node without a checker, or whose checker hangs: it believes witnesses, as the
+//! shell of the jury tells it what they say.
 
 use checker_core::{Jury, Ruling, Said};
 use model::Machine;
@@ -25,7 +25,7 @@ impl World {
         }));
         let claims = replica.claims().filter(|(_, owner, _)| **owner == id);
         said.extend(claims.map(|(of, _, claim)| Said::Ready(of.clone(), ready(claim))));
-        // Last, so that what still holds is not taken back first.
+        // This comes last, so that what still holds is not taken back first.
         said.extend(replica.verdicts(&id).map(|(of, verdict)| Said::Written(of, verdict)));
         said.into_iter().for_each(|said| self.hear(at, said));
     }
@@ -58,7 +58,7 @@ impl World {
         self.hear(at, Said::Alive(alive));
     }
 
-    /// Those on the roster whose record says that they have a checker.
+    /// Returns those on the roster whose record says that they have a checker.
     fn checkers(&self, at: usize) -> Said {
         let node = &self.nodes[at];
         let others = node.replica.roles().filter(|(id, checks)| *checks && **id != node.id);

@@ -1,5 +1,5 @@
-//! A node with a checker testifies of instances of nodes without one: as the shell of the witness
-//! chooses them, and over a network that may be cut.
+//! The witness of a node with a checker, which testifies of instances of nodes without one: as the
+//! shell of the witness chooses them, and over a network that may be cut.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::placement::happening::Happening;
 use crate::placement::replica::{Key, Record};
 use crate::placement::world::World;
 
-/// From one machine to another.
+/// The time from one machine to another, in milliseconds.
 pub(super) const WAY_MS: (u64, u64) = (1, 150);
-/// A call that is not answered ends after so long.
+/// The time after which a call that is not answered ends.
 pub(super) const CALL_MAX_MS: u64 = 6_000;
 const INTERVAL_MIN: Duration = Duration::from_secs(3);
 
@@ -24,7 +24,7 @@ pub(in crate::placement) struct Watching {
     pub(super) driven: Driven<Witnessed>,
     /// The ready incarnations of others' claims.
     claims: BTreeMap<Witnessed, Generation>,
-    /// Whether a node has a checker, of those that said what they are.
+    /// Whether a node has a checker, for those that said what they are.
     roles: BTreeMap<NodeId, bool>,
     alive: BTreeSet<NodeId>,
     told: BTreeMap<Witnessed, Generation>,
@@ -143,7 +143,7 @@ impl World {
         self.nodes[at].alive.iter().map(|of| self.nodes[*of].id.clone()).collect()
     }
 
-    /// Of which instances it testifies: looks at one anew, or at all.
+    /// Chooses of which instances it testifies: looks at one anew, or at all.
     fn choose(&mut self, at: usize, which: Option<Witnessed>) {
         let here = self.nodes[at].id.clone();
         let Some(checking) = self.checking(at) else { return };

@@ -1,4 +1,4 @@
-//! `h2load`: HTTP/2 inside TLS, streams beside each other on each connection.
+//! The load by `h2load`: HTTP/2 inside TLS, with several streams on each connection.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,7 +23,7 @@ pub fn command(h2load: &Path, workload: &Workload, port: u16, seconds: u32) -> C
     command
 }
 
-/// What it saw: its report has counts, its log a line for each request.
+/// What `h2load` saw: its report has counts, its log a line for each request.
 #[derive(Debug)]
 pub struct Report {
     lines: Vec<Line>,
@@ -42,14 +42,14 @@ impl Report {
         Ok(Report { lines, errors })
     }
 
-    /// With the percentiles of the whole run.
+    /// Returns the figures with the percentiles of the whole run.
     pub fn whole(&self, seconds: u32) -> anyhow::Result<Seen> {
         let mut times = Latencies::with_capacity(self.lines.len());
         self.lines.iter().for_each(|line| times.add(line.latency));
         self.seen(seconds, times.percentiles_ms(PERCENTILES))
     }
 
-    /// With those of its parts.
+    /// Returns the figures with percentiles as `Sliced` has them.
     pub fn sliced(&self, seconds: u32) -> anyhow::Result<Seen> {
         let first = self.lines.iter().map(|line| line.began).min().unwrap_or_default();
         let mut times = Sliced::default();
@@ -65,10 +65,10 @@ impl Report {
     }
 }
 
-/// Start, status, microseconds.
+/// A line of the log: start, status, microseconds.
 #[derive(Debug)]
 struct Line {
-    /// Since 1970.
+    /// The time since 1970 at which the request began.
     began: Duration,
     status: i64,
     latency: Duration,
@@ -85,7 +85,8 @@ impl Line {
     }
 }
 
-/// Requests that had no answer at all are not in the log.
+/// Returns the number of failed requests in the report; those without any answer are not in the
+/// log.
 fn failures(text: &str) -> Option<u64> {
     let counts = text.lines().find_map(|line| line.strip_prefix("requests:"))?;
     let count = |name: &str| {

@@ -1,6 +1,6 @@
-//! Requests that are due at a rate, whether or not earlier ones were answered, dealt out to
-//! connections in turn: HTTP/1.1, in clear and inside TLS. What each waits counts from when it was
-//! due, so that no wait hides another (coordinated omission).
+//! The load at a fixed rate: requests are due whether or not earlier ones were answered, and are
+//! dealt out to connections in turn. HTTP/1.1, in clear and inside TLS. What each waits counts from
+//! when it was due, so that no wait hides another (coordinated omission).
 
 mod connection;
 mod timer;
@@ -23,11 +23,11 @@ use crate::poisson::Poisson;
 use crate::process::on_core;
 use crate::proxy::workload::Workload;
 
-/// Then whoever still waits counts as failed.
+/// How long requests may still take after the end; those that take longer count as failed.
 const OVERTIME_MAX: Duration = Duration::from_secs(10);
-/// Of the times at which requests are due: the same for all contenders.
+/// The seed of the times at which requests are due: the same for all contenders.
 const SEED: u64 = 1;
-/// An interruption is looked for once in so many requests.
+/// The number of requests between two checks for an interruption.
 const CHECK_EVERY: usize = 256;
 
 struct Tally {
@@ -91,7 +91,7 @@ async fn drive(
     Ok(tally)
 }
 
-/// How many there were.
+/// Makes requests due at the rate, and returns how many there were.
 async fn make_due(
     sender: UnboundedSender<Instant>,
     start: Instant,
@@ -113,7 +113,7 @@ async fn make_due(
     Ok(count)
 }
 
-/// Takes what is due in turn with the others.
+/// Sends what is due in turn with the others.
 async fn work(
     mut client: Client,
     receiver: Rc<Mutex<UnboundedReceiver<Instant>>>,
@@ -148,7 +148,8 @@ mod tests {
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     const FAILED: &[u8] = b"HTTP/1.1 503 Busy\r\nContent-Length: 2\r\n\r\nno";
 
-    /// Answers one after another; every tenth on a connection fails, where they are to.
+    /// Starts a server that answers one request after another; with `is_failing`, every tenth on a
+    /// connection fails.
     fn server(pause: Duration, is_failing: bool) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -199,7 +200,8 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_connection_waits_from_when_it_was_due() {
-        // Two connections of 20 ms could answer 100 in a second; the last wait about as long again.
+        // Two connections of 20 ms can answer 100 in a second; the last ones wait about a second
+        // more.
         let late = seen(server(Duration::from_millis(20), false), 200.0);
         assert!(late.p50_ms > 200.0 && late.errors == 0, "{late:?}");
     }

@@ -1,19 +1,20 @@
-//! Percentiles of each part of a run. A machine that others share stands still now and then, which
-//! is all that a percentile of the whole run would show of two that differ by less.
+//! Percentiles of each part of a run. A shared machine stands still now and then; percentiles of
+//! the whole run would show only that of two contenders that differ by less.
 
 use std::time::Duration;
 
 use crate::median;
 use crate::statistics::Latencies;
 
-/// Short beside the time from one such moment to the next, long enough for a 99th percentile.
+/// The length of a part: short beside the time between two such moments, long enough for a 99th
+/// percentile.
 const SLICE: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Default)]
 pub struct Sliced(Vec<Latencies>);
 
 impl Sliced {
-    /// `at` is when it began, from the start of the run.
+    /// Adds a request that began at `at`, counted from the start of the run.
     pub fn add(&mut self, at: Duration, latency: Duration) {
         let slice = (at.as_micros() / SLICE.as_micros()) as usize;
         if self.0.len() <= slice {
@@ -26,7 +27,8 @@ impl Sliced {
         self.0.iter().map(Latencies::len).sum()
     }
 
-    /// In milliseconds, each the median of those of the slices; none of nothing.
+    /// Returns each percentile in milliseconds, as the median of those of the parts; `None` if
+    /// there are none.
     pub fn percentiles_ms<const N: usize>(self, fractions: [f64; N]) -> Option<[f64; N]> {
         let slices = self.0.into_iter().filter_map(|slice| slice.percentiles_ms(fractions));
         let slices: Vec<[f64; N]> = slices.collect();

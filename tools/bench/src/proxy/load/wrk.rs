@@ -1,4 +1,4 @@
-//! `wrk`: HTTP/1.1, in clear and inside TLS.
+//! The load by `wrk`: HTTP/1.1, in clear and inside TLS.
 
 use std::path::Path;
 use std::process::Command;

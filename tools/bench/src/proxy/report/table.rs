@@ -1,4 +1,4 @@
-//! How they are printed.
+//! The table of the report.
 
 use std::fmt::{Result, Write};
 

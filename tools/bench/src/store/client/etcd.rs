@@ -1,4 +1,4 @@
-//! etcd's gRPC over HTTP/2, with the three messages written by hand: no compiler of protocols is
+//! etcd's gRPC over HTTP/2, with the three messages encoded by hand: no protocol compiler is
 //! needed, and nothing stands between the load and the frames.
 
 use std::net::SocketAddr;
@@ -12,12 +12,13 @@ use tokio::task::JoinHandle;
 
 use super::{Action, Connection, connect, key};
 
-/// No answer of this measurement comes near; a server that sends more is broken.
+/// The most bytes of an answer; no answer of this measurement comes near, and a server that sends
+/// more is broken.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 pub struct Etcd {
     requests: SendRequest<Bytes>,
-    /// Ends with the last who uses it.
+    /// The task of the connection, which ends with its last user.
     _driver: Rc<Driver>,
 }
 
@@ -35,7 +36,7 @@ impl Connection for Etcd {
     async fn open(address: SocketAddr, _kept: bool) -> anyhow::Result<Etcd> {
         let (requests, connection) = h2::client::handshake(connect(address)?).await?;
         let driver = tokio::task::spawn_local(async move {
-            // The requests on it fail too, and tell.
+            // The requests on it fail too, and report it.
             connection.await.ok();
         });
         Ok(Etcd { requests, _driver: Rc::new(Driver(driver)) })
@@ -60,7 +61,7 @@ impl Connection for Etcd {
         let answer = self.call(method, &message).await?;
         let good = match action {
             Action::Set => true,
-            // The pairs found are field 2, the value of a pair is field 5.
+            // Field 2 holds the pairs found; field 5 of a pair is its value.
             Action::Lookup => {
                 find(&answer, 2).and_then(|found| match found {
                     Field::Bytes(pair) => find(pair, 5),
@@ -128,7 +129,7 @@ fn field(out: &mut Vec<u8>, number: u8, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// The first field of that number, in a message of protocol buffers.
+/// Returns the first field of that number in a message of protocol buffers.
 fn find(mut message: &[u8], number: u64) -> Option<Field<'_>> {
     while !message.is_empty() {
         let tag = varint(&mut message)?;
@@ -166,7 +167,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Which version answers, from the member itself.
+/// Returns the version in the output of `etcd --version`.
 pub fn version(output: &str) -> anyhow::Result<String> {
     let line = output.lines().find_map(|line| line.strip_prefix("etcd Version:"));
     Ok(line.context("etcd --version tells no version")?.trim().into())
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(find(&pair, 5), Some(Field::Bytes(&[7; 300])));
         assert_eq!(find(&message, 4), None);
         for cut in 0..message.len() {
-            // Whatever is missing, no panic.
+            // No panic, wherever it is cut.
             find(&message[..cut], 2);
         }
         assert_eq!(find(&[0xff; 20], 1), None);

@@ -11,7 +11,8 @@ use super::{Action, Connection, TURN, connect, key, receive, send};
 pub const USER: &str = "postgres";
 pub const TABLE: &str = "CREATE TABLE kv (key text PRIMARY KEY, value text NOT NULL)";
 const PROTOCOL: i32 = 196_608;
-/// No answer of this measurement comes near; a server that sends more is broken.
+/// The most bytes of a message; no answer of this measurement comes near, and a server that sends
+/// more is broken.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 pub struct Postgres {
@@ -21,17 +22,17 @@ pub struct Postgres {
     answers: Vec<u8>,
 }
 
-/// What a round trip brought, up to the server's "ready".
+/// The result of a round trip, up to the server's "ready".
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     /// The first column of the last row.
     value: Option<Vec<u8>>,
-    /// Such as `INSERT 0 1`.
+    /// The command tag, such as `INSERT 0 1`.
     tag: String,
 }
 
 impl Postgres {
-    /// Any statement without parameters.
+    /// Executes any statement without parameters.
     pub async fn execute(&mut self, statement: &str) -> anyhow::Result<()> {
         self.request.clear();
         message(&mut self.request, b'Q', &[statement.as_bytes(), b"\0"]);
@@ -114,12 +115,12 @@ impl Connection for Postgres {
     async fn close(self) {
         let mut bye = Vec::new();
         message(&mut bye, b'X', &[]);
-        // It is being closed anyway.
+        // The connection is being closed anyway.
         send(&self.stream, &bye).await.ok();
     }
 }
 
-/// The name, ended by a zero, and the statement.
+/// Returns the name of a prepared statement, ended by a zero, and the statement.
 fn prepared(action: Action) -> (&'static [u8], &'static str) {
     match action {
         Action::Set => (
@@ -132,7 +133,7 @@ fn prepared(action: Action) -> (&'static [u8], &'static str) {
 }
 
 fn execute_prepared(out: &mut Vec<u8>, action: Action, parameters: &[&str]) {
-    // The unnamed portal; parameters and results as text.
+    // The unnamed portal, with parameters and results as text.
     let mut bind = vec![0];
     bind.extend_from_slice(prepared(action).0);
     bind.extend_from_slice(&0i16.to_be_bytes());
@@ -143,7 +144,7 @@ fn execute_prepared(out: &mut Vec<u8>, action: Action, parameters: &[&str]) {
     }
     bind.extend_from_slice(&0i16.to_be_bytes());
     message(out, b'B', &[&bind]);
-    // Execute it to the end, then sync.
+    // Executes it to the end, then syncs.
     message(out, b'E', &[b"\0", &0i32.to_be_bytes()]);
     message(out, b'S', &[]);
 }
@@ -155,7 +156,7 @@ fn message(out: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
     parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-/// The first message's kind and whole length, once all of it is there.
+/// Returns the first message's kind and total length, once all of it is there.
 fn whole(bytes: &[u8]) -> anyhow::Result<Option<(u8, usize)>> {
     let Some((head, _)) = bytes.split_first_chunk::<5>() else { return Ok(None) };
     let length = i32::from_be_bytes([head[1], head[2], head[3], head[4]]);
@@ -165,7 +166,7 @@ fn whole(bytes: &[u8]) -> anyhow::Result<Option<(u8, usize)>> {
 }
 
 impl Outcome {
-    /// True at the server's "ready for query".
+    /// Takes a message; returns true at the server's "ready for query".
     fn take(&mut self, kind: u8, body: &[u8]) -> anyhow::Result<bool> {
         match kind {
             b'Z' => return Ok(true),
@@ -187,7 +188,7 @@ fn first_column(row: &[u8]) -> Option<Vec<u8>> {
     Some(row.get(6..6 + usize::try_from(length).ok()?)?.into())
 }
 
-/// The field `M` of an error.
+/// Returns the field `M` of an error, its message.
 fn told(body: &[u8]) -> String {
     let field = body.split(|byte| *byte == 0).find_map(|field| field.strip_prefix(b"M"));
     String::from_utf8_lossy(field.unwrap_or(b"nothing")).into()

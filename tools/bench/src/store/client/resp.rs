@@ -1,4 +1,5 @@
-//! The Redis protocol: requests written directly, answers parsed as far as these three need.
+//! The Redis protocol: requests are written directly, and answers are parsed as far as these three
+//! actions need.
 
 use std::net::SocketAddr;
 
@@ -7,7 +8,8 @@ use tokio::net::TcpStream;
 
 use super::{Action, Connection, connect, key, receive, send};
 
-/// No answer of this measurement comes near; a server that sends more is broken.
+/// The most bytes of an answer; no answer of this measurement comes near, and a server that sends
+/// more is broken.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 pub struct Resp {
@@ -31,7 +33,7 @@ impl Resp {
         Ok(Resp { stream, request: Vec::new(), answers: Vec::with_capacity(256) })
     }
 
-    /// Sends without reading the answer.
+    /// Sends a command without reading the answer.
     pub async fn tell(&mut self, words: &[&[u8]]) -> anyhow::Result<()> {
         self.request.clear();
         encode(words, &mut self.request);
@@ -49,7 +51,7 @@ impl Resp {
         }
     }
 
-    /// Asks for an action without waiting for what it did.
+    /// Sends an action without waiting for its result.
     pub async fn tell_action(&mut self, action: Action, turn: u64) -> anyhow::Result<()> {
         let (key, value) = (key(turn), turn.to_string());
         match action {
@@ -95,7 +97,7 @@ pub fn encode(words: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-/// The first answer and its length, once all of it is there.
+/// Returns the first answer and its length, once all of it is there.
 fn parse(bytes: &[u8]) -> anyhow::Result<Option<(Answer, usize)>> {
     let Some(line_end) = bytes.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
     let (Some(sign), Ok(line)) =
@@ -145,7 +147,7 @@ mod tests {
         for (bytes, answer) in all {
             assert_eq!(parse(bytes).unwrap(), Some((answer, bytes.len())));
             for cut in 0..bytes.len() {
-                // A line inside a value may look whole only where the value is.
+                // A line inside a value must not be taken for a complete answer.
                 assert_eq!(parse(&bytes[..cut]).unwrap(), None, "{bytes:?} cut at {cut}");
             }
         }

@@ -1,4 +1,4 @@
-//! SQLite inside this process: it has no server. Each worker is a thread, as its calls wait.
+//! SQLite inside this process: it has no server. Each worker is a thread, as its calls block.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use super::{Action, key};
 
-/// Its own way to wait for a lock before it reports that it is busy.
+/// How long SQLite itself waits for a lock before it reports that it is busy.
 const BUSY: Duration = Duration::from_secs(5);
 
 pub fn prepare(file: &Path, journal: &str) -> anyhow::Result<()> {
@@ -24,7 +24,7 @@ pub fn open(file: &Path) -> anyhow::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(file, flags)?;
     connection.busy_timeout(BUSY)?;
-    // Every commit is durable, with either journal.
+    // With this setting every commit is durable, with either journal.
     connection.pragma_update(None, "synchronous", "FULL")?;
     Ok(connection)
 }

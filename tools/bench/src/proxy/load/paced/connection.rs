@@ -1,4 +1,5 @@
-//! One client: a connection that is kept, or a new one for each request.
+//! One client of the load at a rate: on a connection that is kept, or on a new one for each
+//! request.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,7 +21,7 @@ use crate::answer::Head;
 use crate::process::on_loopback;
 use crate::proxy::workload::{Over, Workload};
 
-/// What is read at a time; heads are shorter.
+/// The most bytes read at a time; heads are shorter.
 const BUFFER_BYTES: usize = 32 * 1024;
 
 /// What all clients of a row ask for, and where.
@@ -64,7 +65,7 @@ impl Target {
     }
 }
 
-/// Resumes nothing: every handshake is a whole one.
+/// Returns a connector that resumes nothing: every handshake is a full one.
 fn trusting(certificate: &Path) -> anyhow::Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(certificate)?)?;
@@ -77,7 +78,7 @@ fn trusting(certificate: &Path) -> anyhow::Result<TlsConnector> {
 }
 
 impl Client {
-    /// Connected already, where connections are kept.
+    /// Creates a client, already connected if connections are kept.
     pub async fn open(target: Rc<Target>) -> anyhow::Result<Client> {
         let kept = match target.keep_alive {
             true => Some(target.connect().await.context("connecting")?),
@@ -86,7 +87,7 @@ impl Client {
         Ok(Client { target, kept, buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// Until the answer is whole.
+    /// Sends the request and waits until the answer is complete.
     pub async fn ask(&mut self) -> anyhow::Result<()> {
         let mut stream = match self.kept.take() {
             Some(stream) => stream,

@@ -1,4 +1,4 @@
-//! Waits to within microseconds; the runtime's own timers have milliseconds.
+//! A timer that is accurate to microseconds; the runtime's own timers have milliseconds.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
