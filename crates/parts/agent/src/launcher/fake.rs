@@ -77,7 +77,7 @@ impl Launcher for FakeLauncher {
 }
 
 impl FakeLauncher {
-    /// Starts it without a session of its own, so that a terminal is one, but not the controlling one.
+    /// Starts it without a session of its own, so a terminal is one, but not the controlling one.
     async fn launch_with(
         &self,
         spec: LaunchSpec,
