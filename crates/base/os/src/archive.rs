@@ -1,5 +1,5 @@
-//! Heads of entries of tar archives that tell nothing of when and by whom: equal files give equal
-//! bytes.
+//! The headers of entries of tar archives, which tell nothing of when and by whom: equal files give
+//! equal bytes.
 
 use tar::{EntryType, Header};
 

@@ -1,6 +1,6 @@
-//! Memory that a process that stays holds only because it was started: the code that read its
+//! The memory that a process that stays holds only because it was started: the code that read its
 //! options and opened its files, and what the kernel mapped beside that, 16 pages for each it was
-//! asked for. Of a process that serves it was more than half.
+//! asked for. It was more than half of a process that serves.
 
 use std::fs;
 use std::path::Path;
@@ -19,11 +19,11 @@ pub fn let_go() {
 
 const MAPS: &str = "/proc/self/maps";
 
-/// Where `line` of `maps` is code of `program`: its first address, and its length.
+/// Returns the first address and the length if `line` of `maps` is code of `program`.
 fn code(line: &str, program: &Path) -> Option<(usize, usize)> {
     let mut words = line.split_ascii_whitespace();
     let (range, rights) = (words.next()?, words.next()?);
-    // Behind offset, device and inode.
+    // The path stands behind offset, device and inode.
     let path = words.nth(3)?;
     if rights != "r-xp" || Path::new(path) != program {
         return None;

@@ -5,14 +5,15 @@ use std::os::fd::AsFd;
 
 use rustix::net::sockopt::set_tcp_congestion;
 
-/// The oldest one, which every kernel has and lets everybody choose.
+/// The oldest congestion control, which every kernel has and lets everybody choose.
 const CONGESTION_CONTROL: &str = "reno";
 
-/// There is no network to be careful with: where the machine's choice is BBR, it would set a timer
-/// to pace each long answer. What a listener is told, its connections inherit.
+/// Sets a congestion control without a pace on loopback, where there is no network to be careful
+/// with: where the machine's choice is BBR, it would set a timer to pace each long answer. What a
+/// listener is told, its connections inherit.
 pub fn ease(socket: impl AsFd, address: IpAddr) {
     if address.is_loopback() {
-        // Only a little dearer without.
+        // A failure only makes it a little dearer.
         set_tcp_congestion(socket, CONGESTION_CONTROL).ok();
     }
 }
