@@ -27,16 +27,16 @@ use runtime::driver::{Shell, drive};
 use shim::spec::Purpose;
 use store::{StoreError, Value, readable};
 
-/// The number of events that wait while a claim is being written; far more than an application has
-/// instances.
+/// The maximum number of events that wait while a claim is being written; far more than an
+/// application has instances.
 const EVENTS_MAX: usize = 4096;
 
 /// The pause before unwritten claims are tried again: somebody has to free space first.
 const WRITE_AGAIN: Duration = Duration::from_secs(5);
-/// The pause between two looks for launches under way; there are some only after a fault.
+/// The interval at which launches under way are polled for; there are some only after a fault.
 const SETTLE_POLL: Duration = Duration::from_millis(20);
 
-/// What the supervisor of actors sends to one of them.
+/// A message from the supervisor of actors to one of them.
 #[derive(Debug)]
 pub enum Letter {
     /// A record changed and is to be read again.
@@ -115,7 +115,7 @@ pub async fn run(
     }
 }
 
-/// Resolves when placement has decided anew; never where nothing is placed.
+/// Resolves when placement has decided anew; never resolves if nothing is placed on this node.
 async fn moved(placed: Option<&mut watch::Receiver<Option<Arc<Assignments>>>>) -> Result<(), ()> {
     match placed {
         Some(placed) => placed.changed().await.map_err(drop),
@@ -136,7 +136,7 @@ async fn tell_places(
     Ok(())
 }
 
-/// Sends everything that is stored of the application, then what runs.
+/// Sends everything that is stored about the application, then what runs.
 async fn read_all(
     context: &AgentContext,
     name: &ApplicationName,
@@ -165,7 +165,7 @@ async fn read_all(
                 && matches!(TypedKey::parse(&entry.key), Some(TypedKey::Spec(_)))
                 && !context.is_shutting_down()
             {
-                // Taken for absent, it would have everything stopped.
+                // If it were treated as absent, everything would be stopped.
                 bail!("{} cannot be read: write it anew, or delete it", entry.key);
             }
             if let Some(event) = event {
@@ -300,7 +300,7 @@ impl ActorShell {
         });
     }
 
-    /// Removes old builds. One that somebody's one-off command uses goes with a later call.
+    /// Removes old builds. A build that somebody's one-off command uses goes with a later call.
     fn prune_builds(&self, keep: Vec<BuildId>, needed: usize) {
         self.context.preparer.keep_builds(&self.name, &keep);
         let (context, name) = (self.context.clone(), self.name.clone());

@@ -1,4 +1,4 @@
-//! Which nodes could build a release, and how busy they are: what the store says of them.
+//! The nodes that could build a release and how busy they are, from what the store says about them.
 
 use agent_core::application::Candidate;
 use model::node::{NodeInfo, NodeLoad};

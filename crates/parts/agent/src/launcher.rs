@@ -1,4 +1,4 @@
-//! How processes come into being: the extension point between the agent and the operating system.
+//! The extension point between the agent and the operating system: how processes come into being.
 //! `plain` starts them under a shim that outlives this node process; a sandboxed launcher comes
 //! beside it.
 

@@ -45,19 +45,19 @@ use runtime::supervise;
 use shim::spec::Purpose;
 use store::{SharedStore, WatchEvent};
 
-/// The number of letters that wait while an actor reads the store; an actor that falls behind is
-/// started again, which reads everything.
+/// The maximum number of letters that wait while an actor reads the store; an actor that falls
+/// behind is started again, which reads everything.
 const LETTERS_MAX: usize = 1024;
-/// The interval between two looks at memory: a leak that matters takes longer than that.
+/// The interval between two memory samples: a leak that matters takes longer than that.
 const MEMORY_INTERVAL: Duration = Duration::from_secs(2);
 const ACTOR_PAUSE_MIN: Duration = Duration::from_millis(100);
-/// The longest pause before an actor starts again: a stalled disk, or a record that trips the
+/// The maximum pause before an actor starts again: a stalled disk, or a record that trips the
 /// machine, is not retried in a hurry.
 const ACTOR_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The time after which an actor is taken to have started well: its next pause is short again.
 const ACTOR_RAN_WELL: Duration = Duration::from_secs(30);
 
-/// What all actors of a node share.
+/// The state that all actors of a node share.
 pub struct AgentContext {
     pub store: SharedStore,
     pub node: NodeId,
@@ -102,8 +102,7 @@ pub async fn run(
     let mut memory = tokio::time::interval(MEMORY_INTERVAL);
     memory.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        // This also holds when `shutdown` was set before anybody listened, while processes were
-        // adopted.
+        // `shutdown` may also have been set before anybody listened, while processes were adopted.
         if *shutdown.borrow() && !context.is_shutting_down() {
             actors.shut_down();
         }
@@ -144,7 +143,7 @@ async fn adopt(context: &AgentContext) -> anyhow::Result<()> {
             Purpose::Task { .. } => tasks.push(held),
         }
     }
-    // This comes before any actor runs, which would start the same step beside the old one.
+    // This comes before any actor runs: it would start the same step beside the old one.
     end_all(tasks).await;
     Ok(())
 }
@@ -225,7 +224,7 @@ impl Actors {
         }
     }
 
-    /// Takes note that an actor has ended: nothing of its application runs here, or it fell behind.
+    /// Handles the end of an actor: nothing of its application runs here, or it fell behind.
     async fn ended(&mut self, name: ApplicationName) -> anyhow::Result<()> {
         self.mailboxes.remove(&name);
         let wanted = self.context.store.lookup(&TypedKey::Spec(name.clone()).key()).await?;
@@ -251,7 +250,7 @@ impl Actors {
         self.tasks.is_empty()
     }
 
-    /// Takes one look at all processes, which serves every application.
+    /// Samples memory; one look at all processes serves every application.
     async fn sample_memory(&mut self) {
         let held = self.context.registry.all();
         if held.is_empty() {
@@ -278,7 +277,7 @@ impl Actors {
     }
 }
 
-/// Runs an actor and keeps its faults apart: they are logged, and it starts again from the records.
+/// Runs an actor and contains its faults: they are logged, and it starts again from the records.
 async fn keep(
     context: Arc<AgentContext>,
     name: ApplicationName,

@@ -23,16 +23,17 @@ use runtime::members::{BoxedStream, Kind, Members};
 use runtime::task::spawn_blocking;
 use store::{WatchEvent, lookup_record};
 
-/// The length of the reason why a move failed, in characters: it travels within the move's record.
+/// The maximum length of the reason why a move failed, in characters: it travels within the move's
+/// record.
 const WHY_CHARS_MAX: usize = 500;
-/// The number of frames between a stream and the disk: a megabyte.
+/// The maximum number of frames between a stream and the disk: a megabyte.
 const FRAMES_WAITING_MAX: usize = 16;
 
 pub struct Moving {
     agent: Arc<AgentContext>,
     layout: DataDirectory,
     peers: Arc<dyn Members>,
-    /// Applications that are being given away, each once.
+    /// The applications that are being given away, each once.
     giving: give::Giving,
 }
 
@@ -143,8 +144,8 @@ impl Moving {
         Ok(())
     }
 
-    /// Does what takes long while the application runs where it is, and finds out what cannot be
-    /// done here before anything stops.
+    /// Prepares the release, which takes long, while the application still runs where it is, and
+    /// finds out what cannot be done here before anything stops.
     async fn make_ready(&self, name: &ApplicationName, holder: &NodeId) -> anyhow::Result<()> {
         let rollout = self.read::<Rollout>(TypedKey::Rollout(name.clone()).key()).await?;
         let Some(serving) = rollout.and_then(|rollout| rollout.serving) else { return Ok(()) };
@@ -158,7 +159,7 @@ impl Moving {
         built.map_err(|failure| anyhow::anyhow!("it cannot be built here: {}", failure.why))
     }
 
-    /// Makes the holder's files this node's.
+    /// Fetches the holder's files and makes them this node's.
     async fn fetch(
         &self,
         name: &ApplicationName,
@@ -189,7 +190,7 @@ impl Moving {
     }
 }
 
-/// Takes one pass over all files.
+/// Receives one pass over all files.
 async fn receive(wire: &mut Wire<BoxedStream>, mut staging: Staging) -> anyhow::Result<Staging> {
     let (frames, mut taken) = mpsc::channel::<Frame>(FRAMES_WAITING_MAX);
     let writing = spawn_blocking(move || {
@@ -205,7 +206,7 @@ async fn receive(wire: &mut Wire<BoxedStream>, mut staging: Staging) -> anyhow::
                 Frame::PassEnd => return anyhow::Ok(()),
                 Frame::Wait => {}
                 Frame::Fault(why) => bail!("the node that has the files: {why}"),
-                // The thread that writes tells what is wrong with the disk.
+                // The thread that writes reports what is wrong with the disk.
                 frame => {
                     if frames.send(frame).await.is_err() {
                         return Ok(());

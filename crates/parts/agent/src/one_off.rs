@@ -22,26 +22,26 @@ use api_types::session::{Frame, Start};
 use runtime::members::BoxedStream;
 use shim::spec::LaunchSpec;
 
-/// The most sessions at a time: each holds a few files and up to half a megabyte here, and whatever
-/// the command takes.
+/// The maximum number of sessions: each holds a few files and up to half a megabyte here, and
+/// whatever the command takes.
 const SESSIONS_MAX: usize = 20;
-/// The longest wait for what a client wants, which it says at once.
+/// The maximum wait for a client's first frame; clients send it at once.
 const START_TIME_MAX: Duration = Duration::from_secs(10);
 /// The time after SIGHUP for a command that has something to finish.
 const HANGUP_GRACE: Duration = Duration::from_secs(10);
 /// The time from SIGTERM to SIGKILL.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// The length of a command where people read it, in characters.
+/// The maximum length of a command where people read it, in characters.
 const SHOWN_CHARS_MAX: usize = 200;
-/// The name that programs take for a terminal that can do nothing.
+/// The `TERM` that programs take for a terminal that can do nothing.
 const TERMINAL_FALLBACK: &str = "dumb";
 
-/// The application and release in which somebody may run a command, which they name later.
+/// The application and the release in which a client may run a command, which it names later.
 #[derive(Clone, Debug)]
 pub struct Order {
     pub application: ApplicationName,
     pub release: Release,
-    /// The name of who asked, as people read it.
+    /// The person who asked, for people to read.
     pub by: String,
 }
 
@@ -79,7 +79,7 @@ impl Sessions {
         self.lock().values().map(|entry| entry.session.clone()).collect()
     }
 
-    /// Returns the builds of the application that people use.
+    /// Returns the builds of the application that sessions use.
     pub fn builds_of(&self, application: &ApplicationName) -> Vec<BuildId> {
         let of = |session: &Session| session.application == *application;
         self.list().into_iter().filter(of).map(|session| session.build).collect()
@@ -235,9 +235,9 @@ async fn spec(
     Ok(spec)
 }
 
-/// Returns what to execute. A single word is a line for the shell, or the name of a process type
-/// other than the web server's; several words are taken as they are, and the shell still finds the
-/// program and complains if there is none.
+/// Returns the argv to execute. A single word is a line for the shell, or the name of a process
+/// type other than the web server's; several words are taken as they are, and the shell still finds
+/// the program and complains if there is none.
 fn argv(release: &Release, command: &[String]) -> Vec<String> {
     let shell = ["/bin/sh".to_string(), "-c".to_string()];
     if let [line] = command {

@@ -1,6 +1,5 @@
-//! The placement machine's shell: it reads from the store what the machine decides from, hears who
-//! is alive, and publishes the places that this node holds. The applications' actors read them
-//! here.
+//! The placement machine's shell: it feeds the machine from the store, hears which nodes are alive,
+//! and publishes the places that this node holds. The applications' actors read them here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,12 +23,12 @@ use runtime::driver::{Shell, drive};
 use runtime::members::Members;
 use store::{SharedStore, WatchEvent, lookup_record, readable};
 
-/// The number of events that wait; far more than change while the machine decides.
+/// The maximum number of events that wait; far more than change while the machine decides.
 const EVENTS_MAX: usize = 4096;
-/// The number of reports on applications that can or cannot be prepared and that placement has not
-/// read yet; a lost one is said again.
+/// The maximum number of reports on applications that can or cannot be prepared and that placement
+/// has not read yet; a lost one is sent again.
 const UNFIT_MAX: usize = 64;
-/// The interval between two looks whether a node that joins has what its cluster has.
+/// The interval at which a joining node is checked for having what its cluster has.
 const JOIN_POLL: Duration = Duration::from_millis(100);
 
 /// The places that this node holds, as placement has decided.
@@ -41,9 +40,9 @@ pub struct Assignments {
 
 /// The meeting point of placement and the actors.
 pub struct Placing {
-    /// What this node is to run; `None` until the first decision.
+    /// The places that this node is to run; `None` until the first decision.
     decided: watch::Sender<Option<Arc<Assignments>>>,
-    /// Whether this node can run what is to be run of an application.
+    /// Reports whether this node can run what is to be run of an application.
     fit: broadcast::Sender<(ApplicationName, bool)>,
     paused: watch::Sender<BTreeSet<ApplicationName>>,
 }
@@ -79,7 +78,7 @@ impl Placing {
     }
 
     pub fn set_fit(&self, name: ApplicationName, fit: bool) {
-        // Nobody listens while placement starts again; it is told of the next failure.
+        // Nobody listens while placement starts again; it is told about the next failure.
         self.fit.send((name, fit)).ok();
     }
 }
@@ -96,7 +95,7 @@ pub async fn run(
     }
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
     let mut machine = Placement::new(context.node.clone());
-    // What an earlier run of this part decided stands until the first decision is whole.
+    // The decisions of an earlier run of this part stand until the first decision is whole.
     let assignments = Assignments::default();
     let mut shell = PlacingShell { decided: placing.decided.clone(), assignments };
     let feed = Feed {
@@ -120,11 +119,12 @@ struct Feed {
     launcher: Arc<dyn Launcher>,
     events: mpsc::Sender<Event>,
     node: NodeId,
-    /// Whether other members say that this node is none any more.
+    /// Whether other members say that this node is no longer one of them.
     removed: Option<watch::Receiver<bool>>,
     alive: Option<watch::Receiver<BTreeSet<NodeId>>>,
     members: BTreeSet<NodeId>,
-    /// The keys that the machine was told of, so that it hears of those whose deletion went unseen.
+    /// The keys that the machine was told about, so that it hears of those whose deletion went
+    /// unseen.
     known: BTreeSet<Key>,
 }
 
@@ -232,7 +232,7 @@ impl Feed {
         let listed = is_listed(store, &node).await?;
         let removed = self.removed.as_ref().is_some_and(|removed| *removed.borrow());
         let info = lookup_record::<NodeInfo>(store, TypedKey::NodeInfo(node.clone()).key()).await?;
-        // A node without an agent takes no part in who runs what.
+        // A node without an agent takes no part in placement.
         let runs = info.as_ref().is_none_or(|info| info.roles.has(Role::Agent));
         if !listed || !runs || (removed && node == self.node) {
             self.members.remove(&node);
@@ -263,8 +263,8 @@ impl Feed {
         self.launcher.lease(others_take_over.then_some(LEASE));
     }
 
-    /// Tells who has come and gone. A node that was never alive is not told of as dead: it may be
-    /// about to live.
+    /// Sends which nodes have come and gone. A node that was never alive is not reported as dead:
+    /// it may be about to come up.
     async fn tell_alive(&mut self, before: &BTreeSet<NodeId>) -> anyhow::Result<()> {
         let Some(alive) = &self.alive else { return Ok(()) };
         let now = alive.borrow().clone();

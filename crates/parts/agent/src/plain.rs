@@ -28,10 +28,10 @@ use shim::message::{Ask, Attachment, Tell};
 use shim::record::{self, Ended, Holding};
 use shim::spec::{Attached, LaunchSpec};
 
-/// The longest time from the start of a shim to the running program; the shim itself gives up after
+/// The maximum time from the start of a shim to the running program; the shim itself gives up after
 /// 30 s.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(40);
-/// The longest wait for what a shim holds, which it says at once unless it or the machine is
+/// The maximum wait for a shim's greeting, which comes at once unless the shim or the machine is
 /// stopped.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -43,16 +43,16 @@ pub struct PlainLauncher {
     launching: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// The directories in which shims are found, and the lease that they are told of.
+/// The directories in which shims are found, and the lease that they are given.
 struct Place {
     layout: DataDirectory,
     lease: watch::Sender<Renewal>,
 }
 
-/// The lease that shims are told of.
+/// The lease that shims are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Renewal {
-    /// The limit that an earlier node process gave.
+    /// The limit that an earlier node process set.
     AsBefore,
     Limit(Option<Duration>),
 }
@@ -92,7 +92,7 @@ impl PlainLauncher {
         PlainLauncher::with_binary(layout, PathBuf::from("/proc/self/exe"))
     }
 
-    /// Creates one where the running program is not `cortex` itself, as in tests.
+    /// Creates a launcher where the running program is not `cortex` itself, as in tests.
     pub fn with_binary(layout: DataDirectory, source: PathBuf) -> PlainLauncher {
         PlainLauncher {
             place: Arc::new(Place::new(layout)),
@@ -114,7 +114,7 @@ impl PlainLauncher {
         Ok(path)
     }
 
-    /// Frees the place of `id`: what ended there is forgotten, what lives there is an error.
+    /// Frees the place of `id`: an ended process is forgotten, a live one is an error.
     async fn clear(&self, id: &str) -> anyhow::Result<()> {
         let run = self.place.run(id);
         if !run.exists() {
@@ -179,7 +179,8 @@ impl PlainLauncher {
     }
 }
 
-/// Starts a shim. Blocking. It can be connected to when this returns, even if it does not run yet.
+/// Starts a shim. Blocking. The shim can be connected to when this returns, even if it is not
+/// running yet.
 fn start_shim(binary: &Path, run: &Path, socket: &Path) -> anyhow::Result<()> {
     for directory in run.parent().into_iter().chain(socket.parent()).chain([run]) {
         fs::DirBuilder::new()
@@ -296,7 +297,7 @@ impl Drop for Launching {
     }
 }
 
-/// The state behind an id.
+/// The state of what an id stands for.
 enum Found {
     Running(Link, Holding),
     /// An ended process, with a link if the shim still waits to be told that its end was noted.
@@ -342,15 +343,15 @@ async fn adopt(place: &Arc<Place>) -> anyhow::Result<Vec<PlainHeld>> {
                     tracing::warn!(id, %error, "shim.leftovers_not_removed");
                 }
             }
-            // A process that cannot be read must not keep the others from being adopted.
+            // A process whose state cannot be read must not keep the others from being adopted.
             Err(error) => tracing::error!(id, error = format!("{error:#}"), "shim.not_adopted"),
         }
     }
     Ok(held)
 }
 
-/// Stops everything that shims hold on this directory, and forgets it: `cortex down` where no node
-/// runs. Returns how many processes were running.
+/// Stops everything that shims hold on this directory, and forgets it: for `cortex down` where no
+/// node runs. Returns how many processes were running.
 pub async fn stop_all(layout: DataDirectory, grace: Duration) -> anyhow::Result<usize> {
     let place = Arc::new(Place::new(layout));
     let held = adopt(&place).await?;

@@ -11,12 +11,12 @@ use model::port::{InstancePorts, PortRecipe};
 
 use super::launcher::Held;
 
-/// The ports from which instances get theirs: Linux gives 32768 to 60999 to outgoing connections.
+/// The ports that instances get: outside 32768 to 60999, which Linux gives to outgoing connections.
 pub const INSTANCE_PORTS: RangeInclusive<u16> = 20_000..=29_999;
 
-/// The distance of the ports at which nodes of several users on one machine begin, so that they
-/// seldom look at the same free port at once: an instance binds its port only a while after it was
-/// chosen.
+/// The distance between the ports at which nodes of several users on one machine begin, so that
+/// they seldom look at the same free port at once: an instance binds its port only a while after it
+/// was chosen.
 const NODES_APART: u32 = 97;
 
 /// The ports that this node has given to instances.
@@ -28,7 +28,7 @@ pub struct Ports {
 #[derive(Default)]
 struct Given {
     ports: BTreeSet<u16>,
-    /// The port given last. Ports are given in turn, so that late requests do not meet one which
+    /// The port given last. Ports are given in turn, so that late requests do not meet a port that
     /// was just let go of.
     last: Option<u16>,
 }
@@ -90,7 +90,7 @@ impl Ports {
     }
 }
 
-/// Returns what a release asks for beside HTTP for processes of this type.
+/// Returns the ports that a release asks for, beside HTTP, for processes of this type.
 pub fn of_process<'a>(
     recipes: &'a [PortRecipe],
     process: &'a ProcessType,

@@ -45,14 +45,14 @@ use running::Running;
 pub use running::end_all;
 use steps::BUILD;
 
-/// The ending of the name of the file beside a build's directory that says that it is built whole.
-/// Virtual environments hard-code their path, so a release is built where it will run; a mark that
-/// is set last tells a half-built one wherever a kill came.
+/// The suffix of the file beside a build's directory that says that it is built whole. Virtual
+/// environments hard-code their path, so a release is built where it will run; a mark that is set
+/// last tells a half-built one wherever a kill came.
 const BUILT: &str = ".built";
-/// The word after the boot's id in that file once everything is known to have reached the disk.
+/// The word after the boot id in that file once everything is known to have reached the disk.
 const DURABLE: &str = "durable";
-/// The number of builds at once: more would starve what serves; one alone would make all wait for a
-/// stuck one.
+/// The maximum number of builds at a time: more would starve what serves; with only one, all would
+/// wait for a stuck one.
 const BUILDS_AT_ONCE: usize = 2;
 
 type Turn = Arc<tokio::sync::Mutex<()>>;
@@ -69,9 +69,9 @@ pub struct Preparer {
     homes: Vec<PathBuf>,
     network: Network,
     builds: tokio::sync::Semaphore,
-    /// A lock for each build: an actor that starts again asks for what goes on already.
+    /// A lock for each build: an actor that starts again asks for work that goes on already.
     turns: Arc<Mutex<BTreeMap<(ApplicationName, BuildId), Turn>>>,
-    /// The directories of builds that are to stay, as it was said last.
+    /// The directories of builds that are to stay, as last set.
     staying: Arc<Mutex<BTreeMap<ApplicationName, Vec<PathBuf>>>>,
     secrets: Mutex<()>,
     running: Running,
@@ -113,8 +113,8 @@ impl Preparer {
         self
     }
 
-    /// Sets what build steps get; instances and release steps get what the user configured, and no
-    /// more.
+    /// Sets the network for build steps; instances and release steps get what the user configured,
+    /// and no more.
     pub fn with_network(mut self, network: Network) -> Preparer {
         self.network = network;
         self
@@ -125,7 +125,7 @@ impl Preparer {
         self.running.stop_all().await;
     }
 
-    /// Unpacks and builds, unless that was done for this release or another one of the build.
+    /// Unpacks and builds, unless that was done for this release or another one of the same build.
     pub async fn build(
         &self,
         application: &ApplicationName,
@@ -157,13 +157,13 @@ impl Preparer {
         Ok(())
     }
 
-    /// Whether the release's processes can be started here without anything else.
+    /// Whether the release's processes can be started here without further work.
     pub fn is_built(&self, application: &ApplicationName, release: &Release) -> bool {
         let directory = self.directory(application, release);
         is_built(&directory, &mark(&directory))
     }
 
-    /// Runs migrations and the like: once per release.
+    /// Runs the release steps, such as migrations: once per release.
     pub async fn release_steps(
         &self,
         application: &ApplicationName,
@@ -175,7 +175,7 @@ impl Preparer {
     }
 
     /// Returns the lock of a build. Locks that nobody holds any more are dropped here, so that
-    /// there are only as many as builds in work.
+    /// there are only as many as builds in progress.
     fn turn(&self, application: &ApplicationName, release: &Release) -> Turn {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
@@ -242,7 +242,7 @@ impl Preparer {
         self.collect(application, &serving).await
     }
 
-    /// Names in the application's log what the old release wrote and leaves behind.
+    /// Writes into the application's log what the old release wrote and leaves behind.
     pub async fn name_written(&self, application: &ApplicationName, old: Release, new: Release) {
         let (layout, name) = (self.layout.clone(), application.clone());
         let look = move || left_behind(&layout, &name, &old, &new);
@@ -311,7 +311,7 @@ impl Preparer {
         })
     }
 
-    /// Describes how a command is launched beside the instances, in the same surroundings.
+    /// Returns how to launch a command beside the instances, in the same surroundings.
     pub async fn command_spec(
         &self,
         application: &ApplicationName,
@@ -388,7 +388,7 @@ fn is_built(directory: &Path, mark: &Path) -> bool {
     directory.is_dir() && (of_this_boot || text.ends_with(DURABLE))
 }
 
-/// Marks a build as whole. What is written in its tree from now on is the application's.
+/// Marks a build as whole. Whatever is written in its tree from now on is the application's.
 fn set_mark(mark: PathBuf) -> anyhow::Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let text = boot_id()
@@ -399,14 +399,14 @@ fn set_mark(mark: PathBuf) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns when it was built; `None` for what is not built, or was before marks had a time.
+/// Returns when it was built; `None` if it is not built, or was before marks had a time.
 fn built_at(mark: &Path) -> Option<SystemTime> {
     let text = std::fs::read_to_string(mark).ok()?;
     let nanoseconds = text.split(' ').nth(1)?.parse().ok()?;
     Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds))
 }
 
-/// Returns a line for people on what a release wrote into its tree and below its `$HOME`, where
+/// Returns a line for people on what a release wrote into its tree and below its `$HOME`, if
 /// another build takes over. Blocking.
 pub fn left_behind(
     layout: &DataDirectory,
@@ -451,7 +451,7 @@ struct Persistent {
     paths: Vec<String>,
 }
 
-/// The beginning of a persistent path that lies below `$HOME` rather than in the tree.
+/// The prefix of a persistent path that lies below `$HOME` rather than in the tree.
 const HOME_PREFIX: &str = "~/";
 
 /// Makes a build durable in the background: nobody who pushes waits for a slow disk.
@@ -459,7 +459,7 @@ fn make_durable(mark: PathBuf, text: String) {
     runtime::task::spawn_blocking(move || {
         let settle = || {
             rustix::fs::syncfs(std::fs::File::open(&mark)?)?;
-            // The file is not made anew where the release was removed meanwhile.
+            // The file is not created anew if the release was removed meanwhile.
             let mut file = std::fs::OpenOptions::new().write(true).open(&mark)?;
             std::io::Write::write_all(&mut file, format!("{text} {DURABLE}").as_bytes())?;
             file.sync_all()
@@ -470,7 +470,7 @@ fn make_durable(mark: PathBuf, text: String) {
     });
 }
 
-/// Removes all that an earlier attempt left, its mark first.
+/// Removes all that an earlier attempt left, starting with its mark.
 fn start_over(directory: &Path, home: &Path) -> anyhow::Result<()> {
     let clear = || {
         match std::fs::remove_file(mark(directory)) {

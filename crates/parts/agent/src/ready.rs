@@ -1,4 +1,4 @@
-//! The wait until a process that was just started can take requests, with words for what is missing
+//! The wait until a process that was just started can take requests; says in words what is missing
 //! meanwhile. Knows processes, ports and HTTP, not claims or rollouts; driven by an application's
 //! actor, which keeps the time limit and drops the wait when it has passed.
 
@@ -26,11 +26,11 @@ use os::observe::process::is_alive;
 use os::observe::{Listeners, Snapshot};
 use runtime::probe;
 
-/// The pause between two looks: a fast application is in service at once, a slow one costs little.
+/// The initial polling interval: a fast application is in service at once, a slow one costs little.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
 const LOOK_LATER: Duration = Duration::from_millis(100);
 const LOOK_LATER_AFTER: Duration = Duration::from_secs(2);
-/// The pause between looks for where else it may be listening; each takes a look at every process.
+/// The interval between looks for other addresses that it listens on; each looks at every process.
 const LOOK_ELSEWHERE: Duration = Duration::from_millis(500);
 /// The time after which a process without a port counts as healthy: it has understood its arguments
 /// at least.
@@ -79,7 +79,7 @@ impl Awaited {
     }
 }
 
-/// The reason why a process is not healthy, as it was seen last.
+/// The reason why a process is not healthy, as last seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     pub detail: String,
@@ -194,7 +194,7 @@ async fn check(
                     Err(error) => Some(format!("GET {path}: {error}")),
                 }
             }
-            // A socket of IPv6 alone looks the same in the table, and the firewall is unknown.
+            // A socket of IPv6 alone looks the same in the table, and a firewall is not seen there.
             None if warning.is_some() => probe::tcp(address, timeout)
                 .await
                 .err()
@@ -208,8 +208,8 @@ async fn check(
     Ok(Some(Ok(warning)))
 }
 
-/// Looks at what is bound; `None` when nothing listens on one of the ports and nothing else was
-/// looked for. Blocking.
+/// Looks at what is bound; `None` when nothing listens on one of the ports and `elsewhere` is
+/// false. Blocking.
 fn look(pid: u32, wanted: &[Wanted], elsewhere: bool) -> io::Result<Option<Bound>> {
     let mut listening = Vec::new();
     for transport in [Transport::Tcp, Transport::Udp] {

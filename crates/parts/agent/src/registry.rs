@@ -23,7 +23,7 @@ enum Entry {
     Held(Arc<dyn Held>),
 }
 
-/// What becomes of a request to stop a process.
+/// The outcome of a request to stop a process.
 pub enum Stopping {
     Now(Arc<dyn Held>),
     OnceLaunched,
@@ -32,7 +32,7 @@ pub enum Stopping {
 }
 
 impl Registry {
-    /// Notes that a launch begins; false when this incarnation is known already.
+    /// Records that a launch begins; false when this incarnation is known already.
     pub fn launching(&self, id: &IncarnationId) -> bool {
         let mut entries = self.lock();
         if entries.contains_key(id) {
@@ -48,7 +48,7 @@ impl Registry {
         ours.any(|(_, entry)| matches!(entry, Entry::Launching { .. }))
     }
 
-    /// Notes what was launched; returns the grace of a stop that was asked for meanwhile.
+    /// Records what was launched; returns the grace of a stop that was asked for meanwhile.
     pub fn launched(&self, id: &IncarnationId, held: Arc<dyn Held>) -> Option<Duration> {
         match self.lock().insert(id.clone(), Entry::Held(held)) {
             Some(Entry::Launching { stop }) => stop,

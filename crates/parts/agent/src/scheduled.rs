@@ -23,12 +23,13 @@ use store::lookup_record;
 
 /// The directory where systems keep their time zones.
 const ZONES: &str = "/usr/share/zoneinfo";
-/// The most bytes of a time zone's file; the largest one there has 4 KB.
+/// The maximum size of a time zone's file in bytes; the largest one there has 4 KB.
 const ZONE_BYTES_MAX: u64 = 64 << 10;
-/// The time between two looks in milliseconds, twice a minute and once right after it began: times
+/// The interval between two looks in milliseconds, with one right after each minute begins: times
 /// are to the minute, and the next look takes over a run whose node is lost.
 const LOOK_MS: u64 = 30_000;
-/// The number of failures that are not said again; once there are so many, each is said once more.
+/// The maximum number of failures that are not reported again; beyond it, each is reported once
+/// more.
 const TOLD_MAX: usize = 256;
 /// The grace when everything is stopped, or the application is gone.
 const GRACE: Duration = Duration::from_secs(5);
@@ -110,7 +111,7 @@ async fn look(context: &Arc<AgentContext>, told: &mut BTreeSet<String>) -> anyho
                 }
                 Err(error) => {
                     let said = format!("cron.{} cannot run: {error:#}", recipe.name);
-                    // It is said once, not twice a minute.
+                    // It is reported once, not twice a minute.
                     if told.len() >= TOLD_MAX {
                         told.clear();
                     }
@@ -151,8 +152,8 @@ async fn serving(
     }
 }
 
-/// Returns where it may run: with its files where it has any, else on nodes that live and are not
-/// drained.
+/// Returns the nodes where it may run: the one with its files if it has any, else those that live
+/// and are not drained.
 async fn able(
     context: &AgentContext,
     name: &ApplicationName,
@@ -242,7 +243,7 @@ fn start(
     });
 }
 
-/// Runs a command. It is on record before it starts, so that it is known after a crash.
+/// Runs a command. A record is written before it starts, so that it is known after a crash.
 async fn perform(
     context: &AgentContext,
     id: &Id,

@@ -17,15 +17,14 @@ type Variables = std::collections::BTreeMap<String, String>;
 
 /// The pause between tries, as for claims: somebody has to free space first.
 const WRITE_AGAIN: Duration = Duration::from_secs(5);
-/// The number of tries; after that people have seen what serves, and decide themselves.
+/// The maximum number of tries; after that people have seen what serves, and decide themselves.
 const TRIES_MAX: u32 = 12;
-/// The author that these releases name.
+/// The author that such releases name.
 const AUTHOR: &str = "cortex";
-/// The number of commits of the history that are searched for numbers that were given out and
-/// removed.
+/// The maximum number of commits that are searched for numbers that were given out and removed.
 const HISTORY_SEEN_MAX: usize = 1_000;
 
-/// Tries until the return is asked for, or somebody else asked for something. An actor must not
+/// Tries until the return is requested, or somebody else requested something. An actor must not
 /// await it: the lock may be held while a large source is written.
 pub async fn take_back(
     context: Arc<AgentContext>,
@@ -83,7 +82,7 @@ async fn try_take_back(
     Ok(())
 }
 
-/// Writes the variables first, then the release: what is asked for is there.
+/// Writes the variables first, then the release: whatever is requested exists.
 async fn make(
     context: &AgentContext,
     name: &ApplicationName,

@@ -19,7 +19,7 @@ use os::layout::DataDirectory;
 use runtime::faults::Fault;
 use store::options::Options;
 
-/// The longest wait for a state; two cores are shared with other tests.
+/// The maximum wait for a state; two cores are shared with other tests.
 const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 /// The ports of all agents of this process, which must not give the same one twice.
@@ -202,7 +202,7 @@ async fn what_is_given_up_is_stopped_although_the_disk_is_full() {
     while is_alive() {
         assert!(Instant::now() < deadline, "it runs on");
         let written = ready(&context).await.is_empty();
-        // The record that it is gone takes less room, and may be written.
+        // The record that it is gone takes less room, and may fit.
         assert!(!written || !is_alive(), "that it drains has room after all");
         context.store.set(drained.clone(), bytes::Bytes::from_static(b"1")).await.unwrap();
         tokio::time::sleep(POLL).await;

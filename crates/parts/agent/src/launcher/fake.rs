@@ -19,9 +19,9 @@ use super::{Held, Launcher};
 use os::observe::process::identity;
 use shim::spec::{Attached, LaunchSpec, Purpose};
 
-/// The pause between two looks whether a process has ended.
+/// The interval at which a process is checked for its end.
 const POLL: Duration = Duration::from_millis(5);
-/// The length of last words, in characters.
+/// The maximum length of last words, in characters.
 const WORDS_MAX: usize = 2000;
 
 #[derive(Default)]

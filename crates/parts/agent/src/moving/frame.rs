@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// The most bytes of a file in one frame.
+/// The maximum number of bytes of a file in one frame.
 pub const DATA_BYTES_MAX: usize = 64 << 10;
-/// The most bytes of a frame: its kind and a full payload. Also enough for an entry with two paths
-/// of 4096 bytes, each byte a number in JSON.
+/// The maximum length of a frame in bytes: its kind and a full payload. Also enough for an entry
+/// with two paths of 4096 bytes, each byte a number in JSON.
 const FRAME_BYTES_MAX: usize = DATA_BYTES_MAX + 1;
-/// The longest silence that is put up with: a disk is busy, or a line slow. A peer that waits for
+/// The maximum silence of a peer: its disk may be busy, or the line slow. A peer that waits for
 /// something says so.
 const STALL_MAX: Duration = Duration::from_secs(60);
 

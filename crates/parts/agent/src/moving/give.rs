@@ -19,16 +19,16 @@ use super::{FRAMES_WAITING_MAX, Moving};
 use runtime::members::BoxedStream;
 use runtime::task::spawn_blocking;
 
-/// The longest wait until the application has stopped: draining, the usual grace of 30 s, and as
+/// The maximum wait until the application has stopped: draining, the usual grace of 30 s, and as
 /// much again.
 const STOP_MAX: Duration = Duration::from_secs(150);
-/// The longest wait for the record of the move; one takes less to get here, even over a slow line.
+/// The maximum wait for the record of the move; it takes less to get here, even over a slow line.
 const HEARD_MAX: Duration = Duration::from_secs(10);
 const STOP_POLL: Duration = Duration::from_millis(50);
-/// The interval between signs of life, well within what the other side waits for.
+/// The interval between keep-alive frames, well within what the other side waits for.
 const WAIT_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the application stays paused after the handover: until placement on this node has read
-/// whose the files are.
+/// The time that the application stays paused after the handover: until placement on this node has
+/// read whose the files are.
 const LINGER: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -147,7 +147,7 @@ async fn await_stopped(
     Ok(())
 }
 
-/// Sends all files; those that are `known` by name alone.
+/// Sends all files; the `known` ones by name alone.
 async fn send(
     moving: &Moving,
     name: &ApplicationName,
@@ -165,7 +165,7 @@ async fn send(
     Ok(known)
 }
 
-/// Puts the files aside, which are outdated as soon as the other node starts it. One copy is kept.
+/// Puts the files aside: they are outdated as soon as the other node starts it. One copy is kept.
 async fn put_aside(moving: &Moving, name: &ApplicationName) {
     let (from, to) = (moving.layout.persist(name), moving.layout.given_away(name));
     let put = spawn_blocking(move || {

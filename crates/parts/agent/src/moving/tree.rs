@@ -14,13 +14,13 @@ use tokio::sync::mpsc::Sender;
 
 use super::frame::{DATA_BYTES_MAX, Entry, EntryKind, Frame};
 
-/// The most entries of a tree: more than any application here keeps; each costs memory on both
-/// sides.
+/// The maximum number of entries of a tree: more than any application here keeps; each costs memory
+/// on both sides.
 const ENTRIES_MAX: usize = 500_000;
-/// The most levels of a tree: uploads are not deeper, and recursion has an end.
+/// The maximum depth of a tree: uploads are not deeper, and recursion has an end.
 const DEPTH_MAX: usize = 100;
-/// How old a file's last change must be when it is read: one written later may change again without
-/// another time of change.
+/// The age from which a file counts as settled when it is read: one that was written later may
+/// change again without another time of change.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 const MODE_MASK: u32 = 0o777;
 
@@ -83,7 +83,7 @@ impl Walk<'_> {
         names.sort();
         for name in names {
             let path = below.join(name);
-            // Only the entry's path is added as context, or each directory would say where it is
+            // Only the entry itself gets this context, or each directory above would add its path
             // once more.
             if self.entry(&path).with_context(|| path.display().to_string())? {
                 self.directory(&path, depth + 1)?;
@@ -167,7 +167,7 @@ struct Open {
 }
 
 impl Staging {
-    /// Creates it empty; throws away what an earlier attempt left.
+    /// Creates an empty directory; throws away what an earlier attempt left.
     pub fn create(root: PathBuf) -> anyhow::Result<Staging> {
         remove(&root)?;
         fs::create_dir_all(&root).with_context(|| root.display().to_string())?;

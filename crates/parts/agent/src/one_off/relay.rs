@@ -15,10 +15,10 @@ use crate::launcher::Held;
 use api_types::session::{DATA_BYTES_MAX, Decoder, Ended, Frame, INPUT_WINDOW_BYTES};
 use runtime::members::BoxedStream;
 
-/// The most bytes of frames that wait for a slow client; beyond it the command waits.
+/// The maximum number of bytes of frames that wait for a slow client; beyond it the command waits.
 const OUT_BYTES_MAX: usize = 256 << 10;
-/// The longest silence of the pipes after a command's end. All that it wrote before is in them by
-/// then; only a stranger that was handed one could keep it open.
+/// The maximum silence of the pipes after a command's end. All that it wrote is in them by then;
+/// only a stranger that was handed one could keep it open.
 const DRAIN_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// The byte that a terminal in its usual mode takes for the end of its input.
 const END_OF_INPUT: u8 = 4;
@@ -63,7 +63,7 @@ impl Client {
         self.writer.flush().await.context("the client went away")
     }
 
-    /// Ends the stream: nothing more is said.
+    /// Ends the stream; nothing more is sent.
     pub async fn close(&mut self) {
         self.writer.shutdown().await.ok();
     }
@@ -223,7 +223,7 @@ impl Relay<'_> {
         frame(bytes::Bytes::copy_from_slice(bytes)).write(&mut self.out);
     }
 
-    /// Does what follows from all that was heard.
+    /// Does what follows from all that was received.
     fn settle(&mut self) {
         if self.input_ended && self.input.is_empty() && !self.ends.is_terminal() {
             self.ends.input = None;

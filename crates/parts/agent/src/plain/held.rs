@@ -24,13 +24,13 @@ use shim::spec::Purpose;
 /// `RENEWAL_PAUSE` applies where the limit is not known.
 const RENEWALS_PER_LEASE: u32 = 6;
 const RENEWAL_PAUSE: Duration = Duration::from_secs(5);
-/// The pause where there is no limit: a shim that knows it needs nothing more.
+/// The renewal pause where there is no limit: a shim that knows this needs nothing more.
 const UNLIMITED_PAUSE: Duration = Duration::from_secs(3600);
-/// The number of requests that wait: a stop, a shorter stop, a forget; they are rare.
+/// The maximum number of requests that wait: a stop, a shorter stop, a forget; they are rare.
 const REQUESTS_MAX: usize = 8;
-/// The longest wait for an answer: a shim obeys at once, unless it hangs on a stalled disk.
+/// The maximum wait for an answer: a shim obeys at once, unless it hangs on a stalled disk.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause between two looks at what became of a shim that cannot be read.
+/// The pause before looking again at a shim whose state cannot be read.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct PlainHeld {
@@ -76,7 +76,7 @@ impl PlainHeld {
         &self.holding
     }
 
-    /// Asks the shim; returns false when it is gone.
+    /// Sends a request to the shim; returns false when the shim is gone.
     async fn ask(&self, ask: Ask) -> anyhow::Result<bool> {
         let (done, answer) = oneshot::channel();
         if self.requests.send((ask, done)).await.is_err() {

@@ -1,4 +1,4 @@
-//! The leftovers in run directories, and of shims that were killed. Blocking.
+//! The leftovers in run directories, and those of shims that were killed. Blocking.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,9 +13,9 @@ use os::observe::process::{self, is_alive};
 use shim::message::VERSION;
 use shim::record::{self, EXIT, Ended, Holding, STATE};
 
-/// The longest time until a shim that is about to end has written `exit.json`.
+/// The maximum time until a shim that is about to end has written `exit.json`.
 const SHIM_END_WAIT: Duration = Duration::from_secs(2);
-/// The longest wait for processes to go after SIGKILL; those that do not wait for a disk, and the
+/// The maximum wait for processes to go after SIGKILL; processes that stay wait for a disk, and the
 /// next start tries again.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -51,8 +51,8 @@ fn names(directory: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns how the process of a run directory ended whose shim does not answer. Whatever still runs
-/// of it is killed first, as nobody keeps its output, its exit or its limits any more.
+/// Returns how the process of a run directory ended if its shim does not answer. Whatever still
+/// runs of it is killed first, as nobody keeps its output, its exit or its limits any more.
 pub fn bury(run: &Path) -> anyhow::Result<Option<Ended>> {
     let state = run.join(STATE);
     let holding: Option<Holding> =

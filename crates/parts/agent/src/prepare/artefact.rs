@@ -17,15 +17,15 @@ use super::{Preparer, is_built, mark, set_mark};
 use os::archive::header;
 use store::{Value, ValueWriter};
 
-/// The largest artefact; a larger tree is built faster than it is fetched.
+/// The maximum size of an artefact in bytes; a larger tree is built faster than it is fetched.
 const BYTES_MAX: u64 = 2 << 30;
-/// The longest time from the first byte to the last; a node that waits longer had better build.
+/// The maximum time from the first byte to the last; a node that waits longer had better build.
 const FETCH_MAX: Duration = Duration::from_secs(120);
-/// The most levels of a tree: deeper ones are loops in disguise.
+/// The maximum depth of a tree: deeper ones are loops in disguise.
 const DEPTH_MAX: usize = 100;
 
 impl Preparer {
-    /// Offers what was built here to other nodes, unless that was done.
+    /// Offers what was built here to other nodes, unless it is offered already.
     pub async fn share(
         &self,
         application: &ApplicationName,

@@ -8,15 +8,16 @@ use shim::spec::Cap;
 
 /// The divisor of the machine's memory: two builds at once leave as much to what serves.
 const MEMORY_PART: u64 = 3;
-/// The least memory of a build: package managers of today need as much. Where a machine has no
-/// more, the kernel takes builds before anything else.
+/// The minimum memory of a build: today's package managers need as much. On a machine with no more,
+/// the kernel kills builds before anything else.
 const MEMORY_BYTES_MIN: u64 = 768 << 20;
 /// The divisor of the machine's cores: the other half serves.
 const CORES_PART: u32 = 2;
-/// The most processes of a build: parallel compilers start some dozens; far more are a mistake that
-/// forks for ever.
+/// The maximum number of processes of a build: parallel compilers start some dozens; far more are a
+/// mistake that forks for ever.
 const PROCESSES_MAX: u32 = 1024;
-/// The longest build: one that takes longer hangs; compiling large native packages takes minutes.
+/// The maximum duration of a build: a longer one hangs; compiling large native packages takes
+/// minutes.
 const TIME_MAX: Duration = Duration::from_secs(30 * 60);
 
 /// Returns the time limit of all steps of one build together.

@@ -14,7 +14,8 @@ use model::{ApplicationName, Release, TypedKey};
 use super::Preparer;
 use os::directory::private_directory;
 
-/// The length of the secret: Rails asks for 128 hex digits, and every framework takes as many.
+/// The length of the secret in bytes: Rails asks for 128 hex digits, and every framework takes as
+/// many.
 const SECRET_BYTES: usize = 64;
 /// The search path that finds a shell and an interpreter on every distribution.
 const PATH_FALLBACK: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
@@ -106,7 +107,7 @@ impl Preparer {
     }
 }
 
-/// Says where a web process listens, under the names that frameworks look for.
+/// Sets where a web process listens, under the names that frameworks look for.
 pub(super) fn listen_on(environment: &mut BTreeMap<String, String>, port: u16) {
     for name in ["PORT", "SERVER_PORT", "YESOD_PORT", "ROCKET_PORT"] {
         environment.insert(name.into(), port.to_string());
@@ -114,7 +115,7 @@ pub(super) fn listen_on(environment: &mut BTreeMap<String, String>, port: u16) {
     listen_on_loopback(environment);
 }
 
-/// Says where a process listens for what is no HTTP.
+/// Sets where a process listens for anything but HTTP.
 pub(super) fn listen_also_on(
     environment: &mut BTreeMap<String, String>,
     variable: &str,
@@ -153,8 +154,8 @@ fn secret(directory: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Words that the shell itself executes, or that begin a construct of it: no program of these names
-/// would do the same, or is there at all.
+/// Words that are built into the shell or begin one of its constructs: no program of these names
+/// would do the same, or exists at all.
 const SHELL_WORDS: &[&str] = &[
     "!", ".", ":", "[", "[[", "alias", "bg", "break", "builtin", "case", "cd", "command",
     "continue", "declare", "do", "done", "echo", "elif", "else", "esac", "eval", "exec", "exit",
@@ -186,7 +187,7 @@ const BASH_WORDS: &[&str] = &[
 ];
 const BASH: &str = "/bin/bash";
 
-/// Returns the words that run a command. `exec` spares a shell per process and lets signals arrive
+/// Returns the argv that runs a command. `exec` spares a shell per process and lets signals arrive
 /// where they should; a compound command needs its shell.
 pub fn shell_command(command: &str) -> Vec<String> {
     let compound = command.contains(['&', '|', ';', '\n', '(', '{', '`', '<', '>'])
@@ -203,7 +204,7 @@ fn first_word(command: &str) -> &str {
 }
 
 fn needs_bash(command: &str) -> bool {
-    // This finds `{1..3}` and `${name/a/b}`, `${name^^}`, `${name[0]}`.
+    // This recognises `{1..3}` and `${name/a/b}`, `${name^^}`, `${name[0]}`.
     let expansions = command.split("${").skip(1).any(|rest| {
         let inner = rest.split('}').next().unwrap_or_default();
         let name = inner.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
@@ -215,7 +216,8 @@ fn needs_bash(command: &str) -> bool {
         || commands.into_iter().any(|one| BASH_WORDS.contains(&first_word(one)))
 }
 
-/// Whether it is like `A=b program`: `exec A=b program` would look for a program of that name.
+/// Whether it is of the form `A=b program`: `exec A=b program` would look for a program of that
+/// name.
 fn starts_with_assignment(command: &str) -> bool {
     first_word(command).split_once('=').is_some_and(|(name, _)| {
         !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')

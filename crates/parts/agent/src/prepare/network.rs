@@ -1,5 +1,5 @@
-//! The network as build steps need it for registries: the proxies that the node was started with,
-//! and the certificates that the machine trusts.
+//! The network settings that build steps need to reach registries: the proxies that the node was
+//! started with, and the certificates that the machine trusts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,7 +27,7 @@ const OF_THE_MACHINE: &[&str] = &[
 pub struct Network(BTreeMap<String, String>);
 
 impl Network {
-    /// Takes it from the environment of this process and the files of this machine.
+    /// Reads the settings from the environment of this process and the files of this machine.
     pub fn of_this_node() -> Network {
         let trusted = OF_THE_MACHINE.iter().find(|path| Path::new(path).is_file()).copied();
         Network::from(|name| std::env::var(name).ok(), trusted)
@@ -44,7 +44,7 @@ impl Network {
         Network(proxies.chain(bundles).map(|(value, name)| (name, value)).collect())
     }
 
-    /// Adds the variables; nothing that the user configured is changed.
+    /// Adds the variables that the user did not configure.
     pub fn add_to(&self, environment: &mut BTreeMap<String, String>) {
         for (name, value) in &self.0 {
             environment.entry(name.clone()).or_insert_with(|| value.clone());

@@ -20,12 +20,12 @@ use anyhow::{Context, ensure};
 
 use super::unpack::{inside, resolve};
 
-/// The endings of files that belong to a database which came with the source, and are of no use
+/// The suffixes of files that belong to a database which came with the source, and are of no use
 /// without it.
 const SQLITE_SIBLINGS: &[&str] = &["-wal", "-journal"];
-/// The ending of a copy under way; a finished one is renamed.
+/// The suffix of a copy in progress; a finished one is renamed.
 const PARTIAL: &str = ".cortex-partial";
-/// The most levels of a tree: uploads are not deeper, and recursion has an end.
+/// The maximum depth of a tree: uploads are not deeper, and recursion has an end.
 const DEPTH_MAX: usize = 100;
 /// The names that programs give to the directories in which they keep things.
 const DIRECTORIES: &[&str] = &[
@@ -43,7 +43,7 @@ const DIRECTORIES: &[&str] = &[
     "uploads",
     "var",
 ];
-/// The most hidden paths that are named; nobody who pushed would read more.
+/// The maximum number of hidden paths that are named; nobody who pushed would read more.
 const HIDDEN_MAX: usize = 10;
 
 /// The tree that a path is linked into.
@@ -135,7 +135,7 @@ fn link_one(
     }
     if let Some(source) = source {
         note_hidden(path, &from, &to, hidden, 0)?;
-        // Where it is of the other kind than what is kept, what is kept stays.
+        // If it is of the other kind than what is kept, what is kept stays.
         if source.is_dir() == is_directory {
             if is_directory { copy_tree(&from, &from, &to, 0)? } else { copy_database(&from, &to)? }
         }

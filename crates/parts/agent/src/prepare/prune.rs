@@ -11,17 +11,17 @@ use super::{BUILT, Preparer, Turn, mark};
 use os::layout::HOME_ENDING;
 use os::platform_log;
 
-/// The size of the shared cache: packages of a dozen large applications; beyond it the least
-/// recently written ones go.
+/// The maximum size of the shared cache in bytes: packages of a dozen large applications; beyond it
+/// the least recently written ones go.
 const SHARED_CACHE_BYTES_MAX: u64 = 4 << 30;
-/// The size of an application's cache: a framework's build cache (compiled assets and the like) is
-/// worth keeping, within reason.
+/// The maximum size of an application's cache in bytes: a framework's build cache (compiled assets
+/// and the like) is worth keeping, within reason.
 const CACHE_BYTES_MAX: u64 = 1 << 30;
-/// The size of one application's builds beside what runs: enough for the last releases of a large
-/// one.
+/// The maximum size of one application's builds in bytes, beside what runs: enough for the last
+/// releases of a large one.
 const BUILDS_BYTES_MAX: u64 = 4 << 30;
-/// The number of build logs; they outlive their releases a little, as people look for why something
-/// failed.
+/// The maximum number of build logs; they outlive their releases a little, as people look for why
+/// something failed.
 const BUILD_LOGS_MAX: usize = 20;
 
 impl Preparer {
@@ -59,8 +59,8 @@ impl Preparer {
         removed.await.ok();
     }
 
-    /// Says which builds stay from now on, even while builds are still being removed after an
-    /// earlier list: to look through builds takes longer than to begin one.
+    /// Sets which builds stay from now on, even while builds are still being removed after an
+    /// earlier list: looking through builds takes longer than beginning one.
     pub fn keep_builds(&self, application: &ApplicationName, keep: &[BuildId]) {
         let places = self.places_of(application, keep);
         let mut staying = self.staying.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,8 +102,8 @@ impl Preparer {
     }
 }
 
-/// Removes builds; `kept` has the likeliest to be run first. What has begun since the list was made
-/// stays.
+/// Removes builds; `kept` has the ones likeliest to be run first. Builds that began after the list
+/// was made stay.
 fn remove_builds(
     places: &[PathBuf],
     kept: Vec<PathBuf>,
@@ -132,7 +132,7 @@ fn remove_builds(
     }
 }
 
-/// Returns the bytes of a tree. Links are not followed: what persists lies elsewhere.
+/// Returns the size of a tree in bytes. Links are not followed: what persists lies elsewhere.
 fn tree_bytes(path: &Path) -> u64 {
     match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => {

@@ -11,7 +11,7 @@ use shim::spec::LaunchSpec;
 
 /// The time between SIGTERM and SIGKILL: a step that was cut short is repeated; it need not finish.
 const GRACE: Duration = Duration::from_secs(2);
-/// The longest wait for steps to end: SIGKILL has come long before; only the kernel could hold them
+/// The maximum wait for steps to end: SIGKILL has come long before; only the kernel could hold them
 /// that long.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -27,8 +27,8 @@ struct Steps {
 }
 
 impl Running {
-    /// Launches steps one after the other: one that is being launched when all are stopped is known
-    /// by then.
+    /// Launches steps one after the other, so that one which is being launched when all are stopped
+    /// is known by then.
     pub async fn launch(
         &self,
         launcher: &dyn Launcher,

@@ -20,7 +20,7 @@ use os::platform_log;
 /// The file in the build's directory with the choice: the node, then what comes first in `PATH`,
 /// line by line.
 const CHOICE: &str = ".cortex-runtimes";
-/// The most versions that are shown; a longer list helps nobody.
+/// The maximum number of versions that are shown; a longer list helps nobody.
 const SHOWN_MAX: usize = 8;
 
 /// One language's part of the choice.
@@ -165,7 +165,7 @@ fn choose(
         installed.iter().filter(|one| required().all(|wish| fits(wish, one))).collect();
     let mut best: Option<&Installed> = None;
     for one in usable {
-        // Wishes count in their order: the first that only one of the two grants decides.
+        // Wishes count in their order: the first one that only one of the two grants decides.
         let grants =
             |one: &Installed| wishes.iter().map(|wish| fits(wish, one)).collect::<Vec<_>>();
         let better = best.is_none_or(|best| {
@@ -231,7 +231,7 @@ fn shown(installed: &[Installed]) -> String {
 fn refusal(language: Language, required: &[&Runtime], installed: &[Installed]) -> String {
     let fits =
         |wish: &&&Runtime| installed.iter().any(|one| runtimes::fits(language, wish, &one.version));
-    // The wish that nothing here grants says most.
+    // The wish that nothing here grants is the most telling.
     let unmet = required.iter().find(|wish| !fits(wish));
     let wishes = unmet.map_or(required.to_vec(), |wish| vec![*wish]);
     let title = language.title();
@@ -251,7 +251,7 @@ fn capitalised(text: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Returns what to do as the node's user; what is installed like this is found.
+/// Returns what to install as the node's user; interpreters installed like this are found.
 fn how_to_get(language: Language, wanted: &str) -> String {
     let numbers = wanted.split(|c: char| !(c.is_ascii_digit() || c == '.'));
     let version = numbers.map(|n| n.trim_matches('.')).find(|n| !n.is_empty()).unwrap_or("VERSION");
@@ -285,7 +285,7 @@ fn how_to_get(language: Language, wanted: &str) -> String {
     }
 }
 
-/// Returns a failure over a missing tool, which another node of the cluster may have.
+/// Returns a failure about a missing tool, which another node of the cluster may have.
 fn missing(why: String) -> Failure {
     Failure { why, lacks_tool: true, ..Failure::default() }
 }

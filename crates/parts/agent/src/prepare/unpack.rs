@@ -12,10 +12,11 @@ use anyhow::{Context, bail, ensure};
 use model::value::ContentHash;
 use tar::{Archive, Entry, EntryType};
 
-/// The most entries of an archive: ten times the files of a large application with its
+/// The maximum number of entries of an archive: ten times the files of a large application with its
 /// dependencies. The API has the same limit.
 const ENTRIES_MAX: usize = 500_000;
-/// The most bytes of all files; archives are not compressed, so this bounds the archive as well.
+/// The maximum size of all files in bytes; archives are not compressed, so this bounds the archive
+/// as well.
 const BYTES_MAX: u64 = 16 << 30;
 /// The number of links that Linux follows before it calls a chain of them a loop.
 const LINKS_FOLLOWED_MAX: usize = 40;

@@ -6,14 +6,14 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// The most entries of a tree: looking through more would take longer than a rollout; what is seen
-/// by then is named.
+/// The maximum number of entries that are looked through: more would take longer than a rollout;
+/// what is seen by then is named.
 const ENTRIES_MAX: usize = 200_000;
-/// The most paths that are named; nobody who pushed would read more.
+/// The maximum number of paths that are named; nobody who pushed would read more.
 const NAMED_MAX: usize = 8;
-/// The most levels of a tree: deeper ones hold packages, and recursion has an end.
+/// The maximum depth of a tree: deeper ones hold packages, and recursion has an end.
 const DEPTH_MAX: usize = 30;
-/// The beginning of the names of what the platform itself leaves in a tree.
+/// The prefix of the names of what the platform itself leaves in a tree.
 const OWN: &str = ".cortex-";
 /// The directories that programs write while running, and make again when they need them.
 const CACHES: &[&str] = &[
@@ -99,7 +99,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// Looks through a directory; returns true when something in it came with the build.
+    /// Looks through a directory; returns whether something in it came with the build.
     fn directory(&mut self, directory: &Path, path: &str, depth: usize) -> bool {
         let Ok(entries) = fs::read_dir(directory) else { return true };
         let before = self.found.len();

@@ -1,18 +1,17 @@
-//! The time that a process may listen elsewhere only, before it is told that this is not going to
-//! work.
+//! The limit on how long a process may listen only on the wrong address before it is given up.
 
 use std::time::{Duration, Instant};
 
 use os::observe::Snapshot;
 
-/// The time before a process is judged: some servers open a port for their own purposes first and
-/// go on starting.
+/// The time before such a process is judged: some servers open a port for their own purposes first
+/// and go on starting.
 const WRONG_ADDRESS_PATIENCE: Duration = Duration::from_secs(5);
 /// The part of one core that a server at rest stays below, whatever else the machine does; a
 /// process that uses more meanwhile is still starting.
 const AT_REST_PERCENT: u64 = 5;
 
-/// The detail that was seen last, since when, and the processor time that the tree had used by
+/// The last detail, since when it has been seen, and the processor time that the tree had used by
 /// then.
 #[derive(Debug, Default)]
 pub struct Elsewhere {

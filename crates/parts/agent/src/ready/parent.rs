@@ -1,5 +1,5 @@
-//! The question whether the process that was started stays. One that becomes a daemon leaves its
-//! port to a child and ends, and the child may have answered before that.
+//! The check whether the process that was started stays. One that becomes a daemon leaves its port
+//! to a child and ends, and the child may have answered before that.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,12 +11,13 @@ use super::{LOOK_FIRST, Wanted};
 use os::observe::Listeners;
 use os::observe::process::is_alive;
 
-/// How long a process must live on that does not hold its ports itself: an interpreter that forked
-/// needs this long to end on a busy machine. A server behind npm or a shell is held up for as long.
+/// The time that a process must live on if it does not hold its ports itself: an interpreter that
+/// forked needs this long to end on a busy machine. A server behind npm or a shell is held up for
+/// as long.
 const STAYS: Duration = Duration::from_millis(500);
 
-/// Waits for a process to stay; false once it has ended. Nothing is waited for where it holds its
-/// ports itself, alone or with its children.
+/// Waits to see whether a process stays; false once it has ended. A process that holds its ports
+/// itself, alone or with its children, is not waited for.
 pub async fn stays(process: &ProcessIdentity, wanted: &[Wanted]) -> io::Result<bool> {
     let (pid, all) = (process.pid, wanted.to_vec());
     if runtime::task::spawn_blocking(move || holds(pid, &all)).await?? {

@@ -1,5 +1,5 @@
-//! The wait after an HTTP process has bound its port: until it answers, or at least lives and holds
-//! its port for a while, with its workers. Driven by the wait for it to be healthy.
+//! The wait after an HTTP process has bound its port: until it answers, or has at least lived and
+//! held its port for a while, with its workers. Driven by the wait for it to be healthy.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,11 +15,11 @@ use os::observe::process::is_alive;
 use os::observe::{Listeners, Snapshot};
 use runtime::probe::{self, ProbeError};
 
-/// The pause between two looks at its tree, which has no other sign of life for us meanwhile.
+/// The interval between two looks at its tree, which has no other sign of life for us meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
 /// The pause after an answer that does not count: something may still be loading.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// The path that is asked for where no other one is named.
+/// The path that is requested where no other one is configured.
 const PATH: &str = "/";
 
 pub enum Settled {

@@ -1,12 +1,13 @@
-//! Worker processes that end one after the other: a master that starts them again and again binds
-//! its port and answers nobody. Counts from what others see of a tree; looks at nothing itself.
+//! The count of worker processes that end one after the other: a master that starts them again and
+//! again binds its port and answers nobody. Counts what others see of a tree; looks at nothing
+//! itself.
 
 use std::collections::BTreeMap;
 
-/// The number of generations that may end before it is a pattern: one may end by accident or by
-/// intent; when those that came after it end as well, the next ones will.
+/// The number of generations that must end before workers count as dying: one may end by accident
+/// or by intent; when those that came after it end as well, the next ones will.
 const GENERATIONS_MAX: u32 = 2;
-/// The most workers that are counted: as many processes as a tree has in a snapshot.
+/// The maximum number of workers that are counted: as many processes as a tree has in a snapshot.
 const WORKERS_MAX: usize = os::observe::TREE_PROCESSES_MAX;
 
 /// A worker's pid and start time.
@@ -22,7 +23,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Takes note of all workers that live now.
+    /// Records all workers that live now.
     pub fn see(&mut self, now: &[Id]) {
         let before = std::mem::take(&mut self.living);
         for (_, generation) in before.iter().filter(|(id, _)| !now.contains(id)) {

@@ -11,14 +11,14 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::{copy_file, copy_tree};
 
-/// The endings of files of an open SQLite database: a process that opens it by its new name has to
+/// The suffixes of files of an open SQLite database: a process that opens it by its new name has to
 /// find these there.
 const SIBLINGS: &[&str] = &["-wal", "-shm", "-journal"];
-/// The ending of what had a kept path's name in the tree, and is older than what is kept.
+/// The suffix of what had a kept path's name in the tree, and is older than what is kept.
 const LEFT: &str = ".left-behind";
-/// The ending of what was kept, and was replaced by a newer file under the same name.
+/// The suffix of what was kept, and was replaced by a newer file under the same name.
 const REPLACED: &str = ".replaced";
-/// The ending of a link on its way to its name.
+/// The suffix of a link that is about to be renamed.
 const LINK: &str = ".cortex-link";
 
 /// Moves `from`, a file or a directory in the tree, to `to` and makes it a link to that. Where
@@ -71,7 +71,7 @@ fn move_file(from: &Path, to: &Path) -> anyhow::Result<()> {
 
 fn link_or_copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     match fs::hard_link(from, to) {
-        // It is kept on another disk: a process that has the file open goes on with the old one
+        // The file is kept on another disk: a process that has it open goes on with the old one
         // until it is replaced.
         Err(error) if error.raw_os_error() == Some(libc::EXDEV) => copy_file(from, to),
         linked => Ok(linked?),
@@ -83,7 +83,7 @@ fn move_directory(from: &Path, to: &Path) -> anyhow::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE) {
         Ok(()) => Ok(()),
         Err(_) => {
-            // The file system knows no exchange, or the file is kept on another disk.
+            // The file system cannot exchange names, or the file is kept on another disk.
             fs::remove_file(to)?;
             match fs::rename(from, to) {
                 Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {

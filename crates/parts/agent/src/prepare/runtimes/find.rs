@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 use recipe_core::runtimes::Language;
 use recipe_core::versions::Version;
 
-/// The most programs that are asked: asking takes milliseconds, with Java or npm a few hundred;
-/// there are rarely ten.
+/// The maximum number of programs that are asked: asking takes milliseconds, with Java or npm a few
+/// hundred; there are rarely ten.
 const PROGRAMS_MAX: usize = 40;
-/// The longest wait for an answer: a program that hangs is no interpreter.
+/// The maximum wait for an answer: a program that hangs is no interpreter.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(5);
-/// The most bytes of an answer: a longer one holds nothing of interest beyond the version.
+/// The maximum length of an answer in bytes: a longer one holds nothing of interest beyond the
+/// version.
 const ANSWER_BYTES_MAX: u64 = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,7 +197,7 @@ pub fn programs(language: Language, path: &str, homes: &[PathBuf]) -> Vec<PathBu
     let Some(main) = kind.programs.first() else { return Vec::new() };
     let mut found = Vec::new();
     if language == Language::Python {
-        // The operating system's comes first: what shells of different users find first differs.
+        // The operating system's comes first: what different users' shells find first differs.
         found.push(PathBuf::from("/usr/bin/python3"));
     }
     found.extend(directories(path).map(|directory| directory.join(main)));
@@ -341,7 +342,8 @@ pub fn entry(
     Ok(Some(links.to_path_buf()))
 }
 
-/// Makes a link. Others may start by the same name meanwhile, so it is replaced and never missing.
+/// Makes a link. Others may start a program by the same name meanwhile, so the link is replaced and
+/// never missing.
 fn link(target: &Path, name: &Path) -> std::io::Result<()> {
     if std::fs::read_link(name).is_ok_and(|old| old == target) {
         return Ok(());
