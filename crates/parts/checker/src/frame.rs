@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 pub const VERSION: u32 = 1;
-/// The most bytes of a line: far more than two names and a reason take.
+/// The maximum length of a line in bytes: far more than two names and a reason take.
 const LINE_BYTES_MAX: u64 = 16 * 1024;
-/// The length of what a probe saw, in characters.
+/// The maximum length of what a probe saw, in characters.
 const DETAIL_CHARS_MAX: usize = 500;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

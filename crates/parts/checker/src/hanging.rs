@@ -1,7 +1,6 @@
 //! The watch over the checker of this node. A checker that hangs judges nothing and overrules
-//! everybody, as a node's own word counts: so it is taken off, the node says that it has no
-//! checker, witnesses elsewhere are heard, and after a while it is tried again. Must not judge by
-//! itself.
+//! everybody, as a node's own word counts: so it is stopped, the node says that it has no checker,
+//! witnesses elsewhere are heard, and after a while it is tried again. Must not judge by itself.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -20,14 +19,14 @@ use runtime::members::Members;
 use runtime::task;
 use store::{SharedStore, lookup_record};
 
-/// The interval at which a checker that works says so.
+/// The interval at which a working checker sends a beat.
 const BEAT: Duration = Duration::from_secs(1);
-/// The longest silence of a checker; its longest step is the writing of a verdict.
+/// The maximum silence of a checker; its longest step is the writing of a verdict.
 const SILENT_MAX: Duration = Duration::from_secs(10);
 /// The time until a checker that hung is tried again.
 const OFF: Duration = Duration::from_secs(30);
 
-/// A machine that says every second that it is driven.
+/// A machine that sends a beat every second while it is driven.
 pub struct Beating<M> {
     machine: M,
     beats: watch::Sender<()>,
@@ -109,7 +108,7 @@ impl Watched {
         }
     }
 
-    /// Runs the checker in a task of its own: whatever holds that up does not hold up this one.
+    /// Runs the checker in a task of its own: whatever holds it up does not hold up this one.
     async fn check(&self, listed: &mut bool) -> anyhow::Result<Run> {
         let Watched { store, node, clock, faults, .. } = self;
         let (beats, mut heard) = watch::channel(());
@@ -141,8 +140,8 @@ impl Watched {
         }
     }
 
-    /// Says whether this node checks, in its own record, where others look for the nodes they have
-    /// to testify of.
+    /// Writes into this node's own record whether it checks; others look there for the nodes that
+    /// they have to testify about.
     async fn say_that_it_checks(&self, checks: bool) -> anyhow::Result<()> {
         let Some(info) = self.info().await? else { return Ok(()) };
         let roles = info.roles.with(Role::Checker, checks);

@@ -27,7 +27,7 @@ pub async fn run(
     let (sender, mut receiver) = mpsc::channel(EVENTS_MAX);
     let mut shell = RulingShell { store: store.clone(), node: node.clone() };
     loop {
-        // All that the machine knows is thrown away with each reading of everything.
+        // The machine's knowledge is thrown away with each reading of everything.
         let mut jury = Jury::new();
         tokio::select! {
             result = follow(&store, &node, alive.clone(), &sender) => match result? {

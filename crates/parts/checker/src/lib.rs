@@ -1,5 +1,6 @@
-//! The checker's shell: it keeps the machine told of this node's instances, probes them, and writes
-//! the verdicts. It hears of them from the store alone; the agent and the router never hear of it.
+//! The checker's shell: it keeps the machine informed about this node's instances, probes them, and
+//! writes the verdicts. It reads the store and nothing else; the agent and the router never hear of
+//! it.
 
 pub mod answers;
 mod frame;
@@ -26,8 +27,8 @@ use store::{SharedStore, Value, WatchEvent, readable};
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "checker";
-/// The number of events that wait while a verdict is being written; a full queue makes the watch
-/// fall behind, which ends in a resync.
+/// The maximum number of events that wait while a verdict is being written; a full queue makes the
+/// watch fall behind, which ends in a resync.
 const EVENTS_MAX: usize = 1024;
 
 /// Runs until the store stops.
@@ -152,8 +153,7 @@ impl Shell for ProbeShell {
     }
 }
 
-/// Writes this node's word on an instance, and logs what it rests on; without a verdict, deletes
-/// it.
+/// Writes this node's verdict on an instance, and logs what it rests on; `None` deletes it.
 async fn write_verdict(
     store: &SharedStore,
     key: TypedKey,

@@ -23,7 +23,7 @@ impl Targets {
         }
     }
 
-    /// Takes note of a claim; returns what is to be probed now.
+    /// Records a claim; returns what is to be probed now.
     pub fn claim(&mut self, instance: &InstanceId, claim: Option<Claim>) -> Option<Target> {
         let target = claim.and_then(|claim| self.target(instance, &claim));
         match target {

@@ -1,4 +1,4 @@
-//! The shell of a witness: it finds out of which instances on nodes without a checker this node
+//! The shell of a witness: it finds out about which instances on nodes without a checker this node
 //! testifies, asks those nodes, and writes what it heard. It never writes about instances of nodes
 //! that have a checker, and nothing at all about what it could not ask.
 
@@ -22,12 +22,12 @@ use runtime::driver::{Clock, Shell, drive};
 use runtime::members::{Kind, Members};
 use store::{SharedStore, Value, WatchEvent, readable};
 
-/// The number of events that wait, as for the checker of the node itself.
+/// The maximum number of events that wait, as for the node's own checker.
 const EVENTS_MAX: usize = 1024;
-/// The shortest interval of questions: each is a connection of its own to another machine.
+/// The minimum interval between questions: each is a connection of its own to another machine.
 /// Processes that end are noticed there at once, so this is about those that hang.
 const INTERVAL_MIN: Duration = Duration::from_secs(3);
-/// The longest way there and back, on top of the probe itself.
+/// The maximum time for the way there and back, on top of the probe itself.
 const WAY_MAX: Duration = Duration::from_secs(5);
 
 /// Runs until the store stops.
@@ -58,7 +58,7 @@ struct View {
     targets: Targets,
     /// The claims of other nodes.
     claims: BTreeMap<Witnessed, Claim>,
-    /// Whether a node has a checker, for those that said what they are.
+    /// Whether a node has a checker, for the nodes whose record is known.
     roles: BTreeMap<NodeId, bool>,
     alive: BTreeSet<NodeId>,
     /// The instances that the machine was told to watch.
@@ -77,7 +77,7 @@ impl View {
         }
     }
 
-    /// Takes note of a record; returns which instances have to be looked at anew.
+    /// Records a change; returns which instances have to be looked at anew.
     fn note(&mut self, key: &Key, value: Option<&Value>) -> Concerned {
         match TypedKey::parse(key) {
             Some(TypedKey::Claim(instance, owner)) if owner != self.node => {
@@ -232,7 +232,7 @@ impl Shell for WitnessShell {
                     let outcome = match tokio::time::timeout(WAY_MAX + target.timeout, asking).await
                     {
                         Ok(Ok(outcome)) => outcome,
-                        // Nodes that cannot be asked are the business of those who watch over
+                        // A node that cannot be asked is the business of the parts that watch over
                         // nodes.
                         Ok(Err(_)) | Err(_) => Outcome::Unreached,
                     };
