@@ -1,6 +1,6 @@
-//! The attendant: stays where a node process was that has handed over to another one, so that what
-//! started it (a terminal, systemd) sees the node run, signals it, and learns how it ended. Holds
-//! nothing else.
+//! The attendant: it stays in the place of a node process that has handed over to another one, so
+//! that whatever started it (a terminal, systemd) sees the node run, signals it, and learns how it
+//! ended. Holds nothing else.
 
 use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
@@ -13,11 +13,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use os::layout::DataDirectory;
 
-/// The exit code of a process that a signal ended, less the signal's number, as shells have it.
+/// The number that shells add to a signal's for the exit code of a process that it ended.
 const SIGNALLED: u8 = 128;
 
 /// Turns this process into the attendant, of which `node` is a child. Runs from the new binary, or
-/// where that fails from this one.
+/// from this one if that fails.
 pub fn become_attendant(program: &Path, layout: &DataDirectory, node: u32) -> anyhow::Error {
     use std::os::unix::process::CommandExt;
     let exec = |program: &Path| {
@@ -30,7 +30,7 @@ pub fn become_attendant(program: &Path, layout: &DataDirectory, node: u32) -> an
     anyhow::Error::new(exec(Path::new("/proc/self/exe"))).context("the attendant cannot be started")
 }
 
-/// Runs until no node is left of those that came from this one.
+/// Runs until no node process is left that came from this one.
 pub fn run(layout: &DataDirectory, node: u32) -> anyhow::Result<u8> {
     // Each node that hands over ends, and its child becomes this process's.
     rustix::process::set_child_subreaper(Some(getpid())).context("becoming a subreaper")?;
@@ -55,7 +55,7 @@ async fn attend(layout: &DataDirectory, mut node: u32) -> anyhow::Result<u8> {
         tokio::select! {
             _ = ended.recv() => {}
             _ = terminate.recv() => send(node, Signal::TERM),
-            // A terminal has told the node itself.
+            // A terminal has sent it to the node itself.
             _ = interrupt.recv() => if !std::io::stdin().is_terminal() {
                 send(node, Signal::INT);
             },

@@ -52,8 +52,8 @@ impl Formats {
         }
     }
 
-    /// Checks that it can take over from a build with the formats of `running`, and give back to
-    /// it.
+    /// Checks that this build can take over from one with the formats of `running`, and give back
+    /// to it.
     pub fn suits(&self, running: &Formats) -> Result<(), String> {
         let Formats { log, .. } = running;
         if !self.log.has(log.highest) {

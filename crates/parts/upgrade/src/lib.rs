@@ -101,7 +101,7 @@ impl Upgrading {
         self.decided.notify_one();
     }
 
-    /// Says that this node ends because somebody asked for it: the process from before is not to
+    /// Reports that this node ends because somebody asked for it: the process from before is not to
     /// bring it back.
     pub fn says_farewell(&self) {
         let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);

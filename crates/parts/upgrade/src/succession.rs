@@ -30,9 +30,9 @@ use os::shared_port::Bound;
 use runtime::task::Boxed;
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest wait for an answer; a node on a loaded machine says in less how it is.
+/// The maximum wait for an answer; a node on a loaded machine reports its state in less.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// The longest time for passing sockets: they are some kilobytes, and the other side has nothing
+/// The maximum time for passing sockets: they are some kilobytes, and the other side has nothing
 /// else to do.
 const PASSING_MAX: Duration = Duration::from_secs(20);
 /// The time after which a binary is killed that does not end when told to.
@@ -56,10 +56,10 @@ pub struct Testament {
 /// A function that blocks until the router of the old process has answered what it took on.
 pub type Answered = Arc<dyn Fn() + Send + Sync>;
 
-/// A function that asks the new process how it is.
+/// A function that asks the new process for its state.
 pub type Ask<'a> = &'a (dyn Fn() -> Boxed<anyhow::Result<NodeVitals>> + Sync);
 
-/// The rest of a node that was stopped for a successor.
+/// The remainder of a node that was stopped for a successor.
 pub struct Left {
     pub testament: Testament,
     pub listeners: Bound,
@@ -70,8 +70,8 @@ pub struct Left {
 }
 
 impl Left {
-    /// Answers what was taken on before, while `node` runs what is new; SIGTERM is meant for that
-    /// one.
+    /// Answers what was taken on before, while process `node` runs the new binary; a SIGTERM is
+    /// passed on to it.
     pub async fn leave(&self, node: u32) -> anyhow::Result<()> {
         let Some(answered) = self.answered.clone() else { return Ok(()) };
         let mut terminate = signal(SignalKind::terminate())?;
@@ -101,13 +101,13 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct Heir {
     stream: UnixStream,
-    /// Whether this process stays; true also if the process from before is gone and nobody could
-    /// end it.
+    /// Whether this process stays; also true if the process from before is gone, as nobody could
+    /// end it then.
     kept: watch::Receiver<bool>,
 }
 
 impl Heir {
-    /// Gets what the process from before has for this one. Blocks; to be called on a runtime.
+    /// Receives what the process from before passes on. Blocks; to be called on a runtime.
     pub fn meet(layout: &DataDirectory) -> anyhow::Result<(Bound, Heir)> {
         let path = layout.handover_socket();
         let stream = UnixStream::connect(&path).with_context(|| {
@@ -136,7 +136,7 @@ impl Heir {
     }
 }
 
-/// Starts the new binary with these arguments and sees to it until it stays or is gone.
+/// Starts the new binary with these arguments and watches it until it stays or is gone.
 pub async fn attempt(
     layout: &DataDirectory,
     left: &Left,
@@ -264,7 +264,7 @@ impl Watched {
     }
 }
 
-/// Returns what the child says of itself, and whether its router answers anybody at all.
+/// Returns the child's own report, and whether its router answers at all.
 async fn look(ask: Ask<'_>, public: Option<SocketAddr>) -> Event {
     let said = match timeout(ANSWER_MAX, ask()).await {
         Ok(Ok(said)) => said,
