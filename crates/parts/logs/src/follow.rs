@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use api_types::LogLine;
 use shim::log::{FILES_MAX, numbered};
 
-/// The most bytes of a line; a longer one is cut in pieces.
+/// The maximum length of a line in bytes; a longer one is cut in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 const READ_BYTES: usize = 64 * 1024;
-/// The most reads of one call, so that a chatty application cannot hold a runtime's thread.
+/// The maximum number of reads of one call, so that a chatty application cannot hold a runtime's
+/// thread.
 const READS_MAX: usize = 16;
 
 pub struct Follower {
@@ -20,7 +21,7 @@ pub struct Follower {
     source: String,
     file: Option<File>,
     inode: u64,
-    /// The bytes of a line whose end was not written yet.
+    /// The bytes of a line whose end has not been written yet.
     partial: Vec<u8>,
 }
 

@@ -17,14 +17,15 @@ use self::follow::Follower;
 use api_types::LogLine;
 use store::{SharedStore, lookup_record};
 
-/// The most lines of one answer: more than a person reads; the files themselves hold the rest.
+/// The maximum number of lines of one answer: more than a person reads; the files themselves hold
+/// the rest.
 pub const LINES_MAX: usize = 100_000;
-/// The bytes at the end of one file that are searched for lines.
+/// The number of bytes at the end of one file that are searched for lines.
 const TAIL_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const POLL: Duration = Duration::from_millis(200);
-/// The pause between looks at a build's log, which is watched more closely.
+/// The polling interval of a build's log, which is watched more closely.
 const BUILD_POLL: Duration = Duration::from_millis(50);
-/// The number of lines between the files and a reader: a slow one makes the files wait.
+/// The maximum number of lines between the files and a reader: a slow one makes the files wait.
 const ITEMS_WAITING_MAX: usize = 256;
 /// The source of the platform's own lines.
 const PLATFORM: &str = "cortex";
@@ -50,7 +51,7 @@ pub enum Item {
     Now,
 }
 
-/// Reads the last lines of the files in `directory`, and what follows where that is wanted.
+/// Reads the last lines of the files in `directory`, and what follows if that is wanted.
 pub fn read(directory: PathBuf, wanted: Wanted) -> mpsc::Receiver<Item> {
     let (sender, receiver) = mpsc::channel(ITEMS_WAITING_MAX);
     runtime::task::spawn(async move { send(directory, wanted, sender).await.ok() });
@@ -132,7 +133,7 @@ async fn send(directory: PathBuf, wanted: Wanted, sender: mpsc::Sender<Item>) ->
     }
 }
 
-/// The places up to which files' lines are among the last ones; what comes after is followed.
+/// The positions up to which files' lines are among the last ones; what comes after is followed.
 type Positions = BTreeMap<PathBuf, u64>;
 
 async fn pass_on(
