@@ -1,6 +1,6 @@
-//! The figures of traffic: every completed request that the router's threads record, rolled up per
-//! application and instance, and counts of everything else. Recording waits for nobody's work: what
-//! is full drops and counts. Driven by the router (records), by its own task (`run`) and by the API
+//! The traffic figures: every completed request that the router's threads record, rolled up per
+//! application and instance, and counters for everything else. Recording never waits: what is full
+//! drops and counts. Driven by the router (records), by its own task (`run`) and by the API
 //! (`prometheus`).
 
 pub mod ports;
@@ -22,15 +22,15 @@ use runtime::faults::Faults;
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "metrics";
-/// The most records that wait in one thread: a thread answers up to some 120,000 requests a second,
-/// and this is 60 ms of them. About 700 KB.
+/// The maximum number of records that wait in one thread: a thread answers up to some 120,000
+/// requests a second, and this is 60 ms of them. About 700 KB.
 const RECORDS_MAX: usize = 8 * 1024;
-/// The number of records at which they are collected at once: all together, and seldom, they would
-/// keep requests waiting where a core does both.
+/// The number of records that are collected without delay: collected seldom and all together, they
+/// would keep requests waiting where a core does both.
 const ROUSE_RECORDS: usize = 1024;
 const COLLECT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The status of a request whose client went away, as nginx has it; it is none of HTTP, as nobody
+/// The status of a request whose client went away, as nginx has it. It is no status of HTTP: nobody
 /// was there to be told one.
 pub const CLIENT_GONE: u16 = 499;
 
@@ -50,7 +50,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Notes that all of the answer was sent by then.
+    /// Records that all of the answer was sent by then.
     pub fn ended(&mut self, at: Instant) {
         self.total_us = micros(at.saturating_duration_since(self.started));
         if let Labels::Instance { .. } = *self.labels {
@@ -58,7 +58,7 @@ impl Record {
         }
     }
 
-    /// Notes that the client went away before the end of its answer.
+    /// Records that the client went away before the end of its answer.
     pub fn abandoned(&mut self) {
         self.bytes_out = 0;
         if let Labels::Instance { .. } = *self.labels {
@@ -106,19 +106,19 @@ struct Shared {
     dropped: AtomicU64,
     /// Connections of clients that had too many, or of proxies that did not say whose they are.
     refused: AtomicU64,
-    /// Wakes the task here when there is much to collect, unless a thread takes the records
-    /// instead.
+    /// Notified when there is much to collect: wakes the task here, unless a thread takes the
+    /// records instead.
     much: Notify,
     taker: OnceLock<Thread>,
 }
 
-/// The records of one thread; held only to add a record or to exchange all for none.
+/// The records of one thread; the lock is held only to add a record or to exchange all for none.
 type Records = Arc<Mutex<Vec<Record>>>;
 
 #[derive(Default)]
 struct Threads {
     records: Vec<Records>,
-    /// Empty space that is exchanged for a thread's records, so that neither allocates.
+    /// An empty vector that is exchanged for a thread's records, so that neither allocates.
     spare: Vec<Record>,
 }
 
@@ -183,13 +183,13 @@ impl Metrics {
         }
     }
 
-    /// Names the thread that takes the records; it is unparked when there are many.
+    /// Sets the thread that takes the records; it is unparked when there are many.
     pub fn taken_by(&self, taker: Thread) {
         self.shared.taker.set(taker).ok();
     }
 
-    /// Gives all records to somebody else than the sums here. Returns how many were lost since the
-    /// beginning.
+    /// Passes all records to a caller that takes them in place of the sums here. Returns how many
+    /// were lost since the beginning.
     pub fn take(&self, each: &mut dyn FnMut(Record)) -> u64 {
         self.shared.empty(each);
         self.shared.dropped.load(Ordering::Relaxed)
@@ -210,7 +210,7 @@ impl Metrics {
     }
 
     /// Returns the counters for whatever comes to an application's own port; they live for as long
-    /// as they are held.
+    /// as somebody holds them.
     pub fn port(&self, application: &ApplicationName, id: PortId) -> Arc<PortCounters> {
         locked(&self.shared.ports).counters(application, id)
     }

@@ -1,6 +1,6 @@
-//! The traffic of applications' own ports, counted while it moves by the threads that pass it on,
-//! which share the counters of a port. Counters live as long as somebody holds them, a snapshot
-//! that has the port or something that is open on it.
+//! The traffic of applications' own ports, counted while it moves by the threads that pass it on;
+//! they share the counters of a port. Counters live as long as somebody holds them: a snapshot that
+//! has the port, or something that is open on it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,9 +11,9 @@ use model::{ApplicationName, PortId};
 
 use super::text::heading;
 
-/// The least number of counters at which those that nobody holds are looked for; so few cost
-/// nothing. Later it is twice as many as were left the last time: at each new port it would take
-/// long where there are thousands.
+/// The minimum number of counters at which those that nobody holds are swept; so few cost nothing.
+/// The next sweep comes at twice the number that was left: one at each new port would take long
+/// where there are thousands.
 const SWEEP_FROM: usize = 64;
 
 /// The counters of one application and public port.
@@ -80,7 +80,7 @@ impl Drop for Taken {
     }
 }
 
-/// A series: its name, its kind, what it is, and where its value is.
+/// A series: its name, its kind, its help text, and how to read its value.
 type Series = (&'static str, &'static str, &'static str, fn(&Traffic) -> u64);
 
 const SERIES: [Series; 5] = [
@@ -105,12 +105,12 @@ const SERIES: [Series; 5] = [
 #[derive(Default)]
 pub struct Ports {
     counters: BTreeMap<(ApplicationName, PortId), Weak<PortCounters>>,
-    /// The number of counters at which unheld ones are looked for.
+    /// The number of counters at which the next sweep comes.
     sweep_at: usize,
 }
 
 impl Ports {
-    /// Returns the counters that are there, or new ones.
+    /// Returns the existing counters, or new ones.
     pub fn counters(&mut self, application: &ApplicationName, id: PortId) -> Arc<PortCounters> {
         let key = (application.clone(), id);
         if let Some(counters) = self.counters.get(&key).and_then(Weak::upgrade) {
