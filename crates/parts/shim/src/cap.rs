@@ -1,8 +1,9 @@
-//! The cap of what a shim holds, and the watch over it. Needs no right that an ordinary user lacks,
-//! and no cgroup: which of them a user may divide differs from system to system. Cores are an
-//! affinity, which costs nothing, which children inherit however fast they fork, and which `nproc`,
-//! make, cargo and go obey when they choose how much to do at once; stopping and continuing a tree
-//! in turn would be raced by forks and noticed by programs. Memory and processes are looked at.
+//! The cap of what a shim holds, and the watch over it. Needs no privilege that an ordinary user
+//! lacks, and no cgroup: which of them a user may divide differs from system to system. Cores are
+//! limited by affinity, which costs nothing, which children inherit however fast they fork, and
+//! which `nproc`, make, cargo and go obey when they choose how much to do at once; stopping and
+//! continuing a tree in turn would be raced by forks and noticed by programs. Memory and processes
+//! are polled.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,10 @@ use crate::spec::Cap;
 use os::observe::Snapshot;
 
 /// The interval between two looks: a tree that grows by a gigabyte a second is stopped a quarter of
-/// one above.
+/// one above the cap.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// The ratio of pauses to looks: a look takes no more than this part of a processor, however many
-/// processes there are.
+/// The ratio of the interval to the duration of a look, so that looking takes no more than this
+/// part of a processor, however many processes there are.
 const LOOK_PART: u32 = 20;
 /// The nice value of capped processes: below everything else of the session's owner.
 const CAPPED_NICE: i32 = 19;
@@ -34,7 +35,7 @@ impl Watch {
         self.next
     }
 
-    /// Returns what the descendants of this process took too much of.
+    /// Returns what the descendants of this process took too much of, if anything.
     pub fn look(&mut self, now: Instant) -> Option<String> {
         if now < self.next {
             return None;

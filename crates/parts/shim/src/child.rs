@@ -20,18 +20,20 @@ use serde::{Deserialize, Serialize};
 use super::{EXEC, OWN_BINARY, OWN_NAME, cap, descriptors};
 use crate::spec::{Attached, Cap, LaunchSpec, Purpose};
 
-/// The longest start: a program on a file system that hangs is given up on.
+/// The maximum time of a start: a program on a file system that hangs is given up on.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
 /// The nice value of builds and one-off commands, which yield to what serves requests.
 const TASK_NICE: i32 = 10;
-/// Added to the node's own score: when memory runs out, instances go before shims and nodes ...
+/// The OOM score of instances, added to the node's own: when memory runs out, instances go before
+/// shims and nodes ...
 const INSTANCE_OOM_SCORE: i32 = 200;
 /// ... and builds before instances.
 const TASK_OOM_SCORE: i32 = 500;
 const OOM_SCORE_MAX: i32 = 1000;
-/// The bytes of a program's description that are read at once.
+/// The number of bytes of a program's description that are read at once.
 const READ_BYTES: usize = 16 << 10;
-/// The most bytes of a failure: the kernel's own limit for a path in a message, and then some.
+/// The maximum length of a failure in bytes: the kernel's own limit for a path in a message, and
+/// then some.
 const FAILURE_BYTES_MAX: u64 = 8 << 10;
 
 #[derive(Serialize, Deserialize)]
@@ -50,7 +52,7 @@ enum Stdin {
     Null,
     /// The descriptor that came along with the program.
     Attached,
-    /// The descriptor as well; it becomes the terminal of the new session.
+    /// The same descriptor, which becomes the terminal of the new session.
     Terminal,
 }
 
@@ -147,7 +149,7 @@ fn prepare_and_exec(shim: &mut UnixStream) -> anyhow::Result<Never> {
     std::env::set_current_dir(&program.directory)
         .with_context(|| format!("cannot enter directory {}", program.directory.display()))?;
     raise_oom_score(if program.task { TASK_OOM_SCORE } else { INSTANCE_OOM_SCORE });
-    // With attached descriptors somebody waits at the other end.
+    // If descriptors are attached, somebody waits at the other end.
     if program.task && program.stdin == Stdin::Null {
         yield_to_others();
     }
@@ -178,7 +180,7 @@ fn receive(shim: &mut UnixStream) -> anyhow::Result<(Program, Option<OwnedFd>)> 
     Ok((serde_json::from_slice(&bytes)?, fds.pop()))
 }
 
-/// Raises the score; that is not allowed everywhere, and nothing depends on it.
+/// Raises the OOM score; that is not allowed everywhere, and nothing depends on it.
 fn raise_oom_score(by: i32) {
     const FILE: &str = "/proc/self/oom_score_adj";
     let current = std::fs::read_to_string(FILE).ok().and_then(|text| text.trim().parse().ok());
@@ -186,8 +188,8 @@ fn raise_oom_score(by: i32) {
     let _ = std::fs::write(FILE, wanted.to_string());
 }
 
-/// Yields to other processes, where that is allowed. The idle class has no safe call, but a program
-/// of util-linux and busybox.
+/// Lowers this process's priority, where that is allowed. The idle I/O class has no safe call, but
+/// a program of util-linux and busybox.
 fn yield_to_others() {
     let _ = rustix::process::setpriority_process(None, TASK_NICE);
     let _ = Command::new("ionice")

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use super::descriptors::{self, DESCRIPTORS_MAX};
 use super::message::{LINE_BYTES_MAX, Reply, Request, Tell, VERSION, line};
 
-/// The bytes read at once: one busy connection does not hold up the others.
+/// The number of bytes read at once: one busy connection does not hold up the others.
 const READ_BYTES: usize = 16 << 10;
 
 pub struct Connection {

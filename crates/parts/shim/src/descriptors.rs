@@ -9,10 +9,10 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// The most descriptors of a message: standard input, output and error.
+/// The maximum number of descriptors of a message: standard input, output and error.
 pub const DESCRIPTORS_MAX: usize = 3;
 
-/// Sends descriptors with at least one byte; returns how many bytes went.
+/// Sends descriptors along with at least one byte; returns how many bytes were sent.
 pub fn send(stream: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -1,4 +1,4 @@
-//! The shim's one loop: it waits for its connections, its child, the child's output and its own
+//! The shim's only loop: it waits for its connections, its child, the child's output and its own
 //! deadlines, and decides what is due. Everything else here is told by it what to do.
 
 use std::os::fd::OwnedFd;
@@ -25,16 +25,17 @@ use super::tree::{self, Reaped};
 use crate::spec::{Attached, LaunchSpec};
 use os::observe::process;
 
-/// The most connections: a node, its successor and a few commands; further ones wait in the
-/// listener's queue.
+/// The maximum number of connections: a node, its successor and a few commands; further ones wait
+/// in the listener's queue.
 const CONNECTIONS_MAX: usize = 8;
-/// The longest wait for what to run; a node that started this shim may have died before it said so.
+/// The maximum wait for the command to launch; the node that started this shim may have died before
+/// it sent that.
 const LAUNCH_WAIT: Duration = Duration::from_secs(30);
-/// The time in which nodes that come are told of the end; later ones read `exit.json`.
+/// The time in which nodes that connect are told about the end; later ones read `exit.json`.
 const ENDED_WAIT: Duration = Duration::from_secs(3600);
 /// The grace for what a process that ended by itself left behind.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(2);
-/// The interval at least at which orphans are reaped and the files looked after.
+/// The maximum interval at which orphans are reaped and the files checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The interval while a tree is being stopped: descendants beside the main process end without a
 /// signal to us.
@@ -103,12 +104,12 @@ enum Phase {
 struct Running {
     holding: Holding,
     main: Pid,
-    /// Readable once the main process ended; `None` on kernels before 5.3, and after the end.
+    /// Readable once the main process has ended; `None` on kernels before 5.3, and after the end.
     main_end: Option<OwnedFd>,
     status: Option<WaitStatus>,
     output: Output,
     output_open: bool,
-    /// The moment from which the lease's times count.
+    /// The start of the clock by which the lease is kept.
     started: Instant,
     lease: Lease,
     lease_over: bool,
@@ -124,7 +125,7 @@ struct Stopping {
     kill_interval: Option<Duration>,
 }
 
-/// The descriptors that have something to say.
+/// The descriptors that are ready.
 struct Ready {
     listener: bool,
     output: bool,
@@ -356,7 +357,7 @@ impl Shim {
         self.phase = Phase::Ended { ended: Box::new(ended), written, until };
     }
 
-    /// Looks, once in a while, after what others may have removed.
+    /// Checks, once in a while, what others may have removed.
     fn check_files(&mut self) {
         let vanished = matches!(fs::metadata(&self.run),
             Err(error) if error.kind() == io::ErrorKind::NotFound);
@@ -419,8 +420,8 @@ fn attach(
 }
 
 impl Running {
-    /// Returns the time since the start, which stands still while the machine is asleep, as the
-    /// node process does.
+    /// Returns the time since the start. It stands still while the machine is asleep, as the node
+    /// process does.
     fn monotonic(&self) -> Timestamp {
         Timestamp(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
@@ -436,13 +437,13 @@ impl Running {
         self.lease_end().into_iter().chain(watch).fold(limit, Instant::min)
     }
 
-    /// Signals the main process's group. It is not reaped before its status is known here, so its
-    /// pid is nobody else's.
+    /// Signals the main process's group. That process is not reaped before its status is known
+    /// here, so its pid is nobody else's.
     fn signal(&self, signal: i32) {
         if self.status.is_none()
             && let Some(signal) = Signal::from_named_raw(signal)
         {
-            // The group may have ended, all but a main process that nobody has looked at.
+            // The group may be gone but for a main process that nobody has reaped.
             let _ = rustix::process::kill_process_group(self.main, signal);
         }
     }
@@ -454,7 +455,7 @@ impl Running {
             Some(stopping) => stopping.kill_at = stopping.kill_at.min(kill_at),
             None => {
                 tree::signal_all(Signal::TERM);
-                // A process that is stopped would not see it.
+                // A stopped process would not see it.
                 tree::signal_all(Signal::CONT);
                 self.stopping = Some(Stopping { kill_at, kill_interval: None });
             }

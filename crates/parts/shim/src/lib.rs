@@ -25,12 +25,12 @@ use std::process::{Command, ExitCode, Stdio};
 
 use os::observe::HOLDER;
 
-/// The first argument of the process that starts the shim and goes away, so that the shim is
-/// nobody's child. The run directory and the path of the socket follow. Standard input is the
-/// listening socket.
+/// The first argument of the process that starts the shim and ends, so that the shim is nobody's
+/// child. The run directory and the path of the socket follow. Standard input is the listening
+/// socket.
 pub const DETACH: &str = "__shim-detach";
-/// The first argument of what becomes the application's process: no other one follows, as
-/// everything else comes through standard input.
+/// The only argument of what becomes the application's process, as everything else comes through
+/// standard input.
 const EXEC: &str = "__exec";
 
 /// The running binary, even where its file was removed meanwhile.
@@ -38,8 +38,8 @@ const OWN_BINARY: &str = "/proc/self/exe";
 /// The name that listings of processes show for it.
 const OWN_NAME: &str = "cortex";
 
-/// Runs what this process was started for if it is a part of a shim, else returns `None`; to be
-/// called first in `main`.
+/// Runs the part of a shim that this process was started as, or returns `None`; to be called first
+/// in `main`.
 pub fn dispatch() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let result = match arguments.next()?.to_str()? {

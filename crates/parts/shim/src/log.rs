@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-/// The most bytes of one file. With the older ones an instance's output takes at most about 30 MiB.
+/// The maximum size of one file in bytes. With the older ones an instance's output takes at most
+/// about 30 MiB.
 pub const FILE_BYTES_MAX: u64 = 10 << 20;
-/// The most files of a log: `x.log`, `x.log.1`, `x.log.2`.
+/// The maximum number of files of a log: `x.log`, `x.log.1`, `x.log.2`.
 pub const FILES_MAX: u32 = 3;
 
 pub struct LogFile {
@@ -20,7 +21,7 @@ pub struct LogFile {
     file: Option<File>,
     /// The number of lines that found no room since the last one that did.
     dropped: u64,
-    /// Whether the disk filled up within a line, which has no end now.
+    /// Whether the disk filled up within a line, which lacks its end now.
     torn: bool,
 }
 

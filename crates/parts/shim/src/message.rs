@@ -8,10 +8,11 @@ use crate::spec::LaunchSpec;
 
 /// The only version so far.
 pub const VERSION: u32 = 1;
-/// The most bytes of a line. Linux takes at most 2 MiB of arguments and environment by default.
+/// The maximum length of a line in bytes. Linux takes at most 2 MiB of arguments and environment by
+/// default.
 pub const LINE_BYTES_MAX: usize = 4 << 20;
 
-/// A message of the node.
+/// A message from the node.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
     pub v: u32,
@@ -28,7 +29,7 @@ pub enum Ask {
         /// The first lease, as in `Renew`; a node of an earlier version gives none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease_ms: Option<u64>,
-        /// What the three descriptors are that came with this line: standard input, output and
+        /// The kind of the three descriptors that came with this line: standard input, output and
         /// error.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attached: Option<Attachment>,
@@ -38,9 +39,9 @@ pub enum Ask {
     /// Asks for SIGTERM to the whole tree, and SIGKILL after `grace_ms`. Answered by `Stopping`;
     /// `Ended` follows.
     Stop { grace_ms: u64 },
-    /// Asks to stop what is held, from now on, when no node process is heard for this long; never
-    /// if there is no limit. Every request and every new connection counts as being heard. Answered
-    /// by `Renewed`.
+    /// Asks to stop what is held, from now on, when no node process is heard for this long; without
+    /// a limit, never. Every request and every new connection counts as being heard. Answered by
+    /// `Renewed`.
     Renew {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease_ms: Option<u64>,
@@ -48,8 +49,8 @@ pub enum Ask {
     /// Asks for nothing but to be heard: the lease that was given last starts anew. Answered by
     /// `Renewed`.
     Greet,
-    /// Asks the shim to go; only after the end. Answered by `Forgotten`. The run directory is the
-    /// node's to remove.
+    /// Asks the shim to end; only after the process has ended. Answered by `Forgotten`. The run
+    /// directory is the node's to remove.
     Forget,
 }
 
@@ -61,7 +62,7 @@ pub enum Attachment {
     Terminal,
 }
 
-/// A message of the shim. The first one of every connection is the state: `Waiting`, `Running` or
+/// A message from the shim. The first one of every connection is the state: `Waiting`, `Running` or
 /// `Ended`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Reply {
@@ -81,7 +82,7 @@ pub enum Tell {
     Ended {
         ended: Ended,
     },
-    /// No process came into being; the shim goes.
+    /// No process came into being; the shim ends.
     Failed {
         why: String,
     },
@@ -89,7 +90,7 @@ pub enum Tell {
     Signalled,
     Renewed,
     Forgotten,
-    /// The request made no sense; the connection stays.
+    /// The request was refused; the connection stays.
     Refused {
         why: String,
     },

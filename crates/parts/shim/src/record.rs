@@ -18,9 +18,10 @@ use crate::spec::Purpose;
 /// The names of the records in the run directory.
 pub const STATE: &str = "state.json";
 pub const EXIT: &str = "exit.json";
-/// The file of a shim's own complaints; empty as a rule.
+/// The file of a shim's own error messages; empty as a rule.
 pub const COMPLAINTS: &str = "shim.err";
-/// The most bytes of a record: they are small, and anything larger was not written by a shim.
+/// The maximum size of a record in bytes: they are small, and anything larger was not written by a
+/// shim.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
 /// The content of `state.json`: what is held.
@@ -43,7 +44,7 @@ pub struct Holding {
 pub struct Ended {
     pub v: u32,
     pub holding: Holding,
-    /// The end in words for people: "exit status 1".
+    /// The way it ended, for people: "exit status 1".
     pub how: String,
     pub success: bool,
     /// The exit code as a shell counts it; `None` where it is not known.
@@ -51,13 +52,13 @@ pub struct Ended {
     pub code: Option<u8>,
     /// The end of its output.
     pub last_words: String,
-    /// Whether the shim stopped it by itself, as the node stayed away.
+    /// Whether the shim stopped it on its own, as the node stayed away.
     #[serde(default)]
     pub lease_over: bool,
-    /// What the process took more of than its cap, for which the shim stopped it by itself.
+    /// The way in which it exceeded its cap; the shim stopped it on its own for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_cap: Option<String>,
-    /// Whether the first process ended by itself while others of its tree went on.
+    /// Whether the first process ended on its own while others of its tree went on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
     pub ended_at: Timestamp,

@@ -9,8 +9,8 @@ use model::port::InstancePorts;
 use model::{ApplicationName, Generation, InstanceId};
 use serde::{Deserialize, Serialize};
 
-/// The process to be run. Sent to the shim through its socket: secrets are never in argv or on
-/// disk.
+/// The description of a process to run. Sent to the shim through its socket: secrets are never in
+/// argv or on disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaunchSpec {
     pub purpose: Purpose,
@@ -19,12 +19,12 @@ pub struct LaunchSpec {
     pub directory: PathBuf,
     /// The whole environment: nothing is inherited.
     pub environment: BTreeMap<String, String>,
-    /// The file for its output, a time before each line; rotated by the shim.
+    /// The file that the output goes to, with a time before each line; rotated by the shim.
     pub log: PathBuf,
     pub port: Option<u16>,
     #[serde(default, skip_serializing_if = "InstancePorts::is_empty")]
     pub ports: InstancePorts,
-    /// The most that it may take; `None` for as much as the machine has.
+    /// The limits on what it may take; `None` for as much as the machine has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap: Option<Cap>,
 }
@@ -33,7 +33,7 @@ pub struct LaunchSpec {
 /// it.
 #[derive(Debug)]
 pub struct Attached {
-    /// Whether these are a terminal, which is to be the command's own.
+    /// Whether these are a terminal, which is to become the command's controlling one.
     pub terminal: bool,
     pub stdin: OwnedFd,
     pub stdout: OwnedFd,
@@ -47,7 +47,7 @@ pub struct Cap {
     pub memory_bytes: u64,
     /// The number of processes above which the whole tree is stopped.
     pub processes: u32,
-    /// The number of cores that they run on at most.
+    /// The maximum number of cores that the processes run on.
     pub cores: u32,
 }
 
