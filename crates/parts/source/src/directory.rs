@@ -18,7 +18,7 @@ use super::ignored::{IGNORE_FILES, Ignored, Said};
 use super::pack::Packer;
 use super::repository::{Kind, Place};
 
-/// The directories that are no source: they hold histories.
+/// The directories that hold histories and are no source.
 const SKIPPED: &[&str] = &[".git", ".hg", ".bzr"];
 /// The file that marks a Python environment, which names this machine's paths and is made anew
 /// where it runs.
@@ -81,13 +81,13 @@ struct Rules {
 }
 
 struct Known {
-    /// The paths that Git leaves out. A repository within speaks for itself.
+    /// The paths that Git leaves out. A nested repository has its own say.
     by_git: BTreeSet<PathBuf>,
     own: Ignored,
 }
 
 impl Rules {
-    /// Returns the rules; `None` where Git has nothing to say of this directory.
+    /// Returns the rules; `None` if Git has nothing to say about this directory.
     fn of(root: &Path) -> Option<Rules> {
         let by_git = git::ignored_in(root)?;
         let mut known = Known { by_git, own: Ignored::default() };

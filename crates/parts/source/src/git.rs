@@ -1,5 +1,5 @@
-//! The parts that are particular to Git: submodules, files that `export-ignore` leaves out, and its
-//! word on what is ignored in a work tree.
+//! The specifics of Git: submodules, files that `export-ignore` leaves out, and its word on what is
+//! ignored in a work tree.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -12,9 +12,9 @@ use super::ignored::Ignored;
 use super::pack::{Packer, listed};
 use super::repository::{Kind, Mount, Place, Revision, said};
 
-/// The most levels of submodules in submodules: deeper ones are a circle.
+/// The maximum depth of nested submodules: deeper ones are a circle.
 const DEPTH_MAX: usize = 10;
-/// The most trees of one push: nobody maintains more.
+/// The maximum number of trees of one push: nobody maintains more.
 const PARTS_MAX: usize = 500;
 
 /// A tree of one commit, and the place where it goes.
@@ -24,7 +24,7 @@ pub struct Part {
     commit: String,
     prefix: PathBuf,
     mount: PathBuf,
-    /// The files that it has, from where the push begins.
+    /// The files that it has, relative to where the push begins.
     files: BTreeSet<PathBuf>,
 }
 
@@ -84,13 +84,13 @@ pub fn changed(place: &Place) -> anyhow::Result<BTreeSet<PathBuf>> {
     let arguments = ["status", "--porcelain", "-z", "--no-renames", "--", "."];
     let output = Kind::Git.ask(&place.directory(), &arguments)?;
     let lines = output.stdout.split(|byte| *byte == 0).filter_map(|line| line.get(3..));
-    // These names start from the root of the work tree.
+    // The names are relative to the root of the work tree.
     let names = lines.map(|name| Path::new(OsStr::from_bytes(name)));
     Ok(names.map(|name| name.strip_prefix(&place.prefix).unwrap_or(name).into()).collect())
 }
 
 /// Returns the revision's own tree and those of its submodules, and the submodules that are not
-/// here.
+/// checked out here.
 pub fn parts(
     revision: &Revision,
     ignored: &Ignored,
@@ -130,7 +130,7 @@ pub fn parts(
     Ok((parts, absent))
 }
 
-/// Packs the parts; returns what is to be said of them.
+/// Packs the parts; returns messages about what was left out.
 pub fn write(
     parts: &[Part],
     ignored: &Ignored,
@@ -160,9 +160,9 @@ pub fn write(
     )])
 }
 
-/// Returns what Git ignores in a work tree's directory, from there: by each ignore file above it
-/// and in it, by the repository's own and by the user's. A directory stands for all in it. `None`
-/// where Git does not say, or says that it ignores the directory itself.
+/// Returns what Git ignores in a work tree's directory, relative to it: by each ignore file above
+/// it and in it, by the repository's own and by the user's. A directory stands for all in it.
+/// `None` if Git does not say, or says that it ignores the directory itself.
 pub fn ignored_in(directory: &Path) -> Option<BTreeSet<PathBuf>> {
     let arguments =
         ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory", "--", "."];

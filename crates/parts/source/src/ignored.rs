@@ -12,16 +12,16 @@ pub const IGNORE_FILES: &[&str] = &[".slugignore", ".cortexignore"];
 
 #[derive(Debug, Default)]
 pub struct Ignored {
-    /// The rules by the directory that their files lie in, strongest last.
+    /// The rules by the directory that their files lie in, the strongest last.
     files: BTreeMap<PathBuf, Vec<Gitignore>>,
 }
 
-/// The word of these files on one path.
+/// The decision of these files on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     Nothing,
     LeftOut,
-    /// A line with `!` wants it, also where version control leaves it out.
+    /// A line with `!` includes it, even where version control leaves it out.
     Wanted,
 }
 
@@ -43,7 +43,7 @@ impl Ignored {
         }
     }
 
-    /// Returns what is said of this path alone: a caller has asked for its parents before.
+    /// Returns the decision on this path alone: the caller has asked about its parents before.
     pub fn said_of(&self, path: &Path, is_directory: bool) -> Said {
         for directory in path.ancestors().skip(1) {
             let Ok(inside) = path.strip_prefix(directory) else { continue };

@@ -106,8 +106,8 @@ impl Source {
         })
     }
 
-    /// Writes the archive: the same source gives the same bytes. Returns what people should hear of
-    /// what was packed.
+    /// Writes the archive: the same source gives the same bytes. Returns warnings about what was
+    /// packed.
     pub fn write(self, to: &mut dyn Write) -> anyhow::Result<Vec<String>> {
         let mut packer = Packer::new(to);
         let mut warnings = match self.content {

@@ -1,5 +1,5 @@
-//! The packer: entries of what is pushed, one after the other into one tar stream, and what people
-//! should hear of them afterwards. Knows no repository and no directory.
+//! The packer: writes entries of what is pushed into one tar stream, and collects what people
+//! should hear about them afterwards. Knows no repository and no directory.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -9,11 +9,11 @@ use tar::{Builder, Entry, EntryType, Header};
 
 use os::archive::header;
 
-/// The most names that are listed: enough to see what it is about.
+/// The maximum number of names that are listed: enough to see what it is about.
 const SHOWN_MAX: usize = 5;
 /// The beginning of a pointer of Git LFS, by its specification.
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
-/// The most bytes of a pointer, by its specification.
+/// The maximum length of a pointer in bytes, by its specification.
 const POINTER_BYTES_MAX: u64 = 1024;
 
 pub struct Packer<'a> {
@@ -82,7 +82,7 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// Ends the archive; returns what is to be said of what was packed.
+    /// Ends the archive; returns warnings about what was packed.
     pub fn finish(mut self) -> io::Result<Vec<String>> {
         self.archive.finish()?;
         let mut warnings = Vec::new();
@@ -104,7 +104,7 @@ impl<'a> Packer<'a> {
     }
 }
 
-/// Returns as many names as a person reads.
+/// Lists as many names as a person reads.
 pub fn listed<'a>(names: impl IntoIterator<Item = &'a PathBuf>) -> String {
     let mut names = names.into_iter();
     let shown = names.by_ref().take(SHOWN_MAX).map(|name| shown(name));
@@ -116,7 +116,7 @@ pub fn listed<'a>(names: impl IntoIterator<Item = &'a PathBuf>) -> String {
     text
 }
 
-/// Returns a name as text, with bytes that are no text as `\xe9`.
+/// Returns a name as text; bytes that are no text are shown like `\xe9`.
 fn shown(name: &Path) -> String {
     let bytes = name.as_os_str().as_encoded_bytes();
     let mut text = String::new();

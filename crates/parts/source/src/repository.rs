@@ -16,10 +16,9 @@ use super::{Content, Source, git};
 
 /// The length of an id that is enough to recognise a commit by.
 const SHOWN_ID_LENGTH: usize = 12;
-/// The most bytes of a message: of what goes wrong, the first is what matters.
+/// The maximum length of a message in bytes: of what goes wrong, the first is what matters.
 const MESSAGE_BYTES_MAX: u64 = 64 * 1024;
-/// The variables that, within a hook of Git's, name the repository that calls it, whatever is
-/// pushed.
+/// The variables that name, within a Git hook, the repository that calls it, whatever is pushed.
 const OF_HOOKS: &[&str] = &[
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -220,7 +219,8 @@ impl Place {
         Ok(id)
     }
 
-    /// Returns files that are changed, new or gone, below the directory; as the system names them.
+    /// Returns files that are changed, new or gone, below the directory; named as the version
+    /// control system names them.
     fn changed(&self) -> anyhow::Result<BTreeSet<PathBuf>> {
         let place = self.pathspec();
         let arguments: Vec<&OsStr> = match self.kind {
@@ -231,7 +231,7 @@ impl Place {
         let output = self.ask(&[arguments, vec![&place]].concat())?;
         let end = if self.kind == Kind::Hg { 0 } else { b'\n' };
         let names = output.stdout.split(|byte| *byte == end).filter(|name| !name.is_empty());
-        // Bazaar's lines begin with four columns that say how.
+        // Bazaar's lines begin with four columns of status.
         let names = names.map(|name| match self.kind {
             Kind::Bzr => name.get(4..).unwrap_or_default(),
             _ => name,
@@ -239,7 +239,7 @@ impl Place {
         Ok(names.map(|name| PathBuf::from(OsStr::from_bytes(name))).collect())
     }
 
-    /// Returns the directory, for commands that run at the root.
+    /// Returns the directory in the form that commands at the root take.
     fn pathspec(&self) -> OsString {
         match (self.kind, self.prefix.as_os_str().is_empty()) {
             (Kind::Hg, _) => {
@@ -253,7 +253,7 @@ impl Place {
         }
     }
 
-    /// Returns all files of that revision that lie in the directory, from there.
+    /// Returns all files of that revision that lie in the directory, relative to it.
     fn names(&self, id: &str) -> anyhow::Result<Vec<PathBuf>> {
         let place = self.pathspec();
         let arguments: Vec<&OsStr> = match self.kind {
@@ -291,12 +291,12 @@ impl Place {
     }
 }
 
-/// Returns the path without `.` and empty names.
+/// Returns the path without `.` and empty components.
 fn clean(path: &Path) -> PathBuf {
     path.components().filter(|one| matches!(one, Component::Normal(_))).collect()
 }
 
-/// The error that a repository is there, and nothing in it.
+/// The error of a repository in which nothing is committed yet.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "there is no revision to push in {}, as nothing is committed yet: commit it first ({}), or push \
@@ -313,8 +313,8 @@ fn first_commit(kind: Kind) -> &'static str {
 }
 
 impl Revision {
-    /// Reads the ignore files. With a chosen revision they are what that has. Else they are
-    /// instructions for this push, and hold as they lie there, so that a line in one helps at once.
+    /// Reads the ignore files. If a revision was chosen, they are read from it. Else they are
+    /// instructions for this push and read from the directory, so that a line in one helps at once.
     fn ignore_files(&self, names: &[PathBuf], chosen: bool) -> anyhow::Result<Ignored> {
         let mut ignored = Ignored::default();
         let mut files: BTreeSet<PathBuf> =
@@ -365,16 +365,16 @@ impl Revision {
     }
 }
 
-/// The entries of an archive that are taken, and the place where they go.
+/// The selection of an archive's entries, and the place where they go.
 pub struct Mount<'a> {
-    /// The directory of which the entries are taken, without that name.
+    /// The directory whose entries are taken; its name is stripped.
     pub prefix: &'a Path,
     pub at: &'a Path,
     pub ignored: &'a Ignored,
 }
 
 impl Mount<'_> {
-    /// Copies the entries; `seen` gets the path of everything that the archive has.
+    /// Copies the entries; `seen` gets the path of everything in the archive.
     pub fn copy(
         &self,
         kind: Kind,
@@ -389,7 +389,7 @@ impl Mount<'_> {
             .map_err(|error| kind.not_started(error))?;
         let mut stdout = child.stdout.take().context("no pipe")?;
         let mut stderr = child.stderr.take().context("no pipe")?;
-        // The messages are read beside: a full pipe would stop the archive.
+        // The messages are read in another thread: a full pipe would stop the archive.
         let errors = std::thread::spawn(move || {
             let mut bytes = Vec::new();
             io::copy(&mut (&mut stderr).take(MESSAGE_BYTES_MAX), &mut bytes).ok();
