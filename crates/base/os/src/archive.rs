@@ -1,5 +1,4 @@
-//! The headers of entries of tar archives, which tell nothing of when and by whom: equal files give
-//! equal bytes.
+//! The headers of entries of tar archives, without times or owners: equal files give equal bytes.
 
 use tar::{EntryType, Header};
 

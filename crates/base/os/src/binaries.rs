@@ -21,7 +21,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 const BUSY_RETRIES: u32 = 100;
 const BUSY_WAIT: Duration = Duration::from_millis(5);
 
-/// A name in `DATA/bin`, for which one copy is kept even if nothing runs from it.
+/// A role that a copy in `DATA/bin` has; at most one copy is kept for each, beside those in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The binary that the next start of the machine runs.
@@ -118,7 +118,7 @@ fn copy(source: &Path, directory: &Path, path: &Path) -> io::Result<()> {
     copied
 }
 
-/// Returns how the names of copies begin that this process has not finished.
+/// Returns the prefix of the names of copies that this process has not finished.
 fn unfinished() -> String {
     format!("new-{}-", std::process::id())
 }

@@ -26,7 +26,7 @@ pub fn socket_directory(layout: &DataDirectory) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a directory where it is missing, and refuses one that is not the owner's alone.
+/// Creates a directory if it is missing, and refuses one that is not the owner's alone.
 pub fn private_socket_directory(path: &Path) -> anyhow::Result<()> {
     private_directory(path).with_context(|| format!("{} cannot be made", path.display()))?;
     let mine = rustix::process::getuid().as_raw();
@@ -41,7 +41,7 @@ pub fn private_socket_directory(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a directory for its owner only, with the parents that are missing.
+/// Creates a directory for its owner only, with missing parents.
 pub fn private_directory(path: &Path) -> std::io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

@@ -1,4 +1,4 @@
-//! The places of all things on disk: the only file that knows the names of directories.
+//! The layout of everything on disk: the only file that knows the names of directories.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ pub struct DataDirectory {
     sockets: PathBuf,
 }
 
-/// The ending of the name of the directory beside a build that is `$HOME` of what runs in it.
+/// The suffix of the directory beside a build that is `$HOME` of what runs in it.
 pub const HOME_ENDING: &str = ".home";
 
 impl DataDirectory {
@@ -23,8 +23,9 @@ impl DataDirectory {
         DataDirectory { root, sockets }
     }
 
-    /// Creates it like `new`, but where a node has run on `root` before, its sockets are where it
-    /// put them: the caller's environment may name another runtime directory than the node's did.
+    /// Creates a layout like `new`, but where a node has run on `root` before, its sockets are
+    /// where it put them: the caller's environment may name another runtime directory than the
+    /// node's did.
     pub fn find(root: PathBuf, runtime: &Path) -> DataDirectory {
         let fresh = DataDirectory::new(root, runtime);
         match std::fs::read_link(fresh.sockets_link()) {
@@ -50,8 +51,8 @@ impl DataDirectory {
         self.root.join("values")
     }
 
-    /// Returns the large values of a store in etcd, by its name: those of our own store are none of
-    /// its.
+    /// Returns the directory of large values of a store in etcd, by its identity: our own store's
+    /// values are not its.
     pub fn etcd_values(&self, identity: &str) -> PathBuf {
         self.root.join("etcd").join(identity).join("values")
     }
@@ -61,7 +62,7 @@ impl DataDirectory {
         self.root.join("redis-tls")
     }
 
-    /// Returns the directory of what cluster this node belongs to, and what proves it.
+    /// Returns the directory with the cluster that this node belongs to, and what proves it.
     pub fn cluster(&self) -> PathBuf {
         self.root.join("cluster")
     }
@@ -76,7 +77,7 @@ impl DataDirectory {
         self.root.join("started.json")
     }
 
-    /// Returns the parent of a directory for each process that a shim holds:
+    /// Returns the directory with one directory per process that a shim holds:
     /// `run/NAME/ID/{state,exit}.json`.
     pub fn run(&self) -> PathBuf {
         self.root.join("run")
@@ -91,7 +92,7 @@ impl DataDirectory {
         self.root.join("node.id")
     }
 
-    /// Returns the file with what this node does, as it was told when it last started.
+    /// Returns the file with this node's roles, as given when it last started.
     pub fn roles(&self) -> PathBuf {
         self.root.join("node.roles")
     }
@@ -105,7 +106,7 @@ impl DataDirectory {
         self.root.join("apps").join(name.as_str())
     }
 
-    /// Returns the directory of what the releases of one build run.
+    /// Returns the directory in which the releases of one build run.
     pub fn build(&self, name: &ApplicationName, build: &BuildId) -> PathBuf {
         let kind = match build {
             BuildId::Content(_) => "builds",
@@ -114,12 +115,12 @@ impl DataDirectory {
         self.application(name).join(kind).join(build.to_string())
     }
 
-    /// Returns the `$HOME` of what runs in a build: empty with each of them.
+    /// Returns the `$HOME` of what runs in a build; each build has a new, empty one.
     pub fn home(&self, name: &ApplicationName, build: &BuildId) -> PathBuf {
         self.application(name).join("builds").join(format!("{build}{HOME_ENDING}"))
     }
 
-    /// Returns the directories of builds: the second one is from before they had names.
+    /// Returns the directories that hold builds: the second one is from before builds had names.
     pub fn builds(&self, name: &ApplicationName) -> [PathBuf; 2] {
         ["builds", "releases"].map(|kind| self.application(name).join(kind))
     }
@@ -128,12 +129,12 @@ impl DataDirectory {
         self.application(name).join("persist")
     }
 
-    /// Returns the directory of what is being fetched from the node that has it.
+    /// Returns the directory for files that are being fetched from the node that has them.
     pub fn incoming(&self, name: &ApplicationName) -> PathBuf {
         self.application(name).join("persist.incoming")
     }
 
-    /// Returns the directory of what was here before another node got it.
+    /// Returns the directory for the files that were here before another node got them.
     pub fn given_away(&self, name: &ApplicationName) -> PathBuf {
         self.application(name).join("persist.given")
     }
@@ -174,7 +175,7 @@ impl DataDirectory {
         self.sockets.join("handover")
     }
 
-    /// Returns a shim's socket, by an `id` like those in `run()`; hashed to stay short.
+    /// Returns a shim's socket; `id` is like those in `run()`, and hashed to stay short.
     pub fn shim_socket(&self, id: &str) -> PathBuf {
         self.sockets.join(format!("shim-{}", &blake3::hash(id.as_bytes()).to_hex()[..16]))
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// The longest wait for a lock: far longer than a child takes from fork to exec, and short for
+/// The maximum wait for a lock: far longer than a child takes from fork to exec, and short for
 /// somebody who waits for an error.
 const FREED_WITHIN: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(5);

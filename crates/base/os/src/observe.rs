@@ -15,14 +15,14 @@ pub use activity::{Activity, connections};
 pub use listeners::Listeners;
 use process::Stat;
 
-/// The most processes of a tree; larger ones are cut off: no application needs as many, and a fork
-/// bomb must not stall those who look at it.
+/// The maximum number of processes of a tree; larger ones are cut off: no application needs as
+/// many, and a fork bomb must not stall those who look at it.
 pub const TREE_PROCESSES_MAX: usize = 4096;
 /// The first argument of a process that holds an application's tree and takes over what it leaves
 /// behind: a shim.
 pub const HOLDER: &str = "__shim";
-/// The most processes of a tree that are asked for their exact share; it takes the kernel about a
-/// millisecond for each GiB.
+/// The maximum number of processes that are asked for their exact share; it takes the kernel about
+/// a millisecond for each GiB.
 const EXACT_PROCESSES_MAX: usize = 64;
 
 /// All processes of the machine at one moment.
@@ -42,7 +42,7 @@ pub enum Measure {
     /// Shared pages are divided among the processes that share them. Right for servers that fork
     /// workers from one that has loaded everything: resident sizes count that part once per worker.
     Proportional,
-    /// An upper bound, where the kernel does not say more, or the tree is large.
+    /// An upper bound, where the kernel does not say or the tree is large.
     Resident,
 }
 
@@ -79,7 +79,7 @@ impl Snapshot {
         self.processes.get(&pid)
     }
 
-    /// Returns the tree like `tree`, for a process whose shim is gone.
+    /// Returns the same as `tree`, for a process whose shim is gone.
     pub fn tree_and_session(&self, pid: u32) -> Vec<Stat> {
         if !self.contains(pid) {
             return Vec::new();
@@ -118,7 +118,7 @@ impl Snapshot {
         Some(Memory { bytes: self.resident_bytes(&tree), measure: Measure::Resident })
     }
 
-    /// Returns everything below `root`, without itself.
+    /// Returns everything below `root`, without `root` itself.
     pub fn descendants(&self, root: u32) -> Vec<u32> {
         self.below(root).split_off(1)
     }
@@ -128,7 +128,7 @@ impl Snapshot {
         tree.iter().map(|pid| self.resident_of(*pid)).sum()
     }
 
-    /// Returns the memory where shared pages count once; for other users' processes the upper
+    /// Returns the memory with shared pages counted once; for other users' processes the upper
     /// bound.
     pub fn exact_bytes(&self, tree: &[u32]) -> u64 {
         let one = |pid: &u32| proportional_bytes(*pid).unwrap_or_else(|| self.resident_of(*pid));
@@ -141,7 +141,8 @@ impl Snapshot {
     }
 }
 
-/// Returns a process's share: zero if it is gone meanwhile; `None` if it is another user's.
+/// Returns a process's proportional share: zero if it is gone meanwhile; `None` if it is another
+/// user's.
 fn proportional_bytes(pid: u32) -> Option<u64> {
     match std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
         Ok(text) => {

@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared_port::Bound;
 
-/// The version of what one process hands to the next.
+/// The version of the format in which one process hands over to the next.
 pub const FORMAT: u32 = 1;
-/// The most sockets of one message; the kernel passes at most 253 at once.
+/// The maximum number of sockets of one message; the kernel passes at most 253 at once.
 const AT_ONCE: usize = 64;
-/// The most sockets in all: as many as a process may have open.
+/// The maximum number of sockets in all: as many as a process may have open.
 const SOCKETS_MAX: usize = 65_536;
-/// The most bytes of the first line, at some 100 for each address.
+/// The maximum length of the first line in bytes, at some 100 for each address.
 const HEAD_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
@@ -127,7 +127,7 @@ mod tests {
         let any = |last| SocketAddr::from(([127, 0, 0, last], 0));
         let listeners = Listeners::default();
         let one = listeners.bind(any(1), 2).unwrap();
-        // These are more than go at once.
+        // These are more than fit one message.
         let many = listeners.bind(any(2), AT_ONCE + 3).unwrap();
         let (near, far) = UnixStream::pair().unwrap();
         let sent = listeners.hand_over();

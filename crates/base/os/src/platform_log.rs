@@ -11,7 +11,7 @@ use model::Timestamp;
 use crate::directory::private_directory;
 use crate::stamp::stamp;
 
-/// The most bytes of a file: years of events.
+/// The maximum size of a file in bytes: years of events.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Appends lines. Never fails: a full disk must not stop what is being reported on.

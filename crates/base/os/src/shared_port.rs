@@ -17,16 +17,16 @@ use crate::loopback;
 /// The number of connections that the kernel holds while all threads are busy; it may hold fewer.
 const BACKLOG: i32 = 4096;
 
-/// The most descriptors: what this process starts inherits the limit, and some programs count up to
-/// it.
+/// The maximum number of descriptors: what this process starts inherits the limit, and some
+/// programs count up to it.
 const DESCRIPTORS_MAX: u64 = 65_536;
 
-/// Lets this process have as many connections as it may; returns how many descriptors that are.
+/// Raises the limit on descriptors as far as allowed; returns how many there may be.
 pub fn allow_descriptors() -> u64 {
     allow_descriptors_up_to(DESCRIPTORS_MAX)
 }
 
-/// Does so with another limit, for a process that starts no others. It goes on with what it is
+/// Raises the limit up to `most`, for a process that starts no others. It goes on with what it is
 /// given.
 pub fn allow_descriptors_up_to(most: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
@@ -57,7 +57,7 @@ pub struct Listeners {
 #[derive(Debug, Default)]
 struct Inner {
     open: Bound,
-    /// The sockets of the process before this one, until the part that needs one asks for it.
+    /// The sockets inherited from the process before, until the part that needs one asks for it.
     inherited: Bound,
 }
 
@@ -88,7 +88,7 @@ impl Listeners {
         Ok(listeners)
     }
 
-    /// Returns a listener of the process before that listens alone.
+    /// Returns an inherited listener that listens alone.
     pub fn inherited(&self, address: SocketAddr) -> Option<TcpListener> {
         self.inner().inherited.remove(&address)?.into_iter().next()
     }
@@ -103,7 +103,7 @@ impl Listeners {
         self.inner().open.remove(&address);
     }
 
-    /// Closes what is left, as all parts have what they need.
+    /// Closes the inherited sockets that no part asked for.
     pub fn release_unclaimed(&self) {
         for (address, _) in std::mem::take(&mut self.inner().inherited) {
             tracing::info!(%address, "port.not_needed_any_more");
@@ -188,7 +188,7 @@ mod tests {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let first = Listeners::default();
         let address = first.bind(any, 1).unwrap()[0].local_addr().unwrap();
-        // The part that had it is gone, and nobody has taken this connection in.
+        // The part that had the socket is gone, and nobody has accepted this connection.
         let _client = std::net::TcpStream::connect(address).unwrap();
         let second = Listeners::inheriting(first.hand_over());
         let listeners = second.bind(any, 2).unwrap();

@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::Snapshot;
 use super::listeners::{DESCRIPTORS_MAX, TABLE_BYTES_MAX, address_of, socket_inode};
 
-/// The most processes that are looked at: compilers run some dozens; more do not change what is
-/// said.
+/// The maximum number of processes that are looked at: compilers run some dozens; more do not
+/// change the picture.
 const PROCESSES_MAX: usize = 128;
 const THREADS_MAX: usize = 64;
 /// The states in the column `st` of connections that are open, or being opened.

@@ -15,9 +15,9 @@ use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, Stat
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket, SocketAddr as NetlinkAddress};
 
-/// The most bytes of one part of the kernel's answer (`netlink_recvmsg`).
+/// The maximum size of one part of the kernel's answer in bytes (`netlink_recvmsg`).
 const ANSWER_BYTES: usize = 32 * 1024;
-/// The most sockets; a machine with more is read in part.
+/// The maximum number of sockets; a machine with more is read in part.
 const SOCKETS_MAX: usize = 100_000;
 
 /// Returns the sockets by inode. Fails where the kernel has no such diagnosis, or keeps it from us.

@@ -12,11 +12,13 @@ use model::port::Transport;
 
 use super::{Snapshot, diagnosis};
 
-/// The most bytes of a table, for 100,000 sockets; a machine with more of them is read in part.
+/// The maximum size of a table in bytes, for 100,000 sockets; a machine with more of them is read
+/// in part.
 pub(super) const TABLE_BYTES_MAX: u64 = 16 << 20;
-/// The most descriptors that are looked at per process.
+/// The maximum number of descriptors that are looked at per process.
 pub(super) const DESCRIPTORS_MAX: usize = 16_384;
-/// The states in the column `st`: of TCP, and of UDP where it takes datagrams from everybody.
+/// The `st` column of listening sockets: of TCP, and of UDP where it takes datagrams from
+/// everybody.
 const LISTEN: &str = "0A";
 const UNCONNECTED: &str = "07";
 

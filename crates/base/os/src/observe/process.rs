@@ -14,12 +14,12 @@ pub struct Stat {
     pub state: u8,
     pub start_ticks: u64,
     pub resident_pages: u64,
-    /// The processor time that it has used, in the kernel's ticks.
+    /// The processor time that it has used, in clock ticks.
     pub used_ticks: u64,
 }
 
 impl Stat {
-    /// Whether it has exited already, and only its entry is left until its parent looks.
+    /// Whether it has exited already, and only its entry is left until its parent reaps it.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
@@ -30,8 +30,8 @@ pub fn stat(pid: u32) -> Option<Stat> {
     parse(pid, &std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Parses the fields. The name (field 2) may hold blanks and parentheses: they are counted from its
-/// last one.
+/// Parses the fields. The name (field 2) may hold blanks and parentheses: fields are counted from
+/// the last one.
 fn parse(pid: u32, line: &[u8]) -> Option<Stat> {
     let name_end = line.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(line.get(name_end + 1..)?).ok()?;
@@ -53,7 +53,7 @@ pub fn pids() -> io::Result<impl Iterator<Item = u32>> {
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 
-/// Returns the boot's id, another one after each boot.
+/// Returns the boot id, which is another one after each boot.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
