@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
-/// The most fail points that are armed: tests name them, and a handful are enough.
+/// The maximum number of armed fail points: tests name them, and a handful are enough.
 const ARMED_MAX: usize = 64;
-/// The interval at which a stalled task looks whether it may go on.
+/// The interval at which a stalled task checks whether it may go on.
 const STALL_POLL: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -44,7 +44,7 @@ pub trait Members: Send + Sync {
     /// Returns the other nodes that are alive, directly or through others.
     fn alive(&self) -> watch::Receiver<BTreeSet<NodeId>>;
 
-    /// Returns the members with whom this node can decide: its store and theirs come to hold the
+    /// Returns the members with which this node can decide: its store and theirs come to hold the
     /// same.
     fn in_touch(&self) -> watch::Receiver<BTreeSet<NodeId>>;
 
@@ -55,9 +55,9 @@ pub trait Members: Send + Sync {
     /// Whether writes wait until this node has what its cluster has.
     fn is_joining(&self) -> bool;
 
-    /// Passes streams of this kind to `serve` from now on. The first one stays.
+    /// Passes streams of this kind to `serve` from now on. The first registration stays.
     fn serve(&self, kind: Kind, serve: Serve);
 
-    /// Opens a stream to another member, which proves to be that.
+    /// Opens a stream to another member, whose identity is proven.
     async fn open(&self, node: &NodeId, kind: Kind) -> anyhow::Result<BoxedStream>;
 }

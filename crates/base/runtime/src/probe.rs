@@ -1,5 +1,5 @@
-//! The probe of an instance, whether it is there: a connection, or one GET. Used by the agent while
-//! an instance starts and by the checker afterwards; knows neither.
+//! The probe that checks whether an instance is there: a connection, or one GET. Used by the agent
+//! while an instance starts and by the checker afterwards; knows neither.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The most bytes that are read: only the head of the answer matters.
+/// The maximum number of bytes that are read: only the head of the answer matters.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HEADERS_MAX: usize = 64;
 
@@ -62,7 +62,7 @@ pub async fn http_get(
     .await
 }
 
-/// Checks that what listens there speaks HTTP/2 in clear text, as gRPC has it: it says its settings
+/// Checks that what listens there speaks HTTP/2 in clear text, as gRPC does: it sends its settings
 /// first.
 pub async fn h2(address: SocketAddr, timeout: Duration) -> Result<(), ProbeError> {
     within(timeout, async {

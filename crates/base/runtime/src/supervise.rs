@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use crate::task::{self, Boxed};
 
-/// The shortest pause: nobody notices one fault.
+/// The minimum pause: nobody notices one fault.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// The longest pause: a part which fails at every start costs nothing to speak of.
+/// The maximum pause: a part which fails at every start costs nothing to speak of.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The time after which a part is taken to have started well: its next pause is short again.
 const RAN_WELL: Duration = Duration::from_secs(30);

@@ -13,7 +13,7 @@ use tokio_rustls::{client, server};
 
 pub type CalledRouter = client::TlsStream<tokio::net::TcpStream>;
 
-/// A call from another member, which has proven to be that.
+/// A call from another member, whose identity has been proven.
 pub struct RouterCall {
     pub peer: NodeId,
     pub stream: TcpStream,
@@ -31,7 +31,7 @@ impl RouterCall {
 }
 
 impl RouterCall {
-    /// Says one word, as far as the other side takes it in at once, and ends.
+    /// Sends one word, as far as the other side takes it in at once, and ends.
     pub fn refuse(mut self, word: &[u8]) {
         // A side that does not hear it finds the connection closed.
         self.tls.writer().write_all(word).ok();
@@ -50,10 +50,10 @@ pub type Take = Box<dyn Fn(RouterCall) + Send + Sync>;
 /// The other members, as a router needs them.
 #[async_trait]
 pub trait RouterPeers: Send + Sync {
-    /// Passes calls from routers of other members to `take`. The first one stays.
+    /// Passes calls from routers of other members to `take`. The first registration stays.
     fn set_router(&self, take: Take);
 
-    /// Opens a connection to the router of another member, which proves to be that.
+    /// Opens a connection to the router of another member, whose identity is proven.
     async fn call_router(&self, node: &NodeId) -> anyhow::Result<CalledRouter>;
 
     /// Returns the members that were there and do not answer.
