@@ -23,14 +23,14 @@ use runtime::driver::Clock;
 
 /// The name under which the router's machinery knows everything that is behind a proxy.
 const NAME: &str = "proxy";
-/// The most back ends: more than any machine runs copies of one server.
+/// The maximum number of back ends: more copies of one server than any machine runs.
 const BACK_ENDS_MAX: usize = 1_000;
 
-/// The settings that a back end is made with.
+/// The configuration of a back end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     pub address: SocketAddr,
-    /// The service that it is for, where first bytes decide.
+    /// The service that it is for; `None` unless first bytes decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sort: Option<String>,
     pub weight: u32,
@@ -47,7 +47,7 @@ pub struct Row {
     pub state: String,
     /// The health: `well`, `failing`, or `unknown` without probes.
     pub health: String,
-    /// The reason that the last probe gave, if it failed.
+    /// The reason why the last probe failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Whether it refused a moment ago and is left alone until it is tried again.
@@ -75,7 +75,8 @@ pub struct BackEnds {
     /// Notified when a draining back end has nothing in flight any more.
     pub emptied: Arc<Notify>,
     serials: AtomicU64,
-    /// The router, which parts requests; `None` where whole connections are parted.
+    /// The router, which distributes single requests; `None` where whole connections are
+    /// distributed.
     router: Option<Arc<Alone>>,
     /// The turns of other processes that wait for a place.
     pub turns: Turns,
@@ -222,7 +223,7 @@ impl BackEnds {
         members.iter().filter(|member| !member.leaving).map(lendable).collect()
     }
 
-    /// Lets waiting clients go on, as places may be free.
+    /// Lets waiting clients in, as places may be free.
     pub fn advance(&self) {
         self.services.iter().for_each(|service| service.queue.advance());
     }
@@ -290,7 +291,7 @@ impl BackEnds {
         check_weight(weight)?;
         self.change(address, sort, |member| {
             (member.wanted.weight, member.wanted.draining) = (weight, false);
-            // Nothing enters an endpoint again that was drained once.
+            // An endpoint that was drained once never admits anything again.
             if member.endpoint.is_draining() {
                 let lent = member.endpoint.lent();
                 member.endpoint = self.endpoint(address)?;
@@ -300,7 +301,7 @@ impl BackEnds {
         })
     }
 
-    /// Takes note of what a probe found.
+    /// Records what a probe found.
     pub fn judge(&self, serial: u64, healthy: bool, reason: Option<String>) {
         let mut members = self.lock();
         let Some(member) = members.iter_mut().find(|one| one.endpoint.serial == serial) else {

@@ -21,17 +21,17 @@ use super::sharing;
 use os::passing;
 use os::shared_port::Bound;
 
-/// The most bytes of a line: a list of a thousand back ends is shorter.
+/// The maximum length of a line in bytes: a list of a thousand back ends is shorter.
 const LINE_BYTES_MAX: u64 = 1024 * 1024;
-/// The longest wait for an answer: both sides are on this machine and have nothing else to do.
+/// The maximum wait for an answer: both sides are on this machine and have nothing else to do.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
-/// The longest conversation: somebody may type by hand.
+/// The maximum duration of a conversation: somebody may type by hand.
 const ASK_TIME_MAX: Duration = Duration::from_secs(300);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The word of the process that has taken over, once it accepts connections.
+/// The word that the process that has taken over sends once it accepts connections.
 const SERVING: &str = "serving";
-/// The word of the same process once it has read all that came in lines: what follows travels with
-/// the sockets.
+/// The word that it sends once it has read all that came in lines: what follows travels with the
+/// sockets.
 const READY: &str = "ready";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub enum Ask {
     TakeOver,
 }
 
-/// The answer to any question: an error, or the back ends.
+/// The answer to every question: the back ends, or an error.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,7 +188,7 @@ fn blocking(stream: &UnixStream) -> anyhow::Result<std::os::unix::net::UnixStrea
     Ok(own)
 }
 
-/// Undoes what `blocking` changed in the socket itself, for all its handles.
+/// Makes the socket non-blocking again: `blocking` changed it for all its handles.
 fn unblock(stream: &BufReader<UnixStream>) -> std::io::Result<()> {
     socket2::SockRef::from(stream.get_ref()).set_nonblocking(true)
 }
@@ -248,7 +248,7 @@ async fn answered(stream: &mut BufReader<UnixStream>, ask: &Ask) -> anyhow::Resu
 pub struct Heir {
     stream: BufReader<UnixStream>,
     pub listeners: Bound,
-    /// The back ends as they are there.
+    /// The back ends of the process from before.
     pub back_ends: Vec<Wanted>,
     pub names: Vec<Named>,
 }
@@ -271,15 +271,15 @@ impl Heir {
         Ok(Heir { stream, listeners, back_ends, names })
     }
 
-    /// Says that this process serves: from now on the one from before accepts nothing. What is left
-    /// to say is for `sharing`.
+    /// Tells the process from before that this one serves: from now on it accepts nothing. What is
+    /// left to say is for `sharing`.
     pub async fn serves(mut self) -> anyhow::Result<BufReader<UnixStream>> {
         self.stream.write_all(format!("{SERVING}\n").as_bytes()).await?;
         Ok(self.stream)
     }
 }
 
-/// Turns sockets of either kind into what travels.
+/// Converts sockets of either kind into the type that is passed on.
 pub fn carried<T: Into<OwnedFd>>(sockets: impl IntoIterator<Item = T>) -> Vec<TcpListener> {
     sockets.into_iter().map(|socket| TcpListener::from(socket.into())).collect()
 }

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::back_ends::BackEnds;
 use runtime::probe::{self, ProbeError};
 
-/// The longest probe: a back end that needs longer is not well.
+/// The maximum time of a probe: a back end that needs longer is not well.
 const TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]

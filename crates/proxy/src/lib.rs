@@ -38,14 +38,14 @@ use router::datagrams::FLOWS_MAX;
 use router::tls::{CertificateFiles, Tls};
 use runtime::driver::Clock;
 
-/// The longest wait for what is under way when somebody ends the proxy.
+/// The maximum wait for what is under way when somebody ends the proxy.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
-/// The longest time until back ends that were removed and are empty are forgotten.
+/// The interval at which back ends are forgotten that were removed and are empty.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Requests are parted.
+    /// Requests are distributed one by one.
     Http {
         telling: Telling,
     },
@@ -65,15 +65,15 @@ pub struct Config {
     pub balance: &'static dyn Balance,
     /// The certificates for clients inside TLS (http); empty for plain ones.
     pub certificates: Vec<CertificateFiles>,
-    /// The proxies that say of each connection whose it is (http, tcp).
+    /// The proxies that announce of each connection whose it is (http, tcp).
     pub announced_by: Option<Senders>,
     pub concurrency: Option<u32>,
     pub check: Option<Check>,
     pub check_interval: Duration,
     pub threads: usize,
-    /// How long a connection or a flow may have nothing to move.
+    /// The time after which a connection or a flow on which nothing moves is ended.
     pub idle: Duration,
-    /// How long clients of a proxy that was taken over may stay.
+    /// The time that clients of a proxy that was taken over may stay.
     pub drain: Duration,
     pub records: Option<PathBuf>,
     pub stats: bool,
@@ -104,11 +104,11 @@ impl Phase {
 }
 
 async fn until_phase_changes(phase: &mut watch::Receiver<Phase>) {
-    // Without the sender of phases, nobody will serve for long.
+    // If the sender of phases is gone, nobody will serve for long.
     phase.changed().await.ok();
 }
 
-/// The messages for people, which the program that started this shows.
+/// The messages for people, shown by the program that started this.
 pub trait Told {
     fn listening(&self, at: SocketAddr, control: &Path);
     fn figures(&self, figures: &Figures);
@@ -268,7 +268,7 @@ async fn serve(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
     });
     tokio::select! {
         _ = ended => {}
-        // A person who says it twice does not want to wait.
+        // A second signal comes from somebody who does not want to wait.
         () = signals.end() => {}
     }
     records.finish();

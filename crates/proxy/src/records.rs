@@ -1,6 +1,6 @@
-//! The records: one line of JSON for every request or connection that has ended, and what the run
-//! was like. A thread of its own writes; the threads that serve never wait for it, and what does
-//! not fit is counted.
+//! The records: one line of JSON for every request or connection that has ended, and the figures of
+//! the run. A thread of its own writes; the threads that serve never wait for it, and what does not
+//! fit is counted.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -22,13 +22,15 @@ use time::format_description::well_known::Rfc3339;
 use metrics::{Labels, Metrics, Record};
 use router::streams;
 
-/// The most entries that wait: connections that end while the disk stalls for a moment.
+/// The maximum number of entries that wait: connections that end while the disk stalls for a
+/// moment.
 const ENTRIES_MAX: usize = 8 * 1024;
 const WRITE_INTERVAL: Duration = Duration::from_millis(100);
-/// The most bytes of a file: some 500,000 lines; with the file before it, at most twice that.
+/// The maximum size of a file in bytes: some 500,000 lines; with the file before it, at most twice
+/// that.
 pub const FILE_BYTES_MAX: u64 = 128 * 1024 * 1024;
-/// The most back ends that are counted: more than a proxy has at once, as they come and go; further
-/// ones count in the sum alone.
+/// The maximum number of back ends that are counted: more than a proxy has at once, as they come
+/// and go; further ones count in the sum alone.
 const TALLIES_MAX: usize = 4_096;
 
 /// The outcome of a request or a connection.
@@ -47,7 +49,7 @@ impl Status {
     pub const CLIENT_RESET: Status = Status::Word("client-reset");
     pub const BACK_END_RESET: Status = Status::Word("back-end-reset");
     pub const NO_BACK_END: Status = Status::Word("no-back-end");
-    /// The first bytes are those of no service.
+    /// The first bytes match no service.
     pub const NO_SERVICE: Status = Status::Word("no-service");
     /// The header of the PROXY protocol is missing or wrong.
     pub const BAD_HEADER: Status = Status::Word("bad-header");
@@ -122,7 +124,7 @@ struct Line {
     total_us: u64,
 }
 
-/// The handle of a thread that serves whole connections.
+/// The handle with which threads that serve whole connections record.
 #[derive(Clone)]
 pub struct Recorder {
     entries: SyncSender<Entry>,

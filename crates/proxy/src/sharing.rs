@@ -15,24 +15,24 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::back_ends::{BackEnds, Lendable, Named};
 
-/// The interval of looks for places that are free or waited for, as long as there are two
+/// The interval at which places are checked for being free or waited for, as long as there are two
 /// processes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
-/// The longest wait until the process that leaves has said what it holds; it has nothing else to
+/// The maximum wait until the process that leaves has said what it holds; it has nothing else to
 /// do.
 const HOLD_TIME_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
-    /// It keeps nothing that nobody waits for.
+    /// The side that leaves keeps nothing that nobody waits for.
     Leaves,
     Comes,
 }
 
-/// One line, either way.
+/// A message of either side, as one line.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Told {
-    /// The places that the process that leaves does not give away; it says so first of all.
+    /// The places that the leaving process does not give away; it sends them first of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hold: Option<Vec<Places>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -49,7 +49,8 @@ struct Places {
     count: u32,
 }
 
-/// Shares places, in the process that was taken over from, as soon as the next one serves.
+/// Shares places on the side of the process that was taken over from, as soon as the next one
+/// serves.
 pub async fn leave(back_ends: Arc<BackEnds>, stream: BufReader<UnixStream>) {
     if back_ends.has_limit() {
         let (link, hold) = Link::leaving(&back_ends);
@@ -57,8 +58,8 @@ pub async fn leave(back_ends: Arc<BackEnds>, stream: BufReader<UnixStream>) {
     }
 }
 
-/// Shares places, in the process that serves from now on. It has none at `elsewhere` until it is
-/// told which.
+/// Shares places on the side of the process that serves from now on. It has none at `elsewhere`
+/// until it is told which.
 pub async fn come(back_ends: Arc<BackEnds>, stream: BufReader<UnixStream>, elsewhere: Vec<Named>) {
     if back_ends.has_limit() {
         let link = Link::coming(&back_ends, elsewhere);
@@ -153,7 +154,7 @@ impl Turns {
 }
 
 struct Link {
-    /// An id unlike that of another link of this process.
+    /// An id that is unique among the links of this process.
     id: u64,
     side: Side,
     /// The places that are with the other process, wherever both have a back end.

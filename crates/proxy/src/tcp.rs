@@ -29,13 +29,14 @@ use router::streams;
 use router::streams::Means;
 use runtime::driver::Clock;
 
-/// The most connections of a thread: a descriptor and some 2 KiB each, twice.
+/// The maximum number of connections of a thread: a descriptor and some 2 KiB each, twice.
 const CONNECTIONS_MAX: usize = 20_000;
-/// The pause when there are no descriptors: some are free again in a moment.
+/// The pause when descriptors run out: some are free again in a moment.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The longest silence of a client; after this it is taken to wait for the server's first word.
+/// The maximum silence of a client; after it, the client is taken to wait for the server's first
+/// word.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// The pause between looks while the last connections end.
+/// The interval at which the last connections are checked for their end.
 const END_CHECK: Duration = Duration::from_millis(10);
 
 #[derive(Clone)]
@@ -119,7 +120,7 @@ async fn accept(
     }
 }
 
-/// A guard that counts one connection less when it ends, however it ends.
+/// A guard that counts one connection less when it is dropped, however that ends.
 struct Counted(Rc<Thread>);
 
 impl Drop for Counted {
@@ -151,7 +152,7 @@ async fn serve(thread: &Thread, stream: TcpStream, peer: SocketAddr) {
         Ok(chosen) => {
             (queue, address) = (chosen.queue, chosen.permit.endpoint.address());
             let status = pass(thread, &client, &chosen, &moved).await;
-            // The permit goes after the connection, so that a serial back end is really free.
+            // The permit is dropped after the connection, so that a serial back end is really free.
             drop(chosen.connection);
             drop(chosen.permit);
             status
@@ -182,7 +183,7 @@ async fn begin(thread: &Thread, client: &mut Client) -> Result<Chosen, Status> {
     choose_back_end(thread, service, client.addresses.client.ip()).await
 }
 
-/// Takes what the proxy before this one says off the front.
+/// Reads off the front what the proxy before this one announces.
 async fn read_header(client: &mut Client) -> Result<(), Status> {
     match announced::read(&client.stream).await {
         Ok(said) => client.addresses = said.unwrap_or(client.addresses),
@@ -226,7 +227,7 @@ async fn choose_service<'a>(
     chosen.and_then(|at| services.get(at)).ok_or(Status::NO_SERVICE)
 }
 
-/// Chooses a back end, and the next one where one does not answer.
+/// Chooses a back end, and another one if it does not answer.
 async fn choose_back_end(
     thread: &Thread,
     service: &Service,

@@ -20,10 +20,10 @@ use router::moved::Direction;
 use router::streams::Ended;
 use runtime::driver::Clock;
 
-/// The longest wait for answers when nobody goes on here: no flow says that it has ended, so even
+/// The maximum wait for answers when nobody goes on here: no flow says that it has ended, so even
 /// clients that expect no answer are waited for.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
-/// The pause between looks meanwhile.
+/// The interval at which awaited answers are checked.
 const ANSWER_CHECK: Duration = Duration::from_millis(10);
 
 #[derive(Clone)]
