@@ -22,7 +22,7 @@ use crate::spec::{Attached, Cap, LaunchSpec, Purpose};
 
 /// The maximum time of a start: a program on a file system that hangs is given up on.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
-/// The nice value of builds and one-off commands, which yield to what serves requests.
+/// The nice value of steps and scheduled commands, which yield to what serves requests.
 const TASK_NICE: i32 = 10;
 /// The OOM score of instances, added to the node's own: when memory runs out, instances go before
 /// shims and nodes ...

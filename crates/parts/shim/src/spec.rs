@@ -58,7 +58,8 @@ pub enum Purpose {
         instance: InstanceId,
         generation: Generation,
     },
-    /// A build or release step, or a user's one-off command: niced, idle I/O class.
+    /// A build or release step, a scheduled command, or a user's one-off command: niced and in the
+    /// idle I/O class, unless somebody is connected to it.
     Task {
         application: ApplicationName,
         name: String,
