@@ -21,16 +21,16 @@ use router::queue::{Queue, QueueLimits};
 use router::table::RoutedApplication;
 use runtime::driver::Clock;
 
-/// Under which the router's machinery knows everything that is behind a proxy.
+/// The name under which the router's machinery knows everything that is behind a proxy.
 const NAME: &str = "proxy";
-/// More than any machine runs copies of one server.
+/// The maximum number of back ends: more copies of one server than any machine runs.
 const BACK_ENDS_MAX: usize = 1_000;
 
-/// What a back end is made with.
+/// The configuration of a back end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     pub address: SocketAddr,
-    /// The service that it is for, where first bytes decide.
+    /// The service that it is for; `None` unless first bytes decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sort: Option<String>,
     pub weight: u32,
@@ -43,19 +43,19 @@ pub struct Wanted {
 pub struct Row {
     #[serde(flatten)]
     pub wanted: Wanted,
-    /// `active`, `draining`, or `leaving` until nothing is in flight.
+    /// The state: `active`, `draining`, or `leaving` until nothing is in flight.
     pub state: String,
-    /// `well`, `failing`, or `unknown` without probes.
+    /// The health: `well`, `failing`, or `unknown` without probes.
     pub health: String,
-    /// What the last probe that failed saw.
+    /// The reason why the last probe failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// It refused a moment ago and is left alone until it is tried again.
+    /// Whether it refused a moment ago and is left alone until it is tried again.
     pub ejected: bool,
     pub in_flight: u32,
 }
 
-/// Back ends for one sort of client.
+/// The back ends for one sort of client.
 pub struct Service {
     pub sort: Option<Sort>,
     pub queue: Arc<Queue>,
@@ -72,12 +72,13 @@ pub struct BackEnds {
     pub services: Vec<Service>,
     members: Mutex<Vec<Member>>,
     settings: Settings,
-    /// Told when a draining back end has nothing in flight any more.
+    /// Notified when a draining back end has nothing in flight any more.
     pub emptied: Arc<Notify>,
     serials: AtomicU64,
-    /// Where requests are parted; none where whole connections are.
+    /// The router, which distributes single requests; `None` where whole connections are
+    /// distributed.
     router: Option<Arc<Alone>>,
-    /// Other processes that wait for a place.
+    /// The turns of other processes that wait for a place.
     pub turns: Turns,
 }
 
@@ -86,11 +87,11 @@ pub struct Settings {
     pub clock: Clock,
     pub balance: &'static dyn Balance,
     pub concurrency: Option<u32>,
-    /// Where a proxy from before has all places until it says otherwise.
+    /// The back ends where a proxy from before has all places until it says otherwise.
     pub elsewhere: Vec<Named>,
 }
 
-/// A back end, as processes and people tell each other of it.
+/// The name of a back end, as processes and people tell each other of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Named {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,11 +105,11 @@ impl Wanted {
     }
 }
 
-/// One that another process may have places at.
+/// A back end at which another process may have places.
 pub struct Lendable {
     pub name: Named,
     pub endpoint: Arc<Endpoint>,
-    /// Clients stand in line for it or its like.
+    /// Whether clients stand in line for it or its like.
     pub is_waited_for: bool,
 }
 
@@ -116,7 +117,7 @@ struct Member {
     service: usize,
     wanted: Wanted,
     leaving: bool,
-    /// None until a probe has said so.
+    /// Whether it is well; `None` until a probe has said so.
     healthy: Option<bool>,
     reason: Option<String>,
     endpoint: Arc<Endpoint>,
@@ -149,7 +150,7 @@ impl Member {
     }
 }
 
-/// Something to be probed.
+/// A back end that is to be probed.
 #[derive(Clone, Debug)]
 pub struct Probed {
     pub serial: u64,
@@ -222,7 +223,7 @@ impl BackEnds {
         members.iter().filter(|member| !member.leaving).map(lendable).collect()
     }
 
-    /// Places may be free.
+    /// Lets waiting clients in, as places may be free.
     pub fn advance(&self) {
         self.services.iter().for_each(|service| service.queue.advance());
     }
@@ -290,7 +291,7 @@ impl BackEnds {
         check_weight(weight)?;
         self.change(address, sort, |member| {
             (member.wanted.weight, member.wanted.draining) = (weight, false);
-            // Nothing enters again what was drained once.
+            // An endpoint that was drained once never admits anything again.
             if member.endpoint.is_draining() {
                 let lent = member.endpoint.lent();
                 member.endpoint = self.endpoint(address)?;
@@ -300,7 +301,7 @@ impl BackEnds {
         })
     }
 
-    /// What a probe found.
+    /// Records what a probe found.
     pub fn judge(&self, serial: u64, healthy: bool, reason: Option<String>) {
         let mut members = self.lock();
         let Some(member) = members.iter_mut().find(|one| one.endpoint.serial == serial) else {
@@ -321,7 +322,7 @@ impl BackEnds {
         }
     }
 
-    /// Forgets those that were removed and have nothing in flight.
+    /// Forgets back ends that were removed and have nothing in flight.
     pub fn reap(&self) {
         self.lock().retain(|member| !(member.leaving && member.endpoint.is_drained()));
     }
@@ -355,7 +356,7 @@ impl BackEnds {
         let (service, endpoint) = (members[at].service, members[at].endpoint.clone());
         let takes = members[at].takes();
         self.publish(&members, service)?;
-        // After that nobody new is sent there.
+        // From here on nobody new is sent there.
         if members[at].leaving || (!takes && members[at].wanted.draining) {
             endpoint.drain();
         }
@@ -388,7 +389,8 @@ impl BackEnds {
         Ok(Arc::new(Endpoint::at(serial, instance, address, self.settings.concurrency)))
     }
 
-    /// Those that are well; where none is, all: a probe may be wrong, and nobody would be served.
+    /// Publishes the back ends that are well; where none is, all: a probe may be wrong, and nobody
+    /// would be served.
     fn publish(&self, members: &[Member], at: usize) -> anyhow::Result<()> {
         let service = &self.services[at];
         let of: Vec<&Member> =

@@ -1,6 +1,6 @@
-//! The control socket of a running proxy: one JSON object a line asks, one answers. It lists and
-//! changes back ends, prints figures, and hands the listeners to the next process. Whoever can open
-//! the socket may do all of that: it belongs to its owner alone.
+//! The control socket of a running proxy: one JSON object per line asks, one answers. It lists and
+//! changes back ends, and hands the listeners to the next process. Anybody who can open the socket
+//! may do all of that: it belongs to its owner alone.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -21,16 +21,17 @@ use super::sharing;
 use os::passing;
 use os::shared_port::Bound;
 
-/// A list of a thousand back ends is shorter.
+/// The maximum length of a line in bytes: a list of a thousand back ends is shorter.
 const LINE_BYTES_MAX: u64 = 1024 * 1024;
-/// Both sides are on this machine and have nothing else to do.
+/// The maximum wait for an answer: both sides are on this machine and have nothing else to do.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
-/// Somebody may type by hand.
+/// The maximum duration of a conversation: somebody may type by hand.
 const ASK_TIME_MAX: Duration = Duration::from_secs(300);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Says the process that has taken over, once it accepts connections.
+/// The word that the process that has taken over sends once it accepts connections.
 const SERVING: &str = "serving";
-/// Says it once it has read all that came in lines: what follows travels with the sockets.
+/// The word that it sends once it has read all that came in lines: what follows travels with the
+/// sockets.
 const READY: &str = "ready";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +49,7 @@ pub enum Ask {
     TakeOver,
 }
 
-/// Either of both.
+/// The answer to every question: the back ends, or an error.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,10 +58,10 @@ struct Answer {
     back_ends: Vec<Row>,
 }
 
-/// What the socket needs of the proxy behind it.
+/// The parts of the proxy that the socket needs.
 pub struct Controlled {
     pub back_ends: Arc<BackEnds>,
-    /// Under the address that the next process asks for.
+    /// The listeners under the address that the next process asks for.
     pub listeners: Bound,
     pub taken_over: Notify,
 }
@@ -77,7 +78,7 @@ pub async fn bind(path: &Path) -> anyhow::Result<UnixListener> {
     bind_anew(path)
 }
 
-/// In the place of whatever was there.
+/// Listens at `path`, in the place of whatever socket was there.
 pub fn bind_anew(path: &Path) -> anyhow::Result<UnixListener> {
     let context =
         || format!("--control: no socket can be made at {}; name another path", path.display());
@@ -151,8 +152,8 @@ fn perform(back_ends: &BackEnds, ask: &Ask) -> anyhow::Result<()> {
     }
 }
 
-/// Both processes accept until the other one says that it serves; if it never does, nothing has
-/// happened.
+/// Hands over the listeners. Both processes accept until the other one says that it serves; if it
+/// never does, nothing has happened.
 async fn hand_over(
     controlled: &Arc<Controlled>,
     mut stream: BufReader<UnixStream>,
@@ -176,7 +177,7 @@ async fn hear(stream: &mut BufReader<UnixStream>, word: &str) -> anyhow::Result<
     Ok(())
 }
 
-/// A second handle of the same socket, for calls that block.
+/// Returns a second handle of the same socket, for calls that block.
 fn blocking(stream: &UnixStream) -> anyhow::Result<std::os::unix::net::UnixStream> {
     use std::os::fd::AsFd;
     let own: OwnedFd = stream.as_fd().try_clone_to_owned()?;
@@ -187,7 +188,7 @@ fn blocking(stream: &UnixStream) -> anyhow::Result<std::os::unix::net::UnixStrea
     Ok(own)
 }
 
-/// `blocking` changed the socket itself, for all its handles.
+/// Makes the socket non-blocking again: `blocking` changed it for all its handles.
 fn unblock(stream: &BufReader<UnixStream>) -> std::io::Result<()> {
     socket2::SockRef::from(stream.get_ref()).set_nonblocking(true)
 }
@@ -212,7 +213,7 @@ async fn write_line<T: Serialize>(
     Ok(())
 }
 
-/// One question to the proxy at `path`.
+/// Asks one question of the proxy at `path`.
 pub async fn ask(path: &Path, ask: &Ask) -> anyhow::Result<Vec<Row>> {
     let mut stream = connect(path).await?;
     answered(&mut stream, ask).await
@@ -242,11 +243,12 @@ async fn answered(stream: &mut BufReader<UnixStream>, ask: &Ask) -> anyhow::Resu
     }
 }
 
-/// The side that takes over: has the listeners, and tells the process from before when it serves.
+/// The side that takes over: it has the listeners, and tells the process from before when it
+/// serves.
 pub struct Heir {
     stream: BufReader<UnixStream>,
     pub listeners: Bound,
-    /// As they are there.
+    /// The back ends of the process from before.
     pub back_ends: Vec<Wanted>,
     pub names: Vec<Named>,
 }
@@ -269,19 +271,20 @@ impl Heir {
         Ok(Heir { stream, listeners, back_ends, names })
     }
 
-    /// From now on the process from before accepts nothing. What is left to say is for `sharing`.
+    /// Tells the process from before that this one serves: from now on it accepts nothing. What is
+    /// left to say is for `sharing`.
     pub async fn serves(mut self) -> anyhow::Result<BufReader<UnixStream>> {
         self.stream.write_all(format!("{SERVING}\n").as_bytes()).await?;
         Ok(self.stream)
     }
 }
 
-/// Sockets of both kinds travel alike.
+/// Converts sockets of either kind into the type that is passed on.
 pub fn carried<T: Into<OwnedFd>>(sockets: impl IntoIterator<Item = T>) -> Vec<TcpListener> {
     sockets.into_iter().map(|socket| TcpListener::from(socket.into())).collect()
 }
 
-/// Where the proxy on an address has its socket, if it was not told otherwise.
+/// Returns where the proxy on an address has its socket, if it was not told otherwise.
 pub fn default_path(runtime: &Path, listen: SocketAddr, kind: &str) -> PathBuf {
     let address = listen.to_string().replace(['[', ']'], "").replace(':', "_");
     runtime.join(format!("proxy-{kind}-{address}"))

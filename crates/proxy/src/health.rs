@@ -1,5 +1,5 @@
-//! Asks every back end again and again whether it is well, and tells those who choose. A single
-//! failure decides nothing.
+//! The health checks: ask every back end again and again whether it is well, and tell the parts
+//! that choose. A single failure decides nothing.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,14 +13,14 @@ use tokio::task::JoinSet;
 use super::back_ends::BackEnds;
 use runtime::probe::{self, ProbeError};
 
-/// A back end that needs longer for a probe is not well.
+/// The maximum time of a probe: a back end that needs longer is not well.
 const TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// It accepts connections.
+    /// Passes if it accepts connections.
     Tcp,
-    /// A GET of this path answers 200 to 399, asked by this name or else by the address.
+    /// Passes if a GET of this path answers 200 to 399, asked by this name or else by the address.
     Http { path: String, host: Option<String> },
 }
 

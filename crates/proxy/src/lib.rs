@@ -38,14 +38,14 @@ use router::datagrams::FLOWS_MAX;
 use router::tls::{CertificateFiles, Tls};
 use runtime::driver::Clock;
 
-/// What is under way when somebody ends the proxy.
+/// The maximum wait for what is under way when somebody ends the proxy.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
-/// Back ends that were removed are forgotten at the latest so much after they are empty.
+/// The interval at which back ends are forgotten that were removed and are empty.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Requests are parted.
+    /// Requests are distributed one by one.
     Http {
         telling: Telling,
     },
@@ -59,27 +59,27 @@ pub enum Mode {
 pub struct Config {
     pub listen: SocketAddr,
     pub mode: Mode,
-    /// The sorts of clients that are told apart; one that is none where all are alike.
+    /// The sorts of clients that are told apart; a single `None` where all are alike.
     pub sorts: Vec<Option<Sort>>,
     pub back_ends: Vec<Wanted>,
     pub balance: &'static dyn Balance,
-    /// For clients inside TLS (http); none for plain ones.
+    /// The certificates for clients inside TLS (http); empty for plain ones.
     pub certificates: Vec<CertificateFiles>,
-    /// Proxies that say of each connection whose it is (http, tcp).
+    /// The proxies that announce of each connection whose it is (http, tcp).
     pub announced_by: Option<Senders>,
     pub concurrency: Option<u32>,
     pub check: Option<Check>,
     pub check_interval: Duration,
     pub threads: usize,
-    /// Of a connection or a flow on which nothing moves.
+    /// The time after which a connection or a flow on which nothing moves is ended.
     pub idle: Duration,
-    /// For clients of a proxy that was taken over.
+    /// The time that clients of a proxy that was taken over may stay.
     pub drain: Duration,
     pub records: Option<PathBuf>,
     pub stats: bool,
-    /// None: beside the others of this user, under the address.
+    /// The control socket; `None` for one beside the others of this user, under the address.
     pub control: Option<PathBuf>,
-    /// Where that is.
+    /// The directory of those sockets.
     pub runtime: PathBuf,
     pub take_over: bool,
 }
@@ -90,7 +90,7 @@ pub enum Phase {
     Serving,
     /// Another process goes on: clients that are here may stay until then.
     Leaving(Instant),
-    /// What is under way may go on until then.
+    /// The proxy ends: what is under way may go on until then.
     Ending(Instant),
 }
 
@@ -104,11 +104,11 @@ impl Phase {
 }
 
 async fn until_phase_changes(phase: &mut watch::Receiver<Phase>) {
-    // Without whom it is told by, nobody will serve for long.
+    // If the sender of phases is gone, nobody will serve for long.
     phase.changed().await.ok();
 }
 
-/// What people are told, by whoever started this.
+/// The messages for people, shown by the program that started this.
 pub trait Told {
     fn listening(&self, at: SocketAddr, control: &Path);
     fn figures(&self, figures: &Figures);
@@ -135,7 +135,7 @@ impl Workers {
         }
     }
 
-    /// Blocks.
+    /// Waits until all threads have ended. Blocks.
     fn join(&self) {
         match self {
             Workers::Router(router) => router.join(),
@@ -242,7 +242,7 @@ async fn serve(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
     }
     if let Some(heir) = heir {
         let stream = heir.serves().await.context("the process from before is gone")?;
-        // Goes on while this process leaves, too.
+        // This goes on while this process leaves, too.
         tokio::spawn(sharing::come(back_ends, stream, elsewhere));
     }
     told.listening(at, &path);
@@ -268,7 +268,7 @@ async fn serve(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
     });
     tokio::select! {
         _ = ended => {}
-        // Whoever says it twice does not want to wait.
+        // A second signal comes from somebody who does not want to wait.
         () = signals.end() => {}
     }
     records.finish();
@@ -286,7 +286,7 @@ impl Config {
     }
 }
 
-/// Those that end it.
+/// The signals that end the proxy.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -375,7 +375,7 @@ async fn start(
     }
 }
 
-/// A thread for each socket.
+/// Starts a thread for each socket.
 fn spawn<S: Send + 'static>(
     sockets: Vec<S>,
     back_ends: &Arc<BackEnds>,

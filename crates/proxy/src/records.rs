@@ -1,5 +1,6 @@
-//! One line of JSON for every request or connection that has ended, and what the run was like. A
-//! thread of its own writes; those who serve never wait for it, and what does not fit is counted.
+//! The records: one line of JSON for every request or connection that has ended, and the figures of
+//! the run. A thread of its own writes; the threads that serve never wait for it, and what does not
+//! fit is counted.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -21,31 +22,34 @@ use time::format_description::well_known::Rfc3339;
 use metrics::{Labels, Metrics, Record};
 use router::streams;
 
-/// Connections that end while the disk stalls for a moment.
+/// The maximum number of entries that wait: connections that end while the disk stalls for a
+/// moment.
 const ENTRIES_MAX: usize = 8 * 1024;
 const WRITE_INTERVAL: Duration = Duration::from_millis(100);
-/// Some 500,000 lines; with the file before it, at most twice that.
+/// The maximum size of a file in bytes: some 500,000 lines; with the file before it, at most twice
+/// that.
 pub const FILE_BYTES_MAX: u64 = 128 * 1024 * 1024;
-/// More back ends than a proxy has at once, as they come and go; beyond, they are added up.
+/// The maximum number of back ends that are counted: more than a proxy has at once, as they come
+/// and go; further ones count in the sum alone.
 const TALLIES_MAX: usize = 4_096;
 
-/// What became of a request or a connection.
+/// The outcome of a request or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Status {
-    /// Of HTTP.
+    /// The status of an HTTP answer.
     Code(u16),
     Word(&'static str),
 }
 
 impl Status {
-    /// Both sides ended it, or nothing was said for long.
+    /// Both sides ended it; `IDLE` if nothing was said for long.
     pub const CLOSED: Status = Status::Word("closed");
     pub const IDLE: Status = Status::Word("idle");
     pub const CLIENT_RESET: Status = Status::Word("client-reset");
     pub const BACK_END_RESET: Status = Status::Word("back-end-reset");
     pub const NO_BACK_END: Status = Status::Word("no-back-end");
-    /// First bytes are those of no service.
+    /// The first bytes match no service.
     pub const NO_SERVICE: Status = Status::Word("no-service");
     /// The header of the PROXY protocol is missing or wrong.
     pub const BAD_HEADER: Status = Status::Word("bad-header");
@@ -104,7 +108,7 @@ impl Entry {
     }
 }
 
-/// As it is written. Fields are only ever added.
+/// An entry as it is written. Fields are only ever added.
 #[derive(Serialize)]
 struct Line {
     start: String,
@@ -120,7 +124,7 @@ struct Line {
     total_us: u64,
 }
 
-/// Threads that serve whole connections have one of these.
+/// The handle with which threads that serve whole connections record.
 #[derive(Clone)]
 pub struct Recorder {
     entries: SyncSender<Entry>,
@@ -135,10 +139,10 @@ impl Recorder {
     }
 }
 
-/// What the run was like so far.
+/// The sums of the run so far.
 #[derive(Debug, Default)]
 pub struct Run {
-    /// None: nobody had it.
+    /// The sums by back end; `None` for what no back end had.
     tallies: BTreeMap<Option<SocketAddr>, Tally>,
     all: Tally,
     pub dropped: u64,
@@ -208,7 +212,7 @@ impl Anchor {
 }
 
 impl Records {
-    /// Starts the thread. `metrics` is where the router's threads record.
+    /// Starts the thread. The router's threads record in `metrics`.
     pub fn start(file: Option<&Path>, metrics: Metrics) -> anyhow::Result<(Records, Recorder)> {
         let file = file.map(RecordFile::open).transpose()?;
         let (entries, receiver) = sync_channel(ENTRIES_MAX);
@@ -231,7 +235,7 @@ impl Records {
                 writer.turn();
                 std::thread::park_timeout(WRITE_INTERVAL);
             }
-            // What came until those who serve had ended.
+            // These are the entries that came until the threads that serve had ended.
             writer.turn();
         };
         let thread = std::thread::Builder::new().name("records".into()).spawn(body);
@@ -244,7 +248,7 @@ impl Records {
         locked(&self.run).figures(self.anchor.second(Instant::now()))
     }
 
-    /// Everything that was recorded is written and counted. Blocks.
+    /// Writes and counts everything that was recorded. Blocks.
     pub fn finish(&self) {
         self.stop.store(true, Ordering::Release);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -300,13 +304,13 @@ fn line(anchor: Anchor, entry: &Entry) -> Line {
     }
 }
 
-/// Moved aside to `FILE.1` when it is full.
+/// The file of records, moved aside to `FILE.1` when it is full.
 struct RecordFile {
     path: PathBuf,
     file: Option<BufWriter<File>>,
     bytes: u64,
     bytes_max: u64,
-    /// Lines that could not be written.
+    /// The number of lines that could not be written.
     lost: u64,
 }
 

@@ -1,6 +1,7 @@
-//! What a back end may have at a time, while a proxy and the one that took over from it both serve:
-//! each place is with one of the two, and goes to the other where clients wait for it. Driven by
-//! the socket over which the listeners were handed over; its end gives all places back.
+//! The sharing of what a back end may have at a time, while a proxy and the one that took over from
+//! it both serve: each place is with one of the two, and goes to the other where clients wait for
+//! it. Driven by the socket over which the listeners were handed over; its end gives all places
+//! back.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,27 +15,29 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::back_ends::{BackEnds, Lendable, Named};
 
-/// A place that is free or waited for is noticed within this, for as long as there are two.
+/// The interval at which places are checked for being free or waited for, as long as there are two
+/// processes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
-/// Until the one that leaves has said what it holds; it has nothing else to do.
+/// The maximum wait until the process that leaves has said what it holds; it has nothing else to
+/// do.
 const HOLD_TIME_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
-    /// Keeps nothing that nobody waits for.
+    /// The side that leaves keeps nothing that nobody waits for.
     Leaves,
     Comes,
 }
 
-/// One line, either way.
+/// A message of either side, as one line.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Told {
-    /// First of all, by the one that leaves: the places that it does not give away.
+    /// The places that the leaving process does not give away; it sends them first of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hold: Option<Vec<Places>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     give: Vec<Places>,
-    /// One place at any of these.
+    /// The back ends at any of which one place is asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     ask: Vec<Named>,
 }
@@ -46,7 +49,8 @@ struct Places {
     count: u32,
 }
 
-/// By the process that was taken over from, as soon as the next one serves.
+/// Shares places on the side of the process that was taken over from, as soon as the next one
+/// serves.
 pub async fn leave(back_ends: Arc<BackEnds>, stream: BufReader<UnixStream>) {
     if back_ends.has_limit() {
         let (link, hold) = Link::leaving(&back_ends);
@@ -54,7 +58,8 @@ pub async fn leave(back_ends: Arc<BackEnds>, stream: BufReader<UnixStream>) {
     }
 }
 
-/// By the one that serves from now on. It has no places at `elsewhere` until it is told which.
+/// Shares places on the side of the process that serves from now on. It has none at `elsewhere`
+/// until it is told which.
 pub async fn come(back_ends: Arc<BackEnds>, stream: BufReader<UnixStream>, elsewhere: Vec<Named>) {
     if back_ends.has_limit() {
         let link = Link::coming(&back_ends, elsewhere);
@@ -119,7 +124,7 @@ impl Told {
     }
 }
 
-/// The other processes that wait for a place, in turn: there may be one before this one and one
+/// The turns of other processes that wait for a place: there may be one before this one and one
 /// after it, and what is promised to both would reach neither.
 #[derive(Debug, Default)]
 pub struct Turns {
@@ -149,17 +154,17 @@ impl Turns {
 }
 
 struct Link {
-    /// Unlike that of another link of this process.
+    /// An id that is unique among the links of this process.
     id: u64,
     side: Side,
-    /// Places that are with the other one, wherever both have a back end.
+    /// The places that are with the other process, wherever both have a back end.
     outside: BTreeMap<Named, u32>,
     asked: bool,
-    /// Where the other one asked for a place, until it has one.
+    /// The back ends where the other process asked for a place, until it has one.
     owed: Vec<Named>,
     /// The place that it gets as soon as it is free: nobody enters there before.
     promised: Option<Named>,
-    /// More than this side may have.
+    /// The places beyond what this side may have.
     too_many: Vec<Places>,
     turn: usize,
 }
@@ -230,7 +235,7 @@ impl Link {
         if let Some(name) = &self.promised {
             let one = all.iter().find(|one| one.name == *name);
             if one.is_none_or(|one| !one.endpoint.has_lent_too_much()) {
-                // None where it was removed meanwhile: the other one may ask anew.
+                // The count is zero where it was removed meanwhile: the other process may ask anew.
                 let (at, count) = (name.clone(), u32::from(one.is_some()));
                 *self.outside.entry(at.clone()).or_default() += count;
                 told.give.push(Places { at, count });
@@ -260,8 +265,8 @@ impl Link {
         told
     }
 
-    /// Clients of this side that come later wait until the other one has had its turn; those that
-    /// wait already come before it. Says what was asked for in vain.
+    /// Promises the other process a place. Clients of this side that come later wait until it has
+    /// had its turn; those that wait already come before it. Returns what was asked for in vain.
     fn promise(&mut self, back_ends: &BackEnds, all: &[Lendable]) -> Option<Named> {
         let is_next = back_ends.turns.first() == Some(self.id);
         if self.promised.is_some() || !is_next {
@@ -287,7 +292,7 @@ impl Link {
         None
     }
 
-    /// The other one is gone, and what it had is free.
+    /// Takes back everything: the other process is gone, and what it had is free.
     fn end(&mut self, back_ends: &BackEnds) {
         back_ends.turns.leave(self.id);
         for one in back_ends.lendable() {
@@ -352,7 +357,7 @@ mod tests {
         let came = tokio::spawn(come(new.clone(), BufReader::new(theirs), vec![name]));
         let mut here = vec![await_permit(&new).await, await_permit(&new).await];
         assert!(enter(&new).is_none() && enter(&old).is_none());
-        // Whoever waits on either side gets the next that is free on the other.
+        // A client that waits on either side gets the next place that is free on the other.
         let (waiting, freed) = tokio::join!(await_permit(&old), async {
             while new.turns.first().is_none() || !all_lent(&new) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -365,7 +370,7 @@ mod tests {
         drop(held);
         here.push(await_permit(&new).await);
         assert!(enter(&new).is_none() && enter(&old).is_none());
-        // With its end all that the old one had is free.
+        // With its end all that the old process had is free.
         left.abort();
         tokio::time::timeout(DEADLINE, came).await.expect("it hears the end").unwrap();
         here.push(await_permit(&new).await);

@@ -29,13 +29,14 @@ use router::streams;
 use router::streams::Means;
 use runtime::driver::Clock;
 
-/// A descriptor and some 2 KiB each, twice.
+/// The maximum number of connections of a thread: a descriptor and some 2 KiB each, twice.
 const CONNECTIONS_MAX: usize = 20_000;
-/// Out of descriptors: some are free again in a moment.
+/// The pause when descriptors run out: some are free again in a moment.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Clients that wait for the server's first word are given to it after this.
+/// The maximum silence of a client; after it, the client is taken to wait for the server's first
+/// word.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// While the last connections end.
+/// The interval at which the last connections are checked for their end.
 const END_CHECK: Duration = Duration::from_millis(10);
 
 #[derive(Clone)]
@@ -48,7 +49,7 @@ pub struct Settings {
 
 struct Thread {
     back_ends: Arc<BackEnds>,
-    /// Of the services, in their order; empty where all clients are for one.
+    /// The sorts of the services, in their order; empty where all clients are for one.
     sorts: Vec<Sort>,
     settings: Settings,
     means: Means,
@@ -119,7 +120,7 @@ async fn accept(
     }
 }
 
-/// One connection less when it ends, however it ends.
+/// A guard that counts one connection less when it is dropped, however that ends.
 struct Counted(Rc<Thread>);
 
 impl Drop for Counted {
@@ -128,11 +129,11 @@ impl Drop for Counted {
     }
 }
 
-/// What is known of a connection before it has a back end.
+/// A connection before it has a back end.
 struct Client {
     stream: TcpStream,
     addresses: Addresses,
-    /// Bytes that were read already and are for the back end.
+    /// The bytes that were read already and are for the back end.
     first: Vec<u8>,
 }
 
@@ -151,7 +152,7 @@ async fn serve(thread: &Thread, stream: TcpStream, peer: SocketAddr) {
         Ok(chosen) => {
             (queue, address) = (chosen.queue, chosen.permit.endpoint.address());
             let status = pass(thread, &client, &chosen, &moved).await;
-            // After the connection, so that a serial back end is really free.
+            // The permit is dropped after the connection, so that a serial back end is really free.
             drop(chosen.connection);
             drop(chosen.permit);
             status
@@ -182,7 +183,7 @@ async fn begin(thread: &Thread, client: &mut Client) -> Result<Chosen, Status> {
     choose_back_end(thread, service, client.addresses.client.ip()).await
 }
 
-/// Takes what the proxy before this one says off the front.
+/// Reads off the front what the proxy before this one announces.
 async fn read_header(client: &mut Client) -> Result<(), Status> {
     match announced::read(&client.stream).await {
         Ok(said) => client.addresses = said.unwrap_or(client.addresses),
@@ -218,7 +219,7 @@ async fn choose_service<'a>(
                     false => detect::choose(&thread.sorts, &detect::Spoken::Other),
                 };
             }
-            // It says no more: what it has said is for somebody, or for nobody.
+            // It says no more: what it has said is for some service, or for none.
             Ok(0) => break detect::choose(&thread.sorts, &detect::Spoken::Other),
             Err(_) => return Err(Status::CLIENT_RESET),
         }
@@ -226,7 +227,7 @@ async fn choose_service<'a>(
     chosen.and_then(|at| services.get(at)).ok_or(Status::NO_SERVICE)
 }
 
-/// The next one where a back end does not answer.
+/// Chooses a back end, and another one if it does not answer.
 async fn choose_back_end(
     thread: &Thread,
     service: &Service,

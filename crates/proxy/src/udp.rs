@@ -20,10 +20,10 @@ use router::permit::Permit;
 use router::streams::Ended;
 use runtime::driver::Clock;
 
-/// For answers, when nobody goes on here: no flow says that it has ended, so the longest wait is
-/// for clients that expect none.
+/// The maximum wait for answers when nobody goes on here: no flow says that it has ended, so even
+/// clients that expect no answer are waited for.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
-/// Meanwhile.
+/// The interval at which awaited answers are checked.
 const ANSWER_CHECK: Duration = Duration::from_millis(10);
 
 #[derive(Clone)]
@@ -39,7 +39,7 @@ struct Behind {
     recorder: Recorder,
 }
 
-/// Runs until it is told to end. Flows of one that leaves go on until they are quiet.
+/// Runs until it is told to end. When it is told to leave, its flows go on until they are quiet.
 pub fn run(
     back_ends: Arc<BackEnds>,
     settings: Settings,
@@ -62,8 +62,8 @@ async fn serve(gate: &Rc<Gate>, mut phase: watch::Receiver<Phase>) {
         () = gate.serve() => {}
         () = until_phase_changes(&mut phase) => {}
     }
-    // What clients say from now on goes to the process that has taken over, or to nobody; what
-    // is still being answered comes from here.
+    // The words of clients from now on go to the process that has taken over, or to nobody; what is
+    // still being answered comes from here.
     let answered = Instant::now() + ANSWER_TIME_MAX;
     loop {
         let now = *phase.borrow();
@@ -117,7 +117,7 @@ impl Site for Behind {
         });
     }
 
-    /// All back ends have addresses.
+    /// Ends the flow: all back ends have addresses, so there is nothing to carry.
     fn carry(&self, gate: Rc<Gate>, flow: Rc<Flow>, _: Datagrams) -> Carrying {
         Box::pin(async move { gate.over(&flow) })
     }

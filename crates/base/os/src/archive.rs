@@ -1,5 +1,4 @@
-//! Heads of entries of tar archives that tell nothing of when and by whom: equal files give equal
-//! bytes.
+//! The headers of entries of tar archives, without times or owners: equal files give equal bytes.
 
 use tar::{EntryType, Header};
 

@@ -1,6 +1,7 @@
-//! `DATA/bin`: copies of the binary, named by their content, and links that name some of them. An
-//! upgrade replaces the file that a node was started from, while shims live on in the copy they
-//! were started from. Blocking throughout; driven by the launcher, `install` and the upgrade.
+//! The directory `DATA/bin`: copies of the binary, named by their content, and links that name some
+//! of them. An upgrade replaces the file that a node was started from, while shims live on in the
+//! copy they were started from. Blocking throughout; driven by the launcher, `install` and the
+//! upgrade.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,19 +15,20 @@ use std::time::Duration;
 use anyhow::Context;
 
 const CHUNK_BYTES: usize = 256 << 10;
-/// While the copy is written, another thread may start a process, which holds the file open for
-/// writing until it has become its program; the kernel does not run a file in that state.
+/// The number of tries to run a copy: while it is written, another thread may start a process,
+/// which holds the file open for writing until it has become its program; the kernel does not run a
+/// file in that state.
 const BUSY_RETRIES: u32 = 100;
 const BUSY_WAIT: Duration = Duration::from_millis(5);
 
-/// Names in `DATA/bin`: at most so many copies are kept for reasons other than that they run.
+/// A role that a copy in `DATA/bin` has; at most one copy is kept for each, beside those in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// What the next start of the machine runs.
+    /// The binary that the next start of the machine runs.
     Current,
-    /// What ran before it.
+    /// The binary that ran before it.
     Previous,
-    /// What is being tried.
+    /// The binary that is being tried.
     Candidate,
 }
 
@@ -40,7 +42,7 @@ impl Role {
     }
 }
 
-/// The copy that has this role, if there is one.
+/// Returns the copy that has this role, if there is one.
 pub fn named(directory: &Path, role: Role) -> Option<PathBuf> {
     let target = fs::read_link(directory.join(role.name())).ok()?;
     let path = directory.join(target.file_name()?);
@@ -71,7 +73,7 @@ pub fn link(target: &Path, at: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot link {}", at.display()))
 }
 
-/// Returns the path of the copy, named by its content.
+/// Copies a binary; returns the path of the copy, named by its content.
 pub fn install(source: &Path, directory: &Path) -> anyhow::Result<PathBuf> {
     let hash = hash(source).with_context(|| format!("cannot read {}", source.display()))?;
     let path = directory.join(&hash[..32]);
@@ -83,7 +85,7 @@ pub fn install(source: &Path, directory: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Of a whole file, in hex.
+/// Returns the hash of a whole file, in hex.
 pub fn hash(source: &Path) -> io::Result<String> {
     let mut file = fs::File::open(source)?;
     let mut hasher = blake3::Hasher::new();
@@ -116,7 +118,7 @@ fn copy(source: &Path, directory: &Path, path: &Path) -> io::Result<()> {
     copied
 }
 
-/// How the names of copies begin that this process has not finished.
+/// Returns the prefix of the names of copies that this process has not finished.
 fn unfinished() -> String {
     format!("new-{}-", std::process::id())
 }
@@ -167,7 +169,7 @@ mod tests {
     fn a_copy_that_fails_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let bin = directory.path().join("bin");
-        // Opened like a file, but reading it fails.
+        // It is opened like a file, but reading it fails.
         copy(directory.path(), &bin, &bin.join("copy")).unwrap_err();
         assert_eq!(fs::read_dir(&bin).unwrap().count(), 0);
     }

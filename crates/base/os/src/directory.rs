@@ -1,5 +1,5 @@
 //! Directories that are their owner's alone: of data, which holds secrets, and of sockets, which
-//! speak to whoever can open them.
+//! speak to anybody who can open them.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -9,8 +9,8 @@ use anyhow::{Context, bail};
 
 use crate::layout::DataDirectory;
 
-/// Sockets speak to whoever can open them, so their directory is the owner's alone. `/tmp` is
-/// everybody's: a directory that somebody else made there is refused.
+/// Makes the directory of sockets. They speak to anybody who can open them, so it is the owner's
+/// alone. `/tmp` is everybody's: a directory that somebody else made there is refused.
 pub fn socket_directory(layout: &DataDirectory) -> anyhow::Result<()> {
     let path = layout.sockets();
     private_directory(path).with_context(|| format!("{} cannot be made", path.display()))?;
@@ -26,7 +26,7 @@ pub fn socket_directory(layout: &DataDirectory) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes it where it is missing, and refuses one that is not the owner's alone.
+/// Creates a directory if it is missing, and refuses one that is not the owner's alone.
 pub fn private_socket_directory(path: &Path) -> anyhow::Result<()> {
     private_directory(path).with_context(|| format!("{} cannot be made", path.display()))?;
     let mine = rustix::process::getuid().as_raw();
@@ -41,7 +41,7 @@ pub fn private_socket_directory(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Owner-only, parents included where they are missing.
+/// Creates a directory for its owner only, with missing parents.
 pub fn private_directory(path: &Path) -> std::io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

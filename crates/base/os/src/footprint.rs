@@ -1,13 +1,13 @@
-//! Memory that a process that stays holds only because it was started: the code that read its
+//! The memory that a long-lived process holds only because it was started: the code that read its
 //! options and opened its files, and what the kernel mapped beside that, 16 pages for each it was
-//! asked for. Of a process that serves it was more than half.
+//! asked for. In a process that serves it was more than half.
 
 use std::fs;
 use std::path::Path;
 
 use libc::{MADV_DONTNEED, c_void, madvise};
 
-/// Lets go of this process's code; what is used comes back at once, from the page cache and for the
+/// Releases this process's code; what is used comes back at once, from the page cache and for the
 /// price of a fault each.
 pub fn let_go() {
     let (Ok(program), Ok(maps)) = (fs::read_link("/proc/self/exe"), fs::read_to_string(MAPS))
@@ -19,11 +19,11 @@ pub fn let_go() {
 
 const MAPS: &str = "/proc/self/maps";
 
-/// Where `line` of `maps` is code of `program`: its first address, and its length.
+/// Returns the address and the length of a mapping if `line` of `maps` is code of `program`.
 fn code(line: &str, program: &Path) -> Option<(usize, usize)> {
     let mut words = line.split_ascii_whitespace();
     let (range, rights) = (words.next()?, words.next()?);
-    // Behind offset, device and inode.
+    // The path comes after offset, device and inode.
     let path = words.nth(3)?;
     if rights != "r-xp" || Path::new(path) != program {
         return None;

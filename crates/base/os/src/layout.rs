@@ -1,30 +1,31 @@
-//! Where things lie on disk: the only file that knows the names of directories.
+//! The layout of everything on disk: the only file that knows the names of directories.
 
 use std::path::{Path, PathBuf};
 
 use model::{ApplicationName, BuildId, InstanceId, ReleaseId};
 
-/// `DATA`: everything of one node.
+/// The directory `DATA`, with everything of one node.
 #[derive(Clone, Debug)]
 pub struct DataDirectory {
     root: PathBuf,
     sockets: PathBuf,
 }
 
-/// Ends the name of the directory beside a build that is `$HOME` of what runs in it.
+/// The suffix of the directory beside a build that is `$HOME` of what runs in it.
 pub const HOME_ENDING: &str = ".home";
 
 impl DataDirectory {
-    /// `root` is absolute. Sockets live elsewhere, as a socket's path ends at 107 bytes:
-    /// `runtime` is `$XDG_RUNTIME_DIR` or `/tmp/cortex-UID`.
+    /// Creates a layout; `root` is absolute. Sockets live elsewhere, as a socket's path ends at 107
+    /// bytes: `runtime` is `$XDG_RUNTIME_DIR` or `/tmp/cortex-UID`.
     pub fn new(root: PathBuf, runtime: &Path) -> DataDirectory {
         let hash = blake3::hash(root.as_os_str().as_encoded_bytes()).to_hex();
         let sockets = runtime.join(&hash[..12]);
         DataDirectory { root, sockets }
     }
 
-    /// As `new`, but where a node has run on `root` before, its sockets are where it put them: the
-    /// caller's environment may name another runtime directory than the node's did.
+    /// Creates a layout like `new`, but where a node has run on `root` before, its sockets are
+    /// where it put them: the caller's environment may name another runtime directory than the
+    /// node's did.
     pub fn find(root: PathBuf, runtime: &Path) -> DataDirectory {
         let fresh = DataDirectory::new(root, runtime);
         match std::fs::read_link(fresh.sockets_link()) {
@@ -33,7 +34,7 @@ impl DataDirectory {
         }
     }
 
-    /// Remembers where the sockets are.
+    /// Returns the link that remembers where the sockets are.
     pub fn sockets_link(&self) -> PathBuf {
         self.root.join("sockets")
     }
@@ -50,37 +51,39 @@ impl DataDirectory {
         self.root.join("values")
     }
 
-    /// Large values of a store in etcd, by its name: those of our own store are none of its.
+    /// Returns the directory of large values of a store in etcd, by its identity: our own store's
+    /// values are not its.
     pub fn etcd_values(&self, identity: &str) -> PathBuf {
         self.root.join("etcd").join(identity).join("values")
     }
 
-    /// The certificate that the Redis face makes for itself.
+    /// Returns the certificate that the Redis face makes for itself.
     pub fn face_certificate(&self) -> PathBuf {
         self.root.join("redis-tls")
     }
 
-    /// Which cluster this node belongs to, and what proves it.
+    /// Returns the directory with the cluster that this node belongs to, and what proves it.
     pub fn cluster(&self) -> PathBuf {
         self.root.join("cluster")
     }
 
-    /// Copies of the binary, by hash: shims outlive upgrades.
+    /// Returns the directory of copies of the binary, by hash: shims outlive upgrades.
     pub fn bin(&self) -> PathBuf {
         self.root.join("bin")
     }
 
-    /// The options that the node was started with last.
+    /// Returns the file with the options that the node was started with last.
     pub fn started(&self) -> PathBuf {
         self.root.join("started.json")
     }
 
-    /// One directory per process that a shim holds: `run/NAME/ID/{state,exit}.json`.
+    /// Returns the directory with one directory per process that a shim holds:
+    /// `run/NAME/ID/{state,exit}.json`.
     pub fn run(&self) -> PathBuf {
         self.root.join("run")
     }
 
-    /// Locked while a node runs on this directory.
+    /// Returns the file that is locked while a node runs on this directory.
     pub fn lock(&self) -> PathBuf {
         self.root.join("node.lock")
     }
@@ -89,12 +92,12 @@ impl DataDirectory {
         self.root.join("node.id")
     }
 
-    /// What this node does, as it was told when it last started.
+    /// Returns the file with this node's roles, as given when it last started.
     pub fn roles(&self) -> PathBuf {
         self.root.join("node.roles")
     }
 
-    /// Package caches shared by all applications of this node.
+    /// Returns the package caches that all applications of this node share.
     pub fn shared_cache(&self) -> PathBuf {
         self.root.join("cache")
     }
@@ -103,7 +106,7 @@ impl DataDirectory {
         self.root.join("apps").join(name.as_str())
     }
 
-    /// What the releases of one build run.
+    /// Returns the directory in which the releases of one build run.
     pub fn build(&self, name: &ApplicationName, build: &BuildId) -> PathBuf {
         let kind = match build {
             BuildId::Content(_) => "builds",
@@ -112,12 +115,12 @@ impl DataDirectory {
         self.application(name).join(kind).join(build.to_string())
     }
 
-    /// `$HOME` of what runs in a build: empty with each of them.
+    /// Returns the `$HOME` of what runs in a build; each build has a new, empty one.
     pub fn home(&self, name: &ApplicationName, build: &BuildId) -> PathBuf {
         self.application(name).join("builds").join(format!("{build}{HOME_ENDING}"))
     }
 
-    /// Where builds are: the second one from before they had names.
+    /// Returns the directories that hold builds: the second one is from before builds had names.
     pub fn builds(&self, name: &ApplicationName) -> [PathBuf; 2] {
         ["builds", "releases"].map(|kind| self.application(name).join(kind))
     }
@@ -126,12 +129,12 @@ impl DataDirectory {
         self.application(name).join("persist")
     }
 
-    /// What is being fetched from the node that has it.
+    /// Returns the directory for files that are being fetched from the node that has them.
     pub fn incoming(&self, name: &ApplicationName) -> PathBuf {
         self.application(name).join("persist.incoming")
     }
 
-    /// What was here before another node got it.
+    /// Returns the directory for the files that were here before another node got them.
     pub fn given_away(&self, name: &ApplicationName) -> PathBuf {
         self.application(name).join("persist.given")
     }
@@ -144,17 +147,17 @@ impl DataDirectory {
         self.application(name).join("logs")
     }
 
-    /// Output of one slot's processes: `logs/web.1.log`.
+    /// Returns the file with the output of one slot's processes: `logs/web.1.log`.
     pub fn instance_log(&self, instance: &InstanceId) -> PathBuf {
         self.logs(&instance.application).join(format!("{}.log", instance.label()))
     }
 
-    /// What the platform itself says of an application.
+    /// Returns the file with what the platform itself says of an application.
     pub fn platform_log(&self, name: &ApplicationName) -> PathBuf {
         self.logs(name).join("cortex.log")
     }
 
-    /// Output of build and release steps.
+    /// Returns the file with the output of build and release steps.
     pub fn build_log(&self, name: &ApplicationName, release: &ReleaseId) -> PathBuf {
         self.logs(name).join(format!("build.{release}.log"))
     }
@@ -167,12 +170,12 @@ impl DataDirectory {
         self.sockets.join("api")
     }
 
-    /// Where a process that runs the node hands over to the next one.
+    /// Returns the socket where a process that runs the node hands over to the next one.
     pub fn handover_socket(&self) -> PathBuf {
         self.sockets.join("handover")
     }
 
-    /// `id` as in `run()`; hashed to stay short.
+    /// Returns a shim's socket; `id` is like those in `run()`, and hashed to stay short.
     pub fn shim_socket(&self, id: &str) -> PathBuf {
         self.sockets.join(format!("shim-{}", &blake3::hash(id.as_bytes()).to_hex()[..16]))
     }

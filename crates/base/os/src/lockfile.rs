@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// Far longer than a child takes from fork to exec, and short for somebody who waits for an error.
+/// The maximum wait for a lock: far longer than a child takes from fork to exec, and short for
+/// somebody who waits for an error.
 const FREED_WITHIN: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(5);
 
@@ -19,7 +20,7 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// None when another process holds it.
+    /// Takes the lock; `None` when another process holds it.
     pub fn acquire(file: File) -> io::Result<Option<FileLock>> {
         let started = Instant::now();
         loop {

@@ -5,14 +5,15 @@ use std::os::fd::AsFd;
 
 use rustix::net::sockopt::set_tcp_congestion;
 
-/// The oldest one, which every kernel has and lets everybody choose.
+/// The oldest congestion control, which every kernel has and lets everybody choose.
 const CONGESTION_CONTROL: &str = "reno";
 
-/// There is no network to be careful with: where the machine's choice is BBR, it would set a timer
-/// to pace each long answer. What a listener is told, its connections inherit.
+/// Sets the congestion control of a loopback socket: there is no network to be careful with, and
+/// where the machine's choice is BBR, that would set a timer to pace each long answer. Accepted
+/// connections inherit it from their listener.
 pub fn ease(socket: impl AsFd, address: IpAddr) {
     if address.is_loopback() {
-        // Only a little dearer without.
+        // A failure only makes it a little more expensive.
         set_tcp_congestion(socket, CONGESTION_CONTROL).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! What `/proc` says of the processes of applications: their trees, their memory, where they
+//! The processes of applications as `/proc` shows them: their trees, their memory, where they
 //! listen. One `Snapshot` serves any number of them. Blocking, about 10 µs per process of the
 //! machine; must not know what the processes are for.
 
@@ -15,14 +15,14 @@ pub use activity::{Activity, connections};
 pub use listeners::Listeners;
 use process::Stat;
 
-/// Trees beyond this are cut off: no application needs as many, and a fork bomb must not stall
-/// whoever looks at it.
+/// The maximum number of processes of a tree; larger ones are cut off: no application needs as
+/// many, and a fork bomb must not stall those who look at it.
 pub const TREE_PROCESSES_MAX: usize = 4096;
-/// First argument of a process that holds an application's tree and takes over what it leaves
+/// The first argument of a process that holds an application's tree and takes over what it leaves
 /// behind: a shim.
 pub const HOLDER: &str = "__shim";
-/// Up to so many processes are asked for their exact share; it takes the kernel about a
-/// millisecond for each GiB.
+/// The maximum number of processes that are asked for their exact share; it takes the kernel about
+/// a millisecond for each GiB.
 const EXACT_PROCESSES_MAX: usize = 64;
 
 /// All processes of the machine at one moment.
@@ -39,10 +39,10 @@ pub struct Memory {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Shared pages are divided among those who share them. Right for servers that fork workers
-    /// from one that has loaded everything: resident sizes count that part once per worker.
+    /// Shared pages are divided among the processes that share them. Right for servers that fork
+    /// workers from one that has loaded everything: resident sizes count that part once per worker.
     Proportional,
-    /// Where the kernel does not say, or the tree is large: an upper bound.
+    /// An upper bound, where the kernel does not say or the tree is large.
     Resident,
 }
 
@@ -63,8 +63,8 @@ impl Snapshot {
         self.processes.contains_key(&pid)
     }
 
-    /// `pid`, everything below it, its session, and what its shim has taken over from it. Empty
-    /// when there is no such process.
+    /// Returns `pid`, everything below it, its session, and what its shim has taken over from it.
+    /// Empty when there is no such process.
     pub fn tree(&self, pid: u32) -> Vec<u32> {
         let Some(stat) = self.processes.get(&pid) else { return Vec::new() };
         if is_shim(stat.parent) {
@@ -79,7 +79,7 @@ impl Snapshot {
         self.processes.get(&pid)
     }
 
-    /// As `tree`, for a process whose shim is gone.
+    /// Returns the same as `tree`, for a process whose shim is gone.
     pub fn tree_and_session(&self, pid: u32) -> Vec<Stat> {
         if !self.contains(pid) {
             return Vec::new();
@@ -104,7 +104,7 @@ impl Snapshot {
         tree
     }
 
-    /// Of the whole tree. None when there is no such process.
+    /// Returns the memory of the whole tree; `None` when there is no such process.
     pub fn memory(&self, pid: u32) -> Option<Memory> {
         let tree = self.tree(pid);
         if tree.is_empty() {
@@ -118,17 +118,18 @@ impl Snapshot {
         Some(Memory { bytes: self.resident_bytes(&tree), measure: Measure::Resident })
     }
 
-    /// Everything below `root`, without itself.
+    /// Returns everything below `root`, without `root` itself.
     pub fn descendants(&self, root: u32) -> Vec<u32> {
         self.below(root).split_off(1)
     }
 
-    /// An upper bound: pages that are shared count once for each who shares them.
+    /// Returns an upper bound: pages that are shared count once for each process that shares them.
     pub fn resident_bytes(&self, tree: &[u32]) -> u64 {
         tree.iter().map(|pid| self.resident_of(*pid)).sum()
     }
 
-    /// Shared pages count once; those of other users' processes as above.
+    /// Returns the memory with shared pages counted once; for other users' processes the upper
+    /// bound.
     pub fn exact_bytes(&self, tree: &[u32]) -> u64 {
         let one = |pid: &u32| proportional_bytes(*pid).unwrap_or_else(|| self.resident_of(*pid));
         tree.iter().map(one).sum()
@@ -140,7 +141,8 @@ impl Snapshot {
     }
 }
 
-/// Zero for one that is gone meanwhile; none where it is another user's.
+/// Returns a process's proportional share: zero if it is gone meanwhile; `None` if it is another
+/// user's.
 fn proportional_bytes(pid: u32) -> Option<u64> {
     match std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
         Ok(text) => {

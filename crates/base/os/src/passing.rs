@@ -1,5 +1,6 @@
-//! Listening sockets go from one process to the next over a UNIX socket: first their addresses, in
-//! one line of JSON, then the sockets themselves in the same order, some at a time. Blocking.
+//! The passing of listening sockets from one process to the next over a UNIX socket: first their
+//! addresses, in one line of JSON, then the sockets themselves in the same order, some at a time.
+//! Blocking.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -16,13 +17,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared_port::Bound;
 
-/// What one process hands to the next.
+/// The version of the format in which one process hands over to the next.
 pub const FORMAT: u32 = 1;
-/// The kernel passes at most 253 at once.
+/// The maximum number of sockets of one message; the kernel passes at most 253 at once.
 const AT_ONCE: usize = 64;
-/// As many as a process may have open.
+/// The maximum number of sockets in all: as many as a process may have open.
 const SOCKETS_MAX: usize = 65_536;
-/// Some 100 bytes for each address.
+/// The maximum length of the first line in bytes, at some 100 for each address.
 const HEAD_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
@@ -33,7 +34,7 @@ struct Head {
 
 #[derive(Serialize, Deserialize)]
 struct Row {
-    /// As the command line or an application asked for it.
+    /// The address as the command line or an application asked for it.
     address: SocketAddr,
     count: usize,
 }
@@ -103,7 +104,7 @@ fn receive_some(stream: &UnixStream) -> anyhow::Result<Vec<OwnedFd>> {
     Ok(sockets)
 }
 
-/// A byte at a time: what follows travels with the sockets.
+/// Reads a line, a byte at a time: what follows travels with the sockets.
 fn read_line(stream: &UnixStream) -> anyhow::Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut byte = [0];
@@ -126,7 +127,7 @@ mod tests {
         let any = |last| SocketAddr::from(([127, 0, 0, last], 0));
         let listeners = Listeners::default();
         let one = listeners.bind(any(1), 2).unwrap();
-        // More than go at once.
+        // These are more than fit one message.
         let many = listeners.bind(any(2), AT_ONCE + 3).unwrap();
         let (near, far) = UnixStream::pair().unwrap();
         let sent = listeners.hand_over();

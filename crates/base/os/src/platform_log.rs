@@ -1,5 +1,5 @@
-//! What the platform itself says of an application: one line per event, for people, in the format
-//! that shims write. Bounded: the file before the current one is kept, older ones go.
+//! The log of what the platform itself says of an application: one line per event, for people, in
+//! the format that shims write. Bounded: the file before the current one is kept, older ones go.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -11,10 +11,10 @@ use model::Timestamp;
 use crate::directory::private_directory;
 use crate::stamp::stamp;
 
-/// Years of events.
+/// The maximum size of a file in bytes: years of events.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Never fails: a full disk must not stop what is being reported on.
+/// Appends lines. Never fails: a full disk must not stop what is being reported on.
 pub fn append(path: &Path, now: Timestamp, text: &str) {
     if let Err(error) = try_append(path, now, text) {
         tracing::warn!(path = %path.display(), %error, "platform_log.failed");

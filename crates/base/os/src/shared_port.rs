@@ -14,18 +14,20 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::loopback;
 
-/// Connections that the kernel holds while all threads are busy; it may hold fewer.
+/// The number of connections that the kernel holds while all threads are busy; it may hold fewer.
 const BACKLOG: i32 = 4096;
 
-/// What this process starts inherits the limit, and some programs count up to it.
+/// The maximum number of descriptors: what this process starts inherits the limit, and some
+/// programs count up to it.
 const DESCRIPTORS_MAX: u64 = 65_536;
 
-/// Lets this process have as many connections as it may; returns how many descriptors that are.
+/// Raises the limit on descriptors as far as allowed; returns how many there may be.
 pub fn allow_descriptors() -> u64 {
     allow_descriptors_up_to(DESCRIPTORS_MAX)
 }
 
-/// For one that starts no others. It goes on with what it is given.
+/// Raises the limit up to `most`, for a process that starts no others. It goes on with what it is
+/// given.
 pub fn allow_descriptors_up_to(most: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(most).min(most);
@@ -35,13 +37,14 @@ pub fn allow_descriptors_up_to(most: u64) -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// No connection could be made for want of descriptors or memory: nothing that the other side did.
+/// Whether no connection could be made for want of descriptors or memory: nothing that the other
+/// side did.
 pub fn is_short(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
-/// By the address that was asked for.
+/// Listening sockets by the address that was asked for.
 pub type Bound = BTreeMap<SocketAddr, Vec<TcpListener>>;
 
 /// The listening sockets of a process. A duplicate of each is kept: a listener that a part drops
@@ -54,7 +57,7 @@ pub struct Listeners {
 #[derive(Debug, Default)]
 struct Inner {
     open: Bound,
-    /// Of the process before this one, until the part that needs it asks for it.
+    /// The sockets inherited from the process before, until the part that needs one asks for it.
     inherited: Bound,
 }
 
@@ -67,8 +70,8 @@ impl Listeners {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// At least one listener per thread. More, where the process before had more threads: each of
-    /// them may hold connections that wait.
+    /// Returns at least one listener per thread. There are more where the process before had more
+    /// threads: each of them may hold connections that wait.
     pub fn bind(&self, address: SocketAddr, threads: usize) -> anyhow::Result<Vec<TcpListener>> {
         let inherited = self.inner().inherited.remove(&address).filter(|all| !all.is_empty());
         let listeners = match inherited {
@@ -85,7 +88,7 @@ impl Listeners {
         Ok(listeners)
     }
 
-    /// One that listens alone, of the process before.
+    /// Returns an inherited listener that listens alone.
     pub fn inherited(&self, address: SocketAddr) -> Option<TcpListener> {
         self.inner().inherited.remove(&address)?.into_iter().next()
     }
@@ -100,7 +103,7 @@ impl Listeners {
         self.inner().open.remove(&address);
     }
 
-    /// All parts have what they need.
+    /// Closes the inherited sockets that no part asked for.
     pub fn release_unclaimed(&self) {
         for (address, _) in std::mem::take(&mut self.inner().inherited) {
             tracing::info!(%address, "port.not_needed_any_more");
@@ -111,14 +114,14 @@ impl Listeners {
         *self.inner() = Inner::default();
     }
 
-    /// For the process after this one.
+    /// Returns all sockets, for the process after this one.
     pub fn hand_over(&self) -> Bound {
         let Inner { open, inherited } = std::mem::take(&mut *self.inner());
         inherited.into_iter().chain(open).collect()
     }
 }
 
-/// One listener per thread on the same address. The first one is bound and listens alone: the
+/// Binds one listener per thread on the same address. The first one is bound and listens alone: the
 /// kernel refuses that to all but one, even among processes of one user. Then it is opened to the
 /// others. So nothing is ever free between the check and the use.
 fn bind(address: SocketAddr, threads: usize) -> anyhow::Result<Vec<TcpListener>> {
@@ -185,7 +188,7 @@ mod tests {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let first = Listeners::default();
         let address = first.bind(any, 1).unwrap()[0].local_addr().unwrap();
-        // The part that had it is gone, and nobody has taken this one in.
+        // The part that had the socket is gone, and nobody has accepted this connection.
         let _client = std::net::TcpStream::connect(address).unwrap();
         let second = Listeners::inheriting(first.hand_over());
         let listeners = second.bind(any, 2).unwrap();

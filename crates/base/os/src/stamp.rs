@@ -1,6 +1,6 @@
 //! The time that stands before each line of a log, in UTC, without a calendar library in the shim.
 
-/// Writes `2026-11-21T10:00:00.123Z`.
+/// Returns the time as `2026-11-21T10:00:00.123Z`.
 pub fn stamp(milliseconds: u64) -> String {
     let (seconds, milliseconds) = (milliseconds / 1000, milliseconds % 1000);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
@@ -9,8 +9,8 @@ pub fn stamp(milliseconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z")
 }
 
-/// Year, month and day, so many days after 1970-01-01. Counts years from March, so that a leap day
-/// is the last of its year.
+/// Returns year, month and day, this many days after 1970-01-01. Counts years from March, so that a
+/// leap day is the last of its year.
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);

@@ -1,4 +1,4 @@
-//! The only event loop: feeds one machine with events and time, and hands its effects to a shell
+//! The only event loop: it feeds one machine with events and time, and hands its effects to a shell
 //! in order.
 
 mod clock;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
-/// Fail points are named by tests; a handful are enough.
+/// The maximum number of armed fail points: tests name them, and a handful are enough.
 const ARMED_MAX: usize = 64;
-/// How often a stalled task looks whether it may go on.
+/// The interval at which a stalled task checks whether it may go on.
 const STALL_POLL: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ impl Faults {
         self.lock().contains_key(point)
     }
 
-    /// For threads that may block.
+    /// Checks a point, for threads that may block.
     pub fn check(&self, point: &str) -> anyhow::Result<()> {
         if self.shared.count.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -71,7 +71,7 @@ impl Faults {
         self.fail(armed, point)
     }
 
-    /// For tasks: a stall holds up this task alone, not its thread.
+    /// Checks a point, for tasks: a stall holds up this task alone, not its thread.
     pub async fn check_async(&self, point: &str) -> anyhow::Result<()> {
         if self.shared.count.load(Ordering::Relaxed) == 0 {
             return Ok(());

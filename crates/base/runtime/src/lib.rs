@@ -1,6 +1,6 @@
-//! What runs the machines: the one event loop, time, tasks, the supervision of parts, fail points,
-//! and contracts between parts of several nodes. Must not know what a machine decides, the store,
-//! or how other nodes are reached.
+//! The runtime of the machines: the only event loop, time, tasks, the supervision of parts, fail
+//! points, and contracts between parts of several nodes. Must not know what a machine decides, the
+//! store, or how other nodes are reached.
 
 pub mod driver;
 pub mod faults;

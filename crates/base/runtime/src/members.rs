@@ -1,5 +1,6 @@
-//! Other members of the cluster, as parts need them: who is alive, and streams to them and from
-//! them. A contract alone: who reaches them and who speaks with them are joined by the node.
+//! The other members of the cluster, as parts need them: which are alive, and streams to them and
+//! from them. A contract alone: the node joins the part that reaches them and the parts that speak
+//! with them.
 
 mod routers;
 
@@ -20,14 +21,14 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 pub type BoxedStream = Box<dyn Stream>;
 
-/// What a stream between two members is for. The kinds are told apart before anything is said.
+/// The purpose of a stream between two members. The kinds are told apart before anything is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Files of an application that moves.
     Files,
     /// A checker's questions about instances.
     Probe,
-    /// Whatever somebody asks who is connected to another node.
+    /// Requests of somebody who is connected to another node.
     Call,
 }
 
@@ -35,26 +36,28 @@ impl Kind {
     pub const ALL: [Kind; 3] = [Kind::Files, Kind::Probe, Kind::Call];
 }
 
-/// Takes a stream that another member opened.
+/// A function that takes a stream that another member opened.
 pub type Serve = Box<dyn Fn(NodeId, BoxedStream) + Send + Sync>;
 
 #[async_trait]
 pub trait Members: Send + Sync {
-    /// The other nodes that are alive, directly or through others.
+    /// Returns the other nodes that are alive, directly or through others.
     fn alive(&self) -> watch::Receiver<BTreeSet<NodeId>>;
 
-    /// The members with whom this node can decide: its store and theirs come to hold the same.
+    /// Returns the members with which this node can decide: its store and theirs come to hold the
+    /// same.
     fn in_touch(&self) -> watch::Receiver<BTreeSet<NodeId>>;
 
-    /// Whether this node was removed and has heard so from others; the store may not know it yet.
+    /// Returns whether this node was removed and has heard so from others; the store may not know
+    /// it yet.
     fn removed(&self) -> watch::Receiver<bool>;
 
     /// Whether writes wait until this node has what its cluster has.
     fn is_joining(&self) -> bool;
 
-    /// Streams of this kind go there from now on. The first one stays.
+    /// Passes streams of this kind to `serve` from now on. The first registration stays.
     fn serve(&self, kind: Kind, serve: Serve);
 
-    /// A stream with another member, proven to be that.
+    /// Opens a stream to another member, whose identity is proven.
     async fn open(&self, node: &NodeId, kind: Kind) -> anyhow::Result<BoxedStream>;
 }

@@ -1,5 +1,5 @@
-//! Asks an instance whether it is there: a connection, or one GET. Used by the agent while an
-//! instance starts and by the checker afterwards; knows neither.
+//! The probe that checks whether an instance is there: a connection, or one GET. Used by the agent
+//! while an instance starts and by the checker afterwards; knows neither.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -10,11 +10,11 @@ use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Only the head of the answer matters.
+/// The maximum number of bytes that are read: only the head of the answer matters.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HEADERS_MAX: usize = 64;
 
-/// RFC 9113, section 3.4, with an empty frame of settings.
+/// The preface of RFC 9113, section 3.4, with an empty frame of settings.
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const H2_FRAME_HEAD_BYTES: usize = 9;
 const H2_FRAME_TYPE_AT: usize = 3;
@@ -37,7 +37,7 @@ pub async fn tcp(address: SocketAddr, timeout: Duration) -> Result<(), ProbeErro
     within(timeout, connect(address)).await.map(drop)
 }
 
-/// The status of a GET with these headers, which were validated.
+/// Returns the status of a GET with these headers, which were validated.
 pub async fn http_get(
     address: SocketAddr,
     host: &str,
@@ -62,7 +62,7 @@ pub async fn http_get(
     .await
 }
 
-/// Whether what listens there speaks HTTP/2 in clear text, as gRPC has it: it says its settings
+/// Checks that what listens there speaks HTTP/2 in clear text, as gRPC does: it sends its settings
 /// first.
 pub async fn h2(address: SocketAddr, timeout: Duration) -> Result<(), ProbeError> {
     within(timeout, async {
@@ -128,7 +128,7 @@ mod tests {
                 let mut request = [0; 1024];
                 let _ = stream.read(&mut request).await;
                 let _ = stream.write_all(bytes).await;
-                // Kept open: the probe must not wait for the end.
+                // The stream is kept open: the probe must not wait for the end.
                 crate::task::spawn(async move { stream.read(&mut [0; 1]).await });
             }
         });

@@ -1,8 +1,8 @@
-//! What a process does once it has settled: it lets go of the code that only its start needed.
+//! The settling of a process: it lets go of the code that only its start needed.
 
 use std::time::Duration;
 
-/// By then what was to be done once is done.
+/// The time after which what was to be done once is done.
 const SETTLED: Duration = Duration::from_secs(2);
 
 pub async fn settle() {

@@ -1,5 +1,5 @@
-//! Keeps one part's fault in that part: a panic or an error is logged, and the part alone is
-//! started again after a pause.
+//! The supervision of parts, which keeps one part's fault in that part: a panic or an error is
+//! logged, and the part alone is started again after a pause.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 use crate::task::{self, Boxed};
 
-/// Short enough that nobody notices one fault.
+/// The minimum pause: nobody notices one fault.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Long enough that a part which fails at every start costs nothing to speak of.
+/// The maximum pause: a part which fails at every start costs nothing to speak of.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// A part that ran this long is taken to have started well: its next pause is short again.
+/// The time after which a part is taken to have started well: its next pause is short again.
 const RAN_WELL: Duration = Duration::from_secs(30);
 
 type Start = Box<dyn FnMut() -> Boxed<anyhow::Result<()>> + Send>;

@@ -27,18 +27,19 @@ use runtime::driver::{Shell, drive};
 use shim::spec::Purpose;
 use store::{StoreError, Value, readable};
 
-/// Reports wait here while a claim is being written. Far more than an application has instances.
+/// The maximum number of events that wait while a claim is being written; far more than an
+/// application has instances.
 const EVENTS_MAX: usize = 4096;
 
-/// Somebody has to free space first.
+/// The pause before unwritten claims are tried again: somebody has to free space first.
 const WRITE_AGAIN: Duration = Duration::from_secs(5);
-/// Between two looks for launches under way; there are some only after a fault.
+/// The interval at which launches under way are polled for; there are some only after a fault.
 const SETTLE_POLL: Duration = Duration::from_millis(20);
 
-/// What the supervisor of actors sends.
+/// A message from the supervisor of actors to one of them.
 #[derive(Debug)]
 pub enum Letter {
-    /// This record changed: read it again.
+    /// A record changed and is to be read again.
     Changed(Key),
     Memory {
         id: IncarnationId,
@@ -114,7 +115,7 @@ pub async fn run(
     }
 }
 
-/// Never where nothing is placed.
+/// Resolves when placement has decided anew; never resolves if nothing is placed on this node.
 async fn moved(placed: Option<&mut watch::Receiver<Option<Arc<Assignments>>>>) -> Result<(), ()> {
     match placed {
         Some(placed) => placed.changed().await.map_err(drop),
@@ -122,7 +123,7 @@ async fn moved(placed: Option<&mut watch::Receiver<Option<Arc<Assignments>>>>) -
     }
 }
 
-/// All that placement says of one application; the same again changes nothing.
+/// Sends all that placement says of one application; sending the same again changes nothing.
 async fn tell_places(
     name: &ApplicationName,
     decided: Option<Arc<Assignments>>,
@@ -135,7 +136,7 @@ async fn tell_places(
     Ok(())
 }
 
-/// Everything that is stored of the application, then what runs.
+/// Sends everything that is stored about the application, then what runs.
 async fn read_all(
     context: &AgentContext,
     name: &ApplicationName,
@@ -164,7 +165,7 @@ async fn read_all(
                 && matches!(TypedKey::parse(&entry.key), Some(TypedKey::Spec(_)))
                 && !context.is_shutting_down()
             {
-                // As absent it would have everything stopped.
+                // If it were treated as absent, everything would be stopped.
                 bail!("{} cannot be read: write it anew, or delete it", entry.key);
             }
             if let Some(event) = event {
@@ -225,7 +226,7 @@ fn event_of(context: &AgentContext, key: &Key, value: Option<&Value>) -> Option<
     }
 }
 
-/// Some(None) when it was deleted. Nothing is done about a record that cannot be read: what was
+/// Returns `Some(None)` when the record was deleted, and `None` when it cannot be read: what was
 /// known of it before goes on, or one bad value would stop an application.
 fn present<T: DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option<Option<T>> {
     match value {
@@ -234,7 +235,7 @@ fn present<T: DeserializeOwned>(key: &Key, value: Option<&Value>) -> Option<Opti
     }
 }
 
-/// Sends `Exited` once, whenever that is.
+/// Sends `Exited` once, as soon as the process has ended.
 fn report_exit(held: &Arc<dyn Held>, id: IncarnationId, events: &mpsc::Sender<Event>) {
     let (mut exit, events) = (held.exit(), events.clone());
     runtime::task::spawn(async move {
@@ -255,11 +256,11 @@ struct ActorShell {
     unwritten: Arc<Unwritten>,
 }
 
-/// Claims in which slots are given up and which the store did not take, one a slot at most.
+/// The claims that give up their slots and that the store did not take, at most one per slot.
 type Unwritten = Mutex<BTreeMap<Key, Option<Vec<u8>>>>;
 
 impl ActorShell {
-    /// Runs beside the machine; what it returns is an event.
+    /// Runs work beside the machine; what it returns is sent as an event.
     fn spawn(&self, work: impl Future<Output = Option<Event>> + Send + 'static) {
         let events = self.events.clone();
         runtime::task::spawn(async move {
@@ -299,7 +300,7 @@ impl ActorShell {
         });
     }
 
-    /// What somebody has open there goes with a later one.
+    /// Removes old builds. A build that somebody's one-off command uses goes with a later call.
     fn prune_builds(&self, keep: Vec<BuildId>, needed: usize) {
         self.context.preparer.keep_builds(&self.name, &keep);
         let (context, name) = (self.context.clone(), self.name.clone());
@@ -330,8 +331,8 @@ impl ActorShell {
         });
     }
 
-    /// Durable when it returns. While everything is being stopped, a full disk must not keep
-    /// processes running: what was not written is found out by the next adoption.
+    /// Returns once the record is durable. While everything is being stopped, a full disk must not
+    /// keep processes running: the next adoption finds out what was not written.
     async fn write(&self, key: TypedKey, record: Option<Vec<u8>>) -> anyhow::Result<()> {
         let key = key.key();
         match put(&self.context, &key, record).await {
@@ -343,8 +344,8 @@ impl ActorShell {
         }
     }
 
-    /// What is given up is stopped also where that cannot be written: another one may run it by
-    /// now. It is written as soon as it can be.
+    /// Writes a claim. An instance that is given up is stopped even where that cannot be written:
+    /// another node may run it by now. The claim is written as soon as it can be.
     async fn write_claim(&self, key: TypedKey, claim: Option<&Claim>) -> anyhow::Result<()> {
         let record = claim.map(record::encode);
         let mut unwritten = self.unwritten.lock().await;
@@ -374,7 +375,7 @@ async fn put(context: &AgentContext, key: &Key, record: Option<Vec<u8>>) -> Resu
     }
 }
 
-/// Until the actor ends; what runs here is written by the next one.
+/// Retries until the actor ends; the next actor writes what runs here.
 async fn write_again(context: &AgentContext, unwritten: &Unwritten) {
     loop {
         tokio::time::sleep(WRITE_AGAIN).await;

@@ -1,4 +1,4 @@
-//! Which nodes could build a release, and how busy they are: what the store says of them.
+//! The nodes that could build a release and how busy they are, from what the store says about them.
 
 use agent_core::application::Candidate;
 use model::node::{NodeInfo, NodeLoad};
@@ -8,12 +8,12 @@ use model::{Key, Prefix, TypedKey};
 use super::roster::is_listed;
 use store::{Store, lookup_record};
 
-/// What was built on the one runs on the other.
+/// Whether what was built on one platform runs on the other.
 pub fn are_alike(platform: &str, other: &str) -> bool {
     !platform.is_empty() && platform == other
 }
 
-/// On the roster, with an agent, not being drained.
+/// Returns the nodes that may build: on the roster, with an agent and not being drained.
 pub async fn candidates(store: &dyn Store, own: &str) -> anyhow::Result<Vec<Candidate>> {
     let mut candidates = Vec::new();
     for key in store.keys(&Prefix::from("node".parse::<Key>()?)).await? {

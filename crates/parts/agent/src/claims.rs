@@ -6,7 +6,7 @@ use model::{InstanceId, Key, NodeId, TypedKey};
 
 use store::{Store, StoreError, Value};
 
-/// Whose claim on what may be another one once this key has changed.
+/// Returns the claim of which another version may be the newest once this key has changed.
 pub fn changed_by(key: &TypedKey) -> Option<(&InstanceId, &NodeId)> {
     match key {
         TypedKey::Claim(instance, node) | TypedKey::Board(Board::Unkept(instance, node)) => {
@@ -16,7 +16,7 @@ pub fn changed_by(key: &TypedKey) -> Option<(&InstanceId, &NodeId)> {
     }
 }
 
-/// The newest that is known of a claim, and where that lies.
+/// Returns the newest version of a claim that is known, and the key under which it lies.
 pub async fn newest(
     store: &dyn Store,
     instance: &InstanceId,

@@ -1,4 +1,4 @@
-//! How processes come into being: the extension point between the agent and the operating system.
+//! The extension point between the agent and the operating system: how processes come into being.
 //! `plain` starts them under a shim that outlives this node process; a sandboxed launcher comes
 //! beside it.
 
@@ -19,12 +19,13 @@ pub trait Held: Send + Sync {
     fn process(&self) -> &ProcessIdentity;
     fn port(&self) -> Option<u16>;
     fn ports(&self) -> &InstancePorts;
-    /// Some once the whole process tree is gone. A shim that vanished counts as an exit too.
+    /// Holds `Some` once the whole process tree is gone. A shim that vanished counts as an exit
+    /// too.
     fn exit(&self) -> watch::Receiver<Option<Exit>>;
-    /// SIGTERM to the whole tree, SIGKILL after `grace`; returns when that is under way. May be
-    /// called again with a shorter grace.
+    /// Sends SIGTERM to the whole tree, and SIGKILL after `grace`; returns when that is under way.
+    /// May be called again with a shorter grace.
     async fn stop(&self, grace: Duration) -> anyhow::Result<()>;
-    /// A signal to the main process's group; nothing once that has ended.
+    /// Sends a signal to the main process's group; does nothing once that has ended.
     async fn signal(&self, signal: i32) -> anyhow::Result<()>;
     /// Removes what the shim left on disk, once the exit was taken note of.
     async fn forget(&self) -> anyhow::Result<()>;
@@ -34,16 +35,17 @@ pub trait Held: Send + Sync {
 pub trait Launcher: Send + Sync {
     /// Returns once the process exists (or could not be made: that is an error that says why).
     async fn launch(&self, spec: LaunchSpec) -> anyhow::Result<Box<dyn Held>>;
-    /// As above, with these in place of a log.
+    /// Launches it like `launch`, with these descriptors in place of a log.
     async fn launch_attached(
         &self,
         spec: LaunchSpec,
         attached: Attached,
     ) -> anyhow::Result<Box<dyn Held>>;
-    /// From now on processes are stopped once no node process was there for so long; never where
-    /// there is no limit. Until this was said they keep the limit that an earlier node gave them.
+    /// Sets how long processes go on without a node process before they are stopped; `None` for
+    /// ever. Until this is called they keep the limit that an earlier node process gave them.
     fn lease(&self, limit: Option<Duration>);
-    /// All that earlier node processes left running, or ended and not yet forgotten.
+    /// Returns all that earlier node processes left running, or that ended and is not yet
+    /// forgotten.
     async fn adopt(&self) -> anyhow::Result<Vec<Box<dyn Held>>>;
 }
 

@@ -45,22 +45,23 @@ use runtime::supervise;
 use shim::spec::Purpose;
 use store::{SharedStore, WatchEvent};
 
-/// Letters wait here while an actor reads the store; one that falls behind is started again, which
-/// reads everything.
+/// The maximum number of letters that wait while an actor reads the store; an actor that falls
+/// behind is started again, which reads everything.
 const LETTERS_MAX: usize = 1024;
-/// Between two looks at memory: a leak that matters takes longer than that.
+/// The interval between two memory samples: a leak that matters takes longer than that.
 const MEMORY_INTERVAL: Duration = Duration::from_secs(2);
 const ACTOR_PAUSE_MIN: Duration = Duration::from_millis(100);
-/// A stalled disk, or a record that trips the machine, is not retried in a hurry.
+/// The maximum pause before an actor starts again: a stalled disk, or a record that trips the
+/// machine, is not retried in a hurry.
 const ACTOR_PAUSE_MAX: Duration = Duration::from_secs(10);
-/// An actor that ran this long is taken to have started well: its next pause is short again.
+/// The time after which an actor is taken to have started well: its next pause is short again.
 const ACTOR_RAN_WELL: Duration = Duration::from_secs(30);
 
-/// What all actors of a node share.
+/// The state that all actors of a node share.
 pub struct AgentContext {
     pub store: SharedStore,
     pub node: NodeId,
-    /// As its record says it; empty where nothing is known of it.
+    /// This node's platform as its record gives it; empty if nothing is known of it.
     pub platform: String,
     pub clock: Clock,
     pub faults: Faults,
@@ -72,13 +73,13 @@ pub struct AgentContext {
     pub scheduled: scheduled::Running,
     /// Commands that people run here.
     pub one_offs: one_off::Sessions,
-    /// None where this node runs everything.
+    /// The placement of slots on nodes; `None` where this node runs everything.
     pub placing: Option<Placing>,
     /// Whether what earlier processes left running is held.
     pub adopted: Arc<AtomicBool>,
     /// Set before actors are told, so that one which starts again meanwhile knows it too.
     pub shutting_down: AtomicBool,
-    /// As in `ApiContext`.
+    /// The lock that `ApiContext` holds too while it gives out numbers and ports.
     pub changes: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -101,7 +102,7 @@ pub async fn run(
     let mut memory = tokio::time::interval(MEMORY_INTERVAL);
     memory.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        // Also when the word came before anybody listened, while earlier processes were adopted.
+        // `shutdown` may also have been set before anybody listened, while processes were adopted.
         if *shutdown.borrow() && !context.is_shutting_down() {
             actors.shut_down();
         }
@@ -142,14 +143,15 @@ async fn adopt(context: &AgentContext) -> anyhow::Result<()> {
             Purpose::Task { .. } => tasks.push(held),
         }
     }
-    // Before any actor runs: it would start the same step beside the old one.
+    // This comes before any actor runs: it would start the same step beside the old one.
     end_all(tasks).await;
     Ok(())
 }
 
 struct Actors {
     context: Arc<AgentContext>,
-    /// None while an actor that fell behind ends: there are never two of one application.
+    /// The actors' mailboxes; `None` while an actor that fell behind ends: there are never two of
+    /// one application.
     mailboxes: BTreeMap<ApplicationName, Option<mpsc::Sender<Letter>>>,
     tasks: JoinSet<ApplicationName>,
 }
@@ -159,8 +161,8 @@ impl Actors {
         Actors { context, mailboxes: BTreeMap::new(), tasks: JoinSet::new() }
     }
 
-    /// One for each application that is stored or that has something running; those there are
-    /// already read everything again.
+    /// Starts an actor for each application that is stored or has something running; those that are
+    /// there already read everything again.
     async fn start_all(&mut self) -> anyhow::Result<()> {
         let mut names = Vec::new();
         for prefix in ["app", "instance"] {
@@ -222,7 +224,7 @@ impl Actors {
         }
     }
 
-    /// An actor is through with its application: nothing of it runs here. Or it fell behind.
+    /// Handles the end of an actor: nothing of its application runs here, or it fell behind.
     async fn ended(&mut self, name: ApplicationName) -> anyhow::Result<()> {
         self.mailboxes.remove(&name);
         let wanted = self.context.store.lookup(&TypedKey::Spec(name.clone()).key()).await?;
@@ -248,7 +250,7 @@ impl Actors {
         self.tasks.is_empty()
     }
 
-    /// One look at all processes serves every application.
+    /// Samples memory; one look at all processes serves every application.
     async fn sample_memory(&mut self) {
         let held = self.context.registry.all();
         if held.is_empty() {
@@ -275,7 +277,7 @@ impl Actors {
     }
 }
 
-/// An actor's fault stays its own: it is logged, and the actor starts again from the records.
+/// Runs an actor and contains its faults: they are logged, and it starts again from the records.
 async fn keep(
     context: Arc<AgentContext>,
     name: ApplicationName,

@@ -1,5 +1,5 @@
-//! This node's load, written when it changed noticeably: the larger of one-minute load per core
-//! and used memory.
+//! This node's load, the larger of one-minute load per core and used memory, written when it
+//! changed noticeably.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! Files of applications go to another node: this side fetches those that are to come here, `give`
-//! hands out those that are to leave. What is copied first, while the application runs, need not
-//! be copied again when it is stopped; the files are whole and durable here before the node that
-//! has them writes that they are this one's. Driven by records `app::NAME::move`.
+//! Moves of applications' files between nodes: this side fetches those that are to come here,
+//! `give` hands out those that are to leave. What is copied first, while the application runs, need
+//! not be copied again when it is stopped; the files are whole and durable here before the node
+//! that has them writes that they belong to this one. Driven by records `app::NAME::move`.
 
 mod frame;
 mod give;
@@ -23,16 +23,17 @@ use runtime::members::{BoxedStream, Kind, Members};
 use runtime::task::spawn_blocking;
 use store::{WatchEvent, lookup_record};
 
-/// Of why a move failed: so that it travels within its record.
+/// The maximum length of the reason why a move failed, in characters: it travels within the move's
+/// record.
 const WHY_CHARS_MAX: usize = 500;
-/// Frames between a stream and the disk: a megabyte.
+/// The maximum number of frames between a stream and the disk: a megabyte.
 const FRAMES_WAITING_MAX: usize = 16;
 
 pub struct Moving {
     agent: Arc<AgentContext>,
     layout: DataDirectory,
     peers: Arc<dyn Members>,
-    /// Applications that are being given away, each once.
+    /// The applications that are being given away, each once.
     giving: give::Giving,
 }
 
@@ -54,7 +55,7 @@ impl Moving {
         moving
     }
 
-    /// Runs until the store stops; one application after the other.
+    /// Runs until the store stops; moves one application after the other.
     pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let prefix: Prefix = "app".parse()?;
         let mut watch = self.agent.store.watch(prefix.clone(), None).await?;
@@ -76,7 +77,7 @@ impl Moving {
     }
 
     async fn look_at(&self, key: &Key) -> anyhow::Result<()> {
-        // Whose the files are may be heard of late.
+        // The record that says whose the files are may be heard of late.
         let Some(TypedKey::Move(name) | TypedKey::Holder(name)) = TypedKey::parse(key) else {
             return Ok(());
         };
@@ -116,7 +117,7 @@ impl Moving {
         Ok(holder.map(|holder| holder.node))
     }
 
-    /// The request as it is now, if it is still this one.
+    /// Returns the request as it is now, if it is still the same one.
     async fn still(&self, name: &ApplicationName, asked: &Move) -> anyhow::Result<Option<Move>> {
         let now = self.read::<Move>(TypedKey::Move(name.clone()).key()).await?;
         Ok(now.filter(|now| now.asked_at == asked.asked_at && now.to == asked.to))
@@ -143,8 +144,8 @@ impl Moving {
         Ok(())
     }
 
-    /// What takes long is done while the application runs where it is; what cannot be done here is
-    /// known before anything stops.
+    /// Prepares the release, which takes long, while the application still runs where it is, and
+    /// finds out what cannot be done here before anything stops.
     async fn make_ready(&self, name: &ApplicationName, holder: &NodeId) -> anyhow::Result<()> {
         let rollout = self.read::<Rollout>(TypedKey::Rollout(name.clone()).key()).await?;
         let Some(serving) = rollout.and_then(|rollout| rollout.serving) else { return Ok(()) };
@@ -158,7 +159,7 @@ impl Moving {
         built.map_err(|failure| anyhow::anyhow!("it cannot be built here: {}", failure.why))
     }
 
-    /// The holder's files become this node's.
+    /// Fetches the holder's files and makes them this node's.
     async fn fetch(
         &self,
         name: &ApplicationName,
@@ -189,7 +190,7 @@ impl Moving {
     }
 }
 
-/// One pass over all files.
+/// Receives one pass over all files.
 async fn receive(wire: &mut Wire<BoxedStream>, mut staging: Staging) -> anyhow::Result<Staging> {
     let (frames, mut taken) = mpsc::channel::<Frame>(FRAMES_WAITING_MAX);
     let writing = spawn_blocking(move || {
@@ -205,7 +206,7 @@ async fn receive(wire: &mut Wire<BoxedStream>, mut staging: Staging) -> anyhow::
                 Frame::PassEnd => return anyhow::Ok(()),
                 Frame::Wait => {}
                 Frame::Fault(why) => bail!("the node that has the files: {why}"),
-                // What is wrong with the disk is told by the thread that writes.
+                // The thread that writes reports what is wrong with the disk.
                 frame => {
                     if frames.send(frame).await.is_err() {
                         return Ok(());

@@ -1,6 +1,6 @@
-//! Commands that people run beside the instances, in a release's own surroundings, connected to
-//! whoever runs them. Owns the sessions of this node: how many, which, and how they end. What is
-//! said with the client is in `relay`; must not know by which way the stream came.
+//! Commands that people run beside the instances, in a release's own surroundings, connected to the
+//! person who runs them. Owns the sessions of this node: how many, which, and how they end. The
+//! exchange with the client is in `relay`; must not know by which way the stream came.
 
 mod ends;
 mod relay;
@@ -22,33 +22,35 @@ use api_types::session::{Frame, Start};
 use runtime::members::BoxedStream;
 use shim::spec::LaunchSpec;
 
-/// Each holds a few files and up to half a megabyte here, and whatever the command takes.
+/// The maximum number of sessions: each holds a few files and up to half a megabyte here, and
+/// whatever the command takes.
 const SESSIONS_MAX: usize = 20;
-/// A client says at once what it wants.
+/// The maximum wait for a client's first frame; clients send it at once.
 const START_TIME_MAX: Duration = Duration::from_secs(10);
-/// After SIGHUP, for a command that has something to finish.
+/// The time after SIGHUP for a command that has something to finish.
 const HANGUP_GRACE: Duration = Duration::from_secs(10);
-/// From SIGTERM to SIGKILL.
+/// The time from SIGTERM to SIGKILL.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// Of a command, where people read of it.
+/// The maximum length of a command where people read it, in characters.
 const SHOWN_CHARS_MAX: usize = 200;
-/// What programs take for a terminal that can do nothing.
+/// The `TERM` that programs take for a terminal that can do nothing.
 const TERMINAL_FALLBACK: &str = "dumb";
 
-/// What somebody may run, once they say what.
+/// The application and the release in which a client may run a command, which it names later.
 #[derive(Clone, Debug)]
 pub struct Order {
     pub application: ApplicationName,
     pub release: Release,
-    /// For people.
+    /// The person who asked, for people to read.
     pub by: String,
 }
 
-/// One that runs now.
+/// A command that runs now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Session {
     pub application: ApplicationName,
-    /// `run.1`, as long as no other one of the application has that number.
+    /// The number in its name, such as `run.1`; no other session of the application has it
+    /// meanwhile.
     pub number: u32,
     pub release: ReleaseId,
     pub build: BuildId,
@@ -64,7 +66,7 @@ pub struct Sessions(Mutex<BTreeMap<Id, Entry>>);
 
 struct Entry {
     session: Session,
-    /// None while it is being prepared.
+    /// The process; `None` while it is being prepared.
     held: Option<Arc<dyn Held>>,
 }
 
@@ -77,13 +79,13 @@ impl Sessions {
         self.lock().values().map(|entry| entry.session.clone()).collect()
     }
 
-    /// In use by people.
+    /// Returns the builds of the application that sessions use.
     pub fn builds_of(&self, application: &ApplicationName) -> Vec<BuildId> {
         let of = |session: &Session| session.application == *application;
         self.list().into_iter().filter(of).map(|session| session.build).collect()
     }
 
-    /// Returns when that is under way; shims see to the rest.
+    /// Stops all sessions; returns when that is under way, as shims see to the rest.
     pub async fn stop_all(&self) {
         self.stop(|_| true).await;
     }
@@ -102,7 +104,7 @@ impl Sessions {
         }
     }
 
-    /// The lowest number that is free.
+    /// Begins a session under the lowest number that is free.
     fn begin(&self, order: &Order, now: Timestamp) -> anyhow::Result<Place<'_>> {
         let mut sessions = self.lock();
         ensure!(
@@ -128,7 +130,7 @@ impl Sessions {
     }
 }
 
-/// A number, until this is dropped.
+/// A session's number, which is taken until this is dropped.
 struct Place<'a> {
     sessions: &'a Sessions,
     id: Id,
@@ -150,7 +152,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Until the command has ended.
+/// Serves one session until its command has ended.
 pub async fn serve(context: Arc<AgentContext>, order: Order, stream: BoxedStream) {
     let mut client = Client::new(stream);
     if let Err(error) = run(&context, &order, &mut client).await {
@@ -201,7 +203,7 @@ async fn run(context: &AgentContext, order: &Order, client: &mut Client) -> anyh
     Ok(())
 }
 
-/// As a terminal does that is closed, but not for ever. The pipes are closed already.
+/// Hangs up as a closed terminal does, but does not wait for ever. The pipes are closed already.
 async fn hang_up(held: &dyn Held) -> String {
     let mut exits = held.exit();
     for signal in [Signal::HUP, Signal::CONT] {
@@ -233,8 +235,9 @@ async fn spec(
     Ok(spec)
 }
 
-/// One word is a line for the shell, or the name of a process type other than that of the web
-/// server; several are taken as they are, found and complained about by the shell all the same.
+/// Returns the argv to execute. A single word is a line for the shell, or the name of a process
+/// type other than the web server's; several words are taken as they are, and the shell still finds
+/// the program and complains if there is none.
 fn argv(release: &Release, command: &[String]) -> Vec<String> {
     let shell = ["/bin/sh".to_string(), "-c".to_string()];
     if let [line] = command {
@@ -248,7 +251,7 @@ fn argv(release: &Release, command: &[String]) -> Vec<String> {
     shell.into_iter().chain(as_it_is).chain(command.iter().cloned()).collect()
 }
 
-/// One line.
+/// Returns the command as one line for people.
 fn shown(command: &[String]) -> String {
     let line = command.join(" ");
     let clean = line.chars().map(|c| if c.is_control() { ' ' } else { c });

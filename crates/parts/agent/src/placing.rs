@@ -1,5 +1,5 @@
-//! The placement machine's shell: reads what it decides from out of the store, hears who is alive,
-//! and publishes the places that this node holds. The applications' actors read them from here.
+//! The placement machine's shell: it feeds the machine from the store, hears which nodes are alive,
+//! and publishes the places that this node holds. The applications' actors read them here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,30 +23,32 @@ use runtime::driver::{Shell, drive};
 use runtime::members::Members;
 use store::{SharedStore, WatchEvent, lookup_record, readable};
 
-/// Far more than change while the machine decides.
+/// The maximum number of events that wait; far more than change while the machine decides.
 const EVENTS_MAX: usize = 4096;
-/// Applications that could not be prepared and were not heard of yet; a lost one is said again.
+/// The maximum number of reports on applications that can or cannot be prepared and that placement
+/// has not read yet; a lost one is sent again.
 const UNFIT_MAX: usize = 64;
-/// Between two looks whether a node that joins has what its cluster has.
+/// The interval at which a joining node is checked for having what its cluster has.
 const JOIN_POLL: Duration = Duration::from_millis(100);
 
-/// What this node runs, as placement has decided.
+/// The places that this node holds, as placement has decided.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assignments {
     pub live: BTreeSet<NodeId>,
     pub places: BTreeMap<ApplicationName, BTreeMap<Place, Hold>>,
 }
 
-/// Where placement and the actors meet.
+/// The meeting point of placement and the actors.
 pub struct Placing {
-    /// None until the first decision.
+    /// The places that this node is to run; `None` until the first decision.
     decided: watch::Sender<Option<Arc<Assignments>>>,
-    /// Whether this node can run what is to be run of an application.
+    /// Reports whether this node can run what is to be run of an application.
     fit: broadcast::Sender<(ApplicationName, bool)>,
     paused: watch::Sender<BTreeSet<ApplicationName>>,
 }
 
-/// Nothing of the application runs on this node, or soon nothing, until this is dropped.
+/// A guard that keeps an application from running on this node, from soon after its creation until
+/// it is dropped.
 pub struct Pause {
     name: ApplicationName,
     paused: watch::Sender<BTreeSet<ApplicationName>>,
@@ -76,12 +78,12 @@ impl Placing {
     }
 
     pub fn set_fit(&self, name: ApplicationName, fit: bool) {
-        // Nobody listens while placement starts again; the next failure is told to it.
+        // Nobody listens while placement starts again; it is told about the next failure.
         self.fit.send((name, fit)).ok();
     }
 }
 
-/// Runs until the store stops. Without peers everybody on the roster counts as alive.
+/// Runs until the store stops. Without peers every node on the roster counts as alive.
 pub async fn run(
     context: Arc<AgentContext>,
     peers: Option<Arc<dyn Members>>,
@@ -93,7 +95,7 @@ pub async fn run(
     }
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
     let mut machine = Placement::new(context.node.clone());
-    // What an earlier run of this part decided stands until the first decision is whole.
+    // The decisions of an earlier run of this part stand until the first decision is whole.
     let assignments = Assignments::default();
     let mut shell = PlacingShell { decided: placing.decided.clone(), assignments };
     let feed = Feed {
@@ -117,11 +119,12 @@ struct Feed {
     launcher: Arc<dyn Launcher>,
     events: mpsc::Sender<Event>,
     node: NodeId,
-    /// Whether other members say that this one is none any more.
+    /// Whether other members say that this node is no longer one of them.
     removed: Option<watch::Receiver<bool>>,
     alive: Option<watch::Receiver<BTreeSet<NodeId>>>,
     members: BTreeSet<NodeId>,
-    /// Keys that the machine was told of, so that it hears of those that went unseen.
+    /// The keys that the machine was told about, so that it hears of those whose deletion went
+    /// unseen.
     known: BTreeSet<Key>,
 }
 
@@ -229,7 +232,7 @@ impl Feed {
         let listed = is_listed(store, &node).await?;
         let removed = self.removed.as_ref().is_some_and(|removed| *removed.borrow());
         let info = lookup_record::<NodeInfo>(store, TypedKey::NodeInfo(node.clone()).key()).await?;
-        // One without an agent takes no part in who runs what.
+        // A node without an agent takes no part in placement.
         let runs = info.as_ref().is_none_or(|info| info.roles.has(Role::Agent));
         if !listed || !runs || (removed && node == self.node) {
             self.members.remove(&node);
@@ -253,14 +256,15 @@ impl Feed {
         Ok(())
     }
 
-    /// Alone, or where nobody takes over, applications outlive this node process for as long as it
-    /// takes.
+    /// Sets the lease of shims. Alone, or where no other node takes over, applications outlive this
+    /// node process for as long as it takes.
     fn tell_lease(&self) {
         let others_take_over = self.alive.is_some() && self.members.len() > 1;
         self.launcher.lease(others_take_over.then_some(LEASE));
     }
 
-    /// A node that was never alive is not told of as dead: it may be about to be.
+    /// Sends which nodes have come and gone. A node that was never alive is not reported as dead:
+    /// it may be about to come up.
     async fn tell_alive(&mut self, before: &BTreeSet<NodeId>) -> anyhow::Result<()> {
         let Some(alive) = &self.alive else { return Ok(()) };
         let now = alive.borrow().clone();
@@ -300,8 +304,7 @@ impl Feed {
     }
 }
 
-/// None when it is absent, and when it cannot be read: that is reported.
-/// Never without peers.
+/// Resolves when there is news; never without peers.
 async fn heard<T>(told: Option<&mut watch::Receiver<T>>) -> Result<(), ()> {
     match told {
         Some(told) => told.changed().await.map_err(drop),
@@ -326,7 +329,7 @@ impl Shell for PlacingShell {
                 } else {
                     self.assignments.places.insert(application, places);
                 }
-                // The first decision is whole only with who is alive.
+                // The first decision is whole only once it is known who is alive.
                 if self.assignments.live.is_empty() {
                     return Ok(());
                 }

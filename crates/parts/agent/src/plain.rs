@@ -28,29 +28,31 @@ use shim::message::{Ask, Attachment, Tell};
 use shim::record::{self, Ended, Holding};
 use shim::spec::{Attached, LaunchSpec};
 
-/// From the start of a shim to the running program; the shim itself gives up on it after 30 s.
+/// The maximum time from the start of a shim to the running program; the shim itself gives up after
+/// 30 s.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(40);
-/// A shim says at once what it holds; this one is stopped, or the machine is.
+/// The maximum wait for a shim's greeting, which comes at once unless the shim or the machine is
+/// stopped.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct PlainLauncher {
     place: Arc<Place>,
-    /// What is copied for shims to run from.
+    /// The program that is copied for shims to run from.
     source: PathBuf,
     binary: OnceCell<PathBuf>,
     launching: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// Where shims are found.
+/// The directories in which shims are found, and the lease that they are given.
 struct Place {
     layout: DataDirectory,
     lease: watch::Sender<Renewal>,
 }
 
-/// What shims are told of their lease.
+/// The lease that shims are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Renewal {
-    /// As an earlier node process said.
+    /// The limit that an earlier node process set.
     AsBefore,
     Limit(Option<Duration>),
 }
@@ -90,7 +92,7 @@ impl PlainLauncher {
         PlainLauncher::with_binary(layout, PathBuf::from("/proc/self/exe"))
     }
 
-    /// Where the running program is not `cortex` itself: tests.
+    /// Creates a launcher where the running program is not `cortex` itself, as in tests.
     pub fn with_binary(layout: DataDirectory, source: PathBuf) -> PlainLauncher {
         PlainLauncher {
             place: Arc::new(Place::new(layout)),
@@ -112,7 +114,7 @@ impl PlainLauncher {
         Ok(path)
     }
 
-    /// A free place for `id`: what ended there is forgotten, what lives there is an error.
+    /// Frees the place of `id`: an ended process is forgotten, a live one is an error.
     async fn clear(&self, id: &str) -> anyhow::Result<()> {
         let run = self.place.run(id);
         if !run.exists() {
@@ -177,7 +179,8 @@ impl PlainLauncher {
     }
 }
 
-/// Blocking. The shim is listening when this returns, even if it does not run yet.
+/// Starts a shim. Blocking. The shim can be connected to when this returns, even if it is not
+/// running yet.
 fn start_shim(binary: &Path, run: &Path, socket: &Path) -> anyhow::Result<()> {
     for directory in run.parent().into_iter().chain(socket.parent()).chain([run]) {
         fs::DirBuilder::new()
@@ -205,7 +208,7 @@ fn start_shim(binary: &Path, run: &Path, socket: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the shim said last, for an error message.
+/// Returns what the shim said last, for an error message.
 fn complaint(run: &Path) -> String {
     let text = fs::read_to_string(run.join(record::COMPLAINTS)).unwrap_or_default();
     match text.trim() {
@@ -274,7 +277,7 @@ async fn launched(place: &Arc<Place>, id: &str, mut link: Link) -> anyhow::Resul
     }
 }
 
-/// Two launches of one id at the same time: the second one is an error.
+/// A guard against two launches of one id at the same time: the second one is an error.
 struct Launching {
     all: Arc<Mutex<BTreeSet<String>>>,
     id: String,
@@ -294,10 +297,10 @@ impl Drop for Launching {
     }
 }
 
-/// Who is behind an id.
+/// The state of what an id stands for.
 enum Found {
     Running(Link, Holding),
-    /// With a link where the shim still waits to be told that its end was noted.
+    /// An ended process, with a link if the shim still waits to be told that its end was noted.
     Ended(Option<Link>, Ended),
     /// A shim that was never told what to run.
     Waiting(Link),
@@ -311,7 +314,7 @@ async fn find(place: &Place, id: &str) -> anyhow::Result<Found> {
             Ok(Ok(Some(Tell::Ended { ended }))) => return Ok(Found::Ended(Some(link), ended)),
             Ok(Ok(Some(Tell::Waiting))) => return Ok(Found::Waiting(link)),
             Ok(Ok(Some(_))) => anyhow::bail!("the shim of {id} said something odd"),
-            // It went just now, or cannot speak: what it wrote counts.
+            // The shim went just now, or cannot speak: what it wrote counts.
             Ok(Ok(None) | Err(_)) => {}
             Err(_) => tracing::warn!(id, "shim.silent"),
         }
@@ -331,7 +334,7 @@ async fn adopt(place: &Arc<Place>) -> anyhow::Result<Vec<PlainHeld>> {
             Ok(Found::Ended(link, ended)) => {
                 held.push(PlainHeld::ended(place.clone(), link, ended));
             }
-            // Left by a node that was killed meanwhile; the next look finds it gone.
+            // A node that was killed meanwhile left it; the next look finds it gone.
             Ok(Found::Waiting(mut link)) => {
                 let _ = link.ask(Ask::Forget).await;
             }
@@ -340,15 +343,15 @@ async fn adopt(place: &Arc<Place>) -> anyhow::Result<Vec<PlainHeld>> {
                     tracing::warn!(id, %error, "shim.leftovers_not_removed");
                 }
             }
-            // One that cannot be read must not keep the others from being adopted.
+            // A process whose state cannot be read must not keep the others from being adopted.
             Err(error) => tracing::error!(id, error = format!("{error:#}"), "shim.not_adopted"),
         }
     }
     Ok(held)
 }
 
-/// `cortex down` where no node runs: stops everything that shims hold on this directory, and
-/// forgets it. Returns how many processes were running.
+/// Stops everything that shims hold on this directory, and forgets it: for `cortex down` where no
+/// node runs. Returns how many processes were running.
 pub async fn stop_all(layout: DataDirectory, grace: Duration) -> anyhow::Result<usize> {
     let place = Arc::new(Place::new(layout));
     let held = adopt(&place).await?;

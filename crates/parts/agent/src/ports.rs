@@ -11,14 +11,15 @@ use model::port::{InstancePorts, PortRecipe};
 
 use super::launcher::Held;
 
-/// Linux gives 32768 to 60999 to outgoing connections.
+/// The ports that instances get: outside 32768 to 60999, which Linux gives to outgoing connections.
 pub const INSTANCE_PORTS: RangeInclusive<u16> = 20_000..=29_999;
 
-/// Nodes of several users on one machine begin at places this far apart, so that they seldom look
-/// at the same free port at once: an instance binds its port only a while after it was chosen.
+/// The distance between the ports at which nodes of several users on one machine begin, so that
+/// they seldom look at the same free port at once: an instance binds its port only a while after it
+/// was chosen.
 const NODES_APART: u32 = 97;
 
-/// Which ports this node has given to instances.
+/// The ports that this node has given to instances.
 #[derive(Clone, Default)]
 pub struct Ports {
     shared: Arc<Mutex<Given>>,
@@ -27,12 +28,13 @@ pub struct Ports {
 #[derive(Default)]
 struct Given {
     ports: BTreeSet<u16>,
-    /// Ports are given in turn, so that one which was just let go of is not met by late requests.
+    /// The port given last. Ports are given in turn, so that late requests do not meet a port that
+    /// was just let go of.
     last: Option<u16>,
 }
 
 impl Ports {
-    /// A port that nobody listens on now.
+    /// Takes a port that nobody listens on now.
     pub fn take(&self) -> anyhow::Result<u16> {
         let mut given = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let (first, end) = (*INSTANCE_PORTS.start(), *INSTANCE_PORTS.end());
@@ -54,7 +56,7 @@ impl Ports {
         )
     }
 
-    /// All that one process needs.
+    /// Takes all ports that one process needs.
     pub fn take_for(&self, recipes: &[PortRecipe], process: &ProcessType) -> anyhow::Result<Taken> {
         let mut taken =
             Taken { from: self.clone(), port: None, ports: InstancePorts::new(), kept: false };
@@ -63,7 +65,7 @@ impl Ports {
         }
         let mut numbers: BTreeMap<&str, u16> = BTreeMap::new();
         for recipe in of_process(recipes, process) {
-            // One variable for both transports is one number.
+            // A variable for both transports stands for one number.
             let number = match numbers.get(recipe.env.as_str()) {
                 Some(number) => *number,
                 None => self.take()?,
@@ -74,7 +76,7 @@ impl Ports {
         Ok(taken)
     }
 
-    /// An adopted instance has these.
+    /// Keeps the ports of an adopted instance.
     pub fn keep(&self, held: &dyn Held) {
         let mut given = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         given.ports.extend(held.port().into_iter().chain(held.ports().values().copied()));
@@ -88,7 +90,7 @@ impl Ports {
     }
 }
 
-/// What a release asks for beside HTTP.
+/// Returns the ports that a release asks for, beside HTTP, for processes of this type.
 pub fn of_process<'a>(
     recipes: &'a [PortRecipe],
     process: &'a ProcessType,
@@ -96,7 +98,7 @@ pub fn of_process<'a>(
     recipes.iter().filter(move |recipe| recipe.process == *process)
 }
 
-/// Ports of a process that is about to start; they go back if it does not.
+/// The ports of a process that is about to start; they go back if it does not.
 pub struct Taken {
     from: Ports,
     pub port: Option<u16>,
@@ -119,7 +121,7 @@ impl Drop for Taken {
 }
 
 fn is_free(port: u16) -> bool {
-    // Also refuses a port that is bound on all addresses.
+    // Binding also fails for a port that is bound on all addresses.
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
         && UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }

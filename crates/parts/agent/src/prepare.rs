@@ -45,13 +45,14 @@ use running::Running;
 pub use running::end_all;
 use steps::BUILD;
 
-/// Ends the name of the file beside a build's directory that says that it is built whole. Virtual
+/// The suffix of the file beside a build's directory that says that it is built whole. Virtual
 /// environments hard-code their path, so a release is built where it will run; a mark that is set
 /// last tells a half-built one wherever a kill came.
 const BUILT: &str = ".built";
-/// Follows the boot's id in that file once everything is known to have reached the disk.
+/// The word after the boot id in that file once everything is known to have reached the disk.
 const DURABLE: &str = "durable";
-/// More at once would starve what serves; one alone would make all wait for a stuck one.
+/// The maximum number of builds at a time: more would starve what serves; with only one, all would
+/// wait for a stuck one.
 const BUILDS_AT_ONCE: usize = 2;
 
 type Turn = Arc<tokio::sync::Mutex<()>>;
@@ -62,15 +63,15 @@ pub struct Preparer {
     clock: Clock,
     store: SharedStore,
     launcher: Arc<dyn Launcher>,
-    /// What applications find programs with: the node's own search path.
+    /// The search path in which applications find programs: the node's own.
     path: String,
-    /// Where version managers keep interpreters.
+    /// The directories where version managers keep interpreters.
     homes: Vec<PathBuf>,
     network: Network,
     builds: tokio::sync::Semaphore,
-    /// One at a time works on a build: an actor that starts again asks for what goes on already.
+    /// A lock for each build: an actor that starts again asks for work that goes on already.
     turns: Arc<Mutex<BTreeMap<(ApplicationName, BuildId), Turn>>>,
-    /// Directories of builds that are to stay, as it was said last.
+    /// The directories of builds that are to stay, as last set.
     staying: Arc<Mutex<BTreeMap<ApplicationName, Vec<PathBuf>>>>,
     secrets: Mutex<()>,
     running: Running,
@@ -106,24 +107,25 @@ impl Preparer {
         }
     }
 
-    /// The home directory of the node's own user.
+    /// Adds the home directory of the node's own user.
     pub fn with_home(mut self, home: Option<PathBuf>) -> Preparer {
         self.homes.extend(home);
         self
     }
 
-    /// For build steps; instances and release steps get what the user configured, and no more.
+    /// Sets the network for build steps; instances and release steps get what the user configured,
+    /// and no more.
     pub fn with_network(mut self, network: Network) -> Preparer {
         self.network = network;
         self
     }
 
-    /// Builds and release steps, for good: the node is being stopped.
+    /// Stops builds and release steps for good: the node is being stopped.
     pub async fn stop_all(&self) {
         self.running.stop_all().await;
     }
 
-    /// Unpacks and builds, unless that was done, for this release or another one of the build.
+    /// Unpacks and builds, unless that was done for this release or another one of the same build.
     pub async fn build(
         &self,
         application: &ApplicationName,
@@ -155,13 +157,13 @@ impl Preparer {
         Ok(())
     }
 
-    /// Whether its processes can be started here without anything else.
+    /// Whether the release's processes can be started here without further work.
     pub fn is_built(&self, application: &ApplicationName, release: &Release) -> bool {
         let directory = self.directory(application, release);
         is_built(&directory, &mark(&directory))
     }
 
-    /// Migrations and the like: once per release.
+    /// Runs the release steps, such as migrations: once per release.
     pub async fn release_steps(
         &self,
         application: &ApplicationName,
@@ -172,20 +174,21 @@ impl Preparer {
         self.steps(application, release, "release", &release.recipe.release).await
     }
 
-    /// Those that nobody holds any more go here, so that there are as many as builds in work.
+    /// Returns the lock of a build. Locks that nobody holds any more are dropped here, so that
+    /// there are only as many as builds in progress.
     fn turn(&self, application: &ApplicationName, release: &Release) -> Turn {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         turns.entry((application.clone(), release.build_id())).or_default().clone()
     }
 
-    /// Where a release's steps and processes run: in its build.
+    /// Returns where a release's steps and processes run: in its build.
     fn directory(&self, application: &ApplicationName, release: &Release) -> PathBuf {
         self.layout.build(application, &release.build_id())
     }
 
-    /// What persists, in the tree and below `$HOME`. What was pushed and is hidden by that is named
-    /// in the log of the build.
+    /// Links what persists, in the tree and below `$HOME`. The build's log names what was pushed
+    /// and is hidden by that.
     async fn link(
         &self,
         application: &ApplicationName,
@@ -213,8 +216,8 @@ impl Preparer {
         Ok(())
     }
 
-    /// What the release that serves made of paths that are to persist, before another one looks
-    /// for it.
+    /// Collects what the serving release made of paths that are to persist, before another release
+    /// looks for it.
     async fn collect(
         &self,
         application: &ApplicationName,
@@ -233,13 +236,13 @@ impl Preparer {
         .await?
     }
 
-    /// All that is to persist is where that is kept: before it goes to another node.
+    /// Collects all that is to persist where it is kept, before it goes to another node.
     pub async fn collect_all(&self, application: &ApplicationName) -> anyhow::Result<()> {
         let Some(serving) = self.serving(application).await? else { return Ok(()) };
         self.collect(application, &serving).await
     }
 
-    /// In the application's log.
+    /// Writes into the application's log what the old release wrote and leaves behind.
     pub async fn name_written(&self, application: &ApplicationName, old: Release, new: Release) {
         let (layout, name) = (self.layout.clone(), application.clone());
         let look = move || left_behind(&layout, &name, &old, &new);
@@ -308,7 +311,7 @@ impl Preparer {
         })
     }
 
-    /// A command beside the instances, in the same surroundings.
+    /// Returns how to launch a command beside the instances, in the same surroundings.
     pub async fn command_spec(
         &self,
         application: &ApplicationName,
@@ -341,7 +344,7 @@ impl Preparer {
         self.unpack_value(application, release, directory, source, release.source).await
     }
 
-    /// `archive` is on this node.
+    /// Unpacks `archive`, which is on this node.
     async fn unpack_value(
         &self,
         application: &ApplicationName,
@@ -377,15 +380,15 @@ fn mark(directory: &Path) -> PathBuf {
     name.into()
 }
 
-/// After a power cut, files may be empty that were written shortly before: only a build of this
-/// boot counts, or one that is known to have reached the disk.
+/// Whether a build is whole. After a power cut, files may be empty that were written shortly
+/// before: only a build of this boot counts, or one that is known to have reached the disk.
 fn is_built(directory: &Path, mark: &Path) -> bool {
     let Ok(text) = std::fs::read_to_string(mark) else { return false };
     let of_this_boot = boot_id().is_ok_and(|boot| text.split(' ').next() == Some(&boot));
     directory.is_dir() && (of_this_boot || text.ends_with(DURABLE))
 }
 
-/// It is built whole. What is written in its tree from now on is the application's.
+/// Marks a build as whole. Whatever is written in its tree from now on is the application's.
 fn set_mark(mark: PathBuf) -> anyhow::Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let text = boot_id()
@@ -396,15 +399,15 @@ fn set_mark(mark: PathBuf) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// None for what was built before marks had a time, or is not built.
+/// Returns when it was built; `None` if it is not built, or was before marks had a time.
 fn built_at(mark: &Path) -> Option<SystemTime> {
     let text = std::fs::read_to_string(mark).ok()?;
     let nanoseconds = text.split(' ').nth(1)?.parse().ok()?;
     Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds))
 }
 
-/// What a release wrote into its tree and below its `$HOME`, where another build takes over: a line
-/// for people. Blocking.
+/// Returns a line for people on what a release wrote into its tree and below its `$HOME`, if
+/// another build takes over. Blocking.
 pub fn left_behind(
     layout: &DataDirectory,
     application: &ApplicationName,
@@ -441,22 +444,22 @@ pub fn left_behind(
     ))
 }
 
-/// What lives on beside the builds, and where it is linked.
+/// The paths that live on beside the builds, and where they are linked.
 struct Persistent {
     root: PathBuf,
     kept: PathBuf,
     paths: Vec<String>,
 }
 
-/// Begins a persistent path that lies below `$HOME` rather than in the tree.
+/// The prefix of a persistent path that lies below `$HOME` rather than in the tree.
 const HOME_PREFIX: &str = "~/";
 
-/// In the background: nobody who pushes waits for a slow disk.
+/// Makes a build durable in the background: nobody who pushes waits for a slow disk.
 fn make_durable(mark: PathBuf, text: String) {
     runtime::task::spawn_blocking(move || {
         let settle = || {
             rustix::fs::syncfs(std::fs::File::open(&mark)?)?;
-            // Not made anew where the release was removed meanwhile.
+            // The file is not created anew if the release was removed meanwhile.
             let mut file = std::fs::OpenOptions::new().write(true).open(&mark)?;
             std::io::Write::write_all(&mut file, format!("{text} {DURABLE}").as_bytes())?;
             file.sync_all()
@@ -467,7 +470,7 @@ fn make_durable(mark: PathBuf, text: String) {
     });
 }
 
-/// Nothing of an earlier attempt is left, its mark first.
+/// Removes all that an earlier attempt left, starting with its mark.
 fn start_over(directory: &Path, home: &Path) -> anyhow::Result<()> {
     let clear = || {
         match std::fs::remove_file(mark(directory)) {

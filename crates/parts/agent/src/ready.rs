@@ -1,6 +1,6 @@
-//! Waits until a process that was just started can take requests, and says in words what is
-//! missing meanwhile. Knows processes, ports and HTTP, not claims or rollouts; driven by an
-//! application's actor, which keeps the time limit and drops the wait when it has passed.
+//! The wait until a process that was just started can take requests; says in words what is missing
+//! meanwhile. Knows processes, ports and HTTP, not claims or rollouts; driven by an application's
+//! actor, which keeps the time limit and drops the wait when it has passed.
 
 mod elsewhere;
 mod parent;
@@ -26,19 +26,20 @@ use os::observe::process::is_alive;
 use os::observe::{Listeners, Snapshot};
 use runtime::probe;
 
-/// Between two looks: a fast application is in service at once, a slow one costs little.
+/// The initial polling interval: a fast application is in service at once, a slow one costs little.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
 const LOOK_LATER: Duration = Duration::from_millis(100);
 const LOOK_LATER_AFTER: Duration = Duration::from_secs(2);
-/// Where else it may be listening takes a look at every process; not each time.
+/// The interval between looks for other addresses that it listens on; each looks at every process.
 const LOOK_ELSEWHERE: Duration = Duration::from_millis(500);
-/// A process without a port that lives this long has understood its arguments at least.
+/// The time after which a process without a port counts as healthy: it has understood its arguments
+/// at least.
 const ALIVE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// `warning` names addresses that others can reach, past the router; `remark` says what is odd
-    /// about its first answer.
+    /// It can take requests. `warning` names addresses that others can reach past the router;
+    /// `remark` says what is odd about its first answer.
     Healthy { warning: Option<String>, remark: Option<String> },
     /// It ended; its shim says how.
     Gone,
@@ -46,21 +47,21 @@ pub enum Readiness {
     Hopeless { detail: String, mistake: Mistake },
 }
 
-/// What is expected of a process.
+/// The ports, the health check and the protocol that are expected of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Awaited {
-    /// For HTTP.
+    /// The port for HTTP.
     pub port: Option<u16>,
     pub ports: InstancePorts,
     pub health: Health,
     pub protocol: InstanceProtocol,
 }
 
-/// One port that is to be bound.
+/// A port that is to be bound.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     port: u16,
-    /// What it is for; none for HTTP.
+    /// The public port it is for; `None` for HTTP.
     id: Option<PortId>,
 }
 
@@ -78,7 +79,7 @@ impl Awaited {
     }
 }
 
-/// What keeps it from being healthy, as it was seen last.
+/// The reason why a process is not healthy, as last seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     pub detail: String,
@@ -91,8 +92,8 @@ impl From<String> for Missing {
     }
 }
 
-/// `host` is what a health check over HTTP names. `report` gets each new reason for not being
-/// healthy yet.
+/// Waits until a process is healthy. `host` is what a health check over HTTP names. `report` gets
+/// each new reason for not being healthy yet.
 pub async fn await_healthy(
     process: &ProcessIdentity,
     awaited: &Awaited,
@@ -117,7 +118,7 @@ pub async fn await_healthy(
                 }
                 match check(process.pid, &wanted, everywhere, &awaited.health, host).await? {
                     Some(checked) => checked,
-                    // Nothing is known beyond what was.
+                    // Nothing is known beyond what was known before.
                     None => Err(last.clone()),
                 }
             }
@@ -137,7 +138,7 @@ pub async fn await_healthy(
                 Settled::Dying(detail) => {
                     return Ok(Readiness::Hopeless { detail, mistake: Mistake::Workers });
                 }
-                // The next look says which.
+                // The next look says which of the two.
                 Settled::Lost => None,
             },
             Err(missing) => {
@@ -161,7 +162,7 @@ pub async fn await_healthy(
     }
 }
 
-/// Healthy with a warning, or what is missing.
+/// A warning if the process is healthy, or what is missing.
 type Checked = Result<Option<String>, Missing>;
 
 async fn check(
@@ -193,7 +194,7 @@ async fn check(
                     Err(error) => Some(format!("GET {path}: {error}")),
                 }
             }
-            // A socket of IPv6 alone looks the same in the table; and who knows the firewall.
+            // A socket of IPv6 alone looks the same in the table, and a firewall is not seen there.
             None if warning.is_some() => probe::tcp(address, timeout)
                 .await
                 .err()
@@ -207,7 +208,8 @@ async fn check(
     Ok(Some(Ok(warning)))
 }
 
-/// None when nothing listens on one of the ports and nothing else was looked for. Blocking.
+/// Looks at what is bound; `None` when nothing listens on one of the ports and `elsewhere` is
+/// false. Blocking.
 fn look(pid: u32, wanted: &[Wanted], elsewhere: bool) -> io::Result<Option<Bound>> {
     let mut listening = Vec::new();
     for transport in [Transport::Tcp, Transport::Udp] {
@@ -274,7 +276,7 @@ fn judge(wanted: Wanted, taken: bool, addresses: &BTreeSet<SocketAddr>) -> Bound
     }
 }
 
-/// More than a person reads is cut off.
+/// Returns the addresses as text; more than a person reads is cut off.
 fn join(addresses: &[SocketAddr]) -> String {
     const SHOWN_MAX: usize = 5;
     let mut text = String::new();
@@ -360,7 +362,7 @@ mod tests {
         let port = free_port();
         let awaited = Awaited { port: Some(port), ..Awaited::default() };
         let mut killer = Some(&mut idle);
-        // Killed when it is first complained about.
+        // It is killed when it is first complained about.
         let readiness = await_healthy(&process, &awaited, "x", |missing| {
             assert_eq!(missing.detail, format!("nothing listens on port {port}"));
             killer.take().unwrap().0.kill().unwrap();
@@ -415,7 +417,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         runtime::task::spawn(async move {
-            // Warming up for two requests.
+            // The server warms up for two requests.
             for status in ["503 Busy", "503 Busy", "302 Found"] {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut request = [0; 1024];
@@ -432,7 +434,7 @@ mod tests {
         let readiness = await_healthy(&own, &awaited, "shop.localhost", |missing| {
             details.push(missing.detail);
         });
-        // Other tests of this process may listen elsewhere: the warning is theirs.
+        // Other tests of this process may listen elsewhere; a warning would be theirs.
         assert!(matches!(readiness.await.unwrap(), Readiness::Healthy { .. }));
         assert_eq!(details, ["GET /up answers 503"]);
     }

@@ -16,14 +16,14 @@ pub struct Registry {
 }
 
 enum Entry {
-    /// Being launched; a stop that came meanwhile is remembered.
+    /// A process that is being launched; a stop that came meanwhile is remembered.
     Launching {
         stop: Option<Duration>,
     },
     Held(Arc<dyn Held>),
 }
 
-/// What a wish to stop a process comes to.
+/// The outcome of a request to stop a process.
 pub enum Stopping {
     Now(Arc<dyn Held>),
     OnceLaunched,
@@ -32,7 +32,7 @@ pub enum Stopping {
 }
 
 impl Registry {
-    /// False when this incarnation is known already.
+    /// Records that a launch begins; false when this incarnation is known already.
     pub fn launching(&self, id: &IncarnationId) -> bool {
         let mut entries = self.lock();
         if entries.contains_key(id) {
@@ -48,7 +48,7 @@ impl Registry {
         ours.any(|(_, entry)| matches!(entry, Entry::Launching { .. }))
     }
 
-    /// The grace of a stop that was asked for while it was being launched.
+    /// Records what was launched; returns the grace of a stop that was asked for meanwhile.
     pub fn launched(&self, id: &IncarnationId, held: Arc<dyn Held>) -> Option<Duration> {
         match self.lock().insert(id.clone(), Entry::Held(held)) {
             Some(Entry::Launching { stop }) => stop,
@@ -63,7 +63,7 @@ impl Registry {
         }
     }
 
-    /// A process being launched is stopped as soon as it exists.
+    /// Stops a process; one that is being launched is stopped as soon as it exists.
     pub fn stop(&self, id: &IncarnationId, grace: Duration) -> Stopping {
         match self.lock().get_mut(id) {
             Some(Entry::Held(held)) => Stopping::Now(held.clone()),

@@ -1,5 +1,6 @@
-//! Scheduled commands on this node: looks each minute at what is due, runs what is this node's, and
-//! keeps the record of each last run. Decides nothing itself; started with the node's other parts.
+//! Scheduled commands on this node: looks twice a minute at what is due, runs what is this node's,
+//! and keeps the record of each last run. Decides nothing itself; started with the node's other
+//! parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,24 +21,25 @@ use super::AgentContext;
 use super::launcher::Held;
 use store::lookup_record;
 
-/// Where systems keep their zones.
+/// The directory where systems keep their time zones.
 const ZONES: &str = "/usr/share/zoneinfo";
-/// The largest file there has 4 KB.
+/// The maximum size of a time zone's file in bytes; the largest one there has 4 KB.
 const ZONE_BYTES_MAX: u64 = 64 << 10;
-/// Twice a minute, the first time right after it began: times are to the minute, and a run whose
-/// node is lost is taken over by the next look.
+/// The interval between two looks in milliseconds, with one right after each minute begins: times
+/// are to the minute, and the next look takes over a run whose node is lost.
 const LOOK_MS: u64 = 30_000;
-/// Failures that are not said again; once there are so many, each is said once more.
+/// The maximum number of failures that are not reported again; beyond it, each is reported once
+/// more.
 const TOLD_MAX: usize = 256;
-/// When everything is stopped, or the application is gone.
+/// The grace when everything is stopped, or the application is gone.
 const GRACE: Duration = Duration::from_secs(5);
 
 type Id = (ApplicationName, String);
 
-/// What runs here now.
+/// The commands that run here now.
 #[derive(Default)]
 pub struct Running {
-    /// None while it is being prepared.
+    /// The processes; `None` while one is being prepared.
     runs: Mutex<BTreeMap<Id, Option<Arc<dyn Held>>>>,
 }
 
@@ -46,7 +48,7 @@ impl Running {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when that is under way; shims see to the rest.
+    /// Stops all commands; returns when that is under way, as shims see to the rest.
     pub async fn stop_all(&self) {
         let held: Vec<Arc<dyn Held>> = self.lock().values().flatten().cloned().collect();
         stop(held).await;
@@ -109,7 +111,7 @@ async fn look(context: &Arc<AgentContext>, told: &mut BTreeSet<String>) -> anyho
                 }
                 Err(error) => {
                     let said = format!("cron.{} cannot run: {error:#}", recipe.name);
-                    // Once, not twice a minute.
+                    // It is reported once, not twice a minute.
                     if told.len() >= TOLD_MAX {
                         told.clear();
                     }
@@ -150,7 +152,8 @@ async fn serving(
     }
 }
 
-/// Where it may run: with its files where it has any, else on nodes that live and are not drained.
+/// Returns the nodes where it may run: the one with its files if it has any, else those that live
+/// and are not drained.
 async fn able(
     context: &AgentContext,
     name: &ApplicationName,
@@ -192,7 +195,7 @@ async fn due(
     Ok(decide(context.clock.now(), &context.node, able, &entry))
 }
 
-/// Small files that stay in the system's cache.
+/// Returns a time zone. Its file is small and stays in the system's cache.
 fn zone(name: &str) -> anyhow::Result<TimeZone> {
     if name == "UTC" {
         return Ok(TimeZone::fixed(0)?);
@@ -240,7 +243,7 @@ fn start(
     });
 }
 
-/// It is on record before it starts: whoever comes after a crash knows of it.
+/// Runs a command. A record is written before it starts, so that it is known after a crash.
 async fn perform(
     context: &AgentContext,
     id: &Id,

@@ -1,4 +1,4 @@
-//! Brings back what served before a release that failed, as commands do it: a release of its own,
+//! The return to what served before a release that failed, as commands do it: a release of its own,
 //! with the old one's variables. Asked by an application's actor; may be repeated.
 
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use model::{ApplicationName, Release, ReleaseId, Rollout, TypedKey, record};
 use super::AgentContext;
 use store::{Store, readable};
 
-/// As commands write them.
+/// Configuration variables as commands write them.
 type Variables = std::collections::BTreeMap<String, String>;
 
-/// As for claims: somebody has to free space first.
+/// The pause between tries, as for claims: somebody has to free space first.
 const WRITE_AGAIN: Duration = Duration::from_secs(5);
-/// Then people have seen what serves, and decide themselves.
+/// The maximum number of tries; after that people have seen what serves, and decide themselves.
 const TRIES_MAX: u32 = 12;
-/// Who made the release.
+/// The author that such releases name.
 const AUTHOR: &str = "cortex";
-/// How far back the history is asked for numbers that were given out and removed.
+/// The maximum number of commits that are searched for numbers that were given out and removed.
 const HISTORY_SEEN_MAX: usize = 1_000;
 
-/// Until it is asked for, or somebody else asked for something. Not to be awaited by an actor:
-/// whoever holds the lock may be writing a large source.
+/// Tries until the return is requested, or somebody else requested something. An actor must not
+/// await it: the lock may be held while a large source is written.
 pub async fn take_back(
     context: Arc<AgentContext>,
     name: ApplicationName,
@@ -82,7 +82,7 @@ async fn try_take_back(
     Ok(())
 }
 
-/// Variables first, then the release: what is asked for is there.
+/// Writes the variables first, then the release: whatever is requested exists.
 async fn make(
     context: &AgentContext,
     name: &ApplicationName,
@@ -116,8 +116,8 @@ async fn make(
     Ok(())
 }
 
-/// One more than the highest ever seen, also of removed releases and of an application that was
-/// destroyed: directories and logs carry these numbers.
+/// Returns one more than the highest number ever seen, also of removed releases and of an
+/// application that was destroyed: directories and logs carry these numbers.
 pub async fn next_number(
     store: &dyn Store,
     name: &ApplicationName,

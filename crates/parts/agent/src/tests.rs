@@ -1,5 +1,5 @@
-//! The agent with a real store and real processes, without shims: an instance dies and comes back,
-//! an actor panics and takes over what runs.
+//! Tests of the agent with a real store and real processes, without shims: an instance dies and
+//! comes back, an actor panics and takes over what runs.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -19,10 +19,10 @@ use os::layout::DataDirectory;
 use runtime::faults::Fault;
 use store::options::Options;
 
-/// Two cores are shared with other tests.
+/// The maximum wait for a state; two cores are shared with other tests.
 const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
-/// Agents of one process must not give the same port twice.
+/// The ports of all agents of this process, which must not give the same one twice.
 static PORTS: LazyLock<Ports> = LazyLock::new(Ports::default);
 
 fn app() -> ApplicationName {
@@ -129,7 +129,7 @@ async fn ready(context: &AgentContext) -> Vec<Incarnation> {
     all.filter(|incarnation| incarnation.state == InstanceState::Ready).collect()
 }
 
-/// The instances that are ready, once they are as wanted.
+/// Returns the instances that are ready, once they are as wanted.
 async fn until(
     context: &AgentContext,
     what: &str,
@@ -182,7 +182,7 @@ async fn what_is_given_up_is_stopped_although_the_disk_is_full() {
     let agent = tokio::spawn(run(context.clone(), stopping));
     push(&context).await;
     let first = until(&context, "one is ready", |ready| ready.len() == 1).await.remove(0);
-    // It hears that nothing is wanted once nothing can be written any more.
+    // The actor hears that nothing is wanted once nothing can be written any more.
     context.faults.arm("application.shop", Fault::Stall).unwrap();
     scale(&context, 0).await;
     disk.arm("store.extend", Fault::Error).unwrap();
@@ -194,7 +194,7 @@ async fn what_is_given_up_is_stopped_although_the_disk_is_full() {
         }
     }
     context.faults.disarm("application.shop");
-    // Nothing is in flight: that is told in memory.
+    // Nothing is in flight, which is told in memory.
     let instance = InstanceId { application: app(), process: ProcessType::web(), slot: 1 };
     let drained = TypedKey::Board(Board::Drained(instance, first.generation)).key();
     let deadline = Instant::now() + DEADLINE;
@@ -202,7 +202,7 @@ async fn what_is_given_up_is_stopped_although_the_disk_is_full() {
     while is_alive() {
         assert!(Instant::now() < deadline, "it runs on");
         let written = ready(&context).await.is_empty();
-        // That it is gone takes less room, and may be written.
+        // The record that it is gone takes less room, and may fit.
         assert!(!written || !is_alive(), "that it drains has room after all");
         context.store.set(drained.clone(), bytes::Bytes::from_static(b"1")).await.unwrap();
         tokio::time::sleep(POLL).await;
@@ -224,7 +224,7 @@ async fn an_actor_that_panics_takes_over_what_runs() {
     context.faults.arm("application.shop", Fault::PanicOnce).unwrap();
     scale(&context, 2).await;
     let both = until(&context, "two are ready", |ready| ready.len() == 2).await;
-    // Armed points that were met are armed no more.
+    // An armed point that was met is not armed any more.
     context.faults.check("application.shop").unwrap();
     assert!(both.iter().any(|one| one.process == first.process), "the first one was adopted");
     stop.send(true).unwrap();
@@ -272,7 +272,8 @@ async fn what_was_being_launched_when_the_actor_panicked_is_known_to_the_next() 
         assert!(Instant::now() < deadline, "the actor panics");
         tokio::time::sleep(POLL).await;
     }
-    // Twice the pause before the next one begins: it has read the records by then, if it would.
+    // This is twice the pause before the next actor begins: it has read the records by then, if it
+    // would.
     tokio::time::sleep(2 * ACTOR_PAUSE_MIN).await;
     launcher.paused.store(false, Ordering::Relaxed);
     until(&context, "one is ready", |ready| ready.len() == 1).await;
@@ -302,7 +303,7 @@ async fn a_damaged_specification_stops_nothing() {
     tokio::time::timeout(DEADLINE, agent).await.unwrap().unwrap().unwrap();
 }
 
-/// Has the actor meet its fail point, and waits until it did.
+/// Makes the actor meet its fail point, and waits until it did.
 async fn meet_fail_point(context: &AgentContext) {
     let deadline = Instant::now() + DEADLINE;
     while context.faults.is_armed("application.shop") {
@@ -312,7 +313,7 @@ async fn meet_fail_point(context: &AgentContext) {
     }
 }
 
-/// Letters that change nothing.
+/// Sends letters that change nothing.
 async fn nudge(context: &AgentContext, count: u64) {
     let instance = InstanceId { application: app(), process: ProcessType::web(), slot: 9 };
     for _ in 0..count {
@@ -331,7 +332,7 @@ async fn an_actor_that_falls_behind_is_followed_by_another() {
     let first = until(&context, "one is ready", |ready| ready.len() == 1).await.remove(0);
     context.faults.arm("application.shop", Fault::Stall).unwrap();
     nudge(&context, 2 * LETTERS_MAX as u64).await;
-    // While the old one still ends: no second one may begin.
+    // The old actor still ends: no second one may begin.
     scale(&context, 2).await;
     context.faults.disarm("application.shop");
     let both = until(&context, "two are ready", |ready| ready.len() == 2).await;

@@ -1,4 +1,4 @@
-//! The side that is asked: looks at an instance of this node for a witness elsewhere. Instances
+//! The side that is asked: it looks at an instance of this node for a witness elsewhere. Instances
 //! listen on loopback, so nobody else can.
 
 use std::sync::Arc;
@@ -16,18 +16,19 @@ use super::targets::Targets;
 use runtime::members::{BoxedStream, Kind, Members};
 use store::{SharedStore, lookup_record};
 
-/// Streams of witnesses at a time: three for each of many instances, each for a moment.
+/// The maximum number of concurrent streams of witnesses: three for each of many instances, each
+/// for a moment.
 const STREAMS_MAX: usize = 256;
-/// A witness asks at once.
+/// The maximum wait for a question; a witness asks at once.
 const QUESTION_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// From now on.
+/// Starts answering witnesses.
 pub fn give(peers: &dyn Members, store: SharedStore, node: NodeId) {
     let streams = Arc::new(Semaphore::new(STREAMS_MAX));
     peers.serve(
         Kind::Probe,
         Box::new(move |peer, stream| {
-            // Whoever finds no room hears nothing, and says nothing of the instance.
+            // A witness that finds no room gets no answer, and says nothing about the instance.
             let Ok(permit) = streams.clone().try_acquire_owned() else { return };
             let (store, node) = (store.clone(), node.clone());
             runtime::task::spawn(async move {

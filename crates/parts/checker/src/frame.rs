@@ -1,5 +1,5 @@
-//! What a witness asks the node that runs an instance, and what that answers: a line of JSON each,
-//! one after the other on one stream.
+//! The protocol between a witness and the node that runs an instance: a question and an answer, a
+//! line of JSON each, one after the other on one stream.
 
 use checker_core::Outcome;
 use model::{Generation, InstanceId};
@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 pub const VERSION: u32 = 1;
-/// Far more than two names and a reason take.
+/// The maximum length of a line in bytes: far more than two names and a reason take.
 const LINE_BYTES_MAX: u64 = 16 * 1024;
-/// Of what a probe saw.
+/// The maximum length of what a probe saw, in characters.
 const DETAIL_CHARS_MAX: usize = 500;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub enum Seen {
     Well,
     Absent,
     Unwell,
-    /// It was not looked at: that incarnation is not up there, or too much is asked at once.
+    /// It was not looked at, as that incarnation is not up there; or the answer is of a newer kind.
     #[serde(other)]
     Nothing,
 }
@@ -70,7 +70,7 @@ pub async fn write(
     Ok(stream.flush().await?)
 }
 
-/// None when the other side has ended.
+/// Reads a message; `None` when the other side has ended.
 pub async fn read<T: serde::de::DeserializeOwned>(
     stream: &mut (impl AsyncBufRead + Unpin),
 ) -> anyhow::Result<Option<T>> {

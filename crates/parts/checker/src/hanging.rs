@@ -1,6 +1,6 @@
-//! Watches over the checker of this node. One that hangs judges nothing and overrules everybody, as
-//! a node's own word counts: so it is taken off, the node says that it has no checker, witnesses
-//! elsewhere are heard, and after a while it is tried again. Must not judge by itself.
+//! The watch over the checker of this node. A checker that hangs judges nothing and overrules
+//! everybody, as a node's own word counts: so it is stopped, the node says that it has no checker,
+//! witnesses elsewhere are heard, and after a while it is tried again. Must not judge by itself.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use runtime::members::Members;
 use runtime::task;
 use store::{SharedStore, lookup_record};
 
-/// How often a checker that works says so.
+/// The interval at which a working checker sends a beat.
 const BEAT: Duration = Duration::from_secs(1);
-/// Its longest step is the writing of a verdict.
+/// The maximum silence of a checker; its longest step is the writing of a verdict.
 const SILENT_MAX: Duration = Duration::from_secs(10);
-/// Until one that hung is tried again.
+/// The time until a checker that hung is tried again.
 const OFF: Duration = Duration::from_secs(30);
 
-/// A machine that says every second that it is driven.
+/// A machine that sends a beat every second while it is driven.
 pub struct Beating<M> {
     machine: M,
     beats: watch::Sender<()>,
@@ -66,14 +66,14 @@ impl<M: Machine> Machine for Beating<M> {
     }
 }
 
-/// The checker of a node, and whom it asks while that hangs.
+/// The checker of a node, and the peers that are asked while it hangs.
 #[derive(Clone)]
 pub struct Watched {
     pub store: SharedStore,
     pub node: NodeId,
     pub clock: Clock,
     pub faults: Faults,
-    /// None: nobody else could testify.
+    /// The other members; `None` where nobody else could testify.
     pub peers: Option<Arc<dyn Members>>,
 }
 
@@ -94,7 +94,7 @@ impl Watched {
             tracing::error!(silent_s = SILENT_MAX.as_secs(), "checker.hangs");
             listed = false;
             self.say_that_it_checks(false).await?;
-            // Its timeout is the usual end.
+            // The timeout is the usual end of this.
             match &self.peers {
                 Some(peers) => {
                     let (store, node) = (self.store.clone(), self.node.clone());
@@ -108,7 +108,7 @@ impl Watched {
         }
     }
 
-    /// A task of its own: whatever holds it up does not hold up this one.
+    /// Runs the checker in a task of its own: whatever holds it up does not hold up this one.
     async fn check(&self, listed: &mut bool) -> anyhow::Result<Run> {
         let Watched { store, node, clock, faults, .. } = self;
         let (beats, mut heard) = watch::channel(());
@@ -140,7 +140,8 @@ impl Watched {
         }
     }
 
-    /// In this node's own record, where others look for whom they have to testify of.
+    /// Writes into this node's own record whether it checks; others look there for the nodes that
+    /// they have to testify about.
     async fn say_that_it_checks(&self, checks: bool) -> anyhow::Result<()> {
         let Some(info) = self.info().await? else { return Ok(()) };
         let roles = info.roles.with(Role::Checker, checks);

@@ -1,5 +1,6 @@
-//! The shell of the jury: on a node that runs instances and has no checker, tells the machine what
-//! witnesses say and writes what it rules as this node's own verdicts, which router and agent read.
+//! The shell of the jury: on a node that runs instances and has no checker, it tells the machine
+//! what witnesses say and writes what that rules as this node's own verdicts, which router and
+//! agent read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +27,7 @@ pub async fn run(
     let (sender, mut receiver) = mpsc::channel(EVENTS_MAX);
     let mut shell = RulingShell { store: store.clone(), node: node.clone() };
     loop {
-        // What the machine knows is thrown away with each reading of everything.
+        // The machine's knowledge is thrown away with each reading of everything.
         let mut jury = Jury::new();
         tokio::select! {
             result = follow(&store, &node, alive.clone(), &sender) => match result? {
@@ -43,7 +44,7 @@ enum Follow {
     Over,
 }
 
-/// Those on the roster whose record says that they have a checker.
+/// The nodes on the roster, and which nodes' records say that they have a checker.
 #[derive(Default)]
 struct Checkers {
     listed: BTreeSet<NodeId>,
@@ -108,7 +109,7 @@ async fn follow(
             }
         }
     }
-    // Last, so that what still holds is not taken back first.
+    // These come last, so that what still holds is not taken back first.
     for said in own {
         events.send(said).await?;
     }

@@ -1,5 +1,6 @@
-//! The checker's shell: keeps the machine told of this node's instances, probes, and writes the
-//! verdicts. It reads the store and nothing else; the agent and the router never hear of it.
+//! The checker's shell: it keeps the machine informed about this node's instances, probes them, and
+//! writes the verdicts. It reads the store and nothing else; the agent and the router never hear of
+//! it.
 
 pub mod answers;
 mod frame;
@@ -26,8 +27,8 @@ use store::{SharedStore, Value, WatchEvent, readable};
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "checker";
-/// Events wait here while a verdict is being written; a full queue makes the watch fall behind,
-/// which ends in a resync.
+/// The maximum number of events that wait while a verdict is being written; a full queue makes the
+/// watch fall behind, which ends in a resync.
 const EVENTS_MAX: usize = 1024;
 
 /// Runs until the store stops.
@@ -104,7 +105,7 @@ async fn read_all(
     Ok(targets)
 }
 
-/// What one changed record means for the probes.
+/// Returns what one changed record means for the probes.
 fn changed(targets: &mut Targets, node: &NodeId, key: &Key, value: Option<&Value>) -> Vec<Event> {
     match TypedKey::parse(key) {
         Some(TypedKey::Claim(instance, owner)) if owner == *node => {
@@ -152,7 +153,7 @@ impl Shell for ProbeShell {
     }
 }
 
-/// This node's word on an instance, and what it rests on; none is no word any more.
+/// Writes this node's verdict on an instance, and logs what it rests on; `None` deletes it.
 async fn write_verdict(
     store: &SharedStore,
     key: TypedKey,
@@ -170,7 +171,7 @@ async fn write_verdict(
     Ok(())
 }
 
-/// Of an instance of this node.
+/// Probes an instance of this node.
 async fn probe(target: &Target) -> Outcome {
     let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let result = match &target.method {

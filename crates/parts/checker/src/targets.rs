@@ -1,4 +1,5 @@
-//! Which incarnation of each instance is probed, and how: derived from claims and releases.
+//! The targets of probes: which incarnation of each instance is probed, and how; derived from
+//! claims and releases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,7 +23,7 @@ impl Targets {
         }
     }
 
-    /// What to probe now that the claim is so.
+    /// Records a claim; returns what is to be probed now.
     pub fn claim(&mut self, instance: &InstanceId, claim: Option<Claim>) -> Option<Target> {
         let target = claim.and_then(|claim| self.target(instance, &claim));
         match target {
@@ -40,8 +41,8 @@ impl Targets {
         self.watched.iter()
     }
 
-    /// The newest ready incarnation: older ones are on their way out, a starting one is the
-    /// agent's to watch.
+    /// Returns how to probe the newest ready incarnation: older ones are on their way out, and a
+    /// starting one is the agent's to watch.
     pub fn target(&self, instance: &InstanceId, claim: &Claim) -> Option<Target> {
         let ready =
             claim.incarnations.iter().rev().find(|one| one.state == InstanceState::Ready)?;

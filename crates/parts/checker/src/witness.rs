@@ -1,6 +1,6 @@
-//! The shell of a witness: which instances of nodes without a checker this node testifies of, asks
-//! those nodes, and writes what it heard. It never writes about instances of nodes that have a
-//! checker, and nothing at all of what it could not ask.
+//! The shell of a witness: it finds out about which instances on nodes without a checker this node
+//! testifies, asks those nodes, and writes what it heard. It never writes about instances of nodes
+//! that have a checker, and nothing at all about what it could not ask.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use runtime::driver::{Clock, Shell, drive};
 use runtime::members::{Kind, Members};
 use store::{SharedStore, Value, WatchEvent, readable};
 
-/// As for the checker of the node itself.
+/// The maximum number of events that wait, as for the node's own checker.
 const EVENTS_MAX: usize = 1024;
-/// Each question is a connection of its own to another machine. Processes that end are noticed
-/// there at once, so this is about those that hang.
+/// The minimum interval between questions: each is a connection of its own to another machine.
+/// Processes that end are noticed there at once, so this is about those that hang.
 const INTERVAL_MIN: Duration = Duration::from_secs(3);
-/// The way there and back, on top of the probe itself.
+/// The maximum time for the way there and back, on top of the probe itself.
 const WAY_MAX: Duration = Duration::from_secs(5);
 
 /// Runs until the store stops.
@@ -52,16 +52,16 @@ pub async fn run(
     }
 }
 
-/// What decides whom this node watches.
+/// The records and live nodes that decide which instances this node watches.
 struct View {
     node: NodeId,
     targets: Targets,
-    /// Of other nodes.
+    /// The claims of other nodes.
     claims: BTreeMap<Witnessed, Claim>,
-    /// Whether a node has a checker, of those that said what they are.
+    /// Whether a node has a checker, for the nodes whose record is known.
     roles: BTreeMap<NodeId, bool>,
     alive: BTreeSet<NodeId>,
-    /// What the machine was told to watch.
+    /// The instances that the machine was told to watch.
     told: BTreeMap<Witnessed, Target>,
 }
 
@@ -77,7 +77,7 @@ impl View {
         }
     }
 
-    /// Which instances have to be looked at anew.
+    /// Records a change; returns which instances have to be looked at anew.
     fn note(&mut self, key: &Key, value: Option<&Value>) -> Concerned {
         match TypedKey::parse(key) {
             Some(TypedKey::Claim(instance, owner)) if owner != self.node => {
@@ -105,7 +105,7 @@ impl View {
         }
     }
 
-    /// What is to be probed of this instance by this node, if anything.
+    /// Returns how this node is to probe an instance, if at all.
     fn target(&self, witnessed: &Witnessed) -> Option<Target> {
         let (instance, owner) = witnessed;
         let unchecked = self.roles.get(owner) == Some(&false);
@@ -232,7 +232,8 @@ impl Shell for WitnessShell {
                     let outcome = match tokio::time::timeout(WAY_MAX + target.timeout, asking).await
                     {
                         Ok(Ok(outcome)) => outcome,
-                        // That the node cannot be asked is for those who watch over nodes.
+                        // A node that cannot be asked is the business of the parts that watch over
+                        // nodes.
                         Ok(Err(_)) | Err(_) => Outcome::Unreached,
                     };
                     events.send(Event::Probed { instance, generation, outcome }).await.ok();

@@ -1,5 +1,5 @@
-//! Reads a log file that others write and rotate, from its end or its beginning, line by line.
-//! Blocks shortly for each read: what is followed was just written and is in memory.
+//! A reader of a log file that others write and rotate, from its end or its beginning, line by
+//! line. Blocks shortly for each read: what is followed was just written and is in memory.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use api_types::LogLine;
 use shim::log::{FILES_MAX, numbered};
 
-/// A line longer than this is cut in pieces.
+/// The maximum length of a line in bytes; a longer one is cut in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 const READ_BYTES: usize = 64 * 1024;
-/// One call reads no more, so that a chatty application cannot hold a runtime's thread.
+/// The maximum number of reads of one call, so that a chatty application cannot hold a runtime's
+/// thread.
 const READS_MAX: usize = 16;
 
 pub struct Follower {
@@ -20,7 +21,7 @@ pub struct Follower {
     source: String,
     file: Option<File>,
     inode: u64,
-    /// Bytes of a line whose end was not written yet.
+    /// The bytes of a line whose end has not been written yet.
     partial: Vec<u8>,
 }
 
@@ -29,7 +30,7 @@ impl Follower {
         Follower { path, source, file: None, inode: 0, partial: Vec::new() }
     }
 
-    /// Lines written from now on.
+    /// Follows the lines that are written from now on.
     pub fn from_end(path: PathBuf, source: String) -> Follower {
         let mut follower = Follower::from_start(path, source);
         follower.open();
@@ -41,7 +42,7 @@ impl Follower {
         follower
     }
 
-    /// How many bytes of the current file were read; none where there is no file yet.
+    /// Returns how many bytes of the current file were read; `None` where there is no file yet.
     pub fn position(&mut self) -> Option<u64> {
         self.file.as_mut().and_then(|file| file.stream_position().ok())
     }
@@ -56,8 +57,8 @@ impl Follower {
         self.inode = metadata.map_or(0, |metadata| metadata.ino());
     }
 
-    /// What was written since the last call. After a rotation the old file is read to its end
-    /// first.
+    /// Returns what was written since the last call. After a rotation the old file is read to its
+    /// end first.
     pub fn read(&mut self) -> Vec<LogLine> {
         let mut lines = Vec::new();
         if self.file.is_none() {
@@ -72,7 +73,8 @@ impl Follower {
         lines
     }
 
-    /// The file after the one that was read: it was moved aside, perhaps more than once since.
+    /// Opens the file after the one that was read, which was moved aside, perhaps more than once
+    /// since.
     fn open_next(&mut self, lines: &mut Vec<LogLine>) {
         let is_ours = |number: &u32| {
             let metadata = std::fs::metadata(numbered(&self.path, *number));
@@ -84,7 +86,7 @@ impl Follower {
             _ if is_current => self.open(),
             Some(1) => self.open(),
             Some(number) => self.open_at(&numbered(&self.path, number - 1)),
-            // It was removed, as more was printed than is kept.
+            // The file was removed, as more was printed than is kept.
             None if numbered(&self.path, oldest).exists() => {
                 let source = &self.source;
                 let said = format!("lines of {source} are missing: it prints faster than they go");
@@ -95,7 +97,7 @@ impl Follower {
         }
     }
 
-    /// Whether the end was reached.
+    /// Reads what is there; returns whether the end was reached.
     fn read_open_file(&mut self, lines: &mut Vec<LogLine>) -> bool {
         let mut buffer = vec![0; READ_BYTES];
         for _ in 0..READS_MAX {
@@ -135,7 +137,7 @@ impl Follower {
     }
 }
 
-/// `TIME TEXT`, as shims write; without a time the whole is text.
+/// Parses `TIME TEXT`, as shims write; without a time the whole is text.
 pub fn line(bytes: &[u8], source: &str) -> LogLine {
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim_end_matches(['\n', '\r']);

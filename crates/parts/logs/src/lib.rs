@@ -1,4 +1,4 @@
-//! What an application printed on this node: files that shims write, merged by time, the last lines
+//! The logs of an application on this node: files that shims write, merged by time, the last lines
 //! and then what follows. Also the output of a build. Must not know of other nodes.
 
 pub mod follow;
@@ -17,16 +17,17 @@ use self::follow::Follower;
 use api_types::LogLine;
 use store::{SharedStore, lookup_record};
 
-/// More than a person reads; the files themselves hold the rest.
+/// The maximum number of lines of one answer: more than a person reads; the files themselves hold
+/// the rest.
 pub const LINES_MAX: usize = 100_000;
-/// The end of one file that is searched for lines.
+/// The number of bytes at the end of one file that are searched for lines.
 const TAIL_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const POLL: Duration = Duration::from_millis(200);
-/// A build is watched more closely.
+/// The polling interval of a build's log, which is watched more closely.
 const BUILD_POLL: Duration = Duration::from_millis(50);
-/// Lines between the files and whoever reads: a slow one makes the files wait.
+/// The maximum number of lines between the files and a reader: a slow one makes the files wait.
 const ITEMS_WAITING_MAX: usize = 256;
-/// The platform's own lines.
+/// The source of the platform's own lines.
 const PLATFORM: &str = "cortex";
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,10 +35,10 @@ pub struct Wanted {
     pub lines: usize,
     #[serde(default)]
     pub follow: bool,
-    /// `web`, `web.1` or `cortex`.
+    /// The process type, instance or source: `web`, `web.1` or `cortex`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
-    /// None that is older than this.
+    /// The time before which lines are left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
@@ -46,19 +47,19 @@ pub struct Wanted {
 #[serde(rename_all = "snake_case")]
 pub enum Item {
     Line(LogLine),
-    /// What follows was printed since.
+    /// The mark after the last lines; what follows was printed since.
     Now,
 }
 
-/// The last lines of the files in `directory`, and what follows where that is wanted.
+/// Reads the last lines of the files in `directory`, and what follows if that is wanted.
 pub fn read(directory: PathBuf, wanted: Wanted) -> mpsc::Receiver<Item> {
     let (sender, receiver) = mpsc::channel(ITEMS_WAITING_MAX);
     runtime::task::spawn(async move { send(directory, wanted, sender).await.ok() });
     receiver
 }
 
-/// What the steps of a release print on this node, until it is neither building it nor running its
-/// release steps.
+/// Sends what the steps of a release print on this node, until it is neither building it nor
+/// running its release steps.
 pub async fn follow_build(
     log: PathBuf,
     store: SharedStore,
@@ -75,7 +76,7 @@ pub async fn follow_build(
             let here = rollout.coordinator == node && rollout.target.as_ref() == Some(&release);
             here && is_in_steps(rollout.phase)
         });
-        // Read after the state: what was printed before its end is there by now.
+        // The log is read after the state: what was printed before its end is there by now.
         loop {
             let lines = follower.read();
             if lines.is_empty() {
@@ -95,7 +96,7 @@ pub async fn follow_build(
     }
 }
 
-/// Whether its coordinator may print.
+/// Whether a rollout's coordinator may print in this phase.
 pub fn is_in_steps(phase: RolloutPhase) -> bool {
     matches!(phase, RolloutPhase::Requested | RolloutPhase::Building | RolloutPhase::Releasing)
 }
@@ -132,7 +133,7 @@ async fn send(directory: PathBuf, wanted: Wanted, sender: mpsc::Sender<Item>) ->
     }
 }
 
-/// Up to where a file's lines are among the last ones; what comes after is followed.
+/// The positions up to which files' lines are among the last ones; what comes after is followed.
 type Positions = BTreeMap<PathBuf, u64>;
 
 async fn pass_on(
@@ -159,7 +160,7 @@ fn join(
     }
 }
 
-/// `NAME.log` and the name; rotated files are not among them.
+/// Returns files `NAME.log` with their names; rotated files are not among them.
 fn current_files(directory: &Path, filter: Option<&str>) -> Vec<(PathBuf, String)> {
     log_files(directory, filter).into_iter().filter(|(path, _)| is_current(path)).collect()
 }
@@ -168,7 +169,7 @@ fn is_current(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "log")
 }
 
-/// Also rotated ones: `NAME.log.N`.
+/// Returns all files, also rotated ones: `NAME.log.N`.
 fn log_files(directory: &Path, filter: Option<&str>) -> Vec<(PathBuf, String)> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<(PathBuf, String)> = entries
@@ -197,7 +198,7 @@ fn matches(source: &str, filter: Option<&str>) -> bool {
     }
 }
 
-/// The last `wanted` lines of all files together.
+/// Returns the last `wanted` lines of all files together.
 fn tail(directory: &Path, wanted: &Wanted, positions: &Positions) -> Vec<LogLine> {
     let mut all = Vec::new();
     let count = wanted.lines.min(LINES_MAX);
@@ -241,7 +242,8 @@ fn last_lines(path: &Path, source: &str, wanted: usize, end: Option<u64>) -> Vec
     lines
 }
 
-/// Times of one format compare as text; lines of the same time stay in their file's order.
+/// Sorts lines by time. Times of one format compare as text; lines of the same time stay in their
+/// file's order.
 pub fn sort(lines: &mut [LogLine]) {
     lines.sort_by(|a, b| a.time.cmp(&b.time));
 }

@@ -1,6 +1,6 @@
-//! What the router's threads record of every completed request, rolled up per application and
-//! instance, and count of everything else. Recording waits for nobody's work: what is full drops
-//! and counts. Driven by the router (records), by its own task (`run`) and by the API
+//! The traffic figures: every completed request that the router's threads record, rolled up per
+//! application and instance, and counters for everything else. Recording never waits: what is full
+//! drops and counts. Driven by the router (records), by its own task (`run`) and by the API
 //! (`prometheus`).
 
 pub mod ports;
@@ -22,14 +22,16 @@ use runtime::faults::Faults;
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "metrics";
-/// A thread answers up to some 120,000 requests a second: 60 ms of them. About 700 KB.
+/// The maximum number of records that wait in one thread: a thread answers up to some 120,000
+/// requests a second, and this is 60 ms of them. About 700 KB.
 const RECORDS_MAX: usize = 8 * 1024;
-/// Then they are collected at once: all at once, and seldom, they would keep requests waiting
-/// where a core does both.
+/// The number of records that are collected without delay: collected seldom and all together, they
+/// would keep requests waiting where a core does both.
 const ROUSE_RECORDS: usize = 1024;
 const COLLECT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// No status of HTTP: nobody was there to be told one. As nginx has it.
+/// The status of a request whose client went away, as nginx has it. It is no status of HTTP: nobody
+/// was there to be told one.
 pub const CLIENT_GONE: u16 = 499;
 
 /// One completed request.
@@ -48,7 +50,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// All of the answer was sent by then.
+    /// Records that all of the answer was sent by then.
     pub fn ended(&mut self, at: Instant) {
         self.total_us = micros(at.saturating_duration_since(self.started));
         if let Labels::Instance { .. } = *self.labels {
@@ -56,7 +58,7 @@ impl Record {
         }
     }
 
-    /// The client went away before the end of its answer.
+    /// Records that the client went away before the end of its answer.
     pub fn abandoned(&mut self) {
         self.bytes_out = 0;
         if let Labels::Instance { .. } = *self.labels {
@@ -69,15 +71,15 @@ pub fn micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
 
-/// Whom a request is counted for. Shared by all records of one instance or application.
+/// The application or instance that a request is counted for. Shared by all its records.
 #[derive(Debug)]
 pub enum Labels {
     Instance {
         instance: InstanceId,
-        /// An instance that another node's router reaches has none here.
+        /// The instance's address; `None` if another node's router reaches it.
         address: Option<SocketAddr>,
     },
-    /// Answered by the router itself.
+    /// The router itself answered, for this application.
     Router(ApplicationName),
 }
 
@@ -90,7 +92,7 @@ impl Labels {
     }
 }
 
-/// Clones share everything.
+/// The handle to all figures; clones share everything.
 #[derive(Clone, Default)]
 pub struct Metrics {
     shared: Arc<Shared>,
@@ -104,22 +106,23 @@ struct Shared {
     dropped: AtomicU64,
     /// Connections of clients that had too many, or of proxies that did not say whose they are.
     refused: AtomicU64,
-    /// There is much to collect: for the task here, or for whoever takes the records instead.
+    /// Notified when there is much to collect: wakes the task here, unless a thread takes the
+    /// records instead.
     much: Notify,
     taker: OnceLock<Thread>,
 }
 
-/// Held only to add a record or to exchange all for none.
+/// The records of one thread; the lock is held only to add a record or to exchange all for none.
 type Records = Arc<Mutex<Vec<Record>>>;
 
 #[derive(Default)]
 struct Threads {
     records: Vec<Records>,
-    /// Exchanged for those of a thread, so that neither allocates.
+    /// An empty vector that is exchanged for a thread's records, so that neither allocates.
     spare: Vec<Record>,
 }
 
-/// One thread's end.
+/// One thread's end of the metrics.
 pub struct Recorder {
     records: Records,
     shared: Arc<Shared>,
@@ -180,13 +183,13 @@ impl Metrics {
         }
     }
 
-    /// The thread that takes the records is unparked when there are many.
+    /// Sets the thread that takes the records; it is unparked when there are many.
     pub fn taken_by(&self, taker: Thread) {
         self.shared.taker.set(taker).ok();
     }
 
-    /// All records, for somebody else than the sums here. Returns how many were lost since the
-    /// beginning.
+    /// Passes all records to a caller that takes them in place of the sums here. Returns how many
+    /// were lost since the beginning.
     pub fn take(&self, each: &mut dyn FnMut(Record)) -> u64 {
         self.shared.empty(each);
         self.shared.dropped.load(Ordering::Relaxed)
@@ -197,7 +200,7 @@ impl Metrics {
         self.shared.empty(&mut |record| rollup.add(&record));
     }
 
-    /// In the text format of Prometheus.
+    /// Returns all figures in the text format of Prometheus.
     pub fn prometheus(&self) -> String {
         self.collect();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -206,12 +209,13 @@ impl Metrics {
         requests + &locked(&self.shared.ports).prometheus()
     }
 
-    /// For whatever comes to an application's own port, for as long as they are held.
+    /// Returns the counters for whatever comes to an application's own port; they live for as long
+    /// as somebody holds them.
     pub fn port(&self, application: &ApplicationName, id: PortId) -> Arc<PortCounters> {
         locked(&self.shared.ports).counters(application, id)
     }
 
-    /// Applications that are gone are forgotten.
+    /// Forgets an application that is gone.
     pub fn forget(&self, application: &ApplicationName) {
         locked(&self.shared.rollup).forget(application);
     }

@@ -1,6 +1,6 @@
-//! What comes to applications' own ports, counted while it moves by whoever passes it on: the
-//! threads share the counters of a port. Counters live as long as somebody holds them, a snapshot
-//! that has the port or something that is open on it.
+//! The traffic of applications' own ports, counted while it moves by the threads that pass it on;
+//! they share the counters of a port. Counters live as long as somebody holds them: a snapshot that
+//! has the port, or something that is open on it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,11 +11,12 @@ use model::{ApplicationName, PortId};
 
 use super::text::heading;
 
-/// Counters that nobody holds are looked for when there are twice as many as after the last time:
-/// at each new port it would take long where there are thousands. So few are nothing.
+/// The minimum number of counters at which those that nobody holds are swept; so few cost nothing.
+/// The next sweep comes at twice the number that was left: one at each new port would take long
+/// where there are thousands.
 const SWEEP_FROM: usize = 64;
 
-/// Of one application and public port.
+/// The counters of one application and public port.
 #[derive(Debug, Default)]
 pub struct PortCounters {
     taken: AtomicU64,
@@ -25,7 +26,7 @@ pub struct PortCounters {
     refused: AtomicU64,
 }
 
-/// The counters at one moment.
+/// The values of the counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     pub connections: u64,
@@ -46,7 +47,7 @@ impl PortCounters {
         Taken(self.clone())
     }
 
-    /// No instance has it.
+    /// Counts a connection that no instance takes.
     pub fn refuse(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
@@ -79,7 +80,7 @@ impl Drop for Taken {
     }
 }
 
-/// A series, its kind, what it is, and where its value is.
+/// A series: its name, its kind, its help text, and how to read its value.
 type Series = (&'static str, &'static str, &'static str, fn(&Traffic) -> u64);
 
 const SERIES: [Series; 5] = [
@@ -104,12 +105,12 @@ const SERIES: [Series; 5] = [
 #[derive(Default)]
 pub struct Ports {
     counters: BTreeMap<(ApplicationName, PortId), Weak<PortCounters>>,
-    /// When there are so many.
+    /// The number of counters at which the next sweep comes.
     sweep_at: usize,
 }
 
 impl Ports {
-    /// Those that are there, or new ones.
+    /// Returns the existing counters, or new ones.
     pub fn counters(&mut self, application: &ApplicationName, id: PortId) -> Arc<PortCounters> {
         let key = (application.clone(), id);
         if let Some(counters) = self.counters.get(&key).and_then(Weak::upgrade) {
@@ -124,7 +125,7 @@ impl Ports {
         counters
     }
 
-    /// In the text format of Prometheus.
+    /// Returns the counters in the text format of Prometheus.
     pub fn prometheus(&self) -> String {
         let mut out = String::new();
         // Writing to memory cannot fail.

@@ -1,4 +1,4 @@
-//! Sums per application and instance, and how they are printed. Bounded: instances that were
+//! The sums per application and instance, and how they are printed. Bounded: instances that were
 //! replaced are added up under their slot, and the number of applications and slots is limited.
 
 use std::collections::BTreeMap;
@@ -9,16 +9,17 @@ use model::{ApplicationName, InstanceId};
 use super::text::heading;
 use super::{Labels, Record};
 
-/// More than one machine runs; beyond it, requests count for the application alone.
+/// The maximum number of instances: more than one machine runs; beyond it, requests count for the
+/// application alone.
 const INSTANCES_MAX: usize = 10_000;
 const APPLICATIONS_MAX: usize = 10_000;
-/// Upper ends in microseconds, then without end.
+/// The upper bounds of the buckets in microseconds; one more has none.
 const BUCKETS_US: [u32; 12] = [
     1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     10_000_000,
 ];
 
-/// A counter's name, what it counts, and where its value is.
+/// A counter's name, its help text, and how to read its value.
 type Total<S> = (&'static str, &'static str, fn(&S) -> f64);
 
 #[derive(Default)]
@@ -29,7 +30,7 @@ pub struct Rollup {
 
 #[derive(Default)]
 struct Sums {
-    /// By method and hundreds of the status: few, as methods are from a fixed list.
+    /// The requests by method and status class: few, as methods are from a fixed list.
     requests: BTreeMap<(&'static str, u16), u64>,
     bytes_in: u64,
     bytes_out: u64,
@@ -144,7 +145,7 @@ impl Rollup {
     }
 }
 
-/// Made where there is none and room for it.
+/// Returns the sums of `key`, created if there are none and there is room for them.
 fn of<'a, K: Ord + Clone, V: Default>(
     sums: &'a mut BTreeMap<K, V>,
     key: &K,

@@ -2,7 +2,7 @@
 
 use std::fmt::{Result, Write};
 
-/// `help` has neither a backslash nor an end of line.
+/// Writes a metric's heading; `help` has neither a backslash nor an end of line.
 pub fn heading(out: &mut String, name: &str, kind: &str, help: &str) -> Result {
     writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}")
 }

@@ -1,8 +1,9 @@
-//! Keeps what a shim holds within its cap. Needs no right that an ordinary user lacks, and no
-//! cgroup: which of them a user may divide differs from system to system. Cores are an affinity,
-//! which costs nothing, which children inherit however fast they fork, and which `nproc`, make,
-//! cargo and go obey when they choose how much to do at once; stopping and continuing a tree in
-//! turn would be raced by forks and noticed by programs. Memory and processes are looked at.
+//! The cap of what a shim holds, and the watch over it. Needs no privilege that an ordinary user
+//! lacks, and no cgroup: which of them a user may divide differs from system to system. Cores are
+//! limited by affinity, which costs nothing, which children inherit however fast they fork, and
+//! which `nproc`, make, cargo and go obey when they choose how much to do at once; stopping and
+//! continuing a tree in turn would be raced by forks and noticed by programs. Memory and processes
+//! are polled.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +12,13 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::spec::Cap;
 use os::observe::Snapshot;
 
-/// Between two looks: a tree that grows by a gigabyte a second is stopped a quarter of one above.
+/// The interval between two looks: a tree that grows by a gigabyte a second is stopped a quarter of
+/// one above the cap.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// A look may take no more than this part of a processor, however many processes there are.
+/// The ratio of the interval to the duration of a look, so that looking takes no more than this
+/// part of a processor, however many processes there are.
 const LOOK_PART: u32 = 20;
-/// Below everything else of its session's owner.
+/// The nice value of capped processes: below everything else of the session's owner.
 const CAPPED_NICE: i32 = 19;
 
 pub struct Watch {
@@ -32,7 +35,7 @@ impl Watch {
         self.next
     }
 
-    /// What the descendants of this process took too much of.
+    /// Returns what the descendants of this process took too much of, if anything.
     pub fn look(&mut self, now: Instant) -> Option<String> {
         if now < self.next {
             return None;
@@ -55,7 +58,8 @@ fn excess(cap: &Cap) -> Option<String> {
     above.then(|| format!("used more than {} MB of memory", cap.memory_bytes >> 20))
 }
 
-/// Of the calling process, just before it becomes the program. A wish, as far as a system refuses.
+/// Applies the cap to the calling process, just before it becomes the program. Where a system
+/// refuses, it is no more than a wish.
 pub fn apply(cap: &Cap) {
     let _ = rustix::process::setpriority_process(None, CAPPED_NICE);
     // Where the kernel groups processes by session, that alone weighs one against the others.
@@ -69,7 +73,7 @@ pub fn apply(cap: &Cap) {
     let _ = sched_setaffinity(None, &set);
 }
 
-/// The last ones: interrupts and whatever pins itself prefer the first.
+/// Returns the last of the cores: interrupts and programs that pin themselves prefer the first.
 fn part(cores: &[usize], count: u32) -> &[usize] {
     let count = usize::try_from(count.max(1)).unwrap_or(usize::MAX);
     &cores[cores.len().saturating_sub(count)..]

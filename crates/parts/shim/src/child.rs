@@ -1,7 +1,7 @@
-//! How the application's process comes into being. The shim starts this binary once more; that
-//! process makes itself a session of its own, then becomes the program. (Between fork and exec
-//! only unsafe code could do that.) It gets everything through a socket on its standard input:
-//! so nothing is ever in a command line, and an odd environment cannot disturb this step.
+//! The start of the application's process. The shim starts this binary once more; that process
+//! makes itself a session of its own, then becomes the program. (Between fork and exec only unsafe
+//! code could do that.) It gets everything through a socket on its standard input: so nothing is
+//! ever in a command line, and an odd environment cannot disturb this step.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -20,18 +20,20 @@ use serde::{Deserialize, Serialize};
 use super::{EXEC, OWN_BINARY, OWN_NAME, cap, descriptors};
 use crate::spec::{Attached, Cap, LaunchSpec, Purpose};
 
-/// A program on a file system that hangs is given up on.
+/// The maximum time of a start: a program on a file system that hangs is given up on.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
-/// Builds and one-off commands yield to what serves requests.
+/// The nice value of steps and scheduled commands, which yield to what serves requests.
 const TASK_NICE: i32 = 10;
-/// Added to the node's own: when memory runs out, instances go before shims and nodes ...
+/// The OOM score of instances, added to the node's own: when memory runs out, instances go before
+/// shims and nodes ...
 const INSTANCE_OOM_SCORE: i32 = 200;
 /// ... and builds before instances.
 const TASK_OOM_SCORE: i32 = 500;
 const OOM_SCORE_MAX: i32 = 1000;
-/// Of a program's description, at once.
+/// The number of bytes of a program's description that are read at once.
 const READ_BYTES: usize = 16 << 10;
-/// The kernel's own limit for a path in a message, and then some.
+/// The maximum length of a failure in bytes: the kernel's own limit for a path in a message, and
+/// then some.
 const FAILURE_BYTES_MAX: u64 = 8 << 10;
 
 #[derive(Serialize, Deserialize)]
@@ -46,17 +48,17 @@ struct Program {
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Stdin {
-    /// Nothing.
+    /// An empty input.
     Null,
-    /// What came along with the program.
+    /// The descriptor that came along with the program.
     Attached,
-    /// Likewise; it becomes the terminal of the new session.
+    /// The same descriptor, which becomes the terminal of the new session.
     Terminal,
 }
 
 pub struct Started {
     pub child: Child,
-    /// Its standard output and error, non-blocking.
+    /// The program's standard output and error, non-blocking.
     pub output: OwnedFd,
 }
 
@@ -126,7 +128,7 @@ fn hand_over(
 
 /// Runs in the new process. Returns only after a failure, which was reported to the shim.
 pub fn become_program() -> anyhow::Result<()> {
-    // A copy that is closed on exec: its end of file tells the shim that all is well.
+    // This copy is closed on exec: its end of file tells the shim that all is well.
     let mut shim = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let error = match prepare_and_exec(&mut shim) {
         Ok(never) => match never {},
@@ -147,7 +149,7 @@ fn prepare_and_exec(shim: &mut UnixStream) -> anyhow::Result<Never> {
     std::env::set_current_dir(&program.directory)
         .with_context(|| format!("cannot enter directory {}", program.directory.display()))?;
     raise_oom_score(if program.task { TASK_OOM_SCORE } else { INSTANCE_OOM_SCORE });
-    // Somebody waits at the other end of what is attached.
+    // If descriptors are attached, somebody waits at the other end.
     if program.task && program.stdin == Stdin::Null {
         yield_to_others();
     }
@@ -178,7 +180,7 @@ fn receive(shim: &mut UnixStream) -> anyhow::Result<(Program, Option<OwnedFd>)> 
     Ok((serde_json::from_slice(&bytes)?, fds.pop()))
 }
 
-/// Not allowed everywhere, and nothing depends on it.
+/// Raises the OOM score; that is not allowed everywhere, and nothing depends on it.
 fn raise_oom_score(by: i32) {
     const FILE: &str = "/proc/self/oom_score_adj";
     let current = std::fs::read_to_string(FILE).ok().and_then(|text| text.trim().parse().ok());
@@ -186,7 +188,8 @@ fn raise_oom_score(by: i32) {
     let _ = std::fs::write(FILE, wanted.to_string());
 }
 
-/// As above: a wish. The idle class has no safe call, but a program of util-linux and busybox.
+/// Lowers this process's priority, where that is allowed. The idle I/O class has no safe call, but
+/// a program of util-linux and busybox.
 fn yield_to_others() {
     let _ = rustix::process::setpriority_process(None, TASK_NICE);
     let _ = Command::new("ionice")

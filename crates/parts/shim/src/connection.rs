@@ -1,5 +1,5 @@
-//! One node (or command) that speaks to this shim: lines in, lines out, both bounded. Whoever does
-//! not read is disconnected; it may come again.
+//! A connection of one node (or command) that speaks to this shim: lines in, lines out, both
+//! bounded. A peer that does not read is disconnected; it may come again.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -8,18 +8,18 @@ use std::os::unix::net::UnixStream;
 use super::descriptors::{self, DESCRIPTORS_MAX};
 use super::message::{LINE_BYTES_MAX, Reply, Request, Tell, VERSION, line};
 
-/// Read at once: one busy connection does not hold up the others.
+/// The number of bytes read at once: one busy connection does not hold up the others.
 const READ_BYTES: usize = 16 << 10;
 
 pub struct Connection {
     pub stream: UnixStream,
     received: Vec<u8>,
-    /// What came along, for the next request that takes it.
+    /// The descriptors that came along, for the next request that takes them.
     descriptors: Vec<OwnedFd>,
 }
 
 impl Connection {
-    /// None unless it is the same user at the other end.
+    /// Accepts a connection; `None` unless it is the same user at the other end.
     pub fn accept(stream: UnixStream) -> Option<Connection> {
         let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
         if peer.uid != rustix::process::geteuid() {
@@ -51,7 +51,7 @@ impl Connection {
         }
     }
 
-    /// The next whole line, understood or not.
+    /// Returns the next whole line, understood or not.
     pub fn next(&mut self) -> Option<Result<Request, String>> {
         let end = self.received.iter().position(|byte| *byte == b'\n')?;
         let request = serde_json::from_slice(&self.received[..end])

@@ -1,4 +1,4 @@
-//! Open files that go from process to process, beside the bytes of a UNIX socket.
+//! The passing of open files from process to process, beside the bytes of a UNIX socket.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -9,10 +9,10 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Standard input, output and error.
+/// The maximum number of descriptors of a message: standard input, output and error.
 pub const DESCRIPTORS_MAX: usize = 3;
 
-/// At least one byte goes with them; says how many did.
+/// Sends descriptors along with at least one byte; returns how many bytes were sent.
 pub fn send(stream: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -23,7 +23,8 @@ pub fn send(stream: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
     Ok(sent)
 }
 
-/// Appends to `fds` what came along; the kernel closes those for which there is no room.
+/// Receives bytes; appends to `fds` what came along. The kernel closes those for which there is no
+/// room.
 pub fn receive(stream: impl AsFd, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

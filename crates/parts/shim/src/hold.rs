@@ -1,4 +1,4 @@
-//! The shim's one loop: waits for its connections, its child, the child's output and its own
+//! The shim's only loop: it waits for its connections, its child, the child's output and its own
 //! deadlines, and decides what is due. Everything else here is told by it what to do.
 
 use std::os::fd::OwnedFd;
@@ -25,23 +25,26 @@ use super::tree::{self, Reaped};
 use crate::spec::{Attached, LaunchSpec};
 use os::observe::process;
 
-/// A node, its successor and a few commands; further ones wait in the listener's queue.
+/// The maximum number of connections: a node, its successor and a few commands; further ones wait
+/// in the listener's queue.
 const CONNECTIONS_MAX: usize = 8;
-/// A node that started this shim and died before it said what to run.
+/// The maximum wait for the command to launch; the node that started this shim may have died before
+/// it sent that.
 const LAUNCH_WAIT: Duration = Duration::from_secs(30);
-/// The end is told to nodes that come within this time; later ones read `exit.json`.
+/// The time in which nodes that connect are told about the end; later ones read `exit.json`.
 const ENDED_WAIT: Duration = Duration::from_secs(3600);
-/// What a process that ended by itself left behind gets to end as well.
+/// The grace for what a process that ended by itself left behind.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(2);
-/// Orphans are reaped and the files looked after at least this often.
+/// The maximum interval at which orphans are reaped and the files checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// While a tree is being stopped: descendants beside the main process end without a signal to us.
+/// The interval while a tree is being stopped: descendants beside the main process end without a
+/// signal to us.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Between two rounds of SIGKILL: fast at first, as children may fork meanwhile; then slow, as
-/// what is left waits for a disk.
+/// The interval between two rounds of SIGKILL: fast at first, as children may fork meanwhile; then
+/// slow, as what is left waits for a disk.
 const KILL_INTERVAL_MIN: Duration = Duration::from_millis(2);
 const KILL_INTERVAL_MAX: Duration = Duration::from_millis(500);
-/// Checks that must agree that the run directory was removed.
+/// The number of checks that must agree that the run directory was removed.
 const VANISHED_CHECKS: u32 = 2;
 
 pub fn run(run: PathBuf, socket: PathBuf, listener: UnixListener) -> anyhow::Result<()> {
@@ -74,7 +77,8 @@ pub fn run(run: PathBuf, socket: PathBuf, listener: UnixListener) -> anyhow::Res
 struct Shim {
     run: PathBuf,
     socket: PathBuf,
-    /// None when it could not be told; then it is bound anew at the next check.
+    /// The socket's inode; `None` when it could not be told, and then it is bound anew at the next
+    /// check.
     socket_inode: Option<u64>,
     listener: UnixListener,
     connections: Vec<Connection>,
@@ -88,7 +92,7 @@ enum Phase {
         until: Instant,
     },
     Running(Box<Running>),
-    /// Until forgotten. `written` says whether `exit.json` is on disk.
+    /// It lasts until it is forgotten. `written` says whether `exit.json` is on disk.
     Ended {
         ended: Box<Ended>,
         written: bool,
@@ -100,12 +104,12 @@ enum Phase {
 struct Running {
     holding: Holding,
     main: Pid,
-    /// Readable once the main process ended. None on kernels before 5.3, and after the end.
+    /// Readable once the main process has ended; `None` on kernels before 5.3, and after the end.
     main_end: Option<OwnedFd>,
     status: Option<WaitStatus>,
     output: Output,
     output_open: bool,
-    /// By the time since this.
+    /// The start of the clock by which the lease is kept.
     started: Instant,
     lease: Lease,
     lease_over: bool,
@@ -117,11 +121,11 @@ struct Running {
 
 struct Stopping {
     kill_at: Instant,
-    /// Some once SIGKILL was sent.
+    /// The pause before the next SIGKILL; `None` until the first was sent.
     kill_interval: Option<Duration>,
 }
 
-/// Which descriptors have something to say.
+/// The descriptors that are ready.
 struct Ready {
     listener: bool,
     output: bool,
@@ -147,7 +151,7 @@ impl Shim {
             fds.push(PollFd::new(end, PollFlags::IN));
         }
         let wait = self.deadline().saturating_duration_since(Instant::now());
-        // Rounded up, so that the deadline has passed on return.
+        // The wait is rounded up, so that the deadline has passed on return.
         let wait = Timespec::try_from(wait + Duration::from_micros(100))?;
         match rustix::event::poll(&mut fds, Some(&wait)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -165,7 +169,7 @@ impl Shim {
             Phase::Waiting { until } | Phase::Ended { until, .. } => *until,
             Phase::Gone => now,
             Phase::Running(running) => match &running.stopping {
-                // Nothing wakes the loop when the main process ends, or it has.
+                // Nothing wakes the loop when the main process ends, or it has ended.
                 None if running.main_end.is_none() => now + STOP_CHECK_INTERVAL,
                 None => running.next_look(self.check_at),
                 Some(Stopping { kill_interval: Some(interval), .. }) => now + *interval,
@@ -279,7 +283,8 @@ impl Shim {
         let started = child::start(spec, attached)?;
         let pid = started.child.id();
         let main = Pid::from_child(&started.child);
-        // Not reaped before this loop does so: the identity can be read even if it ended at once.
+        // It is not reaped before this loop does so: the identity can be read even if it ended at
+        // once.
         let holding = Holding {
             v: VERSION,
             purpose,
@@ -352,7 +357,7 @@ impl Shim {
         self.phase = Phase::Ended { ended: Box::new(ended), written, until };
     }
 
-    /// Once in a while: what others may have removed.
+    /// Checks, once in a while, what others may have removed.
     fn check_files(&mut self) {
         let vanished = matches!(fs::metadata(&self.run),
             Err(error) if error.kind() == io::ErrorKind::NotFound);
@@ -377,7 +382,8 @@ impl Shim {
         }
     }
 
-    /// Directories for sockets are cleared by the system at times, for example at a logout.
+    /// Listens again; directories for sockets are cleared by the system at times, for example at a
+    /// logout.
     fn listen_again(&mut self) {
         let bound = self
             .socket
@@ -394,8 +400,8 @@ impl Shim {
         }
     }
 
-    /// The end of the loop. `exit.json` stays if nobody has taken note of it. The socket goes
-    /// before anybody is told, as the same name may be bound again from then on.
+    /// Ends the loop. `exit.json` stays if nobody has taken note of it. The socket goes before
+    /// anybody is told, as the same name may be bound again from then on.
     fn go(&mut self) {
         let _ = fs::remove_file(&self.socket);
         self.phase = Phase::Gone;
@@ -414,7 +420,8 @@ fn attach(
 }
 
 impl Running {
-    /// Stands still while the machine is asleep, as the node process does.
+    /// Returns the time since the start. It stands still while the machine is asleep, as the node
+    /// process does.
     fn monotonic(&self) -> Timestamp {
         Timestamp(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
@@ -424,23 +431,24 @@ impl Running {
         self.started.checked_add(Duration::from_millis(end.0))
     }
 
-    /// When something may have to be done, at the latest at `limit`.
+    /// Returns when something may have to be done, at the latest `limit`.
     fn next_look(&self, limit: Instant) -> Instant {
         let watch = self.watch.as_ref().map(Watch::next);
         self.lease_end().into_iter().chain(watch).fold(limit, Instant::min)
     }
 
-    /// It is not reaped before its status is known here, so that its number is nobody else's.
+    /// Signals the main process's group. That process is not reaped before its status is known
+    /// here, so its pid is nobody else's.
     fn signal(&self, signal: i32) {
         if self.status.is_none()
             && let Some(signal) = Signal::from_named_raw(signal)
         {
-            // The group may have ended, all but a main process that nobody has looked at.
+            // The group may be gone but for a main process that nobody has reaped.
             let _ = rustix::process::kill_process_group(self.main, signal);
         }
     }
 
-    /// A shorter grace than before counts; a longer one does not.
+    /// Stops the tree. A shorter grace than before counts; a longer one does not.
     fn stop(&mut self, grace: Duration) {
         let kill_at = Instant::now() + grace;
         match &mut self.stopping {
@@ -454,7 +462,7 @@ impl Running {
         }
     }
 
-    /// True once no descendant is left.
+    /// Does what is due; true once no descendant is left.
     fn step(&mut self, now: Instant) -> bool {
         loop {
             match tree::reap() {
@@ -493,7 +501,8 @@ impl Running {
     }
 
     fn end(mut self) -> Ended {
-        // A stranger that was handed the pipe may hold it open for ever: only what is there now.
+        // A stranger that was handed the pipe may hold it open for ever, so only what is there now
+        // is read.
         while self.output_open && self.output.read() == Pipe::Open {}
         let killed_here = self.stopping.is_some_and(|stopping| stopping.kill_interval.is_some());
         let lease_over = self.lease_over;
@@ -521,7 +530,7 @@ impl Running {
         }
     }
 
-    /// Kills all at once and waits for it.
+    /// Kills all processes at once and waits for their end.
     fn abandon(&mut self) {
         self.stop(Duration::ZERO);
         while !self.step(Instant::now()) {

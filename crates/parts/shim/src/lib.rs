@@ -25,19 +25,21 @@ use std::process::{Command, ExitCode, Stdio};
 
 use os::observe::HOLDER;
 
-/// First argument of the process that starts the shim and goes away, so that the shim is nobody's
-/// child. Then: run directory, path of the socket. Standard input is the listening socket.
+/// The first argument of the process that starts the shim and ends, so that the shim is nobody's
+/// child. The run directory and the path of the socket follow. Standard input is the listening
+/// socket.
 pub const DETACH: &str = "__shim-detach";
-/// First argument of what becomes the application's process: no other argument, as everything
-/// else comes through standard input.
+/// The only argument of what becomes the application's process, as everything else comes through
+/// standard input.
 const EXEC: &str = "__exec";
 
 /// The running binary, even where its file was removed meanwhile.
 const OWN_BINARY: &str = "/proc/self/exe";
-/// What listings of processes show for it.
+/// The name that listings of processes show for it.
 const OWN_NAME: &str = "cortex";
 
-/// Some when this process was started as a part of a shim; to be called first in `main`.
+/// Runs the part of a shim that this process was started as, or returns `None`; to be called first
+/// in `main`.
 pub fn dispatch() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let result = match arguments.next()?.to_str()? {
@@ -71,7 +73,7 @@ fn shim(arguments: Vec<OsString>) -> anyhow::Result<()> {
     hold::run(PathBuf::from(run), PathBuf::from(socket), listener)
 }
 
-/// The command that starts a shim. It ends at once; the shim lives on.
+/// Returns the command that starts a shim. It ends at once; the shim lives on.
 pub fn command(binary: &Path, run: &Path, socket: &Path, listener: UnixListener) -> Command {
     let mut command = Command::new(binary);
     command.arg0(OWN_NAME).arg(DETACH).arg(run).arg(socket);

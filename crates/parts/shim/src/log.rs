@@ -1,6 +1,6 @@
 //! A log file of bounded size that several shims may write at once: during a rollout two
-//! incarnations share a slot. Whole lines go out in one write to a file opened for appending;
-//! whoever finds it full moves it aside under a lock, and the others notice and open the new one.
+//! incarnations share a slot. Whole lines go out in one write to a file opened for appending; the
+//! shim that finds it full moves it aside under a lock, and the others notice and open the new one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,28 +9,30 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-/// Of one file. With the older ones an instance's output takes at most about 30 MiB.
+/// The maximum size of one file in bytes. With the older ones an instance's output takes at most
+/// about 30 MiB.
 pub const FILE_BYTES_MAX: u64 = 10 << 20;
-/// `x.log`, `x.log.1`, `x.log.2`.
+/// The maximum number of files of a log: `x.log`, `x.log.1`, `x.log.2`.
 pub const FILES_MAX: u32 = 3;
 
 pub struct LogFile {
     path: PathBuf,
     file_bytes_max: u64,
     file: Option<File>,
-    /// Lines that found no room since the last one that did.
+    /// The number of lines that found no room since the last one that did.
     dropped: u64,
-    /// The disk filled up within a line, which has no end now.
+    /// Whether the disk filled up within a line, which lacks its end now.
     torn: bool,
 }
 
 impl LogFile {
-    /// Opens nothing yet: a full disk must not hinder a start.
+    /// Creates it without opening anything yet: a full disk must not hinder a start.
     pub fn new(path: PathBuf, file_bytes_max: u64) -> LogFile {
         LogFile { path, file_bytes_max, file: None, dropped: 0, torn: false }
     }
 
-    /// Whole lines. What cannot be written is dropped and counted, and the gap is noted later.
+    /// Appends whole lines. What cannot be written is dropped and counted, and the gap is noted
+    /// later.
     pub fn append(&mut self, lines: &[u8], count: u64, stamp: &str) {
         let result = self.rotate_if_full().and_then(|()| {
             if self.dropped > 0 {
@@ -52,7 +54,7 @@ impl LogFile {
         let lines = lines.as_ref();
         let file = self.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
         let mut written = 0;
-        // One system call, unless the disk fills up in the midst of it.
+        // This is one system call, unless the disk fills up in the midst of it.
         while let Some(rest) = lines.get(written..).filter(|rest| !rest.is_empty()) {
             match file.write(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -103,7 +105,7 @@ impl LogFile {
     }
 }
 
-/// `x.log.1` is the one before `x.log`.
+/// Returns the name of an older file: `x.log.1` is the one before `x.log`.
 pub fn numbered(path: &Path, number: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{number}"));
@@ -133,7 +135,7 @@ mod tests {
     fn two_writers_of_one_log_lose_no_line_but_those_rotated_away() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("web.1.log");
-        // Room for all lines in the three files, and many rotations on the way.
+        // There is room for all lines in the three files, with many rotations on the way.
         let lines_each = 600;
         let write_all = |name: &str| {
             let mut log = LogFile::new(path.clone(), 20_000);

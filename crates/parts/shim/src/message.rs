@@ -1,5 +1,5 @@
-//! What a node and a shim say to each other: JSON lines with a version. Fields are only ever
-//! added, unknown ones ignored, as shims are older than the nodes that adopt them.
+//! The protocol between a node and a shim: JSON lines with a version. Fields are only ever added,
+//! unknown ones ignored, as shims are older than the nodes that adopt them.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,10 +8,11 @@ use crate::spec::LaunchSpec;
 
 /// The only version so far.
 pub const VERSION: u32 = 1;
-/// One line. Linux takes at most 2 MiB of arguments and environment by default.
+/// The maximum length of a line in bytes. Linux takes at most 2 MiB of arguments and environment by
+/// default.
 pub const LINE_BYTES_MAX: usize = 4 << 20;
 
-/// From the node.
+/// A message from the node.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
     pub v: u32,
@@ -22,31 +23,34 @@ pub struct Request {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Ask {
-    /// Once per shim. Answered by `Running` or `Failed`.
+    /// Asks to start a process, once per shim. Answered by `Running` or `Failed`.
     Launch {
         spec: LaunchSpec,
         /// The first lease, as in `Renew`; a node of an earlier version gives none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease_ms: Option<u64>,
-        /// Three descriptors came with this line: standard input, output and error.
+        /// The kind of the three descriptors that came with this line: standard input, output and
+        /// error.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attached: Option<Attachment>,
     },
-    /// To the process group of the main process, while that runs. Answered by `Signalled`.
+    /// Asks to signal the main process's group, while that process runs. Answered by `Signalled`.
     Signal { signal: i32 },
-    /// SIGTERM to the whole tree, SIGKILL after `grace_ms`. Answered by `Stopping`; `Ended`
-    /// follows.
+    /// Asks for SIGTERM to the whole tree, and SIGKILL after `grace_ms`. Answered by `Stopping`;
+    /// `Ended` follows.
     Stop { grace_ms: u64 },
-    /// From now on, what is held is stopped when no node process is heard for so long; never where
-    /// there is no limit. Every request and every new connection counts as being heard. Answered by
+    /// Asks to stop what is held, from now on, when no node process is heard for this long; without
+    /// a limit, never. Every request and every new connection counts as being heard. Answered by
     /// `Renewed`.
     Renew {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease_ms: Option<u64>,
     },
-    /// Nothing but to be heard: the lease that was given last starts anew. Answered by `Renewed`.
+    /// Asks for nothing but to be heard: the lease that was given last starts anew. Answered by
+    /// `Renewed`.
     Greet,
-    /// Go; only after the end. Answered by `Forgotten`. The run directory is the node's to remove.
+    /// Asks the shim to end; only after the process has ended. Answered by `Forgotten`. The run
+    /// directory is the node's to remove.
     Forget,
 }
 
@@ -58,7 +62,8 @@ pub enum Attachment {
     Terminal,
 }
 
-/// From the shim. The first line of every connection is the state: `Waiting`, `Running` or `Ended`.
+/// A message from the shim. The first one of every connection is the state: `Waiting`, `Running` or
+/// `Ended`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Reply {
     pub v: u32,
@@ -77,7 +82,7 @@ pub enum Tell {
     Ended {
         ended: Ended,
     },
-    /// No process came into being; the shim goes.
+    /// No process came into being; the shim ends.
     Failed {
         why: String,
     },
@@ -85,13 +90,13 @@ pub enum Tell {
     Signalled,
     Renewed,
     Forgotten,
-    /// The request made no sense; the connection stays.
+    /// The request was refused; the connection stays.
     Refused {
         why: String,
     },
 }
 
-/// One line, with its end.
+/// Encodes a message as one line, with its end.
 pub fn line(message: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');

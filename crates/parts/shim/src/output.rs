@@ -1,5 +1,5 @@
-//! What the application prints: cut into lines, stamped, logged, and its end kept for whoever asks
-//! why it ended.
+//! The application's output: cut into lines, stamped, logged, and its end kept for people who ask
+//! why the process ended.
 
 use std::os::fd::OwnedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,20 +9,21 @@ use agent_core::{ansi, last_words};
 use super::log::LogFile;
 use os::stamp::stamp;
 
-/// Longer lines are split: nobody reads them, and they are held in memory.
+/// The maximum length of a line in bytes; longer ones are split: nobody reads them, and they are
+/// held in memory.
 const LINE_BYTES_MAX: usize = 8 << 10;
-/// Read at once.
+/// The number of bytes read at once.
 const READ_BYTES: usize = 16 << 10;
-/// Written at once; a flood of empty lines grows by the stamps.
+/// The number of bytes written at once; a flood of empty lines grows by the stamps.
 const WRITE_BYTES: usize = 32 << 10;
-/// Reads before other things get their turn: as much as a pipe holds.
+/// The maximum number of reads before other work gets its turn: as much as a pipe holds.
 const READS_MAX: u32 = 4;
-/// The end of the output that is looked through for what went wrong: the places of a deep call with
-/// its causes.
+/// The number of bytes at the end of the output that are searched for what went wrong: enough for
+/// the stack trace of a deep call with its causes.
 const RECENT_BYTES: usize = 32 << 10;
-/// What of it is kept for people.
+/// The maximum number of bytes of it that are kept for people.
 const LAST_WORDS_BYTES: usize = 4 << 10;
-/// Likewise: a screen.
+/// The maximum number of lines of it that are kept for people: a screen.
 const LAST_WORDS_LINES: usize = 60;
 
 pub struct Output {
@@ -59,7 +60,8 @@ impl Output {
         Pipe::Open
     }
 
-    /// After the last read: a line without an end is a line too.
+    /// Ends the log after the last read: a line without an end is a line too. Returns the last
+    /// words.
     pub fn finish(mut self) -> String {
         self.lines.finish(now_ms());
         self.lines.last_words()
@@ -75,7 +77,7 @@ struct Lines {
     log: LogFile,
     /// A line whose end has not come yet.
     partial: Vec<u8>,
-    /// Twice as much at most, so that it is seldom moved.
+    /// The recent output; at most twice as much as is needed, so that it is seldom moved.
     recent: Vec<u8>,
     batch: Vec<u8>,
     batch_lines: u64,
@@ -145,7 +147,8 @@ impl Lines {
         self.recent.extend_from_slice(tail);
     }
 
-    /// What says most of why it ended; begins with a whole line where anything was cut off.
+    /// Returns the part of the output that says most about why the process ended; begins with a
+    /// whole line if anything was cut off.
     fn last_words(&self) -> String {
         let excess = self.recent.len().saturating_sub(RECENT_BYTES);
         let mut tail = &self.recent[excess..];
@@ -160,7 +163,8 @@ impl Lines {
     }
 }
 
-/// At most `limit`, and neither within a character nor within a colour.
+/// Returns where to cut: at `limit` or before, and neither within a character nor within a colour
+/// sequence.
 fn boundary(bytes: &[u8], limit: usize) -> usize {
     let is_continuation = |byte: u8| byte & 0xC0 == 0x80;
     let whole = (limit - 3..=limit).rev().find(|end| !is_continuation(bytes[*end]));

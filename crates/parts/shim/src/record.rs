@@ -1,5 +1,5 @@
-//! What a shim leaves on disk for a node that comes later: `state.json` while the process runs,
-//! `exit.json` once its whole tree is gone. Never the specification, as that holds secrets.
+//! The files that a shim leaves on disk for a node that comes later: `state.json` while the process
+//! runs, `exit.json` once its whole tree is gone. Never the specification, as that holds secrets.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,15 +15,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::Purpose;
 
-/// In the run directory.
+/// The names of the records in the run directory.
 pub const STATE: &str = "state.json";
 pub const EXIT: &str = "exit.json";
-/// A shim's own complaints; empty as a rule.
+/// The file of a shim's own error messages; empty as a rule.
 pub const COMPLAINTS: &str = "shim.err";
-/// The records are small; anything larger was not written by a shim.
+/// The maximum size of a record in bytes: they are small, and anything larger was not written by a
+/// shim.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
-/// `state.json`: what is held.
+/// The content of `state.json`: what is held.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Holding {
     pub v: u32,
@@ -38,26 +39,26 @@ pub struct Holding {
     pub binary: PathBuf,
 }
 
-/// `exit.json`: how it ended.
+/// The content of `exit.json`: how it ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
     pub v: u32,
     pub holding: Holding,
-    /// For people: "exit status 1".
+    /// The way it ended, for people: "exit status 1".
     pub how: String,
     pub success: bool,
-    /// As a shell counts it, where that is known.
+    /// The exit code as a shell counts it; `None` where it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<u8>,
     /// The end of its output.
     pub last_words: String,
-    /// The shim stopped it by itself, as the node stayed away.
+    /// Whether the shim stopped it on its own, as the node stayed away.
     #[serde(default)]
     pub lease_over: bool,
-    /// The shim stopped it by itself, as it took more than its cap.
+    /// The way in which it exceeded its cap; the shim stopped it on its own for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_cap: Option<String>,
-    /// The first process ended by itself while others of its tree went on.
+    /// Whether the first process ended on its own while others of its tree went on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
     pub ended_at: Timestamp,
@@ -77,7 +78,7 @@ impl Ended {
     }
 }
 
-/// Readable by the owner alone; readers see the old content or the new one.
+/// Writes a record, readable by the owner alone; readers see the old content or the new one.
 pub fn write(path: &Path, record: &impl Serialize) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file =
@@ -86,8 +87,8 @@ pub fn write(path: &Path, record: &impl Serialize) -> io::Result<()> {
     fs::rename(&fresh, path)
 }
 
-/// None when it is missing, or torn: a power failure leaves empty files, and nothing that a shim
-/// held is running then.
+/// Reads a record; `None` when it is missing, or torn: a power failure leaves empty files, and
+/// nothing that a shim held is running then.
 pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.len() <= RECORD_BYTES_MAX => {}
@@ -104,14 +105,14 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     }
 }
 
-/// The run directory, and the application's when that was the last one.
+/// Removes the run directory, and the application's when that was the last one in it.
 pub fn remove(run: &Path) -> io::Result<()> {
     match fs::remove_dir_all(run) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     if let Some(application) = run.parent() {
-        // Fails while other processes of the application have theirs in it.
+        // This fails while other processes of the application have theirs in it.
         let _ = fs::remove_dir(application);
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! What a shim is to run: the program, its surroundings, and the most that it may take.
+//! The description of what a shim is to run: the program, its surroundings, and the most that it
+//! may take.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -8,29 +9,31 @@ use model::port::InstancePorts;
 use model::{ApplicationName, Generation, InstanceId};
 use serde::{Deserialize, Serialize};
 
-/// What is to be run. Sent to the shim through its socket: secrets are never in argv or on disk.
+/// The description of a process to run. Sent to the shim through its socket: secrets are never in
+/// argv or on disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaunchSpec {
     pub purpose: Purpose,
-    /// Program and arguments.
+    /// The program and its arguments.
     pub argv: Vec<String>,
     pub directory: PathBuf,
     /// The whole environment: nothing is inherited.
     pub environment: BTreeMap<String, String>,
-    /// Output goes here, a time before each line; rotated by the shim.
+    /// The file that the output goes to, with a time before each line; rotated by the shim.
     pub log: PathBuf,
     pub port: Option<u16>,
     #[serde(default, skip_serializing_if = "InstancePorts::is_empty")]
     pub ports: InstancePorts,
-    /// None: as much as the machine has.
+    /// The limits on what it may take; `None` for as much as the machine has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap: Option<Cap>,
 }
 
-/// What a command reads and writes in place of its log: somebody is connected to it.
+/// The descriptors that a command reads and writes in place of its log: somebody is connected to
+/// it.
 #[derive(Debug)]
 pub struct Attached {
-    /// Whether these are a terminal, which is to be its own.
+    /// Whether these are a terminal, which is to become the command's controlling one.
     pub terminal: bool,
     pub stdin: OwnedFd,
     pub stdout: OwnedFd,
@@ -40,11 +43,11 @@ pub struct Attached {
 /// The most that a process and everything below it may take of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cap {
-    /// Above it the whole tree is stopped.
+    /// The memory above which the whole tree is stopped.
     pub memory_bytes: u64,
-    /// Likewise.
+    /// The number of processes above which the whole tree is stopped.
     pub processes: u32,
-    /// They run on no more than so many.
+    /// The maximum number of cores that the processes run on.
     pub cores: u32,
 }
 
@@ -55,7 +58,8 @@ pub enum Purpose {
         instance: InstanceId,
         generation: Generation,
     },
-    /// A build or release step, or a user's one-off command: niced, idle I/O class.
+    /// A build or release step, a scheduled command, or a user's one-off command: niced and in the
+    /// idle I/O class, unless somebody is connected to it.
     Task {
         application: ApplicationName,
         name: String,
@@ -70,7 +74,8 @@ impl Purpose {
         }
     }
 
-    /// Unique on this node while it runs: `hello/web.1.7`, `hello/task.build-v3`.
+    /// Returns an id that is unique on this node while it runs: `hello/web.1.7`,
+    /// `hello/task.build-v3`.
     pub fn id(&self) -> String {
         match self {
             Purpose::Instance { instance, generation } => {

@@ -7,8 +7,8 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use os::observe::process;
 
-/// Sends `signal` to every descendant. Each is signalled as soon as it is seen: pids mostly
-/// ascend, so a child that was forked during the scan is seen later in the same scan.
+/// Sends `signal` to every descendant. Each is signalled as soon as it is seen: pids mostly ascend,
+/// so a child that was forked during the scan is seen later in the same scan.
 pub fn signal_all(signal: Signal) {
     let own = std::process::id();
     let mut tree = BTreeSet::from([own]);
@@ -40,17 +40,17 @@ pub fn signal_all(signal: Signal) {
     }
 }
 
-/// Gone already, or another user's: nothing can be done about either.
+/// Signals a process. If it is gone already, or another user's, nothing can be done about it.
 fn send(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, signal);
     }
 }
 
-/// What `reap` found.
+/// The result of `reap`.
 pub enum Reaped {
     Child(Pid, WaitStatus),
-    /// Some live, none has exited.
+    /// Some descendants live, none has exited.
     NoneYet,
     /// No descendant is left at all.
     NoChildren,
@@ -67,13 +67,13 @@ pub fn reap() -> Reaped {
     }
 }
 
-/// As a shell counts it.
+/// Returns the exit code as a shell counts it.
 pub fn code(status: WaitStatus) -> Option<u8> {
     let signal = || status.terminating_signal().map(|signal| 128 + signal);
     status.exit_status().or_else(signal).and_then(|code| u8::try_from(code).ok())
 }
 
-/// For people.
+/// Describes the end for people.
 pub fn describe(status: WaitStatus) -> String {
     if let Some(code) = status.exit_status() {
         return format!("exit status {code}");

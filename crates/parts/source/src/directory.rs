@@ -18,9 +18,10 @@ use super::ignored::{IGNORE_FILES, Ignored, Said};
 use super::pack::Packer;
 use super::repository::{Kind, Place};
 
-/// Histories are no source.
+/// The directories that hold histories and are no source.
 const SKIPPED: &[&str] = &[".git", ".hg", ".bzr"];
-/// In a Python environment: it names this machine's paths and is made anew where it runs.
+/// The file that marks a Python environment, which names this machine's paths and is made anew
+/// where it runs.
 const VIRTUAL_ENVIRONMENT_MARK: &str = "pyvenv.cfg";
 
 pub fn write(root: &Path, packer: &mut Packer<'_>) -> anyhow::Result<()> {
@@ -73,20 +74,20 @@ fn is_directory(entry: &DirEntry) -> bool {
     entry.file_type().is_some_and(|kind| kind.is_dir())
 }
 
-/// What is left out of a work tree, as far as the walk has come.
+/// The rules on what is left out of a work tree, as far as the walk has come.
 struct Rules {
     root: PathBuf,
     known: Mutex<Known>,
 }
 
 struct Known {
-    /// By Git. A repository within speaks for itself.
+    /// The paths that Git leaves out. A nested repository has its own say.
     by_git: BTreeSet<PathBuf>,
     own: Ignored,
 }
 
 impl Rules {
-    /// None where Git has nothing to say of this directory.
+    /// Returns the rules; `None` if Git has nothing to say about this directory.
     fn of(root: &Path) -> Option<Rules> {
         let by_git = git::ignored_in(root)?;
         let mut known = Known { by_git, own: Ignored::default() };
@@ -165,7 +166,7 @@ fn link_target(root: &Path, link: &Path) -> anyhow::Result<PathBuf> {
     Ok(target)
 }
 
-/// As many bytes as the header promises, whatever happens to the file meanwhile.
+/// A reader of as many bytes as the header promises, whatever happens to the file meanwhile.
 struct Exactly {
     file: File,
     left: u64,

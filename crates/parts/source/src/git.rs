@@ -1,5 +1,5 @@
-//! What is particular to Git: submodules, files that `export-ignore` leaves out, and its word on
-//! what is ignored in a work tree.
+//! The specifics of Git: submodules, files that `export-ignore` leaves out, and its word on what is
+//! ignored in a work tree.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -12,19 +12,19 @@ use super::ignored::Ignored;
 use super::pack::{Packer, listed};
 use super::repository::{Kind, Mount, Place, Revision, said};
 
-/// Submodules in submodules: deeper ones are a circle.
+/// The maximum depth of nested submodules: deeper ones are a circle.
 const DEPTH_MAX: usize = 10;
-/// More are not read by any person who maintains them.
+/// The maximum number of trees of one push: nobody maintains more.
 const PARTS_MAX: usize = 500;
 
-/// A tree of one commit, and where it goes.
+/// A tree of one commit, and the place where it goes.
 #[derive(Debug)]
 pub struct Part {
     root: PathBuf,
     commit: String,
     prefix: PathBuf,
     mount: PathBuf,
-    /// What it has, from where the push begins.
+    /// The files that it has, relative to where the push begins.
     files: BTreeSet<PathBuf>,
 }
 
@@ -53,7 +53,7 @@ pub fn names(place: &Place, commit: &str) -> anyhow::Result<Vec<PathBuf>> {
     Ok(entries.into_iter().map(path).collect())
 }
 
-/// Nothing where the commit has no such directory.
+/// Lists the entries of a directory; nothing where the commit has no such directory.
 fn entries(root: &Path, commit: &str, prefix: &Path) -> anyhow::Result<Vec<Entry>> {
     let mut tree = OsString::from(format!("{commit}:"));
     tree.push(prefix);
@@ -66,7 +66,7 @@ fn entries(root: &Path, commit: &str, prefix: &Path) -> anyhow::Result<Vec<Entry
         return Ok(Vec::new());
     }
     let lines = output.stdout.split(|byte| *byte == 0).filter(|line| !line.is_empty());
-    // Mode, type and object, a tab, the path.
+    // A line is mode, type and object, a tab, the path.
     let entry = |line: &[u8]| {
         let tab = line.iter().position(|byte| *byte == b'\t')?;
         let path = PathBuf::from(OsStr::from_bytes(&line[tab + 1..]));
@@ -84,12 +84,13 @@ pub fn changed(place: &Place) -> anyhow::Result<BTreeSet<PathBuf>> {
     let arguments = ["status", "--porcelain", "-z", "--no-renames", "--", "."];
     let output = Kind::Git.ask(&place.directory(), &arguments)?;
     let lines = output.stdout.split(|byte| *byte == 0).filter_map(|line| line.get(3..));
-    // From the root of the work tree.
+    // The names are relative to the root of the work tree.
     let names = lines.map(|name| Path::new(OsStr::from_bytes(name)));
     Ok(names.map(|name| name.strip_prefix(&place.prefix).unwrap_or(name).into()).collect())
 }
 
-/// The revision's own tree and those of its submodules, and the submodules that are not here.
+/// Returns the revision's own tree and those of its submodules, and the submodules that are not
+/// checked out here.
 pub fn parts(
     revision: &Revision,
     ignored: &Ignored,
@@ -129,7 +130,7 @@ pub fn parts(
     Ok((parts, absent))
 }
 
-/// Returns what is to be said of it.
+/// Packs the parts; returns messages about what was left out.
 pub fn write(
     parts: &[Part],
     ignored: &Ignored,
@@ -159,9 +160,9 @@ pub fn write(
     )])
 }
 
-/// What Git ignores in a work tree's directory, from there: by each ignore file above it and in it,
-/// by the repository's own and by the user's. A directory stands for all in it. None where Git does
-/// not say, or says that it ignores the directory itself.
+/// Returns what Git ignores in a work tree's directory, relative to it: by each ignore file above
+/// it and in it, by the repository's own and by the user's. A directory stands for all in it.
+/// `None` if Git does not say, or says that it ignores the directory itself.
 pub fn ignored_in(directory: &Path) -> Option<BTreeSet<PathBuf>> {
     let arguments =
         ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory", "--", "."];

@@ -1,5 +1,5 @@
-//! `.slugignore` and `.cortexignore` in what is pushed, whatever lists the rest: they say more than
-//! version control does, and win over it. Knows paths and texts, no files.
+//! The files `.slugignore` and `.cortexignore` in what is pushed, whatever lists the rest: they say
+//! more than version control does, and win over it. Knows paths and texts, no files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-/// Heroku's and ours, in the format of `.gitignore`; the later one wins.
+/// The names of Heroku's file and ours, in the format of `.gitignore`; the later one wins.
 pub const IGNORE_FILES: &[&str] = &[".slugignore", ".cortexignore"];
 
 #[derive(Debug, Default)]
 pub struct Ignored {
-    /// By the directory that they lie in, strongest last.
+    /// The rules by the directory that their files lie in, the strongest last.
     files: BTreeMap<PathBuf, Vec<Gitignore>>,
 }
 
-/// What these files say of one path.
+/// The decision of these files on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     Nothing,
     LeftOut,
-    /// By a line with `!`: also where version control leaves it out.
+    /// A line with `!` includes it, even where version control leaves it out.
     Wanted,
 }
 
@@ -30,7 +30,7 @@ pub fn is_ignore_file(path: &Path) -> bool {
 }
 
 impl Ignored {
-    /// Of one directory; to be called in the order of `IGNORE_FILES`.
+    /// Adds a file of one directory; to be called in the order of `IGNORE_FILES`.
     pub fn add(&mut self, directory: &Path, text: &[u8]) {
         let mut builder = GitignoreBuilder::new("");
         let text = String::from_utf8_lossy(text);
@@ -43,7 +43,7 @@ impl Ignored {
         }
     }
 
-    /// Of this path alone: whoever asks has asked for its parents before.
+    /// Returns the decision on this path alone: the caller has asked about its parents before.
     pub fn said_of(&self, path: &Path, is_directory: bool) -> Said {
         for directory in path.ancestors().skip(1) {
             let Ok(inside) = path.strip_prefix(directory) else { continue };
@@ -58,7 +58,7 @@ impl Ignored {
         Said::Nothing
     }
 
-    /// It, or a directory that it lies in.
+    /// Whether the path, or a directory that it lies in, is left out.
     pub fn leaves_out(&self, path: &Path, is_directory: bool) -> bool {
         if self.files.is_empty() {
             return false;

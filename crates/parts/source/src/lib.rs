@@ -1,6 +1,6 @@
-//! What is pushed: a directory, or one revision of a Git, Mercurial or Bazaar repository, as a tar
-//! stream. Runs on the developer's machine; knows nothing of applications. Driven by `push`, on a
-//! thread that may block.
+//! The source that is pushed: a directory, or one revision of a Git, Mercurial or Bazaar
+//! repository, as a tar stream. Runs on the developer's machine; knows nothing of applications.
+//! Driven by `push`, on a thread that may block.
 
 mod directory;
 mod git;
@@ -30,12 +30,12 @@ pub enum Vcs {
     Dir,
 }
 
-/// Something that can be pushed, found and checked but not read yet.
+/// A source that can be pushed, found and checked but not read yet.
 #[derive(Debug)]
 pub struct Source {
-    /// For the release: "push of abc123 (git)".
+    /// The note of the release: "push of abc123 (git)".
     pub note: String,
-    /// For people, before the push.
+    /// The warnings for people, before the push.
     pub warnings: Vec<String>,
     content: Content,
 }
@@ -106,7 +106,8 @@ impl Source {
         })
     }
 
-    /// The same source gives the same bytes. Returns what people should hear of what was packed.
+    /// Writes the archive: the same source gives the same bytes. Returns warnings about what was
+    /// packed.
     pub fn write(self, to: &mut dyn Write) -> anyhow::Result<Vec<String>> {
         let mut packer = Packer::new(to);
         let mut warnings = match self.content {

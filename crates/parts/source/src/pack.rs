@@ -1,5 +1,5 @@
-//! Entries of what is pushed, one after the other into one tar stream, and what people should hear
-//! of them afterwards. Knows no repository and no directory.
+//! The packer: writes entries of what is pushed into one tar stream, and collects what people
+//! should hear about them afterwards. Knows no repository and no directory.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -9,17 +9,17 @@ use tar::{Builder, Entry, EntryType, Header};
 
 use os::archive::header;
 
-/// Enough to see what it is about.
+/// The maximum number of names that are listed: enough to see what it is about.
 const SHOWN_MAX: usize = 5;
-/// What a pointer of Git LFS begins with, by its specification.
+/// The beginning of a pointer of Git LFS, by its specification.
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
-/// No pointer is longer, by its specification.
+/// The maximum length of a pointer in bytes, by its specification.
 const POINTER_BYTES_MAX: u64 = 1024;
 
 pub struct Packer<'a> {
     archive: Builder<&'a mut dyn Write>,
     pointers: BTreeSet<PathBuf>,
-    /// Names that are not UTF-8.
+    /// The names that are not UTF-8.
     odd: BTreeSet<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Packer<'a> {
         self.append(header(EntryType::Regular, mode, size), path, content)
     }
 
-    /// What a version control system's own archive has, with its time and mode.
+    /// Packs an entry of a version control system's own archive, with its time and mode.
     pub fn copy(&mut self, path: &Path, entry: Entry<'_, impl Read>) -> io::Result<()> {
         let from = entry.header().clone();
         let (mode, mtime) = (from.mode()?, from.mtime()?);
@@ -82,7 +82,7 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// What is to be said of what was packed.
+    /// Ends the archive; returns warnings about what was packed.
     pub fn finish(mut self) -> io::Result<Vec<String>> {
         self.archive.finish()?;
         let mut warnings = Vec::new();
@@ -104,7 +104,7 @@ impl<'a> Packer<'a> {
     }
 }
 
-/// As many names as a person reads.
+/// Lists as many names as a person reads.
 pub fn listed<'a>(names: impl IntoIterator<Item = &'a PathBuf>) -> String {
     let mut names = names.into_iter();
     let shown = names.by_ref().take(SHOWN_MAX).map(|name| shown(name));
@@ -116,7 +116,7 @@ pub fn listed<'a>(names: impl IntoIterator<Item = &'a PathBuf>) -> String {
     text
 }
 
-/// Bytes that are no text as `\xe9`.
+/// Returns a name as text; bytes that are no text are shown like `\xe9`.
 fn shown(name: &Path) -> String {
     let bytes = name.as_os_str().as_encoded_bytes();
     let mut text = String::new();

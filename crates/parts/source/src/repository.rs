@@ -1,6 +1,5 @@
-//! One revision of a repository, or of a directory in it, by the version control system's own
-//! archive command. Its messages are shown as they are: it knows best what is wrong with a
-//! revision.
+//! A revision of a repository, or of a directory in it, by the version control system's own archive
+//! command. Its messages are shown as they are: it knows best what is wrong with a revision.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -15,11 +14,11 @@ use super::ignored::{self, IGNORE_FILES, Ignored};
 use super::pack::{Packer, listed};
 use super::{Content, Source, git};
 
-/// Enough to recognise a commit by.
+/// The length of an id that is enough to recognise a commit by.
 const SHOWN_ID_LENGTH: usize = 12;
-/// Of what goes wrong, the first is what matters.
+/// The maximum length of a message in bytes: of what goes wrong, the first is what matters.
 const MESSAGE_BYTES_MAX: u64 = 64 * 1024;
-/// Within a hook of Git's these name the repository that calls it, whatever is pushed.
+/// The variables that name, within a Git hook, the repository that calls it, whatever is pushed.
 const OF_HOOKS: &[&str] = &[
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -42,9 +41,9 @@ const KINDS: [(&str, Kind); 3] = [(".git", Kind::Git), (".hg", Kind::Hg), (".bzr
 #[derive(Clone, Debug)]
 pub struct Place {
     pub kind: Kind,
-    /// Of the work tree.
+    /// The root of the work tree.
     pub root: PathBuf,
-    /// Where in it the directory is; empty for all of it.
+    /// The place of the directory in it; empty for all of it.
     pub prefix: PathBuf,
 }
 
@@ -54,12 +53,12 @@ pub struct Revision {
     pub(super) place: Place,
     pub(super) id: String,
     ignored: Ignored,
-    /// Of Git alone: itself, then the submodules that are here.
+    /// The trees of Git alone: the revision's own, then those of the submodules that are here.
     parts: Vec<git::Part>,
 }
 
 impl Kind {
-    /// The repository whose root this directory is.
+    /// Returns the kind of repository whose root this directory is.
     fn of(directory: &Path) -> Option<Kind> {
         KINDS.into_iter().find(|(name, _)| directory.join(name).exists()).map(|(_, kind)| kind)
     }
@@ -72,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// Bazaar's successor Breezy speaks the same.
+    /// Returns the program's name; Bazaar's successor Breezy speaks the same.
     fn program(self) -> &'static str {
         match self {
             Kind::Git => "git",
@@ -117,13 +116,13 @@ fn is_installed(program: &str) -> bool {
 }
 
 impl Place {
-    /// The work tree that the directory is the root of.
+    /// Returns the work tree that the directory is the root of.
     pub fn at(directory: &Path) -> Option<Place> {
         let (root, prefix) = (directory.to_path_buf(), PathBuf::new());
         Kind::of(directory).map(|kind| Place { kind, root, prefix })
     }
 
-    /// The work tree that the directory is in, at its root or below.
+    /// Returns the work tree that the directory is in, at its root or below.
     pub fn around(directory: &Path) -> Option<Place> {
         let directory = directory.canonicalize().ok()?;
         let root = directory.ancestors().find(|one| Kind::of(one).is_some())?;
@@ -144,9 +143,10 @@ impl Place {
         self.kind.ask(&self.root, arguments)
     }
 
-    /// None where that revision has no such directory, which only a part of a work tree lacks.
+    /// Finds a revision; `None` where it has no such directory, which only a part of a work tree
+    /// lacks.
     pub fn find(self, revision: Option<&str>) -> anyhow::Result<Option<Source>> {
-        // Would be read as an option.
+        // It would be read as an option.
         if revision.is_some_and(|revision| revision.starts_with('-') || revision.contains('\0')) {
             bail!("'{}' is no revision", revision.unwrap_or_default().escape_debug());
         }
@@ -219,7 +219,8 @@ impl Place {
         Ok(id)
     }
 
-    /// Files that are changed, new or gone, below the directory; as the system names them.
+    /// Returns files that are changed, new or gone, below the directory; named as the version
+    /// control system names them.
     fn changed(&self) -> anyhow::Result<BTreeSet<PathBuf>> {
         let place = self.pathspec();
         let arguments: Vec<&OsStr> = match self.kind {
@@ -230,7 +231,7 @@ impl Place {
         let output = self.ask(&[arguments, vec![&place]].concat())?;
         let end = if self.kind == Kind::Hg { 0 } else { b'\n' };
         let names = output.stdout.split(|byte| *byte == end).filter(|name| !name.is_empty());
-        // Bazaar's lines begin with four columns that say how.
+        // Bazaar's lines begin with four columns of status.
         let names = names.map(|name| match self.kind {
             Kind::Bzr => name.get(4..).unwrap_or_default(),
             _ => name,
@@ -238,7 +239,7 @@ impl Place {
         Ok(names.map(|name| PathBuf::from(OsStr::from_bytes(name))).collect())
     }
 
-    /// The directory, for commands that run at the root.
+    /// Returns the directory in the form that commands at the root take.
     fn pathspec(&self) -> OsString {
         match (self.kind, self.prefix.as_os_str().is_empty()) {
             (Kind::Hg, _) => {
@@ -252,7 +253,7 @@ impl Place {
         }
     }
 
-    /// All files of that revision that lie in the directory, from there.
+    /// Returns all files of that revision that lie in the directory, relative to it.
     fn names(&self, id: &str) -> anyhow::Result<Vec<PathBuf>> {
         let place = self.pathspec();
         let arguments: Vec<&OsStr> = match self.kind {
@@ -290,12 +291,12 @@ impl Place {
     }
 }
 
-/// Without `.` and empty names.
+/// Returns the path without `.` and empty components.
 fn clean(path: &Path) -> PathBuf {
     path.components().filter(|one| matches!(one, Component::Normal(_))).collect()
 }
 
-/// A repository is there, and nothing in it.
+/// The error of a repository in which nothing is committed yet.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "there is no revision to push in {}, as nothing is committed yet: commit it first ({}), or push \
@@ -312,8 +313,8 @@ fn first_commit(kind: Kind) -> &'static str {
 }
 
 impl Revision {
-    /// Of a chosen revision they are what it has. Else they are instructions for this push, and
-    /// hold as they lie there, so that a line in one helps at once.
+    /// Reads the ignore files. If a revision was chosen, they are read from it. Else they are
+    /// instructions for this push and read from the directory, so that a line in one helps at once.
     fn ignore_files(&self, names: &[PathBuf], chosen: bool) -> anyhow::Result<Ignored> {
         let mut ignored = Ignored::default();
         let mut files: BTreeSet<PathBuf> =
@@ -351,7 +352,7 @@ impl Revision {
                 &self.id,
                 "-I",
             ],
-            // Without its option the files would carry the time of the export.
+            // Without `--per-file-timestamps` the files would carry the time of the export.
             _ => &["export", "--format=tar", "--per-file-timestamps", "--root=", "-r", &self.id],
         };
         let mut arguments: Vec<&OsStr> = line.iter().map(OsStr::new).collect();
@@ -364,16 +365,16 @@ impl Revision {
     }
 }
 
-/// Which entries of an archive are taken, and where they go.
+/// The selection of an archive's entries, and the place where they go.
 pub struct Mount<'a> {
-    /// Only what lies in there, without that.
+    /// The directory whose entries are taken; its name is stripped.
     pub prefix: &'a Path,
     pub at: &'a Path,
     pub ignored: &'a Ignored,
 }
 
 impl Mount<'_> {
-    /// `seen` gets the path of everything that the archive has.
+    /// Copies the entries; `seen` gets the path of everything in the archive.
     pub fn copy(
         &self,
         kind: Kind,
@@ -388,7 +389,7 @@ impl Mount<'_> {
             .map_err(|error| kind.not_started(error))?;
         let mut stdout = child.stdout.take().context("no pipe")?;
         let mut stderr = child.stderr.take().context("no pipe")?;
-        // Read beside: a full pipe would stop the archive.
+        // The messages are read in another thread: a full pipe would stop the archive.
         let errors = std::thread::spawn(move || {
             let mut bytes = Vec::new();
             io::copy(&mut (&mut stderr).take(MESSAGE_BYTES_MAX), &mut bytes).ok();

@@ -1,4 +1,4 @@
-//! Directories and real repositories are packed, and the archives read back.
+//! Tests that pack directories and real repositories, and read the archives back.
 
 mod work_trees;
 
@@ -11,7 +11,7 @@ use std::process::Command;
 
 use super::{Source, Vcs};
 
-/// Mode and content by path.
+/// The mode and content of each file by path.
 type Files = BTreeMap<String, (u32, String)>;
 
 fn bytes(directory: &Path, vcs: Vcs, revision: Option<&str>) -> anyhow::Result<Vec<u8>> {
@@ -204,7 +204,7 @@ const PATTERNS: [&str; 66] = [
     "**/foo/**",
 ];
 
-/// Git itself says what is right, also of a directory that it does not know.
+/// Checks that Git itself agrees on what is ignored, also in a directory that it does not know.
 #[test]
 fn what_is_ignored_is_what_git_ignores() {
     let (directory, plain) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -223,7 +223,7 @@ fn what_is_ignored_is_what_git_ignores() {
         assert_eq!(names(&files(root, Vcs::Dir, None)), expected, "{pattern:?}");
         assert_eq!(names(&files(plain.path(), Vcs::Dir, None)), expected, "{pattern:?}");
     }
-    // What the nearer file says counts, and what ours say before what Git's do.
+    // The nearer file wins, and ours win over Git's.
     write(root, ".gitignore", "*.log\n");
     write(root, "sub/.gitignore", "!a.log\n");
     write(root, ".cortexignore", "!/b.txt\n/sub/deep\n");
@@ -276,7 +276,7 @@ fn a_pipe_is_no_source_and_a_missing_directory_an_error() {
     assert!(revision.contains("--rev"), "{revision}");
 }
 
-/// Root reads everything, so this is about the message of any failing read.
+/// Checks the message of a failing read; root reads everything, so nothing fails there.
 #[test]
 fn an_unreadable_file_is_named() {
     let directory = tempfile::tempdir().unwrap();
@@ -292,7 +292,7 @@ fn an_unreadable_file_is_named() {
     }
 }
 
-/// Two revisions, `app.py` "one" and "two", and an uncommitted "three".
+/// Checks a repository with two revisions, `app.py` "one" and "two", and an uncommitted "three".
 fn check_revisions(root: &Path, vcs: Vcs, first: &str) {
     let current = files(root, Vcs::Auto, None);
     assert_eq!(names(&current), ["app.py", "start.sh"]);

@@ -1,5 +1,6 @@
-//! Stays where a node process was that has handed over to another one: whoever started it (a
-//! terminal, systemd) sees the node run, signals it, and learns how it ended. Holds nothing else.
+//! The attendant: it stays in the place of a node process that has handed over to another one, so
+//! that whatever started it (a terminal, systemd) sees the node run, signals it, and learns how it
+//! ended. Holds nothing else.
 
 use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
@@ -12,11 +13,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use os::layout::DataDirectory;
 
-/// What a shell says of a process that a signal ended.
+/// The number that shells add to a signal's for the exit code of a process that it ended.
 const SIGNALLED: u8 = 128;
 
-/// Becomes that process, of which `node` is a child. Runs from the new binary, or where that fails
-/// from this one.
+/// Turns this process into the attendant, of which `node` is a child. Runs from the new binary, or
+/// from this one if that fails.
 pub fn become_attendant(program: &Path, layout: &DataDirectory, node: u32) -> anyhow::Error {
     use std::os::unix::process::CommandExt;
     let exec = |program: &Path| {
@@ -29,7 +30,7 @@ pub fn become_attendant(program: &Path, layout: &DataDirectory, node: u32) -> an
     anyhow::Error::new(exec(Path::new("/proc/self/exe"))).context("the attendant cannot be started")
 }
 
-/// Until no node is left of those that came from this one.
+/// Runs until no node process is left that came from this one.
 pub fn run(layout: &DataDirectory, node: u32) -> anyhow::Result<u8> {
     // Each node that hands over ends, and its child becomes this process's.
     rustix::process::set_child_subreaper(Some(getpid())).context("becoming a subreaper")?;
@@ -54,7 +55,7 @@ async fn attend(layout: &DataDirectory, mut node: u32) -> anyhow::Result<u8> {
         tokio::select! {
             _ = ended.recv() => {}
             _ = terminate.recv() => send(node, Signal::TERM),
-            // A terminal has told the node itself.
+            // A terminal has sent it to the node itself.
             _ = interrupt.recv() => if !std::io::stdin().is_terminal() {
                 send(node, Signal::INT);
             },
@@ -62,14 +63,14 @@ async fn attend(layout: &DataDirectory, mut node: u32) -> anyhow::Result<u8> {
     }
 }
 
-/// A child that ended; shims of nodes that are gone are children, too.
+/// Reaps a child that ended; shims of nodes that are gone are children, too.
 fn reap() -> Option<(u32, ExitStatus)> {
     let (pid, status) = wait(WaitOptions::NOHANG).ok()??;
     let pid = u32::try_from(pid.as_raw_nonzero().get()).ok()?;
     Some((pid, ExitStatus::from_raw(status.as_raw())))
 }
 
-/// The child of this process that runs the node now.
+/// Returns the child of this process that runs the node now.
 fn successor(layout: &DataDirectory, before: u32) -> Option<u32> {
     let pid = std::fs::read_to_string(layout.lock()).ok()?.trim().parse().ok()?;
     (pid != before && parent_of(pid)? == std::process::id()).then_some(pid)
@@ -77,7 +78,7 @@ fn successor(layout: &DataDirectory, before: u32) -> Option<u32> {
 
 fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may contain anything.
+    // The program's name before it may contain anything.
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.split(' ').nth(1)?.parse().ok()
 }

@@ -1,5 +1,5 @@
-//! Whether a file is a binary of Cortex that could run this node: it says so itself, before it is
-//! let near anything. Blocking.
+//! The check that a file is a binary of Cortex that could run this node: it says so itself, before
+//! it is let near anything. Blocking.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 use super::formats::Formats;
 use os::binaries;
 
-/// The self-check opens a store of its own; a slow disk takes a while for that.
+/// The maximum wait for an answer: the self-check opens a store of its own, which takes a while on
+/// a slow disk.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
-/// More than it has to say.
+/// The maximum number of bytes that are read from it; more than it has to say.
 const SAID_BYTES_MAX: u64 = 64 << 10;
-/// Of what it said, in an error.
+/// The maximum length of its output in an error, in characters.
 const LINE_CHARS_MAX: usize = 200;
 
-/// The error says what is wrong with it.
+/// Checks a binary; the error says what is wrong with it.
 pub fn check(path: &Path) -> Result<Formats, String> {
     let version = ask(path, &["--version"])?;
     let name = version.split_whitespace().next().unwrap_or_default();
@@ -63,7 +64,7 @@ fn ask(path: &Path, arguments: &[&str]) -> Result<String, String> {
     Ok(child.stdout.map(heard).unwrap_or_default())
 }
 
-/// Something else may hold the other end still: what is there is all that counts.
+/// Reads what was printed. Something else may still hold the other end: only what is there counts.
 fn heard(output: impl Read + AsFd) -> String {
     let mut said = Vec::new();
     rustix::io::ioctl_fionbio(&output, true).ok();

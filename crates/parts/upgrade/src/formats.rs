@@ -1,15 +1,15 @@
-//! Which formats and protocols a build reads and writes. `self-check` prints them, so that a binary
-//! can be refused before it touches anything.
+//! The formats and protocols that a build reads and writes. `self-check` prints them, so that a
+//! binary can be refused before it touches anything.
 
 use serde::{Deserialize, Serialize};
 
 use os::passing;
 use runtime::members;
 
-/// Logs from before this format are read as well.
+/// The oldest format of the store's log that is still read.
 const LOG_LOWEST: u32 = 1;
 
-/// Versions that are understood, lowest and highest.
+/// The lowest and the highest version that are understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     pub lowest: u32,
@@ -30,9 +30,9 @@ impl Span {
 pub struct Formats {
     pub version: String,
     pub handover: Span,
-    /// Between nodes.
+    /// The protocol between nodes.
     pub wire: Span,
-    /// The store's log, as it is read; the highest is written.
+    /// The formats of the store's log that are read; the highest is written.
     pub log: Span,
     pub shim: Span,
 }
@@ -52,7 +52,8 @@ impl Formats {
         }
     }
 
-    /// Whether it can take over from a build with the formats of `running`, and give back to it.
+    /// Checks that this build can take over from one with the formats of `running`, and give back
+    /// to it.
     pub fn suits(&self, running: &Formats) -> Result<(), String> {
         let Formats { log, .. } = running;
         if !self.log.has(log.highest) {

@@ -1,6 +1,7 @@
-//! Another binary for a node that runs: found out about, tried, kept or given back. Owns what one
-//! node does about it and what it says of itself meanwhile; `agent_core::upgrade` decides,
-//! `node.rs` stops the parts when it is time, and `cli::up` keeps the process from before at hand.
+//! The upgrade of a running node to another binary: found out about, tried, kept or given back.
+//! Owns what one node does about it and what it says of itself meanwhile; `agent_core::upgrade`
+//! decides, `node.rs` stops the parts when it is time, and `cli::up` keeps the process from before
+//! at hand.
 
 pub mod attend;
 pub mod candidate;
@@ -22,12 +23,12 @@ use os::layout::DataDirectory;
 use runtime::members::Members;
 use store::{SharedStore, readable};
 
-/// How this process came to run the node.
+/// The way in which this process came to run the node.
 #[derive(Debug, Default)]
 pub enum Origin {
     #[default]
     Fresh,
-    /// It ran the node before, and again after a trial that failed.
+    /// It ran the node before, and does again after a trial that failed.
     Returned { roll: String, why: String },
     /// It is tried by the process from before, which may still end it.
     OnTrial(Heir),
@@ -37,14 +38,14 @@ pub enum Origin {
 #[derive(Clone, Debug)]
 pub struct Own {
     pub hash: ContentHash,
-    /// Its copy in `DATA/bin`.
+    /// The path of its copy in `DATA/bin`.
     pub path: PathBuf,
 }
 
-/// What the parts of a node share about upgrades.
-/// The public addresses that are served at the moment.
+/// A function that returns the public addresses that are served at the moment.
 pub type OpenPorts = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
+/// What the parts of a node share about upgrades.
 pub struct Upgrading {
     pub layout: DataDirectory,
     pub node: NodeId,
@@ -84,7 +85,7 @@ impl Upgrading {
         self.own.get()
     }
 
-    /// Another process is to run this node: resolves once that is decided here.
+    /// Resolves once it is decided here that another process is to run this node.
     pub async fn handed_over(&self) -> Testament {
         loop {
             self.decided.notified().await;
@@ -100,7 +101,8 @@ impl Upgrading {
         self.decided.notify_one();
     }
 
-    /// This node ends because somebody said so: the process from before is not to bring it back.
+    /// Reports that this node ends because somebody asked for it: the process from before is not to
+    /// bring it back.
     pub fn says_farewell(&self) {
         let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Origin::OnTrial(heir)) = origin.take() {
@@ -108,7 +110,7 @@ impl Upgrading {
         }
     }
 
-    /// How this node is, from its own view; `ports` are the addresses that it serves.
+    /// Returns how this node is, from its own view; `ports` are the addresses that it serves.
     pub async fn vitals(&self, ports: Vec<String>) -> anyhow::Result<Vitals> {
         let mut vitals = Vitals {
             binary: self.own().map(|own| own.hash),

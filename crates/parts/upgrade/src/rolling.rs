@@ -1,4 +1,4 @@
-//! One node's part in a roll: looks at the records, and when it is this node's turn fetches the
+//! One node's part in a roll: it looks at the records, and when it is this node's turn fetches the
 //! binary, checks it, and decides that another process is to run the node. After a trial it writes
 //! how that went. A part of the node, under supervision.
 
@@ -18,9 +18,9 @@ use os::binaries::{self, Role};
 use runtime::driver::Clock;
 use store::{Store, StoreError, Value, lookup_record, readable};
 
-/// Records are looked at again after so long, whatever was heard of them.
+/// The interval between two looks at the records, whatever was heard of them.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// While nothing was asked for.
+/// The interval while nothing is asked for.
 const IDLE_INTERVAL: Duration = Duration::from_secs(30);
 
 pub async fn run(
@@ -53,7 +53,7 @@ pub async fn run(
     }
 }
 
-/// All that is stored about upgrades, and who is alive.
+/// Returns all that is stored about upgrades, and who is alive.
 pub async fn picture(upgrading: &Upgrading) -> anyhow::Result<Picture> {
     let store = &*upgrading.store;
     let mut picture = Picture {
@@ -70,7 +70,7 @@ pub async fn picture(upgrading: &Upgrading) -> anyhow::Result<Picture> {
         let entry = store.lookup(&key).await?;
         let record: Option<NodeUpgrade> = readable(&key, entry.as_ref().map(|entry| &entry.value));
         if upgrading.peers.is_none() {
-            // Something else keeps them together: whoever is stored counts as alive.
+            // Something else keeps them together: all that are stored count as alive.
             picture.alive.insert(node.clone());
         }
         picture.nodes.extend(record.map(|record| (node, record)));
@@ -90,7 +90,8 @@ struct Part {
 }
 
 impl Part {
-    /// Which binary this process runs; with a copy of it, whatever becomes of the file.
+    /// Finds out which binary this process runs, and keeps a copy of it, whatever becomes of the
+    /// file.
     async fn find_out(&self) -> anyhow::Result<Own> {
         if let Some(own) = self.upgrading.own() {
             return Ok(own.clone());
@@ -106,7 +107,7 @@ impl Part {
         Ok(self.upgrading.own.get_or_init(|| own).clone())
     }
 
-    /// Writes how this process came to run the node; waits for that while it is on trial.
+    /// Writes how this process came to run the node; waits while it is on trial.
     async fn settle(&self, own: &Own) -> anyhow::Result<()> {
         let upgrading = &self.upgrading;
         if let Some(mut kept) = self.kept() {
@@ -136,7 +137,7 @@ impl Part {
         if before.as_ref() != Some(&record) {
             write(&*upgrading.store, &upgrading.node, &record).await?;
         }
-        // Only now: a part that fails before this is started again and has it all to do.
+        // This comes last: a part that fails before is started again and has it all to do.
         upgrading.origin.lock().unwrap_or_else(PoisonError::into_inner).take();
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! One process takes over from another. The one from before has stopped all parts of its node,
+//! The succession of one process by another. The one from before has stopped all parts of its node,
 //! keeps the listening sockets and what it still answers, starts the new binary and watches it; it
 //! ends it again where it does not become healthy. The new one gets the sockets and learns whether
 //! it stays.
@@ -30,46 +30,48 @@ use os::shared_port::Bound;
 use runtime::task::Boxed;
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// A node on a loaded machine says in less how it is.
+/// The maximum wait for an answer; a node on a loaded machine reports its state in less.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// The sockets are some kilobytes, and the other side has nothing else to do.
+/// The maximum time for passing sockets: they are some kilobytes, and the other side has nothing
+/// else to do.
 const PASSING_MAX: Duration = Duration::from_secs(20);
-/// A binary that does not end when told to is killed.
+/// The time after which a binary is killed that does not end when told to.
 const END_MAX: Duration = Duration::from_secs(10);
 const KEPT: &[u8] = b"kept\n";
 const STOPPED: &[u8] = b"stopped\n";
 
-/// What is to be tried, decided while the node still ran.
+/// The binary to be tried and all that the trial needs, decided while the node still ran.
 #[derive(Clone, Debug)]
 pub struct Testament {
-    /// Of the roll, for the node's record.
+    /// The id of the roll, for the node's record.
     pub roll: String,
     pub binary: ContentHash,
-    /// Its copy in `DATA/bin`.
+    /// The path of its copy in `DATA/bin`.
     pub path: PathBuf,
     pub limit_ms: u64,
-    /// How the node was.
+    /// The state of the node before the trial.
     pub before: Vitals,
 }
 
-/// Blocks until the router of the old process has answered what it took on.
+/// A function that blocks until the router of the old process has answered what it took on.
 pub type Answered = Arc<dyn Fn() + Send + Sync>;
 
-/// Asks the new process how it is.
+/// A function that asks the new process for its state.
 pub type Ask<'a> = &'a (dyn Fn() -> Boxed<anyhow::Result<NodeVitals>> + Sync);
 
-/// What is left of a node that was stopped for a successor.
+/// The remainder of a node that was stopped for a successor.
 pub struct Left {
     pub testament: Testament,
     pub listeners: Bound,
-    /// Waits until those that were connected are answered.
+    /// A function that waits until all who were connected are answered.
     pub answered: Option<Answered>,
-    /// Where public HTTP listens.
+    /// The address where public HTTP listens.
     pub public: Option<SocketAddr>,
 }
 
 impl Left {
-    /// Answers what was taken on before, while `node` runs what is new; SIGTERM is meant for that.
+    /// Answers what was taken on before, while process `node` runs the new binary; a SIGTERM is
+    /// passed on to it.
     pub async fn leave(&self, node: u32) -> anyhow::Result<()> {
         let Some(answered) = self.answered.clone() else { return Ok(()) };
         let mut terminate = signal(SignalKind::terminate())?;
@@ -88,7 +90,7 @@ impl Left {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// That process runs the node now.
+    /// The process with this pid runs the node now.
     Kept(u32),
     Returned(String),
     /// Somebody stopped the node meanwhile.
@@ -99,12 +101,13 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct Heir {
     stream: UnixStream,
-    /// Whether it stays; so too where the process from before is gone and nobody could end it.
+    /// Whether this process stays; also true if the process from before is gone, as nobody could
+    /// end it then.
     kept: watch::Receiver<bool>,
 }
 
 impl Heir {
-    /// Gets what the process from before has for this one. Blocks; to be called on a runtime.
+    /// Receives what the process from before passes on. Blocks; to be called on a runtime.
     pub fn meet(layout: &DataDirectory) -> anyhow::Result<(Bound, Heir)> {
         let path = layout.handover_socket();
         let stream = UnixStream::connect(&path).with_context(|| {
@@ -133,7 +136,7 @@ impl Heir {
     }
 }
 
-/// Starts the new binary with these arguments and sees to it until it stays or is gone.
+/// Starts the new binary with these arguments and watches it until it stays or is gone.
 pub async fn attempt(
     layout: &DataDirectory,
     left: &Left,
@@ -230,7 +233,7 @@ impl Watched {
         Ok(())
     }
 
-    /// After its end: whether somebody had stopped it.
+    /// Returns, after the child's end, whether somebody had stopped it.
     async fn has_said_farewell(&mut self) -> bool {
         let Some(stream) = self.stream.take() else { return false };
         let Ok(stream) = stream.into_std() else { return false };
@@ -245,7 +248,7 @@ impl Watched {
         }
     }
 
-    /// What it started lives on in shims, as with every node that ends.
+    /// Ends the child. What it started lives on in shims, as with every node that ends.
     async fn end(&mut self) {
         let deadline = Instant::now() + END_MAX;
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
@@ -261,7 +264,7 @@ impl Watched {
     }
 }
 
-/// What it says of itself, and whether its router answers anybody at all.
+/// Returns the child's own report, and whether its router answers at all.
 async fn look(ask: Ask<'_>, public: Option<SocketAddr>) -> Event {
     let said = match timeout(ANSWER_MAX, ask()).await {
         Ok(Ok(said)) => said,

@@ -1,5 +1,5 @@
-//! What a process tree is at, as far as can be seen from outside: processor time used and waited
-//! for, and connections to elsewhere. For people who wonder why nothing is printed.
+//! The activity of a process tree, as far as can be seen from outside: processor time used and
+//! waited for, and connections to elsewhere. For people who wonder why nothing is printed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,20 +9,21 @@ use std::time::Duration;
 use super::Snapshot;
 use super::listeners::{DESCRIPTORS_MAX, TABLE_BYTES_MAX, address_of, socket_inode};
 
-/// Compilers run some dozens; more do not change what is said.
+/// The maximum number of processes that are looked at: compilers run some dozens; more do not
+/// change the picture.
 const PROCESSES_MAX: usize = 128;
 const THREADS_MAX: usize = 64;
-/// In the column `st`: open, or being opened.
+/// The states in the column `st` of connections that are open, or being opened.
 const CONNECTED: &[&str] = &["01", "02"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
     pub processes: usize,
-    /// By those that run, and by children that they have waited for.
+    /// The processor time of those that run, and of children that they have waited for.
     pub cpu: Duration,
-    /// Ready to run, and something else was running.
+    /// The time in which they were ready to run, and something else was running.
     pub delayed: Duration,
-    /// Waiting for a disk at this moment.
+    /// The number of those that wait for a disk at this moment.
     pub on_disk: usize,
 }
 
@@ -48,7 +49,7 @@ impl Activity {
     }
 }
 
-/// The state, and ticks of the process and of children that it has waited for.
+/// Returns the state, and the ticks of the process and of children that it has waited for.
 fn parse(stat: &str) -> Option<(&str, u64)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -57,7 +58,7 @@ fn parse(stat: &str) -> Option<(&str, u64)> {
     Some((state, ticks))
 }
 
-/// Connections that the tree of `pid` has with other machines.
+/// Returns the number of connections that the tree of `pid` has with other machines.
 pub fn connections(snapshot: &Snapshot, pid: u32) -> usize {
     let mut remote = BTreeSet::new();
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {

@@ -15,12 +15,12 @@ use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, Stat
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket, SocketAddr as NetlinkAddress};
 
-/// The kernel answers in parts of at most this size (`netlink_recvmsg`).
+/// The maximum size of one part of the kernel's answer in bytes (`netlink_recvmsg`).
 const ANSWER_BYTES: usize = 32 * 1024;
-/// A machine with more sockets is read in part.
+/// The maximum number of sockets; a machine with more is read in part.
 const SOCKETS_MAX: usize = 100_000;
 
-/// The sockets by inode. It fails where the kernel has no such diagnosis, or keeps it from us.
+/// Returns the sockets by inode. Fails where the kernel has no such diagnosis, or keeps it from us.
 pub(super) fn listening(transport: Transport) -> io::Result<BTreeMap<u64, SocketAddr>> {
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;

@@ -1,4 +1,4 @@
-//! Which addresses a process tree listens on: the kernel lists all listening sockets with their
+//! The addresses that a process tree listens on: the kernel lists all listening sockets with their
 //! inodes, and the descriptors of each process name the inodes that it holds. The list comes from
 //! the kernel's socket diagnosis, or from the tables below `/proc/net` where that is closed to us.
 
@@ -12,11 +12,13 @@ use model::port::Transport;
 
 use super::{Snapshot, diagnosis};
 
-/// 100,000 sockets; a machine with more of them is read in part.
+/// The maximum size of a table in bytes, for 100,000 sockets; a machine with more of them is read
+/// in part.
 pub(super) const TABLE_BYTES_MAX: u64 = 16 << 20;
-/// Descriptors looked at per process.
+/// The maximum number of descriptors that are looked at per process.
 pub(super) const DESCRIPTORS_MAX: usize = 16_384;
-/// In the column `st`: of TCP, and of UDP where it takes datagrams from everybody.
+/// The `st` column of listening sockets: of TCP, and of UDP where it takes datagrams from
+/// everybody.
 const LISTEN: &str = "0A";
 const UNCONNECTED: &str = "07";
 
@@ -42,7 +44,7 @@ impl Listeners {
         for table in tables {
             let file = match fs::File::open(table) {
                 Ok(file) => file,
-                // No IPv6 on this machine.
+                // This machine has no IPv6.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
@@ -64,12 +66,12 @@ impl Listeners {
         self.sockets.values().any(|address| address.port() == port)
     }
 
-    /// What the tree of `pid` listens on.
+    /// Returns what the tree of `pid` listens on.
     pub fn of(&self, snapshot: &Snapshot, pid: u32) -> BTreeSet<SocketAddr> {
         snapshot.tree(pid).into_iter().flat_map(|pid| self.of_process(pid)).collect()
     }
 
-    /// What one process listens on, alone or with others.
+    /// Returns what one process listens on, alone or with others.
     pub fn of_process(&self, pid: u32) -> BTreeSet<SocketAddr> {
         let mut addresses = BTreeSet::new();
         let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return addresses };
@@ -83,7 +85,7 @@ impl Listeners {
     }
 }
 
-/// Of a descriptor that is a socket.
+/// Returns the inode of a descriptor that is a socket.
 pub(super) fn socket_inode(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
@@ -95,7 +97,7 @@ enum Row {
     Unreadable,
 }
 
-/// `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode ...`
+/// Parses a row: `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode ...`
 fn parse(line: &str, listening: &str) -> Row {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, local, _, state, _, _, _, _, _, inode, ..] = fields[..] else {
@@ -113,7 +115,7 @@ fn parse(line: &str, listening: &str) -> Row {
     }
 }
 
-/// Words of 32 bits in the byte order of the machine.
+/// Parses an address: words of 32 bits in the byte order of the machine.
 pub(super) fn address_of(text: &str) -> Option<IpAddr> {
     let word = |index: usize| {
         let digits = text.get(index * 8..index * 8 + 8)?;

@@ -5,7 +5,7 @@ use std::io;
 
 use model::instance::ProcessIdentity;
 
-/// Fields of `/proc/PID/stat` that anybody here asks for.
+/// The fields of `/proc/PID/stat` that anybody here asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     pub pid: u32,
@@ -14,23 +14,24 @@ pub struct Stat {
     pub state: u8,
     pub start_ticks: u64,
     pub resident_pages: u64,
-    /// Processor time that it has used, in the kernel's ticks.
+    /// The processor time that it has used, in clock ticks.
     pub used_ticks: u64,
 }
 
 impl Stat {
-    /// Exited already; only its entry is left until its parent looks.
+    /// Whether it has exited already, and only its entry is left until its parent reaps it.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
 }
 
-/// None when there is no such process (any more).
+/// Returns the fields; `None` when there is no such process (any more).
 pub fn stat(pid: u32) -> Option<Stat> {
     parse(pid, &std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The name (field 2) may hold blanks and parentheses: fields are counted from the last one.
+/// Parses the fields. The name (field 2) may hold blanks and parentheses: fields are counted from
+/// the last one.
 fn parse(pid: u32, line: &[u8]) -> Option<Stat> {
     let name_end = line.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(line.get(name_end + 1..)?).ok()?;
@@ -46,13 +47,13 @@ fn parse(pid: u32, line: &[u8]) -> Option<Stat> {
     Some(Stat { pid, parent, session, state, start_ticks, resident_pages, used_ticks })
 }
 
-/// Every process, in the order of the kernel: ascending.
+/// Returns every process, in the order of the kernel: ascending.
 pub fn pids() -> io::Result<impl Iterator<Item = u32>> {
     let entries = std::fs::read_dir("/proc")?;
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 
-/// Another one after each boot.
+/// Returns the boot id, which is another one after each boot.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }

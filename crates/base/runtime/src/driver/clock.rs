@@ -1,6 +1,5 @@
 //! The time that all of a node goes by. The machine's own clock may be set while the node runs,
-//! which is noticed here and followed by nobody: time that jumps would end leases and reorder
-//! writes.
+//! which is noticed here and not followed: time that jumps would end leases and reorder writes.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,13 +8,13 @@ use model::Timestamp;
 use model::time::CLOCK_AHEAD_MAX_MS;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Wall-clock time that never goes backwards: anchored once, advanced by the time since the boot,
-/// in which a machine that sleeps grows older, too.
+/// The wall-clock time, which never goes backwards: anchored once, advanced by the time since the
+/// boot, which includes the time that the machine sleeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     wall_at_start: Duration,
     start: Duration,
-    /// Seconds by which the machine's clock counts as wrong.
+    /// The seconds by which the machine's clock counts as wrong.
     off: i64,
 }
 
@@ -24,7 +23,7 @@ impl Clock {
         Clock::start_off(0)
     }
 
-    /// As on a machine whose clock is wrong by so many seconds.
+    /// Starts a clock as on a machine whose clock is wrong by this many seconds.
     pub fn start_off(off: i64) -> Clock {
         Clock { wall_at_start: wall(off), start: since_boot(), off }
     }
@@ -34,7 +33,7 @@ impl Clock {
         Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Whether the machine's clock was set by more than nodes allow each other.
+    /// Returns by how much the machine's clock was set, if by more than nodes tolerate.
     pub fn leap(&self) -> Option<Leap> {
         let wall = u64::try_from(wall(self.off).as_millis()).unwrap_or(u64::MAX);
         Leap::between(self.now(), Timestamp(wall))
@@ -52,7 +51,7 @@ fn wall(off: i64) -> Duration {
     wrong.unwrap_or_default()
 }
 
-/// The machine's clock against the one that the node goes by.
+/// The difference of the machine's clock from the one that the node goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leap {
     ms: u64,

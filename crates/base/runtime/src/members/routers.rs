@@ -1,5 +1,5 @@
-//! Other members, as a router needs them: calls to the router of one, calls from one, and which do
-//! not answer.
+//! The other members, as a router needs them: calls to the router of one, calls from one, and which
+//! do not answer.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -13,7 +13,7 @@ use tokio_rustls::{client, server};
 
 pub type CalledRouter = client::TlsStream<tokio::net::TcpStream>;
 
-/// A member called; who it is has been proven.
+/// A call from another member, whose identity has been proven.
 pub struct RouterCall {
     pub peer: NodeId,
     pub stream: TcpStream,
@@ -31,9 +31,9 @@ impl RouterCall {
 }
 
 impl RouterCall {
-    /// Says one word, as far as the other side takes it in at once, and ends.
+    /// Sends one word, as far as the other side takes it in at once, and ends.
     pub fn refuse(mut self, word: &[u8]) {
-        // Whoever does not hear it finds the connection closed.
+        // A side that does not hear it finds the connection closed.
         self.tls.writer().write_all(word).ok();
         self.tls.send_close_notify();
         while self.tls.wants_write() {
@@ -47,15 +47,15 @@ impl RouterCall {
 
 pub type Take = Box<dyn Fn(RouterCall) + Send + Sync>;
 
-/// Other members, as a router needs them.
+/// The other members, as a router needs them.
 #[async_trait]
 pub trait RouterPeers: Send + Sync {
-    /// Calls from routers of other members go there. The first one stays.
+    /// Passes calls from routers of other members to `take`. The first registration stays.
     fn set_router(&self, take: Take);
 
-    /// A connection to the router of another member, proven to be that.
+    /// Opens a connection to the router of another member, whose identity is proven.
     async fn call_router(&self, node: &NodeId) -> anyhow::Result<CalledRouter>;
 
-    /// Members that were there and do not answer.
+    /// Returns the members that were there and do not answer.
     fn down(&self) -> watch::Receiver<BTreeSet<NodeId>>;
 }

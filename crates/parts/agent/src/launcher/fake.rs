@@ -1,5 +1,5 @@
-//! Starts processes without shims: real programs whose output goes straight to the log. For tests
-//! of what stands on a launcher. Nothing outlives it.
+//! A launcher without shims, for tests of what stands on a launcher: real programs whose output
+//! goes straight to the log. Nothing outlives it.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -19,9 +19,9 @@ use super::{Held, Launcher};
 use os::observe::process::identity;
 use shim::spec::{Attached, LaunchSpec, Purpose};
 
-/// Between two looks whether a process has ended.
+/// The interval at which a process is checked for its end.
 const POLL: Duration = Duration::from_millis(5);
-/// Last words.
+/// The maximum length of last words, in characters.
 const WORDS_MAX: usize = 2000;
 
 #[derive(Default)]
@@ -42,7 +42,7 @@ struct FakeHeld {
 }
 
 impl FakeHeld {
-    /// The group is the child's own; it is not reaped before its exit is told.
+    /// Signals the child's own process group, unless the child was reaped.
     fn signal(&self, signal: rustix::process::Signal) {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(child.try_wait(), Ok(None)) {
@@ -66,10 +66,10 @@ impl Launcher for FakeLauncher {
         self.launch_with(spec, Some(attached)).await
     }
 
-    /// Nothing outlives it anyway.
+    /// Does nothing: no process outlives this launcher anyway.
     fn lease(&self, _limit: Option<Duration>) {}
 
-    /// What was started by this very launcher and was not forgotten.
+    /// Returns what this very launcher started.
     async fn adopt(&self) -> anyhow::Result<Vec<Box<dyn Held>>> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(running.iter().map(|held| Box::new(Shared(held.clone())) as Box<dyn Held>).collect())
@@ -77,7 +77,7 @@ impl Launcher for FakeLauncher {
 }
 
 impl FakeLauncher {
-    /// Without a session of its own, so that a terminal is one and not the process's own.
+    /// Starts it without a session of its own, so a terminal is one, but not the controlling one.
     async fn launch_with(
         &self,
         spec: LaunchSpec,

@@ -1,5 +1,5 @@
-//! What the two nodes say while files move: frames of a length, a kind and a payload. Must not know
-//! what becomes of the files.
+//! The protocol between the two nodes while files move: frames of a length, a kind and a payload.
+//! Must not know what becomes of the files.
 
 use std::time::Duration;
 
@@ -9,24 +9,26 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// Bytes of a file in one frame.
+/// The maximum number of bytes of a file in one frame.
 pub const DATA_BYTES_MAX: usize = 64 << 10;
-/// A path of 4096 bytes, each a number in JSON, twice.
+/// The maximum length of a frame in bytes: its kind and a full payload. Also enough for an entry
+/// with two paths of 4096 bytes, each byte a number in JSON.
 const FRAME_BYTES_MAX: usize = DATA_BYTES_MAX + 1;
-/// A disk that is busy, or a slow line; a peer that waits for something says so.
+/// The maximum silence of a peer: its disk may be busy, or the line slow. A peer that waits for
+/// something says so.
 const STALL_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ask {
     pub v: u32,
     pub application: ApplicationName,
-    /// Of the request, so that no other one is meant.
+    /// The time of the request, so that no other one is meant.
     pub asked_at: Timestamp,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Below the persistent directory, as bytes: names need not be text.
+    /// The path below the persistent directory, as bytes: names need not be text.
     pub path: Vec<u8>,
     pub mode: u32,
     pub kind: EntryKind,
@@ -37,9 +39,9 @@ pub struct Entry {
 pub enum EntryKind {
     Directory,
     Link(Vec<u8>),
-    /// Its bytes follow, then their hash.
+    /// A file whose bytes follow, then their hash.
     File,
-    /// A file as it was sent before.
+    /// A file that is as it was sent before.
     Same,
 }
 
@@ -48,16 +50,16 @@ pub enum Frame {
     Ask(Ask),
     Entry(Entry),
     Data(Vec<u8>),
-    /// BLAKE3 of the file that ends.
+    /// The BLAKE3 hash of the file that ends.
     FileEnd([u8; 32]),
     PassEnd,
-    /// Stop it and send what changed.
+    /// Asks the holder to stop the application and to send what changed.
     Last,
-    /// All is here and durable.
+    /// Says that all is here and durable.
     Taken,
-    /// They are the caller's now.
+    /// Says that the files belong to the caller now.
     Yours,
-    /// It takes a while.
+    /// Says that it takes a while longer.
     Wait,
     Fault(String),
 }

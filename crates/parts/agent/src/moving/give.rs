@@ -1,6 +1,6 @@
-//! The side that has the files: sends them while the application runs, stops it, sends what
-//! changed, and writes that they are the other node's once that one has them all. Until then
-//! nothing is lost by any fault: the application goes on here.
+//! The side that has the files: it sends them while the application runs, stops it, sends what
+//! changed, and writes that they belong to the other node once that one has them all. Until then no
+//! fault loses anything: the application goes on here.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,14 +19,16 @@ use super::{FRAMES_WAITING_MAX, Moving};
 use runtime::members::BoxedStream;
 use runtime::task::spawn_blocking;
 
-/// Draining, the grace of 30 s that is usual, and as much again.
+/// The maximum wait until the application has stopped: draining, the usual grace of 30 s, and as
+/// much again.
 const STOP_MAX: Duration = Duration::from_secs(150);
-/// A record takes less to get here, even over a slow line.
+/// The maximum wait for the record of the move; it takes less to get here, even over a slow line.
 const HEARD_MAX: Duration = Duration::from_secs(10);
 const STOP_POLL: Duration = Duration::from_millis(50);
-/// Well within what the other side waits for.
+/// The interval between keep-alive frames, well within what the other side waits for.
 const WAIT_INTERVAL: Duration = Duration::from_secs(5);
-/// Until placement on this node has read whose the files are.
+/// The time that the application stays paused after the handover: until placement on this node has
+/// read whose the files are.
 const LINGER: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -52,7 +54,7 @@ pub async fn serve(moving: Arc<Moving>, peer: NodeId, stream: BoxedStream) {
     if let Err(error) = give(&moving, &peer, &mut wire).await {
         let why = format!("{error:#}");
         tracing::warn!(%peer, why, "moving.not_given");
-        // The other side may be gone, and with it the reason to tell it.
+        // The other side may be gone, and with it the need to tell it.
         wire.send(&Frame::Fault(why)).await.ok();
     }
 }
@@ -85,7 +87,7 @@ async fn give(
     };
     let key = TypedKey::Holder(name.clone()).key();
     moving.agent.store.set(key, record::encode(&holder).into()).await?;
-    // From here on they are the other node's, whatever else happens.
+    // From here on the files belong to the other node, whatever else happens.
     runtime::task::spawn(async move {
         tokio::time::sleep(LINGER).await;
         drop(pause);
@@ -95,7 +97,7 @@ async fn give(
     wire.send(&Frame::Yours).await
 }
 
-/// The stream may be faster than the record that asks for it.
+/// Waits for the record of the move: the stream may be faster.
 async fn heard(moving: &Moving, peer: &NodeId, ask: &Ask) -> anyhow::Result<Option<Rollout>> {
     let deadline = Instant::now() + HEARD_MAX;
     loop {
@@ -106,7 +108,7 @@ async fn heard(moving: &Moving, peer: &NodeId, ask: &Ask) -> anyhow::Result<Opti
     }
 }
 
-/// Somebody asked for it and no release is under way; when the last one was over.
+/// Fails unless this move is still asked for and no release is under way; returns the last rollout.
 async fn check(moving: &Moving, peer: &NodeId, ask: &Ask) -> anyhow::Result<Option<Rollout>> {
     let name = &ask.application;
     let holder = moving.holder(name).await?;
@@ -145,7 +147,7 @@ async fn await_stopped(
     Ok(())
 }
 
-/// All files, those that are `known` by name alone.
+/// Sends all files; the `known` ones by name alone.
 async fn send(
     moving: &Moving,
     name: &ApplicationName,
@@ -163,7 +165,7 @@ async fn send(
     Ok(known)
 }
 
-/// What is left here is old as soon as the other node starts it. One copy is kept.
+/// Puts the files aside: they are outdated as soon as the other node starts it. One copy is kept.
 async fn put_aside(moving: &Moving, name: &ApplicationName) {
     let (from, to) = (moving.layout.persist(name), moving.layout.given_away(name));
     let put = spawn_blocking(move || {

@@ -1,4 +1,4 @@
-//! Whole directories through the frames, with what changes between the passes.
+//! Tests that send whole directories through the frames, with changes between the passes.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::frame::{Entry, EntryKind, Frame, Wire};
 use super::tree::{Known, Staging, walk};
 
-/// Returns how many files were sent whole.
+/// Runs one pass; returns how many files were sent whole.
 fn pass(from: &Path, known: Known, staging: &mut Staging) -> (Known, usize) {
     let (frames, mut taken) = mpsc::channel(4);
     let root = from.to_path_buf();

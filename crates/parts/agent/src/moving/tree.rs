@@ -14,16 +14,17 @@ use tokio::sync::mpsc::Sender;
 
 use super::frame::{DATA_BYTES_MAX, Entry, EntryKind, Frame};
 
-/// More files than any application here keeps; each costs memory on both sides.
+/// The maximum number of entries of a tree: more than any application here keeps; each costs memory
+/// on both sides.
 const ENTRIES_MAX: usize = 500_000;
-/// Deeper trees are no uploads; and recursion has an end.
+/// The maximum depth of a tree: uploads are not deeper, and recursion has an end.
 const DEPTH_MAX: usize = 100;
-/// A file that was written later than this before it was read may have changed again without
-/// another time of change.
+/// The age from which a file counts as settled when it is read: one that was written later may
+/// change again without another time of change.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 const MODE_MASK: u32 = 0o777;
 
-/// How a file was when it was sent.
+/// The version of a file that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     inode: u64,
@@ -43,13 +44,13 @@ impl Version {
     }
 }
 
-/// Files that the other side has.
+/// The files that the other side has.
 #[derive(Debug, Default)]
 pub struct Known {
     files: BTreeMap<PathBuf, Version>,
 }
 
-/// Everything below `root`, parents first; files that are known as they are by name alone.
+/// Sends everything below `root`, parents first; files that are known and unchanged by name alone.
 pub fn walk(root: &Path, known: Known, out: &Sender<Frame>) -> anyhow::Result<Known> {
     let mut walk = Walk { root, known, next: Known::default(), count: 0, out };
     match fs::symlink_metadata(root) {
@@ -82,7 +83,8 @@ impl Walk<'_> {
         names.sort();
         for name in names {
             let path = below.join(name);
-            // Each directory would say where it is once more.
+            // Only the entry itself gets this context, or each directory above would add its path
+            // once more.
             if self.entry(&path).with_context(|| path.display().to_string())? {
                 self.directory(&path, depth + 1)?;
             }
@@ -90,7 +92,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Whether it is a directory, whose content follows.
+    /// Sends one entry; returns whether it is a directory, whose content follows.
     fn entry(&mut self, path: &Path) -> anyhow::Result<bool> {
         self.count += 1;
         ensure!(self.count <= ENTRIES_MAX, "there are more than {ENTRIES_MAX} files");
@@ -125,7 +127,7 @@ impl Walk<'_> {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             file => file?,
         };
-        // Before the first byte is read: what is written after this is noticed.
+        // This comes before the first byte is read, so that what is written later is noticed.
         let (before, began) = (file.metadata()?, SystemTime::now());
         self.say(entry)?;
         let mut hash = blake3::Hasher::new();
@@ -151,7 +153,7 @@ impl Walk<'_> {
 #[derive(Debug)]
 pub struct Staging {
     root: PathBuf,
-    /// Of this pass.
+    /// The paths of this pass.
     listed: BTreeSet<PathBuf>,
     open: Option<Open>,
 }
@@ -165,7 +167,7 @@ struct Open {
 }
 
 impl Staging {
-    /// What an earlier attempt left is thrown away.
+    /// Creates an empty directory; throws away what an earlier attempt left.
     pub fn create(root: PathBuf) -> anyhow::Result<Staging> {
         remove(&root)?;
         fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
@@ -232,7 +234,8 @@ impl Staging {
         set_mode(&self.root.join(path), mode)
     }
 
-    /// Nothing outside is ever written, also not through a link that came before.
+    /// Checks that a path lies inside: nothing outside is ever written, not even through a link
+    /// that came before.
     fn inside(&self, path: &[u8]) -> anyhow::Result<PathBuf> {
         let path = Path::new(OsStr::from_bytes(path));
         let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -247,7 +250,7 @@ impl Staging {
         Ok(path.to_path_buf())
     }
 
-    /// Durable under its final name when this returns; what was there before is kept beside it.
+    /// Puts the directory under its final name, durably; what was there before is kept beside it.
     pub fn put_in_place(self, target: &Path) -> anyhow::Result<()> {
         ensure!(self.open.is_none(), "a file was not sent to its end");
         self.remove_unlisted(Path::new(""))?;
@@ -282,7 +285,7 @@ fn set_mode(at: &Path, mode: u32) -> anyhow::Result<()> {
     Ok(fs::set_permissions(at, fs::Permissions::from_mode(mode & MODE_MASK))?)
 }
 
-/// Whatever it is, if it is there.
+/// Removes a file or a directory, if it is there.
 fn remove(at: &Path) -> anyhow::Result<()> {
     let removed = match fs::symlink_metadata(at) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

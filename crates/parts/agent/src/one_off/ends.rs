@@ -1,5 +1,5 @@
 //! This node's ends of what a command reads and writes: one terminal, or a pipe for each direction.
-//! Whoever drops them hangs up.
+//! Dropping them hangs up.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,15 +15,16 @@ use api_types::session::Size;
 use shim::spec::Attached;
 
 pub struct Ends {
-    /// None once the command was told that no more comes.
+    /// The command's input; `None` once it was told that no more comes.
     pub input: Option<Sender>,
-    /// None once nothing more comes.
+    /// The command's output; `None` once nothing more comes.
     pub output: Option<Receiver>,
     pub error: Option<Receiver>,
     terminal: Option<OwnedFd>,
 }
 
-/// None when nothing more comes: a terminal that nobody holds any more says so by an error.
+/// Reads what comes next; `None` when nothing more comes: a terminal that nobody holds any more
+/// says so by an error.
 pub async fn read(end: &Receiver, into: &mut [u8]) -> Option<usize> {
     loop {
         end.readable().await.ok()?;
@@ -35,7 +36,7 @@ pub async fn read(end: &Receiver, into: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// An error when nobody reads any more.
+/// Writes what there is room for; fails when nobody reads any more.
 pub async fn write(end: &Sender, bytes: &[u8]) -> io::Result<usize> {
     loop {
         end.writable().await?;
@@ -50,7 +51,7 @@ fn is_for_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// A pipe's end or a terminal's, which is read alike.
+/// Returns the reading end of a pipe or a terminal, which are read alike.
 fn receiver(fd: OwnedFd) -> anyhow::Result<Receiver> {
     rustix::io::ioctl_fionbio(&fd, true)?;
     Ok(Receiver::from_owned_fd_unchecked(fd)?)
@@ -96,7 +97,7 @@ impl Ends {
         self.terminal.is_some()
     }
 
-    /// The kernel tells the command.
+    /// Sets the terminal's size; the kernel tells the command.
     pub fn resize(&self, size: Size) {
         let Some(terminal) = &self.terminal else { return };
         let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };

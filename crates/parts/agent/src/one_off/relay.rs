@@ -1,5 +1,5 @@
-//! Between a client and a command: one loop for all directions. A side that does not read makes the
-//! other wait and costs no more memory than the bounds here; signals pass all the same.
+//! The relay between a client and a command: one loop for all directions. A side that does not read
+//! makes the other wait and costs no more memory than the bounds here; signals pass all the same.
 
 use std::time::Duration;
 
@@ -15,22 +15,22 @@ use crate::launcher::Held;
 use api_types::session::{DATA_BYTES_MAX, Decoder, Ended, Frame, INPUT_WINDOW_BYTES};
 use runtime::members::BoxedStream;
 
-/// Frames that wait for a slow client; beyond it the command waits.
+/// The maximum number of bytes of frames that wait for a slow client; beyond it the command waits.
 const OUT_BYTES_MAX: usize = 256 << 10;
-/// All that a command wrote before it ended is in its pipes by then. Only a stranger that was
-/// handed one could keep it open.
+/// The maximum silence of the pipes after a command's end. All that it wrote is in them by then;
+/// only a stranger that was handed one could keep it open.
 const DRAIN_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// What a terminal in its usual mode takes for the end of its input.
+/// The byte that a terminal in its usual mode takes for the end of its input.
 const END_OF_INPUT: u8 = 4;
-/// Of a command whose end nobody saw.
+/// The exit code of a command whose end nobody saw.
 const CODE_UNKNOWN: u8 = 255;
 
-/// How it ended for the client.
+/// How a session ended for the client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Left {
-    /// It was told how the command ended.
+    /// The client was told how the command ended.
     Told(Ended),
-    /// It went away before.
+    /// The client went away before that.
     Gone,
 }
 
@@ -63,13 +63,13 @@ impl Client {
         self.writer.flush().await.context("the client went away")
     }
 
-    /// Nothing more is said.
+    /// Ends the stream; nothing more is sent.
     pub async fn close(&mut self) {
         self.writer.shutdown().await.ok();
     }
 }
 
-/// What goes back and forth.
+/// The state of one session: what goes back and forth.
 struct Relay<'a> {
     held: &'a dyn Held,
     ends: Ends,
@@ -82,7 +82,7 @@ struct Relay<'a> {
     told: bool,
 }
 
-/// Until the command's end was told, or the client is gone.
+/// Relays until the command's end was told, or the client is gone.
 pub async fn relay(client: &mut Client, ends: Ends, held: &dyn Held) -> anyhow::Result<Left> {
     let mut relay = Relay {
         held,
@@ -147,7 +147,7 @@ async fn end_of(exits: &mut watch::Receiver<Option<Exit>>) -> Exit {
     ended.ok().and_then(|exit| exit.clone()).unwrap_or_default()
 }
 
-/// Waits for ever where there is nothing to read from.
+/// Reads what comes next; waits for ever where there is nothing to read from.
 async fn read(end: &Option<Receiver>, into: &mut [u8]) -> Option<usize> {
     match end {
         Some(end) => ends::read(end, into).await,
@@ -155,7 +155,7 @@ async fn read(end: &Option<Receiver>, into: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// Where nobody reads, it is taken and dropped.
+/// Writes what there is room for; where nobody reads, it is taken and dropped.
 async fn write(end: &Option<Sender>, bytes: &[u8]) -> std::io::Result<usize> {
     match end {
         Some(end) => ends::write(end, bytes).await,
@@ -205,11 +205,11 @@ impl Relay<'_> {
         Ok(())
     }
 
-    /// The client may send as much again.
+    /// Drops the input that was taken, and tells the client that it may send as much again.
     fn took(&mut self, written: std::io::Result<usize>) {
         let count = match written {
             Ok(count) => count,
-            // It does not read any more; what else comes is dropped.
+            // The command does not read any more; what else comes is dropped.
             Err(_) => {
                 self.ends.input = None;
                 self.input.len()
@@ -223,7 +223,7 @@ impl Relay<'_> {
         frame(bytes::Bytes::copy_from_slice(bytes)).write(&mut self.out);
     }
 
-    /// What follows from all that was heard.
+    /// Does what follows from all that was received.
     fn settle(&mut self) {
         if self.input_ended && self.input.is_empty() && !self.ends.is_terminal() {
             self.ends.input = None;

@@ -20,16 +20,17 @@ use shim::message::{Ask, Tell};
 use shim::record::{self, Ended, Holding};
 use shim::spec::Purpose;
 
-/// Within one lease, and where the limit is not known: so many that a slow machine misses none.
+/// The number of renewals within one lease: so many that even a slow machine keeps its leases.
+/// `RENEWAL_PAUSE` applies where the limit is not known.
 const RENEWALS_PER_LEASE: u32 = 6;
 const RENEWAL_PAUSE: Duration = Duration::from_secs(5);
-/// Where there is no limit, a shim that knows it needs nothing more.
+/// The renewal pause where there is no limit: a shim that knows this needs nothing more.
 const UNLIMITED_PAUSE: Duration = Duration::from_secs(3600);
-/// Requests are rare: a stop, a shorter stop, a forget.
+/// The maximum number of requests that wait: a stop, a shorter stop, a forget; they are rare.
 const REQUESTS_MAX: usize = 8;
-/// A shim obeys at once, unless it hangs on a stalled disk.
+/// The maximum wait for an answer: a shim obeys at once, unless it hangs on a stalled disk.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two looks at what became of a shim that cannot be read.
+/// The pause before looking again at a shim whose state cannot be read.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct PlainHeld {
@@ -75,7 +76,7 @@ impl PlainHeld {
         &self.holding
     }
 
-    /// False when the shim is gone.
+    /// Sends a request to the shim; returns false when the shim is gone.
     async fn ask(&self, ask: Ask) -> anyhow::Result<bool> {
         let (done, answer) = oneshot::channel();
         if self.requests.send((ask, done)).await.is_err() {
@@ -147,7 +148,7 @@ impl Held for PlainHeld {
     }
 }
 
-/// The task's side.
+/// The state of the task that listens to the shim.
 struct Listener {
     place: Arc<Place>,
     id: String,
@@ -156,14 +157,14 @@ struct Listener {
 }
 
 impl Listener {
-    /// Until the shim is gone for good.
+    /// Runs until the shim is gone for good.
     async fn run(mut self, mut link: Link) {
         loop {
             self.listen(&mut link).await;
             if self.exit.borrow().is_some() {
                 return;
             }
-            // It went, or it let go of this connection alone.
+            // The shim went, or it let go of this connection alone.
             link = match find(&self.place, &self.id).await {
                 Ok(Found::Running(link, _)) => link,
                 Ok(Found::Ended(link, ended)) => {
@@ -186,7 +187,7 @@ impl Listener {
         }
     }
 
-    /// Until the connection ends. Answers come in the order of the requests.
+    /// Listens until the connection ends. Answers come in the order of the requests.
     async fn listen(&mut self, link: &mut Link) {
         let mut waiting = std::collections::VecDeque::new();
         let mut lease = self.place.lease.subscribe();
@@ -245,7 +246,7 @@ impl Listener {
 }
 
 enum Heard {
-    /// To the oldest request.
+    /// The answer to the oldest request.
     Answer,
     News,
     End,

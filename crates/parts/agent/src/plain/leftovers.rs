@@ -1,4 +1,4 @@
-//! What lies in run directories, and what a shim that was killed has left behind. Blocking.
+//! The leftovers in run directories, and those of shims that were killed. Blocking.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,13 +13,14 @@ use os::observe::process::{self, is_alive};
 use shim::message::VERSION;
 use shim::record::{self, EXIT, Ended, Holding, STATE};
 
-/// A shim that is about to end writes `exit.json` within this time.
+/// The maximum time until a shim that is about to end has written `exit.json`.
 const SHIM_END_WAIT: Duration = Duration::from_secs(2);
-/// Processes that do not go after SIGKILL wait for a disk; the next start tries again.
+/// The maximum wait for processes to go after SIGKILL; processes that stay wait for a disk, and the
+/// next start tries again.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// `NAME/ID` of every run directory.
+/// Returns `NAME/ID` of every run directory.
 pub fn ids(run: &Path) -> anyhow::Result<Vec<String>> {
     let mut ids = Vec::new();
     for application in names(run)? {
@@ -50,8 +51,8 @@ fn names(directory: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// For a run directory whose shim does not answer: how its process ended. Whatever still runs of
-/// it is killed first, as nobody keeps its output, its exit or its limits any more.
+/// Returns how the process of a run directory ended if its shim does not answer. Whatever still
+/// runs of it is killed first, as nobody keeps its output, its exit or its limits any more.
 pub fn bury(run: &Path) -> anyhow::Result<Option<Ended>> {
     let state = run.join(STATE);
     let holding: Option<Holding> =
@@ -104,8 +105,8 @@ fn read_exit(run: &Path) -> anyhow::Result<Option<Ended>> {
     record::read(&exit).with_context(|| format!("cannot read {}", exit.display()))
 }
 
-/// The tree below the main process, and its session. What left both cannot be told from other
-/// processes once the shim is gone; nor can anything when the main process is.
+/// Kills the tree below the main process, and its session. What left both cannot be told from other
+/// processes once the shim is gone; nor can anything once the main process is.
 fn kill_tree(holding: &Holding) -> anyhow::Result<()> {
     if !is_alive(&holding.process) {
         return Ok(());
@@ -126,7 +127,7 @@ fn kill_tree(holding: &Holding) -> anyhow::Result<()> {
         if targets.is_empty() {
             return Ok(());
         }
-        // The main process last: it is what the others are found by.
+        // The main process is killed last: it is what the others are found by.
         for (pid, _) in targets.iter().rev() {
             kill(*pid);
         }

@@ -26,7 +26,7 @@ impl Link {
         self.stream.write_all(&line(&Request { v: VERSION, ask })?).await
     }
 
-    /// With open files, which are closed here.
+    /// Sends a request with open files, which are closed here.
     pub async fn ask_with(&mut self, ask: Ask, attached: Attached) -> io::Result<()> {
         let bytes = line(&Request { v: VERSION, ask })?;
         let Attached { stdin, stdout, stderr, .. } = &attached;
@@ -39,7 +39,8 @@ impl Link {
         self.stream.write_all(&bytes[sent..]).await
     }
 
-    /// None when the shim is gone. May be dropped at any time without losing anything.
+    /// Returns the shim's next message; `None` when the shim is gone. May be dropped at any time
+    /// without losing anything.
     pub async fn hear(&mut self) -> io::Result<Option<Tell>> {
         loop {
             if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
@@ -47,7 +48,7 @@ impl Link {
                 self.received.drain(..=end);
                 match reply {
                     Ok(reply) => return Ok(Some(reply.tell)),
-                    // Of a later version; its state is on disk as well.
+                    // The reply is from a later version; its state is on disk as well.
                     Err(error) => tracing::warn!(%error, "shim.not_understood"),
                 }
                 continue;

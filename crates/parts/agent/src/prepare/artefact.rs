@@ -1,5 +1,5 @@
-//! What came of a build, for other nodes: packed into the store where it was built, fetched,
-//! verified and unpacked where it runs. Must not know who builds; driven by applications' actors.
+//! The artefacts of builds, for other nodes: packed into the store where they were built, fetched,
+//! verified and unpacked where they run. Must not know who builds; driven by applications' actors.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -17,15 +17,15 @@ use super::{Preparer, is_built, mark, set_mark};
 use os::archive::header;
 use store::{Value, ValueWriter};
 
-/// A larger tree is built faster than it is fetched.
+/// The maximum size of an artefact in bytes; a larger tree is built faster than it is fetched.
 const BYTES_MAX: u64 = 2 << 30;
-/// From the first byte to the last; a node that waits longer had better build.
+/// The maximum time from the first byte to the last; a node that waits longer had better build.
 const FETCH_MAX: Duration = Duration::from_secs(120);
-/// Deeper trees are loops in disguise.
+/// The maximum depth of a tree: deeper ones are loops in disguise.
 const DEPTH_MAX: usize = 100;
 
 impl Preparer {
-    /// Offers what was built here, unless that was done.
+    /// Offers what was built here to other nodes, unless it is offered already.
     pub async fn share(
         &self,
         application: &ApplicationName,
@@ -114,7 +114,7 @@ impl Write for Sink<'_> {
     }
 }
 
-/// Sorted and without times, so that equal trees give equal bytes.
+/// Packs a tree, sorted and without times, so that equal trees give equal bytes.
 fn pack(root: &Path, without: &[PathBuf], to: &mut dyn Write) -> anyhow::Result<()> {
     let mut archive = Builder::new(to);
     let mut packing = Packing { root, without, archive: &mut archive };
@@ -170,7 +170,7 @@ impl Packing<'_, '_> {
             let file = File::open(&full)?.take(size);
             self.archive.append_data(&mut header(EntryType::Regular, mode, size), path, file)?;
         }
-        // Sockets and pipes belong to something that ran.
+        // Sockets and pipes belong to a process that ran.
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! What a build may take of this machine, so that what serves is never starved.
+//! The part of this machine that a build may take, so that what serves is never starved.
 
 use std::time::Duration;
 
@@ -6,19 +6,21 @@ use model::application::Limits;
 
 use shim::spec::Cap;
 
-/// Two builds at once leave as much to what serves.
+/// The divisor of the machine's memory: two builds at once leave as much to what serves.
 const MEMORY_PART: u64 = 3;
-/// Package managers of today need as much; where a machine has no more, the kernel takes builds
-/// before anything else.
+/// The minimum memory of a build: today's package managers need as much. On a machine with no more,
+/// the kernel kills builds before anything else.
 const MEMORY_BYTES_MIN: u64 = 768 << 20;
-/// The other half serves.
+/// The divisor of the machine's cores: the other half serves.
 const CORES_PART: u32 = 2;
-/// Parallel compilers start some dozens; far more are a mistake that forks for ever.
+/// The maximum number of processes of a build: parallel compilers start some dozens; far more are a
+/// mistake that forks for ever.
 const PROCESSES_MAX: u32 = 1024;
-/// One that takes longer hangs; compiling large native packages takes minutes.
+/// The maximum duration of a build: a longer one hangs; compiling large native packages takes
+/// minutes.
 const TIME_MAX: Duration = Duration::from_secs(30 * 60);
 
-/// Of all steps of one build together.
+/// Returns the time limit of all steps of one build together.
 pub(super) fn time_max(limits: &Limits) -> Duration {
     limits.build_time_ms.map_or(TIME_MAX, Duration::from_millis)
 }

@@ -1,5 +1,5 @@
-//! What steps and processes find in their environment. Nothing of the node's own is handed on but
-//! the search path.
+//! The environment of steps and processes. Nothing of the node's own is handed on but the search
+//! path.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,14 +14,15 @@ use model::{ApplicationName, Release, TypedKey};
 use super::Preparer;
 use os::directory::private_directory;
 
-/// Rails asks for 128 hex digits; every framework takes as many.
+/// The length of the secret in bytes: Rails asks for 128 hex digits, and every framework takes as
+/// many.
 const SECRET_BYTES: usize = 64;
-/// What finds a shell and an interpreter on every distribution.
+/// The search path that finds a shell and an interpreter on every distribution.
 const PATH_FALLBACK: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
 impl Preparer {
-    /// Without what differs from process to process. The recipe's variables give way to the
-    /// user's; the platform's own cannot be overridden.
+    /// Returns the environment without what differs from process to process. The recipe's variables
+    /// give way to the user's; the platform's own cannot be overridden.
     pub(super) async fn environment(
         &self,
         application: &ApplicationName,
@@ -36,7 +37,7 @@ impl Preparer {
             private_directory(path)
                 .with_context(|| format!("{} cannot be made", path.display()))?;
         }
-        // Instances that start together must not each make one.
+        // Instances that start together must not each make a secret.
         let secret = {
             let _turn = self.secrets.lock().unwrap_or_else(PoisonError::into_inner);
             secret(&directory)?
@@ -75,8 +76,8 @@ impl Preparer {
         Ok(environment)
     }
 
-    /// The release's own programs come first: those of its virtual environment and the like; then
-    /// the interpreters that were chosen for it.
+    /// Returns the search path. The release's own programs come first, those of its virtual
+    /// environment and the like; then the interpreters that were chosen for it.
     async fn search_path(
         &self,
         application: &ApplicationName,
@@ -89,12 +90,12 @@ impl Preparer {
         Ok(all.collect::<Vec<_>>().join(":"))
     }
 
-    /// What the node itself finds programs with.
+    /// Returns the search path in which the node itself finds programs.
     pub(super) fn node_path(&self) -> &str {
         if self.path.is_empty() { PATH_FALLBACK } else { &self.path }
     }
 
-    /// What the user configured, as it was when the release was made.
+    /// Returns what the user configured, as it was when the release was made.
     async fn variables(
         &self,
         application: &ApplicationName,
@@ -106,7 +107,7 @@ impl Preparer {
     }
 }
 
-/// Where a web process listens, under the names that frameworks look for.
+/// Sets where a web process listens, under the names that frameworks look for.
 pub(super) fn listen_on(environment: &mut BTreeMap<String, String>, port: u16) {
     for name in ["PORT", "SERVER_PORT", "YESOD_PORT", "ROCKET_PORT"] {
         environment.insert(name.into(), port.to_string());
@@ -114,7 +115,7 @@ pub(super) fn listen_on(environment: &mut BTreeMap<String, String>, port: u16) {
     listen_on_loopback(environment);
 }
 
-/// Where a process listens for what is no HTTP.
+/// Sets where a process listens for anything but HTTP.
 pub(super) fn listen_also_on(
     environment: &mut BTreeMap<String, String>,
     variable: &str,
@@ -130,8 +131,9 @@ fn listen_on_loopback(environment: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Made once per application: sessions and signed cookies outlive releases and restarts. A file
-/// and not a record, as records are not sealed; readable by the owner alone.
+/// Returns the secret, which is made once per application: sessions and signed cookies outlive
+/// releases and restarts. It is a file and not a record, as records are not sealed; readable by the
+/// owner alone.
 fn secret(directory: &Path) -> anyhow::Result<String> {
     let path = directory.join("secret");
     match fs::read_to_string(&path) {
@@ -152,8 +154,8 @@ fn secret(directory: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// What the shell itself does, and what begins a construct of it: no program of these names would
-/// do the same, or is there at all.
+/// Words that are built into the shell or begin one of its constructs: no program of these names
+/// would do the same, or exists at all.
 const SHELL_WORDS: &[&str] = &[
     "!", ".", ":", "[", "[[", "alias", "bg", "break", "builtin", "case", "cd", "command",
     "continue", "declare", "do", "done", "echo", "elif", "else", "esac", "eval", "exec", "exit",
@@ -163,8 +165,8 @@ const SHELL_WORDS: &[&str] = &[
     "type", "typeset", "ulimit", "umask", "unalias", "unset", "until", "wait", "while", "{", "}",
 ];
 
-/// Written for bash, which runs people's Procfiles elsewhere: other shells refuse these or take
-/// them for something else.
+/// Pieces of commands that are written for bash, which runs people's Procfiles elsewhere: other
+/// shells refuse them or take them for something else.
 const BASH_PIECES: &[&str] = &[
     "[[ ",
     "<(",
@@ -185,8 +187,8 @@ const BASH_WORDS: &[&str] = &[
 ];
 const BASH: &str = "/bin/bash";
 
-/// `exec` spares a shell per process and lets signals arrive where they should; a compound command
-/// needs its shell.
+/// Returns the argv that runs a command. `exec` spares a shell per process and lets signals arrive
+/// where they should; a compound command needs its shell.
 pub fn shell_command(command: &str) -> Vec<String> {
     let compound = command.contains(['&', '|', ';', '\n', '(', '{', '`', '<', '>'])
         || SHELL_WORDS.contains(&first_word(command))
@@ -202,7 +204,7 @@ fn first_word(command: &str) -> &str {
 }
 
 fn needs_bash(command: &str) -> bool {
-    // `{1..3}` and `${name/a/b}`, `${name^^}`, `${name[0]}`.
+    // This recognises `{1..3}` and `${name/a/b}`, `${name^^}`, `${name[0]}`.
     let expansions = command.split("${").skip(1).any(|rest| {
         let inner = rest.split('}').next().unwrap_or_default();
         let name = inner.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
@@ -214,7 +216,8 @@ fn needs_bash(command: &str) -> bool {
         || commands.into_iter().any(|one| BASH_WORDS.contains(&first_word(one)))
 }
 
-/// `A=b program`: `exec A=b program` would look for a program of that name.
+/// Whether it is of the form `A=b program`: `exec A=b program` would look for a program of that
+/// name.
 fn starts_with_assignment(command: &str) -> bool {
     first_word(command).split_once('=').is_some_and(|(name, _)| {
         !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')

@@ -1,12 +1,12 @@
-//! What build steps reach registries with: the proxies that the node was started with, and the
-//! certificates that the machine trusts.
+//! The network settings that build steps need to reach registries: the proxies that the node was
+//! started with, and the certificates that the machine trusts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 const PROXIES: &[&str] = &["http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"];
-/// Each names a file of certificates; the tools that read them bring a list of their own, and would
-/// refuse a registry or a proxy that an organisation has signed itself.
+/// Variables that name a file of certificates each; the tools that read them bring a list of their
+/// own, and would refuse a registry or a proxy that an organisation has signed itself.
 const BUNDLES: &[&str] = &[
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
@@ -16,7 +16,7 @@ const BUNDLES: &[&str] = &[
     "GIT_SSL_CAINFO",
     "CARGO_HTTP_CAINFO",
 ];
-/// Debian, Red Hat and SUSE keep what the machine trusts in these files.
+/// The files where Debian, Red Hat and SUSE keep what the machine trusts.
 const OF_THE_MACHINE: &[&str] = &[
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -27,7 +27,7 @@ const OF_THE_MACHINE: &[&str] = &[
 pub struct Network(BTreeMap<String, String>);
 
 impl Network {
-    /// Taken from the environment of this process and the files of this machine.
+    /// Reads the settings from the environment of this process and the files of this machine.
     pub fn of_this_node() -> Network {
         let trusted = OF_THE_MACHINE.iter().find(|path| Path::new(path).is_file()).copied();
         Network::from(|name| std::env::var(name).ok(), trusted)
@@ -44,7 +44,7 @@ impl Network {
         Network(proxies.chain(bundles).map(|(value, name)| (name, value)).collect())
     }
 
-    /// Nothing that the user configured is changed.
+    /// Adds the variables that the user did not configure.
     pub fn add_to(&self, environment: &mut BTreeMap<String, String>) {
         for (name, value) in &self.0 {
             environment.entry(name.clone()).or_insert_with(|| value.clone());

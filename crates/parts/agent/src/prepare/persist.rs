@@ -20,13 +20,14 @@ use anyhow::{Context, ensure};
 
 use super::unpack::{inside, resolve};
 
-/// Belong to a database that came with the source, and are of no use without it.
+/// The suffixes of files that belong to a database which came with the source, and are of no use
+/// without it.
 const SQLITE_SIBLINGS: &[&str] = &["-wal", "-journal"];
-/// A copy under way; a finished one is renamed.
+/// The suffix of a copy in progress; a finished one is renamed.
 const PARTIAL: &str = ".cortex-partial";
-/// Deeper trees are no uploads; and recursion has an end.
+/// The maximum depth of a tree: uploads are not deeper, and recursion has an end.
 const DEPTH_MAX: usize = 100;
-/// What programs call the directories that they keep things in.
+/// The names that programs give to the directories in which they keep things.
 const DIRECTORIES: &[&str] = &[
     "data",
     "database",
@@ -42,15 +43,15 @@ const DIRECTORIES: &[&str] = &[
     "uploads",
     "var",
 ];
-/// More are not read by whoever pushed.
+/// The maximum number of hidden paths that are named; nobody who pushed would read more.
 const HIDDEN_MAX: usize = 10;
 
-/// What a path is linked into.
+/// The tree that a path is linked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tree {
-    /// Just unpacked: all that is in it came with the source.
+    /// The tree was just unpacked: all that is in it came with the source.
     Fresh,
-    /// It runs, or ran: what is in it may be the only copy.
+    /// The tree runs, or ran: what is in it may be the only copy.
     Used,
 }
 
@@ -82,8 +83,8 @@ pub fn collect(root: &Path, kept: &Path, paths: &[String]) -> anyhow::Result<()>
     Ok(())
 }
 
-/// With whether a slash says that it is a directory. What lies in a persistent directory persists
-/// with it.
+/// Returns the paths inside the release, each with whether a slash says that it is a directory.
+/// Those that lie in a persistent directory are left out, as they persist with it.
 fn plain(paths: &[String]) -> anyhow::Result<Vec<(PathBuf, bool)>> {
     let mut plain: Vec<(PathBuf, bool)> = paths
         .iter()
@@ -134,7 +135,7 @@ fn link_one(
     }
     if let Some(source) = source {
         note_hidden(path, &from, &to, hidden, 0)?;
-        // The other kind than what is kept: what is kept stays.
+        // If it is of the other kind than what is kept, what is kept stays.
         if source.is_dir() == is_directory {
             if is_directory { copy_tree(&from, &from, &to, 0)? } else { copy_database(&from, &to)? }
         }
@@ -156,7 +157,7 @@ fn is_usually_a_directory(path: &Path) -> bool {
     name.is_some_and(|name| DIRECTORIES.contains(&name))
 }
 
-/// What was pushed and differs from what is kept under its name.
+/// Notes what was pushed and differs from what is kept under its name.
 fn note_hidden(
     path: &Path,
     from: &Path,
@@ -197,7 +198,7 @@ fn create_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// A file, and before it what SQLite needs to make sense of it.
+/// Copies a file, and before it what SQLite needs to make sense of it.
 fn copy_database(from: &Path, to: &Path) -> anyhow::Result<()> {
     if to.exists() {
         return Ok(());
@@ -215,7 +216,7 @@ fn copy_database(from: &Path, to: &Path) -> anyhow::Result<()> {
     copy_file(from, to)
 }
 
-/// Never overwrites, and never leaves half a file under the final name.
+/// Copies a file. Never overwrites, and never leaves half a file under the final name.
 fn copy_file(from: &Path, to: &Path) -> anyhow::Result<()> {
     if to.symlink_metadata().is_ok() {
         return Ok(());
@@ -233,7 +234,8 @@ fn copy_file(from: &Path, to: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Links are taken along where they stay within the tree; elsewhere they would mean another place.
+/// Copies a tree. Links are taken along where they stay within it; elsewhere they would mean
+/// another place.
 fn copy_tree(root: &Path, from: &Path, to: &Path, depth: usize) -> anyhow::Result<()> {
     ensure!(depth < DEPTH_MAX, "directories are nested deeper than {DEPTH_MAX}");
     fs::create_dir_all(to)?;

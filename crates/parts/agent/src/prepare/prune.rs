@@ -1,4 +1,4 @@
-//! Removes what is no longer needed: old builds, their logs, caches beyond their size.
+//! The removal of what is no longer needed: old builds, their logs, caches beyond their size.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,22 @@ use super::{BUILT, Preparer, Turn, mark};
 use os::layout::HOME_ENDING;
 use os::platform_log;
 
-/// Packages of a dozen large applications; beyond it the least recently written ones go.
+/// The maximum size of the shared cache in bytes: packages of a dozen large applications; beyond it
+/// the least recently written ones go.
 const SHARED_CACHE_BYTES_MAX: u64 = 4 << 30;
-/// A framework's build cache (compiled assets and the like) is worth keeping, within reason.
+/// The maximum size of an application's cache in bytes: a framework's build cache (compiled assets
+/// and the like) is worth keeping, within reason.
 const CACHE_BYTES_MAX: u64 = 1 << 30;
-/// Of one application, beside what runs: enough for the last releases of a large one.
+/// The maximum size of one application's builds in bytes, beside what runs: enough for the last
+/// releases of a large one.
 const BUILDS_BYTES_MAX: u64 = 4 << 30;
-/// Build logs outlive their releases a little: people look for why something failed.
+/// The maximum number of build logs; they outlive their releases a little, as people look for why
+/// something failed.
 const BUILD_LOGS_MAX: usize = 20;
 
 impl Preparer {
-    /// Removes all builds but these, and of these from the last on what does not fit; never the
-    /// first `needed`.
+    /// Removes all builds but those in `keep`, and of these, from the last on, what does not fit;
+    /// never the first `needed`.
     pub async fn prune_builds(
         &self,
         application: &ApplicationName,
@@ -55,8 +59,8 @@ impl Preparer {
         removed.await.ok();
     }
 
-    /// From now on, whatever is still being removed after an earlier list: to look through builds
-    /// takes longer than to begin one.
+    /// Sets which builds stay from now on, even while builds are still being removed after an
+    /// earlier list: looking through builds takes longer than beginning one.
     pub fn keep_builds(&self, application: &ApplicationName, keep: &[BuildId]) {
         let places = self.places_of(application, keep);
         let mut staying = self.staying.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,8 +80,8 @@ impl Preparer {
         pruned.await.ok();
     }
 
-    /// After `destroy`: releases, caches and logs go. What the application persisted stays where
-    /// the answer to that command says it is: no command of ours deletes users' files.
+    /// Removes releases, caches and logs after `destroy`. What the application persisted stays
+    /// where the answer to that command says it is: no command of ours deletes users' files.
     pub async fn remove_application(&self, application: &ApplicationName) {
         self.staying.lock().unwrap_or_else(PoisonError::into_inner).remove(application);
         let directory = self.layout.application(application);
@@ -86,7 +90,7 @@ impl Preparer {
             for entry in entries(&directory).into_iter().filter(|entry| *entry != persist) {
                 remove(&entry);
             }
-            // Both fail, and shall, where there is something in them.
+            // Both calls fail, and shall, where there is something in the directory.
             fs::remove_dir(&persist).ok();
             fs::remove_dir(&directory).ok();
         });
@@ -98,7 +102,8 @@ impl Preparer {
     }
 }
 
-/// `kept` has the likeliest to be run first. What has begun since the list was made stays.
+/// Removes builds; `kept` has the ones likeliest to be run first. Builds that began after the list
+/// was made stay.
 fn remove_builds(
     places: &[PathBuf],
     kept: Vec<PathBuf>,
@@ -120,14 +125,14 @@ fn remove_builds(
         let build = name.strip_suffix(BUILT).or_else(|| name.strip_suffix(HOME_ENDING));
         let build = build.map_or_else(|| entry.clone(), PathBuf::from);
         if !kept.contains(&build) && (listed.contains(&build) || !is_begun(&build)) {
-            // Its mark goes first: what is left of it is never taken for whole.
+            // The build's mark goes first, so that what is left is never taken for whole.
             remove(&mark(&entry));
             remove(&entry);
         }
     }
 }
 
-/// Links are not followed: what persists lies elsewhere.
+/// Returns the size of a tree in bytes. Links are not followed: what persists lies elsewhere.
 fn tree_bytes(path: &Path) -> u64 {
     match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => {
@@ -166,7 +171,7 @@ fn remove_oldest(mut paths: Vec<PathBuf>, keep: usize) {
     }
 }
 
-/// Least recently written files go first until the rest fits.
+/// Removes the least recently written files until the rest fits.
 fn prune_to(directory: &Path, bytes_max: u64) {
     let mut files = Vec::new();
     collect(directory, &mut files);

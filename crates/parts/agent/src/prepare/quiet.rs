@@ -1,6 +1,6 @@
-//! A step that prints nothing for a while: one line in its log says what it is at, so that whoever
-//! pushed can tell a slow network from a long computation.
-//! Looks from outside; asks the step nothing.
+//! The watch over steps that print nothing for a while: one line in the log says what such a step
+//! is doing, so that the person who pushed can tell a slow network from a long computation. Looks
+//! from outside; asks the step nothing.
 
 use std::convert::Infallible;
 use std::fs;
@@ -13,14 +13,16 @@ use os::observe::{Activity, Snapshot, connections};
 use os::platform_log;
 use runtime::driver::Clock;
 
-/// Long enough for what is merely slow to print, short enough for who waits to wonder.
+/// The silence before the first line: long enough for what is merely slow to print, short enough
+/// for people who wait to wonder.
 const SILENCE: Duration = Duration::from_secs(15);
-/// Each word doubles the wait for the next one, up to this.
+/// The maximum silence before a further line: each line doubles the wait for the next one, up to
+/// this.
 const SILENCE_MAX: Duration = Duration::from_secs(5 * 60);
-/// How often the log is looked at.
+/// The interval at which the log is polled.
 const POLL: Duration = Duration::from_secs(1);
 
-/// What was found over some time of silence.
+/// The activity over some time of silence.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     over: Duration,
@@ -32,7 +34,7 @@ struct Seen {
     cores: u32,
 }
 
-/// Writes into `log` whenever the tree of `pid` was quiet too long. Ends when it is dropped.
+/// Writes into `log` whenever the tree of `pid` was quiet for too long, until it is dropped.
 pub(super) async fn watch(log: PathBuf, pid: u32, clock: Clock) -> Infallible {
     let (mut bytes, mut quiet_since) = (size(&log), Instant::now());
     let (mut pause, mut before) = (SILENCE, (Instant::now(), activity(pid).await));
@@ -68,14 +70,14 @@ async fn activity(pid: u32) -> Activity {
     looked.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// None where there is no such tree any more.
+/// Compares two samples of a tree; `None` if the tree is gone.
 async fn compared(pid: u32, over: Duration, before: &Activity, after: &Activity) -> Option<Seen> {
     let look = move || Snapshot::take().map(|snapshot| connections(&snapshot, pid));
     let connections = runtime::task::spawn_blocking(look).await.ok()?.unwrap_or(0);
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     (after.processes > 0).then(|| Seen {
         over,
-        // Processes that ended take their time with them.
+        // Processes that ended take their processor time with them.
         cpu: after.cpu.saturating_sub(before.cpu),
         delayed: after.delayed.saturating_sub(before.delayed),
         processes: after.processes,
@@ -153,7 +155,7 @@ mod tests {
         tokio::time::timeout(SILENCE * 8, watching).await.unwrap_err();
         let text = fs::read_to_string(&log).unwrap();
         assert!(text.lines().all(|line| line.contains("(nothing printed for ")), "{text}");
-        // At 15, 45 and 105 seconds, as far as a machine that is busy lets the clock go on.
+        // The lines come at 15, 45 and 105 seconds, as far as a busy machine lets the clock go on.
         assert!((1..=4).contains(&text.lines().count()), "{text}");
     }
 }

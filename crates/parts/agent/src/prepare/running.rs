@@ -9,9 +9,10 @@ use tokio::sync::Mutex;
 use crate::launcher::{Held, Launcher};
 use shim::spec::LaunchSpec;
 
-/// A step that was cut short is repeated; it need not finish.
+/// The time between SIGTERM and SIGKILL: a step that was cut short is repeated; it need not finish.
 const GRACE: Duration = Duration::from_secs(2);
-/// SIGKILL has come long before; only the kernel could hold them that long.
+/// The maximum wait for steps to end: SIGKILL has come long before; only the kernel could hold them
+/// that long.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -26,7 +27,8 @@ struct Steps {
 }
 
 impl Running {
-    /// One after the other: what is being launched when all are stopped is known by then.
+    /// Launches steps one after the other, so that one which is being launched when all are stopped
+    /// is known by then.
     pub async fn launch(
         &self,
         launcher: &dyn Launcher,
@@ -40,7 +42,7 @@ impl Running {
         Ok(held)
     }
 
-    /// Nothing is launched after this.
+    /// Stops all steps; nothing is launched after this.
     pub async fn stop_all(&self) {
         let held = {
             let mut steps = self.steps.lock().await;
@@ -51,7 +53,7 @@ impl Running {
     }
 }
 
-/// Whoever waited for them has gone; steps are safe to repeat.
+/// Ends processes that nobody waits for any more; steps are safe to repeat.
 pub async fn end_all(held: Vec<Arc<dyn Held>>) {
     let ends = held.into_iter().map(|held| async move {
         held.stop(GRACE).await.ok();

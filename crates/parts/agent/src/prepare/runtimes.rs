@@ -1,6 +1,6 @@
-//! Which of this machine's interpreters a build uses: what the project's files ask for, against
-//! what is installed here. The choice lies beside what was built, so that it starts
-//! with the same one.
+//! The choice of this machine's interpreters for a build: what the project's files ask for, against
+//! what is installed here. The choice lies beside what was built, so that it starts with the same
+//! one.
 
 mod find;
 
@@ -17,23 +17,25 @@ use self::find::Installed;
 use super::{Preparer, failure};
 use os::platform_log;
 
-/// In the build's directory: the node, then what comes first in `PATH`, line by line.
+/// The file in the build's directory with the choice: the node, then what comes first in `PATH`,
+/// line by line.
 const CHOICE: &str = ".cortex-runtimes";
-/// A longer list helps nobody.
+/// The maximum number of versions that are shown; a longer list helps nobody.
 const SHOWN_MAX: usize = 8;
 
 /// One language's part of the choice.
 #[derive(Debug, PartialEq, Eq)]
 struct Choice {
-    /// None where what is found anyway is all there is to say.
+    /// The program; `None` where the search path decides and there is only something to say.
     program: Option<PathBuf>,
     version: Option<Version>,
-    /// For the build's log.
+    /// The lines for the build's log.
     said: Vec<String>,
 }
 
 impl Preparer {
-    /// Before anything is installed. Says what was chosen in the build's log.
+    /// Chooses interpreters before anything is installed, and says in the build's log what was
+    /// chosen.
     pub(super) async fn choose_runtimes(
         &self,
         application: &ApplicationName,
@@ -48,7 +50,7 @@ impl Preparer {
         self.keep_choice(directory, &entries).map_err(failure("choosing the interpreter"))
     }
 
-    /// What comes before the node's own search path.
+    /// Returns the directories that come before the node's own search path.
     pub(super) async fn runtime_path(
         &self,
         application: &ApplicationName,
@@ -64,7 +66,7 @@ impl Preparer {
         {
             return Ok(entries.lines().map(str::to_owned).collect());
         }
-        // Built elsewhere, or before there were such choices.
+        // It was built elsewhere, or before there were such choices.
         let chosen = self.chosen(application, release).await;
         let (entries, _) = chosen.map_err(|failure| anyhow::anyhow!(failure.why))?;
         self.keep_choice(directory, &entries)?;
@@ -150,8 +152,8 @@ fn any(language: Language, programs: Vec<PathBuf>) -> Result<Choice, Failure> {
     }
 }
 
-/// `installed` has the one first that is used where nothing is asked for. That one is kept where
-/// it fits, else the newest that does.
+/// Chooses among `installed`, whose first is used where nothing is asked for. That one is kept
+/// where it fits, else the newest that does.
 fn choose(
     language: Language,
     wishes: &[&Runtime],
@@ -163,7 +165,7 @@ fn choose(
         installed.iter().filter(|one| required().all(|wish| fits(wish, one))).collect();
     let mut best: Option<&Installed> = None;
     for one in usable {
-        // Wishes in their order: the first that only one of the two grants decides.
+        // Wishes count in their order: the first one that only one of the two grants decides.
         let grants =
             |one: &Installed| wishes.iter().map(|wish| fits(wish, one)).collect::<Vec<_>>();
         let better = best.is_none_or(|best| {
@@ -211,7 +213,7 @@ fn choose(
     Ok(Choice { program: Some(best.program.clone()), version: Some(best.version.clone()), said })
 }
 
-/// "engines in package.json asks for 22.x and .nvmrc for v22.1.0".
+/// Returns text like "engines in package.json asks for 22.x, .nvmrc asks for v22.1.0".
 fn names<'a>(wishes: impl Iterator<Item = &'a Runtime>) -> String {
     let one = |wish: &Runtime| format!("{} asks for {}", wish.said_by, wish.wanted);
     wishes.map(one).collect::<Vec<_>>().join(", ")
@@ -229,7 +231,7 @@ fn shown(installed: &[Installed]) -> String {
 fn refusal(language: Language, required: &[&Runtime], installed: &[Installed]) -> String {
     let fits =
         |wish: &&&Runtime| installed.iter().any(|one| runtimes::fits(language, wish, &one.version));
-    // The one that nothing here grants says most.
+    // The wish that nothing here grants is the most telling.
     let unmet = required.iter().find(|wish| !fits(wish));
     let wishes = unmet.map_or(required.to_vec(), |wish| vec![*wish]);
     let title = language.title();
@@ -249,7 +251,7 @@ fn capitalised(text: &str) -> String {
         .unwrap_or_default()
 }
 
-/// What to do as the node's user; it is found where these put it.
+/// Returns what to install as the node's user; interpreters installed like this are found.
 fn how_to_get(language: Language, wanted: &str) -> String {
     let numbers = wanted.split(|c: char| !(c.is_ascii_digit() || c == '.'));
     let version = numbers.map(|n| n.trim_matches('.')).find(|n| !n.is_empty()).unwrap_or("VERSION");
@@ -283,7 +285,7 @@ fn how_to_get(language: Language, wanted: &str) -> String {
     }
 }
 
-/// Another node of the cluster may have it.
+/// Returns a failure about a missing tool, which another node of the cluster may have.
 fn missing(why: String) -> Failure {
     Failure { why, lacks_tool: true, ..Failure::default() }
 }

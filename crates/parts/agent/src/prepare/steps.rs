@@ -1,4 +1,4 @@
-//! Runs build and release steps under shims, so that a killed node leaves nothing behind that
+//! The build and release steps: run under shims, so that a killed node leaves nothing behind that
 //! nobody holds, and within their cap.
 
 use std::time::Duration;
@@ -11,16 +11,16 @@ use tokio::time::Instant;
 use super::{LaunchSpec, Preparer, Purpose, caps, failure, quiet};
 use os::platform_log;
 
-/// Between SIGTERM and SIGKILL for a step that takes too long.
+/// The time between SIGTERM and SIGKILL for a step that takes too long.
 const STEP_GRACE: Duration = Duration::from_secs(5);
-/// Where a project says that its builds need more.
+/// The place where a project says that its builds need more.
 const SETTINGS: &str = "under [limits] in cortex.toml";
 
 /// The kind of step that may reach the network as the node does.
 pub(super) const BUILD: &str = "build";
 
 impl Preparer {
-    /// One after the other; `kind` tells those of a build from others.
+    /// Runs steps one after the other; `kind` tells those of a build from others.
     pub(super) async fn steps(
         &self,
         application: &ApplicationName,
@@ -35,7 +35,7 @@ impl Preparer {
         Ok(())
     }
 
-    /// Kind and number are unique among the steps of one release.
+    /// Runs one step. Kind and number are unique among the steps of one release.
     async fn step(
         &self,
         application: &ApplicationName,
@@ -58,7 +58,7 @@ impl Preparer {
                     application: application.clone(),
                     name: format!("{kind}-{number}.{}", release.id),
                 },
-                // A compound command's first failure counts.
+                // With `-e`, a compound command's first failure counts.
                 argv: vec!["/bin/sh".into(), "-ec".into(), step.command.clone()],
                 directory: self.directory(application, release),
                 environment,

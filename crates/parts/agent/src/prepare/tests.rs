@@ -1,4 +1,4 @@
-//! Preparation with a real store and real steps, without shims.
+//! Tests of preparation with a real store and real steps, without shims.
 
 use std::fs;
 use std::sync::atomic::Ordering;
@@ -144,7 +144,7 @@ async fn what_a_killed_node_left_half_built_is_thrown_away() {
         assert!(tokio::time::Instant::now() < deadline, "the build reaches the disk");
         tokio::time::sleep(POLL).await;
     }
-    // Built in another boot and not known to have reached the disk.
+    // This one was built in another boot and is not known to have reached the disk.
     fs::write(mark(&bench.path(&release)), "another-boot").unwrap();
     fs::write(bench.path(&release).join("junk"), "").unwrap();
     bench.preparer.build(&app(), &release).await.unwrap();

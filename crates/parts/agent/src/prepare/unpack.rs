@@ -1,5 +1,5 @@
-//! Unpacks a pushed archive into a fresh directory. The archive is hostile input: nothing is
-//! written outside that directory, and no link in it leads outside, whatever links it passes.
+//! The unpacking of a pushed archive into a fresh directory. The archive is hostile input: nothing
+//! is written outside that directory, and no link in it leads outside, whatever links it passes.
 //! Blocking; must not know what the files mean; driven by preparation.
 
 use std::collections::BTreeMap;
@@ -12,24 +12,28 @@ use anyhow::{Context, bail, ensure};
 use model::value::ContentHash;
 use tar::{Archive, Entry, EntryType};
 
-/// Ten times the files of a large application with its dependencies; as the API has it.
+/// The maximum number of entries of an archive: ten times the files of a large application with its
+/// dependencies. The API has the same limit.
 const ENTRIES_MAX: usize = 500_000;
-/// Archives are not compressed, so this bounds the archive as well.
+/// The maximum size of all files in bytes; archives are not compressed, so this bounds the archive
+/// as well.
 const BYTES_MAX: u64 = 16 << 30;
-/// What Linux follows before it calls a chain of links a loop.
+/// The number of links that Linux follows before it calls a chain of them a loop.
 const LINKS_FOLLOWED_MAX: usize = 40;
-/// setuid, setgid and sticky bits are dropped, and the owner can always replace a file.
+/// The mode of files: setuid, setgid and sticky bits are dropped, and the owner can always replace
+/// a file.
 const FILE_MODE: u32 = 0o644;
 const EXECUTABLE_MODE: u32 = 0o755;
 
-/// `directory` must not exist. What was unpacked before an error stays, for the caller to remove.
+/// Unpacks into `directory`, which must not exist. What was unpacked before an error stays, for the
+/// caller to remove.
 pub fn unpack(archive: impl Read, expected: ContentHash, directory: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(directory)
         .with_context(|| format!("cannot create {}", directory.display()))?;
     let mut hashed = HashedReader { inner: archive, hasher: blake3::Hasher::new() };
     let mut unpacking = Unpacking { root: directory, links: BTreeMap::new(), hard: Vec::new() };
     unpacking.entries(&mut Archive::new(&mut hashed))?;
-    // What follows the end mark belongs to the hash too.
+    // The bytes after the end mark belong to the hash too.
     io::copy(&mut hashed, &mut io::sink()).context("the source cannot be read to its end")?;
     let actual = ContentHash(*hashed.hasher.finalize().as_bytes());
     ensure!(actual == expected, "the stored source is damaged ({actual}); push again");
@@ -49,7 +53,8 @@ impl<R: Read> Read for HashedReader<R> {
     }
 }
 
-/// Links are made when all files are written: no file can be written through one.
+/// The state of one unpacking. Links are made when all files are written: no file can be written
+/// through one.
 struct Unpacking<'a> {
     root: &'a Path,
     links: BTreeMap<PathBuf, PathBuf>,
@@ -123,7 +128,7 @@ impl Unpacking<'_> {
         let mut file =
             options.write(true).create_new(true).mode(mode).open(&full).with_context(failed)?;
         io::copy(entry, &mut file).with_context(failed)?;
-        // Whatever the umask took away.
+        // This restores what the umask took away.
         file.set_permissions(fs::Permissions::from_mode(mode)).with_context(failed)
     }
 
@@ -163,7 +168,7 @@ fn absent(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// The path without `./`; none when it climbs out.
+/// Returns the path without `./`; `None` when it climbs out.
 pub fn inside(path: &Path) -> Option<PathBuf> {
     let mut clean = PathBuf::new();
     for component in path.components() {
@@ -176,8 +181,8 @@ pub fn inside(path: &Path) -> Option<PathBuf> {
     Some(clean)
 }
 
-/// Follows all links on the way as the kernel would; an error when they lead out of `root` or in a
-/// circle. What is not there counts as a plain file. Relative to `root`.
+/// Follows all links on the way as the kernel would; fails when they lead out of `root` or in a
+/// circle. What is not there counts as a plain file. The result is relative to `root`.
 pub fn resolve(root: &Path, path: &Path) -> anyhow::Result<PathBuf> {
     let mut done = PathBuf::new();
     let mut rest: Vec<PathBuf> = pieces(path)?;
@@ -200,7 +205,7 @@ pub fn resolve(root: &Path, path: &Path) -> anyhow::Result<PathBuf> {
     Ok(done)
 }
 
-/// Last one first.
+/// Returns a path's components, the last one first.
 fn pieces(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut pieces = Vec::new();
     for component in path.components() {
@@ -227,7 +232,7 @@ mod tests {
         let mut builder = tar::Builder::new(Vec::new());
         for (path, kind, content) in entries {
             let mut header = tar::Header::new_gnu();
-            // `set_path` would refuse the hostile ones.
+            // `set_path` would refuse the hostile paths.
             header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
             header.set_entry_type(*kind);
             header.set_mode(0o6755);
@@ -281,7 +286,7 @@ mod tests {
             &[("a/link", LINK, "../../x")],
             &[("link", LINK, ".."), ("link/x", FILE, "")],
             &[("a/link", LINK, ".."), ("a/link/x", FILE, "")],
-            // Each alone stays inside; one after the other they climb out.
+            // Each link alone stays inside; one after the other they climb out.
             &[("a/b/up", LINK, "../.."), ("out", LINK, "a/b/up/..")],
             &[("one", LINK, "two"), ("two", LINK, "one")],
             &[("hard", EntryType::Link, "../x")],

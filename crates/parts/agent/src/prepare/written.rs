@@ -1,20 +1,21 @@
-//! What instances of a release wrote into its own tree, and would lose with the next build: files
-//! newer than the build, outside of caches and logs. Blocking and bounded; asked when another build
-//! takes over.
+//! The files that instances of a release wrote into its own tree, and that would be lost with the
+//! next build: newer than the build, outside of caches and logs. Blocking and bounded; asked when
+//! another build takes over.
 
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// Looking through more would take longer than a rollout; what is seen by then is named.
+/// The maximum number of entries that are looked through: more would take longer than a rollout;
+/// what is seen by then is named.
 const ENTRIES_MAX: usize = 200_000;
-/// More are not read by whoever pushed.
+/// The maximum number of paths that are named; nobody who pushed would read more.
 const NAMED_MAX: usize = 8;
-/// Deeper trees hold packages, and recursion has an end.
+/// The maximum depth of a tree: deeper ones hold packages, and recursion has an end.
 const DEPTH_MAX: usize = 30;
-/// Begins the names of what the platform itself leaves in a tree.
+/// The prefix of the names of what the platform itself leaves in a tree.
 const OWN: &str = ".cortex-";
-/// Written while running, and made again by whoever needs them.
+/// The directories that programs write while running, and make again when they need them.
 const CACHES: &[&str] = &[
     "__pycache__",
     "node_modules",
@@ -47,8 +48,8 @@ const CACHES: &[&str] = &[
     "_build",
     "deps",
 ];
-/// Applications keep data under these names; such a directory is named as a whole, whatever of it
-/// was pushed.
+/// The directories in which applications keep data; such a directory is named as a whole, whatever
+/// of it was pushed.
 const DATA: &[&str] =
     &["data", "storage", "uploads", "upload", "media", "instance", "db", "files", "var/data"];
 const CACHE_ENDINGS: &[&str] = &[
@@ -68,15 +69,15 @@ const CACHE_ENDINGS: &[&str] = &[
     "nohup.out",
 ];
 
-/// Relative paths, the likeliest to be missed first, a slash after directories in which nothing
-/// came with the build; and how many more there are.
+/// The paths that were written, relative to the tree, the likeliest to be missed first, with a
+/// slash after directories in which nothing came with the build; and how many more there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     pub paths: Vec<String>,
     pub more: usize,
 }
 
-/// Files in `root` that were written after `built`.
+/// Returns the files in `root` that were written after `built`.
 pub fn since(root: &Path, built: SystemTime) -> Written {
     let mut scan = Scan { built, seen: 0, found: Vec::new() };
     scan.directory(root, "", 0);
@@ -98,7 +99,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// True when something in it came with the build.
+    /// Looks through a directory; returns whether something in it came with the build.
     fn directory(&mut self, directory: &Path, path: &str, depth: usize) -> bool {
         let Ok(entries) = fs::read_dir(directory) else { return true };
         let before = self.found.len();
@@ -140,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// Files of a build, then what was written after it.
+    /// Checks with files of a build, then with what was written after it.
     fn check(built: &[&str], written: &[&str], expected: &[&str]) {
         let directory = tempfile::tempdir().unwrap();
         let now = SystemTime::now();

@@ -1,23 +1,25 @@
-//! How long a process may listen elsewhere only before it is told that this is not going to work.
+//! The limit on how long a process may listen only on the wrong address before it is given up.
 
 use std::time::{Duration, Instant};
 
 use os::observe::Snapshot;
 
-/// Some servers open a port for their own purposes first and go on starting.
+/// The time before such a process is judged: some servers open a port for their own purposes first
+/// and go on starting.
 const WRONG_ADDRESS_PATIENCE: Duration = Duration::from_secs(5);
-/// Whoever uses more of one core meanwhile is still starting; a server at rest uses less, whatever
-/// else the machine does.
+/// The part of one core that a server at rest stays below, whatever else the machine does; a
+/// process that uses more meanwhile is still starting.
 const AT_REST_PERCENT: u64 = 5;
 
-/// What was seen since when, and how much processor time the tree had used by then.
+/// The last detail, since when it has been seen, and the processor time that the tree had used by
+/// then.
 #[derive(Debug, Default)]
 pub struct Elsewhere {
     seen: Option<(String, Instant, u64)>,
 }
 
 impl Elsewhere {
-    /// True when the tree of `pid` has done nothing else for too long.
+    /// Returns true when the tree of `pid` has done nothing else for too long.
     pub fn lasts(&mut self, pid: u32, detail: &str) -> bool {
         let long = match &self.seen {
             Some((before, since, _)) if before == detail => {
@@ -42,7 +44,7 @@ fn is_at_rest(ticks: u64, time: Duration) -> bool {
     ticks.saturating_mul(100) <= all.saturating_mul(AT_REST_PERCENT)
 }
 
-/// Of the whole tree, as far as it lives.
+/// Returns the processor time of the whole tree, as far as it lives.
 fn used_ticks(pid: u32) -> u64 {
     let Ok(snapshot) = Snapshot::take() else { return 0 };
     let tree = snapshot.tree(pid);

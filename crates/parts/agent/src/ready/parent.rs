@@ -1,5 +1,5 @@
-//! Whether the process that was started stays. One that becomes a daemon leaves its port to a child
-//! and ends, and the child may have answered before that.
+//! The check whether the process that was started stays. One that becomes a daemon leaves its port
+//! to a child and ends, and the child may have answered before that.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,12 +11,13 @@ use super::{LOOK_FIRST, Wanted};
 use os::observe::Listeners;
 use os::observe::process::is_alive;
 
-/// An interpreter that forked needs this long to end on a busy machine; whoever starts a server
-/// through npm or a shell waits for as long.
+/// The time that a process must live on if it does not hold its ports itself: an interpreter that
+/// forked needs this long to end on a busy machine. A server behind npm or a shell is held up for
+/// as long.
 const STAYS: Duration = Duration::from_millis(500);
 
-/// False once it has ended. Nothing is waited for where it holds its ports itself, alone or with
-/// its children.
+/// Waits to see whether a process stays; false once it has ended. A process that holds its ports
+/// itself, alone or with its children, is not waited for.
 pub async fn stays(process: &ProcessIdentity, wanted: &[Wanted]) -> io::Result<bool> {
     let (pid, all) = (process.pid, wanted.to_vec());
     if runtime::task::spawn_blocking(move || holds(pid, &all)).await?? {
@@ -32,7 +33,7 @@ pub async fn stays(process: &ProcessIdentity, wanted: &[Wanted]) -> io::Result<b
     Ok(false)
 }
 
-/// Blocking.
+/// Whether a process holds all its ports itself. Blocking.
 fn holds(pid: u32, wanted: &[Wanted]) -> io::Result<bool> {
     for transport in [Transport::Tcp, Transport::Udp] {
         let of_it: Vec<u16> =

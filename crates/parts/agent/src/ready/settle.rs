@@ -1,5 +1,5 @@
-//! An HTTP process has bound its port: whether it answers, or at least lives and holds its port for
-//! a while, with its workers. Driven by the wait for it.
+//! The wait after an HTTP process has bound its port: until it answers, or has at least lived and
+//! held its port for a while, with its workers. Driven by the wait for it to be healthy.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,11 +15,11 @@ use os::observe::process::is_alive;
 use os::observe::{Listeners, Snapshot};
 use runtime::probe::{self, ProbeError};
 
-/// Between two looks at its tree, which has no other sign of life for us meanwhile.
+/// The interval between two looks at its tree, which has no other sign of life for us meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
-/// After an answer that does not count: something may still be loading.
+/// The pause after an answer that does not count: something may still be loading.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Asked for where no other path is named.
+/// The path that is requested where no other one is configured.
 const PATH: &str = "/";
 
 pub enum Settled {
@@ -32,14 +32,14 @@ pub enum Settled {
     Lost,
 }
 
-/// The answer that counts, or why there was none.
+/// An answer that counts, or the reason why there was none.
 enum Answer {
     Counts { remark: Option<String> },
     Not(String),
 }
 
 /// Asks once, and again only after an answer that does not count, so that a serial server never has
-/// two of our requests. Nobody waits for an answer longer than it has to settle.
+/// two of our requests. No answer is waited for longer than the process has to settle.
 pub async fn settle(
     process: &ProcessIdentity,
     awaited: &Awaited,
@@ -127,8 +127,8 @@ struct Seen {
     workers: Vec<Id>,
 }
 
-/// Blocking. Workers are those of the tree that run what their parent runs, as after a fork, or
-/// that hold the port; a command that a server runs is neither.
+/// Looks at a tree. Blocking. Workers are those processes of it that run what their parent runs, as
+/// after a fork, or that hold the port; a command that a server runs does neither.
 fn look(pid: u32, port: u16) -> io::Result<Seen> {
     let (listeners, snapshot) = (Listeners::take(Transport::Tcp)?, Snapshot::take()?);
     let program = |pid: u32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();

@@ -1,28 +1,29 @@
-//! Worker processes that end one after the other: a master that starts them again and again binds
-//! its port and answers nobody. Counts by what is seen of a tree; looks at nothing itself.
+//! The count of worker processes that end one after the other: a master that starts them again and
+//! again binds its port and answers nobody. Counts what others see of a tree; looks at nothing
+//! itself.
 
 use std::collections::BTreeMap;
 
-/// One generation may end by accident or by intent; when those that came after it end as well,
-/// the next ones will.
+/// The number of generations that must end before workers count as dying: one may end by accident
+/// or by intent; when those that came after it end as well, the next ones will.
 const GENERATIONS_MAX: u32 = 2;
-/// As many processes as a tree has in a snapshot.
+/// The maximum number of workers that are counted: as many processes as a tree has in a snapshot.
 const WORKERS_MAX: usize = os::observe::TREE_PROCESSES_MAX;
 
-/// Pid and start time.
+/// A worker's pid and start time.
 pub type Id = (u32, u64);
 
 #[derive(Debug, Default)]
 pub struct Workers {
-    /// Those that live, and which generation each is of.
+    /// The workers that live, each with its generation.
     living: BTreeMap<Id, u32>,
-    /// Generations of which one has ended.
+    /// The number of generations of which a worker has ended.
     ended: u32,
     deaths: u32,
 }
 
 impl Workers {
-    /// All workers that live now.
+    /// Records all workers that live now.
     pub fn see(&mut self, now: &[Id]) {
         let before = std::mem::take(&mut self.living);
         for (_, generation) in before.iter().filter(|(id, _)| !now.contains(id)) {
@@ -67,7 +68,7 @@ mod tests {
         workers.see(&[(10, 1), (12, 2)]);
         workers.see(&[(10, 1), (12, 2), (13, 3)]);
         assert!(!workers.end_in_a_row());
-        // A number is given out again.
+        // A pid is given out again.
         workers.see(&[(10, 1), (12, 8), (13, 3)]);
         assert!(workers.end_in_a_row());
     }

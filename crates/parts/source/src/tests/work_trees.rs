@@ -1,8 +1,8 @@
-//! Parts of work trees, and what version control has besides files.
+//! Tests of parts of work trees, and of what version control has besides files.
 
 use super::*;
 
-/// A repository with two applications, of which nothing is committed yet.
+/// Creates a repository with two applications, of which nothing is committed yet.
 fn monorepo() -> (tempfile::TempDir, std::path::PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("mono");
@@ -54,14 +54,14 @@ fn a_part_of_a_work_tree_is_pushed_at_its_revision() {
     assert!(source.warnings[0].ends_with(": index.html"), "{source:?}");
     let same = bytes(&web, Vcs::Auto, None).unwrap();
     assert_eq!(same, bytes(&web, Vcs::Auto, None).unwrap());
-    // By a link, and from another work tree of the same repository.
+    // The directory is reached by a link, and from another work tree of the same repository.
     let link = root.join("link");
     symlink(&web, &link).unwrap();
     assert_eq!(files(&link, Vcs::Auto, None), current);
     git(&root, &["worktree", "add", "-q", "../beside", "HEAD~1"]);
     let beside = root.join("../beside/apps/web");
     assert_eq!(files(&beside, Vcs::Auto, None)["index.html"].1, "first");
-    // As they are, with the rules from above.
+    // The files are pushed as they are, with the rules from above.
     let as_they_are = files(&web, Vcs::Dir, None);
     assert_eq!(names(&as_they_are), ["index.html"]);
     assert_eq!(as_they_are["index.html"].1, "third");
@@ -85,7 +85,7 @@ fn every_rule_of_git_holds_for_files_as_they_are() {
     fs::create_dir(web.join("empty")).unwrap();
     let expected = ["index.html", "sub/keep", "sub/keep.log", "tracked.log"];
     assert_eq!(names(&files(&web, Vcs::Dir, None)), expected);
-    // Ours say more than Git's do, both ways.
+    // Our ignore files say more than Git's do, both ways.
     write(&web, ".cortexignore", "!dist\n/sub\n*.log\n!by-user\n");
     let expected = [".cortexignore", "by-user", "dist/app.js", "index.html"];
     assert_eq!(names(&files(&web, Vcs::Dir, None)), expected);
@@ -107,7 +107,7 @@ fn what_is_not_committed_or_even_ignored_is_pushed_as_it_is() {
     assert_eq!(names(&files(&web, Vcs::Auto, None)), ["index.html"]);
     let chosen = error(&web, Vcs::Auto, Some("HEAD"));
     assert!(chosen.contains("has no directory apps/web"), "{chosen}");
-    // What a build left there is pushed on purpose.
+    // The files that a build left there are pushed on purpose.
     assert_eq!(warnings(&web.join("dist"), Vcs::Auto), "");
     assert_eq!(names(&files(&web.join("dist"), Vcs::Auto, None)), ["app.js"]);
 }

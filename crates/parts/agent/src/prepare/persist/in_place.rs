@@ -1,5 +1,5 @@
-//! Files move out of a tree that runs, under its eyes: at each moment there is something under the
-//! old name, and whoever has them open goes on with the same files. Nothing is overwritten.
+//! Moving files out of a tree that runs: at each moment there is something under the old name, and
+//! a process that has them open goes on with the same files. Nothing is overwritten.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,18 +11,19 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::{copy_file, copy_tree};
 
-/// Of an open database of SQLite: whoever opens it by its new name has to find these there.
+/// The suffixes of files of an open SQLite database: a process that opens it by its new name has to
+/// find these there.
 const SIBLINGS: &[&str] = &["-wal", "-shm", "-journal"];
-/// What had a kept path's name in the tree, and is older than what is kept.
+/// The suffix of what had a kept path's name in the tree, and is older than what is kept.
 const LEFT: &str = ".left-behind";
-/// What was kept, and was replaced by a newer file under the same name.
+/// The suffix of what was kept, and was replaced by a newer file under the same name.
 const REPLACED: &str = ".replaced";
-/// A link on its way to its name.
+/// The suffix of a link that is about to be renamed.
 const LINK: &str = ".cortex-link";
 
-/// `from` is a file or a directory in the tree; afterwards it is a link to `to`. Where something is
-/// kept at `to`, a newer file replaces an older one (programs save by renaming over the link), and
-/// directories are joined; what gives way stays beside it under another name.
+/// Moves `from`, a file or a directory in the tree, to `to` and makes it a link to that. Where
+/// something is kept at `to`, a newer file replaces an older one (programs save by renaming over
+/// the link), and directories are joined; what gives way stays beside it under another name.
 pub fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
     super::create_parent(to)?;
     let (found, kept) = (fs::symlink_metadata(from)?, fs::metadata(to).ok());
@@ -49,7 +50,7 @@ pub fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file has both names for a moment.
+/// Moves a file, which has both names for a moment.
 fn move_file(from: &Path, to: &Path) -> anyhow::Result<()> {
     for ending in SIBLINGS {
         let (sibling, kept) = (with(from, ending), with(to, ending));
@@ -70,7 +71,8 @@ fn move_file(from: &Path, to: &Path) -> anyhow::Result<()> {
 
 fn link_or_copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     match fs::hard_link(from, to) {
-        // Kept on another disk: whoever has it open goes on with the old one until it is replaced.
+        // The file is kept on another disk: a process that has it open goes on with the old one
+        // until it is replaced.
         Err(error) if error.raw_os_error() == Some(libc::EXDEV) => copy_file(from, to),
         linked => Ok(linked?),
     }
@@ -81,7 +83,7 @@ fn move_directory(from: &Path, to: &Path) -> anyhow::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE) {
         Ok(()) => Ok(()),
         Err(_) => {
-            // The file system knows no exchange, or another disk keeps it.
+            // The file system cannot exchange names, or the file is kept on another disk.
             fs::remove_file(to)?;
             match fs::rename(from, to) {
                 Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {

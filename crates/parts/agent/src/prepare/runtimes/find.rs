@@ -1,5 +1,5 @@
-//! Interpreters and compilers on this machine: in the search path, where distributions put further
-//! ones, and where version managers keep them. Each is asked for its version, as names lie.
+//! The interpreters and compilers on this machine: in the search path, where distributions put
+//! further ones, and where version managers keep them. Each is asked for its version, as names lie.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 use recipe_core::runtimes::Language;
 use recipe_core::versions::Version;
 
-/// Asking one takes milliseconds, of Java's and npm's kind a few hundred; there are rarely ten.
+/// The maximum number of programs that are asked: asking takes milliseconds, with Java or npm a few
+/// hundred; there are rarely ten.
 const PROGRAMS_MAX: usize = 40;
-/// One that hangs is no interpreter.
+/// The maximum wait for an answer: a program that hangs is no interpreter.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(5);
-/// Longer answers than a version hold nothing of interest.
+/// The maximum length of an answer in bytes: a longer one holds nothing of interest beyond the
+/// version.
 const ANSWER_BYTES_MAX: u64 = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,14 +28,15 @@ pub struct Installed {
     pub program: PathBuf,
 }
 
-/// How a language's programs are called, and where managers keep them (`~`: a home directory).
+/// The names of a language's programs, and the places where managers keep them (`~`: a home
+/// directory).
 struct Kind {
     /// The program that is asked, then those that belong to it.
     programs: &'static [&'static str],
-    /// `python3.12` and `php8.2` lie beside the plain name.
+    /// Whether programs like `python3.12` and `php8.2` lie beside the plain name.
     is_numbered: bool,
     question: &'static str,
-    /// What comes before the version in the answer.
+    /// The text before the version in the answer.
     before: &'static str,
     places: &'static [&'static str],
 }
@@ -181,26 +184,26 @@ fn kind(language: Language) -> Kind {
     }
 }
 
-/// Directories of `PATH`. Shims of version managers choose by files of the directory that they are
-/// called in, so they are no interpreters; what they choose from is searched instead.
+/// Returns the directories of `PATH`. Shims of version managers choose by files of the directory
+/// that they are called in, so they are no interpreters; what they choose from is searched instead.
 fn directories(path: &str) -> impl Iterator<Item = &Path> {
     let all = path.split(':').map(Path::new);
     all.filter(|directory| directory.is_absolute() && !directory.ends_with("shims"))
 }
 
-/// The interpreter that is used where nothing is asked for, then all others, each once.
+/// Returns the interpreter that is used where nothing is asked for, then all others, each once.
 pub fn programs(language: Language, path: &str, homes: &[PathBuf]) -> Vec<PathBuf> {
     let kind = kind(language);
     let Some(main) = kind.programs.first() else { return Vec::new() };
     let mut found = Vec::new();
     if language == Language::Python {
-        // The operating system's: what shells of different users find first differs.
+        // The operating system's comes first: what different users' shells find first differs.
         found.push(PathBuf::from("/usr/bin/python3"));
     }
     found.extend(directories(path).map(|directory| directory.join(main)));
     let mut places: Vec<PathBuf> = directories(path).map(Path::to_path_buf).collect();
     places.extend(kind.places.iter().flat_map(|place| expanded(place, homes)));
-    // `…/versions/3.9.18/bin` beside `…/shims`.
+    // A manager has `…/versions/3.9.18/bin` beside `…/shims`.
     let managers = path.split(':').map(Path::new).filter(|directory| directory.ends_with("shims"));
     let roots = managers.filter_map(Path::parent).filter(|root| root.is_absolute());
     places.extend(
@@ -224,12 +227,12 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
-/// `python3.12` for `python3`, `ruby3.1` for `ruby`, the newest first.
+/// Finds `python3.12` for `python3` and `ruby3.1` for `ruby`, the newest first.
 fn numbered(place: &Path, main: &str) -> Vec<PathBuf> {
     let stem = main.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = |name: &OsStr| {
         let rest = name.to_str()?.strip_prefix(stem)?;
-        // `python2.7` is no `python3`.
+        // A `python2.7` is no `python3`.
         let same = rest.starts_with(&main[stem.len()..]);
         let plain =
             same && rest.contains('.') && rest.chars().all(|c| c.is_ascii_digit() || c == '.');
@@ -242,7 +245,7 @@ fn numbered(place: &Path, main: &str) -> Vec<PathBuf> {
     found.into_iter().rev().map(|(_, path)| path).collect()
 }
 
-/// Directories that a pattern with one `*` in some of its names stands for, in order.
+/// Returns the directories that a pattern with one `*` in some of its names stands for, in order.
 fn expanded(pattern: &str, homes: &[PathBuf]) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = match pattern.strip_prefix("~/") {
         Some(_) => homes.to_vec(),
@@ -272,7 +275,7 @@ fn expanded(pattern: &str, homes: &[PathBuf]) -> Vec<PathBuf> {
     found
 }
 
-/// What it says of itself; none where it does not run.
+/// Asks a program for its version; `None` if it does not run.
 pub fn ask(language: Language, program: &Path) -> Option<Installed> {
     let kind = kind(language);
     let mut child = Command::new(program)
@@ -302,8 +305,8 @@ pub fn ask(language: Language, program: &Path) -> Option<Installed> {
     Some(Installed { version, program: program.to_path_buf() })
 }
 
-/// The directory to be put before `path` so that the plain names mean `program`; none where they
-/// do already. Links are made below `links` where that directory holds much else.
+/// Returns the directory to be put before `path` so that the plain names mean `program`; `None` if
+/// they do already. Links are made below `links` where that directory holds much else.
 pub fn entry(
     language: Language,
     program: &Path,
@@ -330,7 +333,7 @@ pub fn entry(
         let of_it = if is_plain { (*tool).to_owned() } else { numbered };
         let target = match directory.join(of_it) {
             target if is_program(&target) => target,
-            // Python's own other name.
+            // This is Python's other name.
             _ if language == Language::Python => program.to_path_buf(),
             _ => continue,
         };
@@ -339,7 +342,8 @@ pub fn entry(
     Ok(Some(links.to_path_buf()))
 }
 
-/// Others may start by the same name meanwhile, so it is replaced and never missing.
+/// Makes a link. Others may start a program by the same name meanwhile, so the link is replaced and
+/// never missing.
 fn link(target: &Path, name: &Path) -> std::io::Result<()> {
     if std::fs::read_link(name).is_ok_and(|old| old == target) {
         return Ok(());
