@@ -17,9 +17,6 @@ pub const CALLERS: usize = 4;
 /// The pause of each caller between two requests: some 160 a second from all of them, which leaves
 /// the machine to the tests that run meanwhile.
 const PAUSE: Duration = Duration::from_millis(25);
-/// Each caller's pause between two requests: some 400 a second from all of them, which leaves the
-/// machine to the tests that run meanwhile.
-const PAUSE: Duration = Duration::from_millis(10);
 /// A gentle caller's pause between two requests: some 40 requests a second from all of them.
 const GENTLE_PAUSE: Duration = Duration::from_millis(100);
 /// The number of failures that are kept, enough to tell what went wrong.
