@@ -229,6 +229,32 @@ fn type_names_say_something() {
     assert_none("a type's name is a noun that says what it is", named.collect());
 }
 
+/// The first word of a doc comment that has no subject.
+const SUBJECTLESS: &[&str] = &["Of", "So many", "Whoever", "Whom", "None", "Those"];
+
+#[test]
+fn comments_are_sentences_with_a_subject() {
+    let mut found = Vec::new();
+    for file in rust() {
+        let mut inside = false;
+        for (number, line) in file.text.lines().enumerate() {
+            let comment = line.trim_start();
+            let said = comment.strip_prefix("///").or_else(|| comment.strip_prefix("//!"));
+            let begins = said.filter(|_| !inside).is_some_and(|said| {
+                SUBJECTLESS.iter().any(|word| {
+                    let after = said.trim_start().strip_prefix(word);
+                    after.is_some_and(|after| !after.starts_with(char::is_alphanumeric))
+                })
+            });
+            if begins {
+                found.push(format!("{}:{}: {comment}", file.path, number + 1));
+            }
+            inside = said.is_some_and(|said| !said.trim().is_empty());
+        }
+    }
+    assert_none("a doc comment is a sentence with a subject", found);
+}
+
 #[test]
 fn nothing_is_unfinished() {
     let banned = ["todo!", "unimplemented!", "dbg!", "#[ignore"];

@@ -84,7 +84,7 @@ pub fn collect(root: &Path, kept: &Path, paths: &[String]) -> anyhow::Result<()>
 }
 
 /// Returns the paths inside the release, each with whether a slash says that it is a directory.
-/// Those that lie in a persistent directory are left out, as they persist with it.
+/// Paths in a persistent directory are left out, as they persist with it.
 fn plain(paths: &[String]) -> anyhow::Result<Vec<(PathBuf, bool)>> {
     let mut plain: Vec<(PathBuf, bool)> = paths
         .iter()

@@ -40,7 +40,7 @@ pub enum Turn {
     Gone,
     /// It wants something else.
     Leaves,
-    /// The same, and has an instance to itself already.
+    /// The same, and an instance has made room for it already.
     LeavesWith(Box<Underway>),
     /// The answer found no room.
     Owes(Box<Owed>),
