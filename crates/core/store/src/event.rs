@@ -270,7 +270,7 @@ pub enum Unwritten {
 /// Something that a person has to look into. Each alarm is reported once until it is over.
 #[derive(Clone, Debug, Error, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Alarm {
-    /// Over when that peer and this node hold the same again.
+    /// The alarm is over when that peer and this node hold the same again.
     #[error(
         "two commits have one time and node: {position:?}, here and on node {peer:?}; two nodes \
          share an id, or {peer:?} was set back to an old copy: remove it and let it join again"
@@ -278,7 +278,7 @@ pub enum Alarm {
     Conflict { position: Position, peer: NodeTag },
     #[error("no session with node {peer:?}: {reason}")]
     Quarantined { peer: NodeTag, reason: Refusal },
-    /// Over when a session with that node went well, or the node was removed.
+    /// The alarm is over when a session with that node went well, or the node was removed.
     #[error(
         "no session with node {by:?}: it does not have this node on its roster. If an older copy \
          of its data was put back there, let it join again: `cortex nodes remove --force {by:?}` \
@@ -286,7 +286,8 @@ pub enum Alarm {
          removed long ago, it is this one that has to join again"
     )]
     Unlisted { by: NodeTag },
-    /// The same as the other node sees it. Over when that node is a member, or no longer calls.
+    /// The same as the other node sees it. The alarm is over when that node is a member, or no
+    /// longer calls.
     #[error(
         "node {peer:?} takes part in this cluster and this node does not have it on its roster, \
          so neither gets what the other writes. If an older copy of this node's data was put back, \
@@ -302,7 +303,7 @@ pub enum Alarm {
     Behind,
     #[error("this node was removed from its cluster; let it join again")]
     Evicted,
-    /// Over when this node holds everything again.
+    /// The alarm is over when this node holds everything again.
     #[error("this node lost a part of its past; it copies from node {authority:?}")]
     LostPast { authority: NodeTag },
 }

@@ -64,7 +64,7 @@ pub struct Sync {
     pub(crate) concluding: bool,
     pub(crate) next_session: u64,
     pub(crate) push_at: Option<Timestamp>,
-    /// How many sessions in a row told nobody anything new.
+    /// The number of sessions in a row that told nobody anything new.
     pub(crate) futile: u8,
     pub(crate) sync_at: Timestamp,
     pub(crate) vector_at: Timestamp,

@@ -253,7 +253,7 @@ fn a_node_that_missed_a_collected_delete_is_not_let_in_as_it_is() {
     cluster.run(300_000);
     assert!(!cluster.has("n1", "ghost") && cluster.has("n3", "ghost"));
     assert!(cluster.nodes[&all[0]].replica().newest("ghost").is_none(), "collected");
-    // It comes back: refused as it is, taken in by joining.
+    // The node comes back: it is refused as it is, and taken in by joining.
     for node in all {
         let others = all.into_iter().filter(|other| *other != node).collect();
         cluster.event(node, Event::Reachable(others));

@@ -12,7 +12,7 @@ use crate::sync::message::{Answer, Held, Range, ShortId, Summary};
 /// Commits of a range that are named one by one; naming these costs about as much as two more
 /// rounds.
 pub const IDS_MAX: usize = 24;
-/// How many times as long as the suffix before it each older suffix is.
+/// The factor by which each older suffix is longer than the one before it.
 const SUFFIX_GROWTH: usize = 4;
 /// Parts in which a range that differs is looked at: 16 would take half the rounds and half as many
 /// bytes more.

@@ -14,8 +14,8 @@ use crate::sync::message::Vector;
 use model::time::CLOCK_AHEAD_MAX_MS;
 
 const ROSTER: [&str; 2] = ["cluster", "nodes"];
-/// How often everybody must have heard from everybody after the roster changed: once to know the
-/// change, once to know what others held of it, once for changes that crossed.
+/// Rounds in which everybody must have heard from everybody after the roster changed: once to know
+/// the change, once to know what others held of it, once for changes that crossed.
 const ROUNDS: u8 = 3;
 /// The time in milliseconds by which a round's barrier lies ahead, so that every clock has passed
 /// the stamp at which the round was decided.
@@ -65,7 +65,7 @@ pub struct Members {
     promise_kept: Stamp,
     /// The nodes that may still hold commits of this node that its disk lost.
     unconfirmed: BTreeSet<NodeTag>,
-    /// When each was last heard of; kept for a deliberate mistake alone.
+    /// The time when each was last heard of; kept for a deliberate mistake alone.
     heard: BTreeMap<NodeTag, Timestamp>,
 }
 

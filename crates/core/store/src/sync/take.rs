@@ -25,7 +25,7 @@ pub(crate) struct Taking {
     /// The giver's hello and summaries, while they wait until the horizons are as high as the
     /// giver's.
     opening: Option<(Hello, Vec<Summary>)>,
-    /// How many commits of each batch are not durable yet.
+    /// The number of commits of each batch that are not durable yet.
     pub undurable: BTreeMap<u32, usize>,
     rounds: u32,
     /// Whether nothing of the session is parked or lost.

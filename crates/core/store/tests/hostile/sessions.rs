@@ -262,7 +262,7 @@ fn a_giver_that_compares_for_ever() {
     }
     node.say(n2, 1, compare);
     assert_eq!(node.refusal_to(n2), Some(Refusal::Stalled));
-    // Nor may all come at once.
+    // They may not all come at once either.
     greet(&mut node, n2, 2);
     let all = vec![Summary { range: Range::ALL, held: lie }; SUMMARIES_MAX + 1];
     node.say(n2, 2, Body::Compare(all));
