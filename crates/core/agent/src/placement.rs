@@ -58,7 +58,7 @@ pub enum Effect {
     Hold { application: ApplicationName, places: BTreeMap<Place, Hold> },
 }
 
-/// How a place is held.
+/// The way in which a place is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     Keep,

@@ -1,6 +1,6 @@
-//! When a process that failed may start again: at once the first time, then ever later, and rarely
-//! once it is plain that it cannot live. Owns the figures of one slot's failures; knows nothing of
-//! processes. Asked by the application's machine.
+//! The time at which a process that failed may start again: at once the first time, then ever
+//! later, and rarely once it is plain that it cannot live. Owns the figures of one slot's failures;
+//! knows nothing of processes. Asked by the application's machine.
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ pub struct Picture {
     pub alive: BTreeSet<NodeId>,
 }
 
-/// How far a roll is.
+/// The progress of a roll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Nothing was asked for.

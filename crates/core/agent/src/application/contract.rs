@@ -142,7 +142,7 @@ pub struct Adopted {
     pub process: ProcessIdentity,
     pub port: Option<u16>,
     pub ports: InstancePorts,
-    /// How it ended, if that happened while nobody listened.
+    /// The end of the process, if that came while nobody listened.
     pub exit: Option<Exit>,
 }
 

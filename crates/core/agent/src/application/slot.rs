@@ -127,7 +127,7 @@ pub(super) struct Slot {
     pub living: Vec<Process>,
     /// The last one that failed, until its successor starts.
     pub crashed: Option<Incarnation>,
-    /// How the place is held, from placement; `None` if nothing is placed, or the place is no
+    /// The hold on the place, from placement; `None` if nothing is placed, or the place is no
     /// longer this node's.
     pub held: Option<Hold>,
     history: History,

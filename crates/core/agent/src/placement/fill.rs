@@ -24,7 +24,7 @@ pub const STARTING_LONG: Duration = Duration::from_secs(60);
 /// The pause after preparing failed here: by then somebody may have installed what was missing.
 pub const UNFIT_PAUSE: Duration = Duration::from_secs(600);
 
-/// How many instances of one process type each node has, by the field's order.
+/// The number of instances of one process type on each node, by the field's order.
 type Counts = Vec<u32>;
 
 impl Placement {

@@ -1,5 +1,5 @@
-//! How many slots an application wants, and where its files tie it. Derived from the records alone;
-//! asked by those that feed the machine.
+//! The number of slots that an application wants, and where its files tie it. Derived from the
+//! records alone; asked by those that feed the machine.
 
 use std::collections::BTreeMap;
 

@@ -327,7 +327,7 @@ fn a_missing_tool_is_looked_for_on_other_nodes() {
     fails(&mut one);
     one.passes(ANSWER_WITHIN);
     assert_eq!(one.message(), "Compiling failed: exit status 127");
-    // It is not tried again where it failed.
+    // The build is not tried again on a node where it failed.
     let mut one = Node::of(&["n1", "n2"], &release);
     let tried = |nodes: &[&str]| nodes.iter().map(|id| (node(id), "no go".into())).collect();
     let asked = Rollout { phase: RolloutPhase::Requested, ..one.rollout_by("n1", &release) };
