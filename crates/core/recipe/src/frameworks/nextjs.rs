@@ -60,7 +60,7 @@ impl Framework for NextJs {
         let mut recipe = Recipe {
             environment: node::environment(true),
             path: packages.path(),
-            // That is a link to this node's own.
+            // The cache is a link to this node's own.
             portable: Some(Portable { without: vec![".next/cache".into()] }),
             notes: packages.notes.clone(),
             ..Recipe::default()

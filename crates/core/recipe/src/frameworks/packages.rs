@@ -16,7 +16,7 @@ const TOOLS: &str = ".cortex-tools";
 const TOOLS_BIN: &str = ".cortex-tools/node_modules/.bin";
 const BIN: &str = "node_modules/.bin";
 
-/// How packages are installed and scripts run.
+/// The way to install packages and run scripts.
 #[derive(Clone, Debug)]
 pub struct Packages {
     chosen: Chosen,

@@ -75,7 +75,7 @@ fn label(text: &str) -> Option<String> {
     valid.then_some(ascii)
 }
 
-/// Returns whether a character is a letter, digit or sign that is the same whoever types it.
+/// Returns whether a character is a letter, digit or sign that is the same however it is typed.
 /// Accents of their own (a `u` and two dots) have to be put together first, and wide or styled
 /// letters mean plain ones: which takes tables.
 fn is_foreign(c: char) -> bool {

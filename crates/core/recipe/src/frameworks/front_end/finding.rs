@@ -35,7 +35,7 @@ const NESTED: &str = "*/dist */build */out */*/dist */*/build */*/out";
 /// Directories with pages that need no building but whose other files are built.
 const SOURCES: &[&str] = &["src", "."];
 
-/// How the pages are found.
+/// The way to find the pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     known: Option<String>,
