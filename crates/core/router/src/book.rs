@@ -31,7 +31,7 @@ pub struct Description {
     pub serving: Option<ReleaseId>,
     /// The build that it runs; `None` if its record is not known.
     pub build: Option<BuildId>,
-    /// How the release wants its requests to be handled.
+    /// The way in which the release wants its requests to be handled.
     pub settings: Settings,
     pub statics: Vec<StaticMount>,
     /// Whether the files are what a build made, not what was pushed.
@@ -335,7 +335,7 @@ fn processes(records: &Records, spec: &ApplicationSpec, release: Option<&Release
     }
 }
 
-/// Which of the ports of instances is sought.
+/// The port of instances that is sought.
 #[derive(Clone, Debug)]
 struct Sought {
     process: ProcessType,

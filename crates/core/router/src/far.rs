@@ -57,7 +57,7 @@ pub enum Outcome {
     Absent,
 }
 
-/// How busy the instances of one process are on a node.
+/// The load of the instances of one process on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     pub in_flight: u16,

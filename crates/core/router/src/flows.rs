@@ -11,8 +11,8 @@ pub const ANSWER_GAP_MS: u64 = 100;
 #[derive(Debug)]
 pub struct Flows<K, T> {
     flows: BTreeMap<K, Flow<T>>,
-    /// When each flow is looked at next, no later than it expires; one entry per flow. Entries of
-    /// flows that are gone are dropped when their time comes.
+    /// The time at which each flow is looked at next, no later than it expires; one entry per flow.
+    /// Entries of flows that are gone are dropped when their time comes.
     looks: BinaryHeap<Reverse<(u64, K, u64)>>,
     idle_ms: u64,
     max: usize,

@@ -27,7 +27,7 @@ pub enum Version {
     V2,
 }
 
-/// Who connected, and to what.
+/// The address that connected, and the one that it connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     pub client: SocketAddr,

@@ -7,7 +7,7 @@ pub const RETRIES_MAX: u32 = 5;
 pub const BUDGET_TENTHS_MAX: u32 = 1_000;
 const TENTHS_PER_RETRY: u32 = 10;
 
-/// How far an attempt had got when it failed.
+/// The progress of an attempt when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// No connection was made: the instance cannot have seen anything.

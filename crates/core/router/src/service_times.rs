@@ -25,11 +25,11 @@ const UP_DIVISOR: u32 = 4;
 const DOWN_DIVISOR: u32 = 5;
 /// Requests that the average is taken over.
 const AVERAGE_OF: u32 = 128;
-/// How many times the average one request counts for in it at most: a connection that was held for
-/// hours says little of the others, and would make nobody slow beside it.
+/// The multiple of the average that one request counts for in it at most: a connection that was
+/// held for hours says little of the others, and would make nobody slow beside it.
 const OUTLIER_RATIO: u32 = 32;
-/// How many times the average a slow kind takes. Slow ones are then a quarter of all requests at
-/// most.
+/// The multiple of the average from which on a kind is slow. Slow ones are then a quarter of all
+/// requests at most.
 const SLOW_RATIO: u32 = 4;
 /// The time that a slow kind takes at least; what is over sooner keeps nobody waiting who would
 /// notice.

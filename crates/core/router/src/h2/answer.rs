@@ -10,7 +10,7 @@ use crate::http::syntax::content_length;
 /// Headers that the router itself adds to a head.
 pub const OWN_HEADERS: usize = 8;
 
-/// How a body of HTTP/1.1 ends.
+/// The way in which a body of HTTP/1.1 ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// There is no body.

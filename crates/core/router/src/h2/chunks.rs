@@ -23,9 +23,9 @@ enum State {
     Size,
     Extension,
     Content,
-    /// Behind the content of a chunk.
+    /// The reader is behind the content of a chunk.
     Gap,
-    /// At the start of a line behind the last chunk, or in it.
+    /// The reader is at the start of a line behind the last chunk, or in it.
     Trailers,
 }
 

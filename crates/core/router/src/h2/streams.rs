@@ -62,7 +62,7 @@ pub enum Cut {
     ByUs,
 }
 
-/// How a stream ended that is no longer here.
+/// The way in which a stream ended that is no longer here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     Whole,

@@ -121,7 +121,7 @@ enum State {
     Content,
     ContentCr,
     ContentLf,
-    /// At the start of a line after the last chunk.
+    /// The reader is at the start of a line after the last chunk.
     TrailerStart,
     TrailerName,
     TrailerValue,
