@@ -159,7 +159,8 @@ impl InstanceProtocol {
     }
 }
 
-/// How a release wants to be run: from its `cortex.toml` or the like, frozen with the release.
+/// The way in which a release wants to be run: from its `cortex.toml` or the like, frozen with the
+/// release.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     #[serde(default)]

@@ -88,7 +88,7 @@ impl From<PortId> for String {
 /// The ports on its node's loopback at which a process listens for what comes to each public port.
 pub type InstancePorts = BTreeMap<PortId, u16>;
 
-/// How an instance is told who asks.
+/// The way in which an instance is told who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProxyProtocol {

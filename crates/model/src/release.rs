@@ -49,8 +49,8 @@ impl Release {
     }
 }
 
-/// How one release is built, released and started: what detection found, overridden by what the
-/// project's own files say.
+/// The way in which one release is built, released and started: what detection found, overridden by
+/// what the project's own files say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recipe {
     /// A name from `recipe_core::frameworks`, for example `rails`.
