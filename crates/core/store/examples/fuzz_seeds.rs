@@ -1,6 +1,6 @@
-//! The inputs that fuzzing starts from, made of real encodings: `cargo run -p store-core
-//! --example fuzz_seeds -- fuzz/seeds`. It writes the same bytes every time so that a change of an
-//! encoding shows. It owns no format; the crate's encoders do the work.
+//! The inputs that fuzzing starts from, made of real encodings: `cargo run -p store-core --example
+//! fuzz_seeds -- fuzz/seeds`. It writes the same bytes every time so that a change of an encoding
+//! shows. It owns no format; the crate's encoders do the work.
 
 use std::path::{Path, PathBuf};
 

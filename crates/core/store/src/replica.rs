@@ -19,8 +19,8 @@ use crate::winners::{Kind, Winner, Winners};
 
 pub use self::restore::Restoring;
 
-/// The horizons. `squash`: superseded commits before it are dropped. `garbage`: every member
-/// holds everything up to it, so deletes up to it are dropped too.
+/// The horizons. `squash`: superseded commits before it are dropped. `garbage`: every member holds
+/// everything up to it, so deletes up to it are dropped too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Horizons {
     pub squash: Stamp,
