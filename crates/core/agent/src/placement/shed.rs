@@ -1,6 +1,6 @@
-//! The shedding of slots, those that another node won and those too many: for balance one at a
-//! time, by offering it; it runs on until the node that took it is ready. Owns when this node last
-//! shed and since when it is overburdened. Driven by the machine.
+//! The shedding of slots: those that another node won, and those that are too many, for balance one
+//! at a time, by offering it; it runs on until the node that took it is ready. Owns when this node
+//! last shed and since when it is overburdened. Driven by the machine.
 
 use std::time::Duration;
 
