@@ -100,8 +100,8 @@ impl Packages {
         }
         let version = self.chosen.version.as_deref()?;
         let package = format!("{}@{version}", self.chosen.kind.package());
-        // `--prefix` would move the place where npm looks for the machine's settings, and without
-        // a package.json npm looks for one above. The project's settings may name a registry.
+        // `--prefix` would move the place where npm looks for the machine's settings, and without a
+        // package.json npm looks for one above. The project's settings may name a registry.
         let command = format!(
             "mkdir -p {TOOLS} && echo '{{}}' > {TOOLS}/package.json && \
              {{ ! test -f .npmrc || cp .npmrc {TOOLS}/; }} && cd {TOOLS} && \

@@ -98,8 +98,8 @@ fn complete(extra: &[&str], listed: bool) -> Step {
 }
 
 /// Returns how gunicorn is called, without what it shall serve. It uses threads rather than
-/// workers: one process per instance, so that its memory can be told. The application is loaded
-/// before the port is bound: a broken one never looks ready.
+/// workers: one process per instance, so that its memory can be told apart. The application is
+/// loaded before the port is bound: a broken one never looks ready.
 pub fn gunicorn() -> String {
     format!(
         "{BIN}/gunicorn --preload --config {GUNICORN_CONFIG} --bind \"$HOST:$PORT\" --threads {GUNICORN_THREADS}"
