@@ -1,6 +1,5 @@
 //! The choice of the endpoint that takes the next request. One trait, one file per strategy, one
-//! line in
-//! `STRATEGIES` to register it. Driven by the router's threads on every request.
+//! line in `STRATEGIES` to register it. Driven by the router's threads on every request.
 
 pub mod latency_weighted;
 pub mod least_loaded;

@@ -1,7 +1,6 @@
 //! The protocol that a client speaks, from its first bytes, so that several services share a port:
-//! TLS with the
-//! name that it asks for, HTTP, SSH, or something else. Knows bytes and no socket; driven by
-//! `cortex proxy`.
+//! TLS with the name that it asks for, HTTP, SSH, or something else. Knows bytes and no socket;
+//! driven by `cortex proxy`.
 
 use std::str::FromStr;
 

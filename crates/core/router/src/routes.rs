@@ -49,8 +49,7 @@ impl Rights {
 }
 
 /// Returns `*.` and what follows the first dot, then the second, and so on: the families that a
-/// name belongs
-/// to, the nearest first. `buffer` has the name.
+/// name belongs to, the nearest first. `buffer` has the name.
 pub fn families<'a>(
     name: &'a str,
     buffer: &'a mut [u8; HOST_LENGTH_MAX],

@@ -1,7 +1,6 @@
 //! The order in which back ends of different weight are looked at: each as often as its weight
-//! says,
-//! and spread out, so that a heavy one does not get its share in one burst. Driven by
-//! `cortex proxy` whenever a back end comes, goes or changes.
+//! says, and spread out, so that a heavy one does not get its share in one burst. Driven by `cortex
+//! proxy` whenever a back end comes, goes or changes.
 
 /// The largest weight: a hundred times as much as another is as good as all.
 pub const WEIGHT_MAX: u32 = 100;

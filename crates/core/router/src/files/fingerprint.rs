@@ -8,8 +8,7 @@ const HASH_LENGTH_MIN: usize = 8;
 const HASH_LENGTH_MAX: usize = 128;
 
 /// Returns whether the last part of the path is named so: `app-3f2a9c1b.js`,
-/// `base.27e20196a850.css`,
-/// `index-BX9k3_aZ.js`, `main.3f2a9c1b.js.map`.
+/// `base.27e20196a850.css`, `index-BX9k3_aZ.js`, `main.3f2a9c1b.js.map`.
 pub fn is_fingerprinted(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     // The first part is what people call it, the last what kind it is.

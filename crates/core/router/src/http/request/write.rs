@@ -193,8 +193,7 @@ fn is_of_first_router(name: &str) -> bool {
 }
 
 /// Returns whether an application's server may take the name for another: in the environment of CGI
-/// and its heirs
-/// `_` and `-` are one, and `Proxy` becomes the variable `HTTP_PROXY`.
+/// and its heirs `_` and `-` are one, and `Proxy` becomes the variable `HTTP_PROXY`.
 pub fn is_pretence(name: &str) -> bool {
     name.eq_ignore_ascii_case("proxy") || name.as_bytes().contains(&b'_')
 }
