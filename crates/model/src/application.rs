@@ -37,7 +37,7 @@ pub struct ApplicationSpec {
     /// Whether commands chose them: then the project's own file does not change them.
     #[serde(default, skip_serializing_if = "is_false")]
     pub domains_chosen: bool,
-    /// The time since when it has each of them; one that is not there, since it was created.
+    /// The time since which it has each of them; one that is not there, since it was created.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub domains_since: BTreeMap<String, Timestamp>,
     /// The paths that a command added to what releases keep; as in `Recipe::persist`.
@@ -104,8 +104,7 @@ pub struct ProcessSpec {
 }
 
 /// `app::NAME::holder`: the node that has the files of the application's persistent paths. Written
-/// by
-/// the coordinator of the first release that has such paths.
+/// by the coordinator of the first release that has such paths.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Holder {
     pub v: u32,
@@ -192,7 +191,7 @@ pub struct Settings {
     pub hedge_after_ms: Option<u64>,
     pub stop_grace_ms: u64,
     /// The time when the application was created that this was pushed to: one of the same name that
-    /// was destroyed is another. `None` in records of before that was kept.
+    /// was destroyed is another. `None` in records from before that was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pushed_to: Option<Timestamp>,
     #[serde(flatten)]
@@ -238,8 +237,7 @@ impl Default for Settings {
 }
 
 /// The part of a request that says which client or session it belongs to. Written `address`,
-/// `address/V4`,
-/// `address/V4/V6`, `header:NAME` or `cookie:NAME`.
+/// `address/V4`, `address/V4/V6`, `header:NAME` or `cookie:NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum RequestKey {

@@ -58,8 +58,7 @@ pub struct NodeInfo {
 }
 
 /// `cluster::drained::ID`: says that a node takes nothing new and gives away what it runs, until
-/// the
-/// record is deleted. Written by a user's command.
+/// the record is deleted. Written by a user's command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Drained {
     pub v: u32,

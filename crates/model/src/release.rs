@@ -21,7 +21,7 @@ pub struct Release {
     /// A tar archive in the store under `app::NAME::source::HASH`.
     pub source: ContentHash,
     pub source_bytes: u64,
-    /// The build; `None` in records of before builds had names: this release alone has it.
+    /// The build; `None` in records from before builds had names: this release alone has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<BuildId>,
     pub recipe: Recipe,
@@ -174,8 +174,7 @@ pub struct StaticMount {
     /// The directory, relative to the release's.
     pub directory: String,
     /// The file that is served with status 200 if no file matches (single-page applications),
-    /// relative to
-    /// `directory`.
+    /// relative to `directory`.
     #[serde(default)]
     pub fallback: Option<String>,
 }

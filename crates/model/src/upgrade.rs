@@ -47,7 +47,7 @@ pub struct TrialRecord {
     /// The reason why it did not stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The time since when it is in this phase.
+    /// The time since which it is in this phase.
     pub since: Timestamp,
 }
 
