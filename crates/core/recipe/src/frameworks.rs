@@ -155,7 +155,8 @@ pub fn concurrency_of(tree: &SourceTree, command: &str) -> Option<u32> {
     python_code::script_concurrency(tree, script.trim_start_matches("./"))
 }
 
-/// gunicorn's own default is one synchronous worker, which answers one request at a time.
+/// Returns how many requests gunicorn takes at a time: by default one, as it has one synchronous
+/// worker.
 fn gunicorn_concurrency(words: &[&str]) -> Option<u32> {
     let option = |short: &str, long: &str| {
         words.iter().enumerate().find_map(|(index, word)| {

@@ -196,7 +196,7 @@ mod tests {
         digits.chunks(2).map(pair).collect()
     }
 
-    /// RFC 7541, appendices C.3 and C.4: three requests, plain and coded.
+    /// The examples of RFC 7541, appendices C.3 and C.4: three requests, plain and coded.
     #[test]
     fn the_examples_are_read() {
         let plain = [
